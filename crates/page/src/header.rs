@@ -1,0 +1,229 @@
+//! The 32 bytes before a page's payload: checksum, format, flags, id, LSN, stamp.
+
+use crate::{Lsn, PageId, SpaceId, Stamp};
+use std::fmt;
+
+/// The header's length in bytes; the payload follows.
+pub const HEADER_BYTES: usize = 32;
+
+/// The format of page images that this crate writes.
+pub const PAGE_FORMAT: u16 = 1;
+
+/// What else a header says about its image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Flags(u16);
+
+impl Flags {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// The image was identical to the page's durable version on the HDD when it was written to its SSD slot.
+    pub const CLEAN_COPY: Self = Self(1);
+
+    /// Whether every flag of `other` is set.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// As bits.
+    #[must_use]
+    pub const fn bits(self) -> u16 {
+        self.0
+    }
+}
+
+/// A header, decoded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// Which page the image is of.
+    pub page: PageId,
+    /// The embedder's log position of the last change.
+    pub lsn: Lsn,
+    /// When the image was written.
+    pub stamp: Stamp,
+    /// Flags of the image.
+    pub flags: Flags,
+}
+
+/// Why an image is not the page that was asked for. Data, for errors to carry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Defect {
+    /// All zeroes: nothing was ever written there.
+    Blank,
+    /// The checksum does not match: torn, rotten, or no page at all.
+    Checksum {
+        /// What the header says.
+        stored: u32,
+        /// What the bytes give.
+        computed: u32,
+    },
+    /// A format that this version does not read.
+    Format {
+        /// The format number found.
+        found: u16,
+    },
+    /// A sound image of another page: a misdirected or lost write.
+    WrongPage {
+        /// The page found.
+        found: PageId,
+    },
+    /// A sound image of the page in another version than expected.
+    WrongStamp {
+        /// The stamp that was expected.
+        expected: Stamp,
+        /// The stamp found.
+        found: Stamp,
+    },
+}
+
+mod at {
+    pub(super) const CHECKSUM: usize = 0;
+    pub(super) const FORMAT: usize = 4;
+    pub(super) const FLAGS: usize = 6;
+    pub(super) const SPACE: usize = 8;
+    pub(super) const NO: usize = 12;
+    pub(super) const LSN: usize = 16;
+    pub(super) const STAMP: usize = 24;
+}
+
+const _: () = assert!(at::STAMP + 8 == HEADER_BYTES);
+
+fn u16_at(b: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([b[at], b[at + 1]])
+}
+
+fn u32_at(b: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+fn u64_at(b: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(b, at)) | u64::from(u32_at(b, at + 4)) << 32
+}
+
+impl Header {
+    /// The header's fields as they stand in `image`, unverified: for an image that this process keeps in memory.
+    ///
+    /// # Panics
+    /// When `image` is shorter than a header.
+    #[must_use]
+    pub fn peek(image: &[u8]) -> Self {
+        Self {
+            page: PageId::new(SpaceId(u32_at(image, at::SPACE)), u32_at(image, at::NO)),
+            lsn: Lsn(u64_at(image, at::LSN)),
+            stamp: Stamp::from_bits(u64_at(image, at::STAMP)),
+            flags: Flags(u16_at(image, at::FLAGS)),
+        }
+    }
+
+    /// Writes the fields into `image`, leaving the checksum to [`seal`].
+    ///
+    /// # Panics
+    /// When `image` is shorter than a header.
+    pub fn put(&self, image: &mut [u8]) {
+        image[at::FORMAT..at::FLAGS].copy_from_slice(&PAGE_FORMAT.to_le_bytes());
+        image[at::FLAGS..at::SPACE].copy_from_slice(&self.flags.0.to_le_bytes());
+        image[at::SPACE..at::NO].copy_from_slice(&self.page.space.0.to_le_bytes());
+        image[at::NO..at::LSN].copy_from_slice(&self.page.no.to_le_bytes());
+        image[at::LSN..at::STAMP].copy_from_slice(&self.lsn.0.to_le_bytes());
+        image[at::STAMP..HEADER_BYTES].copy_from_slice(&self.stamp.bits().to_le_bytes());
+    }
+}
+
+/// Stamps `image` (a whole page whose id and LSN are in its header) and writes its checksum.
+///
+/// # Panics
+/// When `image` is shorter than a header.
+pub fn seal(image: &mut [u8], stamp: Stamp, flags: Flags) {
+    let header = Header { stamp, flags, ..Header::peek(image) };
+    header.put(image);
+    let sum = crc32c::crc32c(&image[at::FORMAT..]);
+    image[at::CHECKSUM..at::FORMAT].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Checks that `image` is a sound image of `page`.
+///
+/// # Errors
+/// The first [`Defect`] found, in the order blank, checksum, format, id.
+///
+/// # Panics
+/// When `image` is shorter than a header.
+pub fn verify(image: &[u8], page: PageId) -> Result<Header, Defect> {
+    let stored = u32_at(image, at::CHECKSUM);
+    let computed = crc32c::crc32c(&image[at::FORMAT..]);
+    if stored != computed {
+        return Err(if is_blank(image) { Defect::Blank } else { Defect::Checksum { stored, computed } });
+    }
+    let found = u16_at(image, at::FORMAT);
+    if found != PAGE_FORMAT {
+        return Err(Defect::Format { found });
+    }
+    let header = Header::peek(image);
+    if header.page != page {
+        return Err(Defect::WrongPage { found: header.page });
+    }
+    Ok(header)
+}
+
+/// Whether `image` holds nothing but zeroes.
+#[must_use]
+pub fn is_blank(image: &[u8]) -> bool {
+    image.iter().all(|&b| b == 0)
+}
+
+impl fmt::Display for Defect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Blank => write!(f, "nothing was ever written there"),
+            Self::Checksum { stored, computed } => {
+                write!(f, "checksum {stored:08x} in the header, {computed:08x} over the bytes")
+            }
+            Self::Format { found } => write!(f, "page format {found}, this version reads {PAGE_FORMAT}"),
+            Self::WrongPage { found } => write!(f, "an image of page {found} stands there"),
+            Self::WrongStamp { expected, found } => write!(f, "version {found} where {expected} was expected"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(no: u32) -> Vec<u8> {
+        let mut image = vec![7; 4096];
+        let header = Header {
+            page: PageId::new(SpaceId(3), no),
+            lsn: Lsn(99),
+            stamp: Stamp::ZERO,
+            flags: Flags::NONE,
+        };
+        header.put(&mut image);
+        seal(&mut image, Stamp::first_of(5), Flags::CLEAN_COPY);
+        image
+    }
+
+    #[test]
+    fn a_sealed_image_verifies_and_reads_back() {
+        let header = verify(&image(4), PageId::new(SpaceId(3), 4)).unwrap();
+        assert_eq!(header.lsn, Lsn(99));
+        assert_eq!(header.stamp, Stamp::first_of(5));
+        assert!(header.flags.contains(Flags::CLEAN_COPY));
+    }
+
+    #[test]
+    fn every_single_bit_flip_is_noticed() {
+        let good = image(4);
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(matches!(verify(&bad, PageId::new(SpaceId(3), 4)), Err(Defect::Checksum { .. })));
+        }
+    }
+
+    #[test]
+    fn another_page_and_a_blank_one_are_told_apart() {
+        let found = PageId::new(SpaceId(3), 4);
+        assert_eq!(verify(&image(4), PageId::new(SpaceId(3), 5)), Err(Defect::WrongPage { found }));
+        assert_eq!(verify(&[0; 4096], found), Err(Defect::Blank));
+    }
+}

@@ -1,0 +1,16 @@
+//! What a page is: its name, its header, its checksum, and the order of its versions.
+//!
+//! Pure: no I/O, no clocks, no allocation. The byte table is in `docs/format.md`; the fixture under
+//! `tests/` holds bytes that every later version must read.
+
+#![forbid(unsafe_code)]
+
+mod header;
+mod id;
+mod size;
+mod stamp;
+
+pub use header::{Defect, Flags, HEADER_BYTES, Header, PAGE_FORMAT, is_blank, seal, verify};
+pub use id::{Lsn, PageId, SpaceId};
+pub use size::{PageSize, PageSizeError};
+pub use stamp::{Stamp, StampSource};
