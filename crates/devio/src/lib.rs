@@ -1,1 +1,30 @@
-//! x
+//! Bytes in and out: the [`Device`] that Pagetier's tiers live on, and everything that can stand behind it.
+//!
+//! | device | what it is |
+//! | --- | --- |
+//! | [`open_file`] | a regular file or block device, over io_uring with direct I/O, or over a pool of threads |
+//! | [`MemoryDevice`] | bytes in memory |
+//! | [`EmulatedDevice`] | another device slowed down by a timing [`Model`], in real or virtual time |
+//! | [`SimDevice`] | memory with a volatile write cache, power cuts and faults, deterministic by seed |
+//!
+//! The crate needs no particular executor, but for [`Clock::Tokio`] and delays of [`SimDevice`], which take their time from tokio.
+
+mod buf;
+mod check;
+mod device;
+mod emulated;
+mod image;
+mod memory;
+mod open;
+mod sim;
+mod stats;
+
+pub use buf::{BUF_ALIGN, IoBuf};
+pub use device::{
+    Completion, Device, DeviceError, DeviceErrorKind, IoBufs, IoClass, IoFuture, IoOp, SharedDevice,
+};
+pub use emulated::{Clock, EmulatedDevice, Model};
+pub use memory::MemoryDevice;
+pub use open::{Backend, DirectIo, OpenOptions, Opened, open_file};
+pub use sim::{SimDevice, SimPower};
+pub use stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts, TimeHistogram};

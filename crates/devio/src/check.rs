@@ -1,0 +1,48 @@
+//! What every device refuses before it does anything, and how its errors are made.
+
+use crate::device::IoBufs;
+use crate::{Completion, DeviceError, DeviceErrorKind, IoOp};
+use std::sync::Arc;
+
+/// The bytes of an operation.
+pub(crate) fn total_len(bufs: &IoBufs) -> u64 {
+    bufs.iter().map(|buf| buf.len() as u64).sum()
+}
+
+/// An operation as an error names it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    pub(crate) op: IoOp,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+impl Spot {
+    pub(crate) fn error(self, device: &Arc<str>, kind: DeviceErrorKind) -> DeviceError {
+        DeviceError { device: Arc::clone(device), op: self.op, offset: self.offset, len: self.len, kind }
+    }
+}
+
+/// Offset, addresses and lengths are multiples of `alignment`, and the range lies within `size`.
+pub(crate) fn check(offset: u64, bufs: &IoBufs, alignment: usize, size: u64) -> Result<(), DeviceErrorKind> {
+    let mask = alignment - 1;
+    let aligned = offset & mask as u64 == 0
+        && bufs.iter().all(|buf| (buf.ptr().as_ptr() as usize | buf.len()) & mask == 0);
+    if !aligned {
+        return Err(DeviceErrorKind::Misaligned { required: alignment });
+    }
+    check_range(offset, total_len(bufs), size)
+}
+
+/// The range lies within `size`.
+pub(crate) fn check_range(offset: u64, len: u64, size: u64) -> Result<(), DeviceErrorKind> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(DeviceErrorKind::UnexpectedEof { size }),
+    }
+}
+
+/// An operation that ended before it began.
+pub(crate) fn refused(bufs: IoBufs, error: DeviceError) -> crate::IoFuture {
+    Box::pin(std::future::ready(Completion { bufs, result: Err(error) }))
+}
