@@ -1,1 +1,30 @@
-//! x
+//! Every decision of the page store: which frame the buffer pool replaces, which page is worth an SSD slot.
+//!
+//! Pure: no locks, clocks, I/O or async; time, costs and randomness are arguments. The same code runs in the
+//! store, in the trace replay and in the property tests.
+
+#![forbid(unsafe_code)]
+
+mod cost_based;
+mod gd2l;
+mod groups;
+mod links;
+mod lru;
+mod names;
+mod no_ssd;
+mod page_index;
+mod page_stats;
+mod pool;
+mod ssd;
+mod types;
+mod zone;
+
+pub use cost_based::{Anticipating, Cac, CacParams, Cc, CostBased, Observed};
+pub use gd2l::Gd2l;
+pub use groups::Dropped;
+pub use lru::{Lru, MidpointLru, OneQueue};
+pub use names::{POOL_POLICIES, SSD_POLICIES, pool_policy, ssd_policy};
+pub use no_ssd::NoSsd;
+pub use pool::PoolPolicy;
+pub use ssd::{Cause, GroupStats, SsdPolicy, Verdict};
+pub use types::{Access, CleanReason, Costs, FrameId, Home, Millis, PageId, SlotId, SpaceId};

@@ -1,0 +1,412 @@
+//! SSD policies that keep the pages of highest estimated benefit: CAC and CC (Liu & Salem 2013, sections 5 and 6).
+//!
+//! They share the page statistics, the outqueue and the eviction zone, and differ in how the counts become a benefit: [`Cac`] anticipates how a
+//! page's physical reads and writes change when it moves (equations 2-6 and 8), [`Cc`] takes them as they were (equation 1).
+
+use crate::groups::{Dropped, GroupRules, Groups};
+use crate::page_stats::{PageStats, Record, RecordId, SUBRANGES_MAX};
+use crate::zone::Zone;
+use crate::{Access, Cause, Costs, GroupStats, Home, Millis, PageId, SlotId, SsdPolicy, Verdict};
+
+/// How many candidates one decision looks at before it gives up on finding a usable one. The shell cleans the
+/// lowest ahead of time ([`SsdPolicy::next_victims`]), so that usable ones come first.
+const LOOK_MAX: usize = 256;
+
+/// What CAC and CC can be told. The group and α parameters matter to CAC alone.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CacParams {
+    /// Device costs.
+    pub costs: Costs,
+    /// Slots of the SSD.
+    pub slots: usize,
+    /// Frames of the pool.
+    pub frames: usize,
+    /// N_outq, the most pages remembered that are neither buffered nor on the SSD. Default: as many as slots (section 6.1).
+    pub outqueue_entries: usize,
+    /// The width of a subrange in logical reads per minute. Default: 1 (section 5.2).
+    pub group_width_per_min: f64,
+    /// The most subranges per space, the last being open-ended; from 1 to 1023. Default: 1000, section 5.2's example.
+    pub subranges_max: u16,
+    /// The lower bound of α. Default: 1/1000.
+    pub alpha_min: f64,
+    /// The upper bound of α. Default: 1000, far above the cost ratios that decide a benefit's sign.
+    pub alpha_max: f64,
+    /// What becomes of the reads of pages that drop out of the outqueue. Default: they stay in their group's sums.
+    pub dropped: Dropped,
+}
+
+impl CacParams {
+    /// The defaults for an SSD of `slots` slots under a pool of `frames` frames.
+    #[must_use]
+    pub const fn new(costs: Costs, slots: usize, frames: usize) -> Self {
+        Self {
+            costs,
+            slots,
+            frames,
+            outqueue_entries: slots,
+            group_width_per_min: 1.0,
+            subranges_max: 1000,
+            alpha_min: 1e-3,
+            alpha_max: 1e3,
+            dropped: Dropped::Kept,
+        }
+    }
+
+    fn rules(&self) -> GroupRules {
+        GroupRules {
+            width_per_min: self.group_width_per_min,
+            subranges: self.subranges_max.clamp(1, SUBRANGES_MAX),
+            alpha_min: self.alpha_min,
+            alpha_max: self.alpha_max,
+            dropped: self.dropped,
+        }
+    }
+}
+
+/// CAC: cost-adjusted caching, anticipating what a move to or from the SSD does to a page's physical reads and writes.
+pub type Cac = CostBased<Anticipating>;
+
+/// CC: as CAC, but the past counts are taken for the future ones (equation 1).
+pub type Cc = CostBased<Observed>;
+
+/// How counts become a benefit. Sealed by its arguments being private to this crate.
+pub(crate) trait Estimate: Send + std::fmt::Debug {
+    const NAME: &'static str;
+    fn new(params: &CacParams) -> Self;
+    fn benefit(&self, record: &Record, costs: &Costs) -> f64;
+    /// A random physical read from `home`, which is a logical one as well.
+    fn read(&mut self, record: &mut Record, home: Home, now: Millis);
+    fn logical(&mut self, record: &mut Record, n: u32, home: Home, now: Millis);
+    /// One of the three events of section 5.2.
+    fn settle(&mut self, record: &mut Record, now: Millis);
+    fn assign(&mut self, record: &mut Record, now: Millis);
+    fn dropped(&mut self, record: &Record);
+    fn forget(&mut self, record: &Record);
+    fn groups(&self) -> Vec<GroupStats>;
+    fn memory_bytes(&self) -> usize;
+    fn validate(&self, stats: &PageStats) -> Result<(), String>;
+}
+
+/// CAC's estimate: equations 2 to 6, α by group.
+#[derive(Debug)]
+pub struct Anticipating {
+    groups: Groups,
+}
+
+impl Estimate for Anticipating {
+    const NAME: &'static str = "cac";
+
+    fn new(params: &CacParams) -> Self {
+        Self { groups: Groups::new(params.rules()) }
+    }
+
+    fn benefit(&self, record: &Record, costs: &Costs) -> f64 {
+        let alpha = self.groups.alpha(record);
+        let (r_d, r_s) = (f64::from(record.reads_hdd), f64::from(record.reads_ssd));
+        let (w_d, w_s) = (f64::from(record.writes_hdd), f64::from(record.writes_ssd));
+        let reads = (r_d + r_s / alpha) * costs.hdd_read_ms - (r_s + alpha * r_d) * costs.ssd_read_ms;
+        let writes = (w_d + w_s / alpha) * costs.hdd_write_ms - (w_s + alpha * w_d) * costs.ssd_write_ms;
+        reads + writes
+    }
+
+    fn read(&mut self, record: &mut Record, home: Home, now: Millis) {
+        if record.read_waits() {
+            self.settle(record, now);
+        }
+        record.count_read(home);
+        self.logical(record, 1, home, now);
+    }
+
+    fn logical(&mut self, record: &mut Record, n: u32, home: Home, now: Millis) {
+        let mut left = record.count_logical(n, home);
+        while left > 0 {
+            self.settle(record, now);
+            left = record.count_logical(left, home);
+        }
+    }
+
+    fn settle(&mut self, record: &mut Record, now: Millis) {
+        self.groups.settle(record, now);
+    }
+
+    fn assign(&mut self, record: &mut Record, now: Millis) {
+        self.groups.assign(record, now);
+    }
+
+    fn dropped(&mut self, record: &Record) {
+        self.groups.dropped(record);
+    }
+
+    fn forget(&mut self, record: &Record) {
+        self.groups.forget(record);
+    }
+
+    fn groups(&self) -> Vec<GroupStats> {
+        self.groups.stats()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.groups.memory_bytes()
+    }
+
+    fn validate(&self, stats: &PageStats) -> Result<(), String> {
+        self.groups.validate(stats.live())
+    }
+}
+
+/// CC's estimate: equation 1.
+#[derive(Debug)]
+pub struct Observed;
+
+impl Estimate for Observed {
+    const NAME: &'static str = "cc";
+
+    fn new(_params: &CacParams) -> Self {
+        Self
+    }
+
+    fn benefit(&self, record: &Record, costs: &Costs) -> f64 {
+        let reads = f64::from(record.reads_hdd) + f64::from(record.reads_ssd);
+        let writes = f64::from(record.writes_hdd) + f64::from(record.writes_ssd);
+        reads * (costs.hdd_read_ms - costs.ssd_read_ms) + writes * (costs.hdd_write_ms - costs.ssd_write_ms)
+    }
+
+    fn read(&mut self, record: &mut Record, home: Home, _now: Millis) {
+        record.settle();
+        record.count_read(home);
+    }
+
+    fn logical(&mut self, _record: &mut Record, _n: u32, _home: Home, _now: Millis) {}
+
+    fn settle(&mut self, _record: &mut Record, _now: Millis) {}
+
+    fn assign(&mut self, _record: &mut Record, _now: Millis) {}
+
+    fn dropped(&mut self, _record: &Record) {}
+
+    fn forget(&mut self, _record: &Record) {}
+
+    fn groups(&self) -> Vec<GroupStats> {
+        Vec::new()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+
+    fn validate(&self, _stats: &PageStats) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// A policy that keeps the pages of highest benefit by estimate `E`: [`Cac`] or [`Cc`].
+#[derive(Debug)]
+pub struct CostBased<E> {
+    costs: Costs,
+    stats: PageStats,
+    zone: Zone,
+    estimate: E,
+}
+
+#[expect(private_bounds, reason = "the estimates are told by name: Cac and Cc")]
+impl<E: Estimate> CostBased<E> {
+    /// With nothing known yet.
+    #[must_use]
+    pub fn new(params: &CacParams) -> Self {
+        Self {
+            costs: params.costs,
+            stats: PageStats::new(params.slots, params.frames, params.outqueue_entries),
+            zone: Zone::new(params.slots),
+            estimate: E::new(params),
+        }
+    }
+
+    fn benefit_of(&self, record: &Record) -> f64 {
+        self.estimate.benefit(record, &self.costs)
+    }
+
+    /// The record's counts or group changed: its slot may have to move within the zone.
+    fn reposition(&mut self, id: RecordId) {
+        let record = self.stats.get(id);
+        if let Some(slot) = record.slot().filter(|&slot| self.zone.contains(slot)) {
+            self.zone.update(slot, self.estimate.benefit(record, &self.costs));
+        }
+    }
+
+    fn settle(&mut self, id: RecordId, now: Millis) {
+        self.estimate.settle(self.stats.get_mut(id), now);
+        self.reposition(id);
+    }
+
+    fn dropped(&mut self, record: Option<Record>) {
+        if let Some(record) = record {
+            self.estimate.dropped(&record);
+        }
+    }
+
+    /// The zone's candidate of lowest benefit that `accept` takes.
+    fn lowest(&mut self, look: usize, accept: impl FnMut(SlotId, f64) -> bool) -> Option<(SlotId, f64)> {
+        let Self { zone, stats, estimate, costs } = self;
+        zone.lowest(look, |slot| benefit_in(stats, estimate, costs, slot), accept)
+    }
+}
+
+fn benefit_in<E: Estimate>(stats: &PageStats, estimate: &E, costs: &Costs, slot: SlotId) -> f64 {
+    stats.in_slot(slot).map_or(f64::NEG_INFINITY, |id| estimate.benefit(stats.get(id), costs))
+}
+
+impl<E: Estimate> SsdPolicy for CostBased<E> {
+    fn name(&self) -> &'static str {
+        E::NAME
+    }
+
+    fn read(&mut self, page: PageId, from: Option<Home>, access: Access, now: Millis) {
+        let id = self.stats.find_or_track(page, now);
+        if let (Some(home), Access::Random) = (from, access) {
+            self.estimate.read(self.stats.get_mut(id), home, now);
+            self.reposition(id);
+        }
+        let dropped = self.stats.set_buffered(id, true);
+        self.dropped(dropped);
+    }
+
+    fn logical(&mut self, page: PageId, n: u32, home: Home, now: Millis) {
+        if let Some(id) = self.stats.find(page) {
+            self.estimate.logical(self.stats.get_mut(id), n, home, now);
+        }
+    }
+
+    fn consider(
+        &mut self,
+        page: PageId,
+        cause: Cause,
+        free_slots: usize,
+        usable: &mut dyn FnMut(SlotId) -> bool,
+        now: Millis,
+    ) -> Verdict {
+        if free_slots > 0 {
+            return Verdict::AdmitFree;
+        }
+        let Some(id) = self.stats.find(page) else { return Verdict::Reject };
+        match cause {
+            Cause::Evicted => self.settle(id, now),
+            Cause::Cleaned => self.estimate.assign(self.stats.get_mut(id), now),
+        }
+        let benefit = self.benefit_of(self.stats.get(id));
+        let mut found = None;
+        self.lowest(LOOK_MAX, |slot, lowest| {
+            // In ascending order: once one is too good, so are the rest.
+            if lowest < benefit && usable(slot) {
+                found = Some(slot);
+            }
+            found.is_some() || lowest >= benefit
+        });
+        found.map_or(Verdict::Reject, Verdict::AdmitOver)
+    }
+
+    fn wrote(&mut self, page: PageId, home: Home, now: Millis) {
+        if let Some(id) = self.stats.find(page) {
+            self.stats.get_mut(id).count_write(home);
+            match home {
+                Home::Ssd => self.settle(id, now),
+                Home::Hdd => self.reposition(id),
+            }
+        }
+    }
+
+    fn inserted(&mut self, page: PageId, slot: SlotId, now: Millis) {
+        if let Some(before) =
+            self.stats.in_slot(slot).map(|id| self.stats.get(id).page).filter(|&p| p != page)
+        {
+            self.removed(before, true, now);
+        }
+        let id = self.stats.find_or_track(page, now);
+        if let Some(before) = self.stats.get(id).slot() {
+            self.zone.remove(before);
+        }
+        self.zone.remove(slot);
+        let dropped = self.stats.set_slot(id, Some(slot));
+        self.dropped(dropped);
+    }
+
+    fn removed(&mut self, page: PageId, evicted: bool, now: Millis) {
+        let Some(id) = self.stats.find(page) else { return };
+        let Some(slot) = self.stats.get(id).slot() else { return };
+        self.zone.remove(slot);
+        if evicted {
+            self.settle(id, now);
+        }
+        let dropped = self.stats.set_slot(id, None);
+        self.dropped(dropped);
+    }
+
+    fn left_pool(&mut self, page: PageId, now: Millis) {
+        if let Some(id) = self.stats.find(page) {
+            self.settle(id, now);
+            let dropped = self.stats.set_buffered(id, false);
+            self.dropped(dropped);
+        }
+    }
+
+    fn forget(&mut self, page: PageId) {
+        if let Some(id) = self.stats.find(page) {
+            if let Some(slot) = self.stats.get(id).slot() {
+                self.zone.remove(slot);
+            }
+            let record = self.stats.forget(id);
+            self.estimate.forget(&record);
+        }
+    }
+
+    fn start_zone(
+        &mut self,
+        k: usize,
+        eligible: &mut dyn FnMut(SlotId) -> bool,
+        _now: Millis,
+        out: &mut Vec<SlotId>,
+    ) {
+        let Self { zone, stats, estimate, costs } = self;
+        let candidates = stats
+            .occupied()
+            .filter(|&(slot, _)| eligible(slot))
+            .map(|(slot, record)| (slot, estimate.benefit(record, costs)));
+        zone.start(k, candidates, out);
+    }
+
+    fn next_victims(&mut self, n: usize, _now: Millis, out: &mut Vec<SlotId>) {
+        if n > 0 {
+            self.lowest(n, |slot, _| {
+                out.push(slot);
+                false
+            });
+        }
+    }
+
+    fn benefit(&self, page: PageId) -> Option<f64> {
+        self.stats.find(page).map(|id| self.benefit_of(self.stats.get(id)))
+    }
+
+    fn groups(&self) -> Vec<GroupStats> {
+        self.estimate.groups()
+    }
+
+    fn set_costs(&mut self, costs: Costs) {
+        self.costs = costs;
+        let Self { zone, stats, estimate, costs } = self;
+        zone.refresh(|slot| benefit_in(stats, estimate, costs, slot));
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.stats.memory_bytes() + self.zone.memory_bytes() + self.estimate.memory_bytes()
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.stats.validate()?;
+        self.zone.validate()?;
+        self.estimate.validate(&self.stats)?;
+        match self.zone.slots().find(|&slot| self.stats.in_slot(slot).is_none()) {
+            Some(slot) => Err(format!("{slot:?} is a candidate and empty")),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! LRU queues over frame indices: intrusive doubly linked lists in one flat array, each with a midpoint that is kept exact.
+//!
+//! Invariant of a queue: its *old* frames are the `floor(3/8 · len)` nearest to the LRU end, and `mid` is the old frame
+//! nearest to the MRU end. Every operation changes both counts by at most one, so the midpoint moves at most two
+//! steps and everything is O(1).
+
+/// No frame.
+pub(crate) const NIL: u32 = u32::MAX;
+
+/// Which queue a frame is in; `0` is none.
+pub(crate) type QueueNo = u8;
+
+const OLD: u8 = 0x80;
+
+#[derive(Clone, Copy, Debug)]
+struct Node<V> {
+    /// The neighbour towards the MRU end.
+    newer: u32,
+    /// The neighbour towards the LRU end.
+    older: u32,
+    value: V,
+}
+
+/// The links of all frames, shared by the queues of one policy: a frame is in one queue at most.
+#[derive(Debug)]
+pub(crate) struct Links<V> {
+    nodes: Vec<Node<V>>,
+    /// The queue's number, and whether the frame is old; apart from the nodes because it is read far more often.
+    state: Vec<u8>,
+}
+
+impl<V: Copy + Default> Links<V> {
+    /// For frames below `frames`; grows when a higher one comes.
+    pub(crate) fn new(frames: usize) -> Self {
+        let empty = Node { newer: NIL, older: NIL, value: V::default() };
+        Self { nodes: vec![empty; frames], state: vec![0; frames] }
+    }
+
+    /// Makes room for `frame`.
+    pub(crate) fn cover(&mut self, frame: u32) {
+        let need = frame as usize + 1;
+        if need > self.nodes.len() {
+            self.nodes.resize(need, Node { newer: NIL, older: NIL, value: V::default() });
+            self.state.resize(need, 0);
+        }
+    }
+
+    /// The queue that `frame` is in, `0` if none.
+    pub(crate) fn queue_of(&self, frame: u32) -> QueueNo {
+        self.state.get(frame as usize).map_or(0, |s| s & !OLD)
+    }
+
+    pub(crate) fn value(&self, frame: u32) -> V {
+        self.nodes[frame as usize].value
+    }
+
+    pub(crate) fn set_value(&mut self, frame: u32, value: V) {
+        self.nodes[frame as usize].value = value;
+    }
+
+    /// The neighbour of `frame` towards the MRU end, or [`NIL`].
+    pub(crate) fn newer(&self, frame: u32) -> u32 {
+        self.nodes[frame as usize].newer
+    }
+
+    fn older(&self, frame: u32) -> u32 {
+        self.nodes[frame as usize].older
+    }
+
+    fn is_old(&self, frame: u32) -> bool {
+        self.state[frame as usize] & OLD != 0
+    }
+}
+
+/// One LRU queue over [`Links`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queue {
+    no: QueueNo,
+    mru: u32,
+    lru: u32,
+    mid: u32,
+    len: u32,
+    old: u32,
+}
+
+impl Queue {
+    /// Queue number `no`, not `0`, unique among the queues over the same links.
+    pub(crate) const fn new(no: QueueNo) -> Self {
+        Self { no, mru: NIL, lru: NIL, mid: NIL, len: 0, old: 0 }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// The frame at the LRU end, or [`NIL`].
+    pub(crate) const fn lru(&self) -> u32 {
+        self.lru
+    }
+
+    /// The frame at the MRU end, or [`NIL`].
+    pub(crate) const fn mru(&self) -> u32 {
+        self.mru
+    }
+
+    /// The midpoint frame: the old one nearest to the MRU end; the LRU end in a queue too short to have old ones; or [`NIL`].
+    pub(crate) const fn midpoint(&self) -> u32 {
+        if self.mid == NIL { self.lru } else { self.mid }
+    }
+
+    pub(crate) fn push_mru<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
+        self.link(links, frame, self.mru, NIL);
+        links.state[frame as usize] = self.no;
+        self.rebalance(links);
+    }
+
+    pub(crate) fn push_lru<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
+        self.link(links, frame, NIL, self.lru);
+        self.mark_old(links, frame);
+        if self.mid == NIL {
+            self.mid = frame;
+        }
+        self.rebalance(links);
+    }
+
+    /// Puts `frame` just behind the midpoint frame, on its LRU side; at the LRU end if there is none.
+    pub(crate) fn push_midpoint<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
+        if self.mid == NIL {
+            return self.push_lru(links, frame);
+        }
+        self.link(links, frame, links.older(self.mid), self.mid);
+        self.mark_old(links, frame);
+        self.rebalance(links);
+    }
+
+    pub(crate) fn unlink<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
+        self.cut(links, frame);
+        links.state[frame as usize] = 0;
+        self.rebalance(links);
+    }
+
+    /// As [`Queue::unlink`] and [`Queue::push_mru`], with one adjustment of the midpoint.
+    pub(crate) fn move_to_mru<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
+        if self.mru == frame {
+            return;
+        }
+        self.cut(links, frame);
+        self.link(links, frame, self.mru, NIL);
+        links.state[frame as usize] = self.no;
+        self.rebalance(links);
+    }
+
+    /// Frames from the LRU end on.
+    pub(crate) fn oldest_first<'a, V: Copy + Default>(
+        &self,
+        links: &'a Links<V>,
+    ) -> impl Iterator<Item = u32> + 'a {
+        let mut at = self.lru;
+        std::iter::from_fn(move || {
+            let frame = at;
+            (frame != NIL).then(|| {
+                at = links.newer(frame);
+                frame
+            })
+        })
+    }
+
+    fn link<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32, older: u32, newer: u32) {
+        let node = &mut links.nodes[frame as usize];
+        node.older = older;
+        node.newer = newer;
+        match older {
+            NIL => self.lru = frame,
+            f => links.nodes[f as usize].newer = frame,
+        }
+        match newer {
+            NIL => self.mru = frame,
+            f => links.nodes[f as usize].older = frame,
+        }
+        self.len += 1;
+    }
+
+    fn cut<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
+        let Node { newer, older, .. } = links.nodes[frame as usize];
+        match older {
+            NIL => self.lru = newer,
+            f => links.nodes[f as usize].newer = newer,
+        }
+        match newer {
+            NIL => self.mru = older,
+            f => links.nodes[f as usize].older = older,
+        }
+        self.len -= 1;
+        if links.is_old(frame) {
+            self.old -= 1;
+        }
+        if self.mid == frame {
+            self.mid = older;
+        }
+    }
+
+    fn mark_old<V>(&mut self, links: &mut Links<V>, frame: u32) {
+        links.state[frame as usize] = self.no | OLD;
+        self.old += 1;
+    }
+
+    fn rebalance<V: Copy + Default>(&mut self, links: &mut Links<V>) {
+        let want = old_target(self.len);
+        while self.old > want {
+            let young = self.mid;
+            self.mid = links.older(young);
+            links.state[young as usize] = self.no;
+            self.old -= 1;
+        }
+        while self.old < want {
+            let next = if self.mid == NIL { self.lru } else { links.newer(self.mid) };
+            self.mark_old(links, next);
+            self.mid = next;
+        }
+    }
+
+    /// Recounts the queue.
+    pub(crate) fn validate<V: Copy + Default>(&self, links: &Links<V>) -> Result<(), String> {
+        let (mut count, mut behind) = (0u32, NIL);
+        for frame in self.oldest_first(links) {
+            if links.queue_of(frame) != self.no {
+                return Err(format!("frame {frame} is linked in queue {} but marked otherwise", self.no));
+            }
+            if links.older(frame) != behind {
+                return Err(format!("frame {frame}: back link broken"));
+            }
+            if links.is_old(frame) != (count < self.old) {
+                return Err(format!("frame {frame} at {count} of {}: wrong side of the midpoint", self.old));
+            }
+            count += 1;
+            if count == self.old && self.mid != frame {
+                return Err(format!("midpoint is {} instead of {frame}", self.mid));
+            }
+            if count > self.len {
+                return Err(format!("queue {} is longer than {}", self.no, self.len));
+            }
+            behind = frame;
+        }
+        if count != self.len || behind != self.mru || self.old != old_target(self.len) {
+            return Err(format!("queue {self:?}: counted {count}, last {behind}"));
+        }
+        Ok(())
+    }
+}
+
+/// How many frames of a queue of `len` are old: 3/8, as InnoDB's `innodb_old_blocks_pct` of 37.
+const fn old_target(len: u32) -> u32 {
+    (len as u64 * 3 / 8) as u32
+}

@@ -1,0 +1,67 @@
+//! No SSD cache: every page goes to the HDD.
+
+use crate::{Access, Cause, Costs, GroupStats, Home, Millis, PageId, SlotId, SsdPolicy, Verdict};
+
+/// Rejects every page, also when slots are free.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoSsd;
+
+impl SsdPolicy for NoSsd {
+    fn name(&self) -> &'static str {
+        "none"
+    }
+
+    fn read(&mut self, _page: PageId, _from: Option<Home>, _access: Access, _now: Millis) {}
+
+    fn logical(&mut self, _page: PageId, _n: u32, _home: Home, _now: Millis) {}
+
+    fn consider(
+        &mut self,
+        _page: PageId,
+        _cause: Cause,
+        _free_slots: usize,
+        _usable: &mut dyn FnMut(SlotId) -> bool,
+        _now: Millis,
+    ) -> Verdict {
+        Verdict::Reject
+    }
+
+    fn wrote(&mut self, _page: PageId, _home: Home, _now: Millis) {}
+
+    fn inserted(&mut self, _page: PageId, _slot: SlotId, _now: Millis) {}
+
+    fn removed(&mut self, _page: PageId, _evicted: bool, _now: Millis) {}
+
+    fn left_pool(&mut self, _page: PageId, _now: Millis) {}
+
+    fn forget(&mut self, _page: PageId) {}
+
+    fn start_zone(
+        &mut self,
+        _k: usize,
+        _eligible: &mut dyn FnMut(SlotId) -> bool,
+        _now: Millis,
+        _out: &mut Vec<SlotId>,
+    ) {
+    }
+
+    fn next_victims(&mut self, _n: usize, _now: Millis, _out: &mut Vec<SlotId>) {}
+
+    fn benefit(&self, _page: PageId) -> Option<f64> {
+        None
+    }
+
+    fn groups(&self) -> Vec<GroupStats> {
+        Vec::new()
+    }
+
+    fn set_costs(&mut self, _costs: Costs) {}
+
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! What a buffer-pool policy is: it is told what happens to frames, and says which to evict and which to clean.
+
+use crate::{Access, CleanReason, Costs, FrameId, Home, PageId};
+
+/// Decides which frame goes. Knows frames by index only; the shell owns their contents.
+///
+/// A frame is *tracked* between [`PoolPolicy::insert`] and [`PoolPolicy::remove`]. Events for frames that are not tracked
+/// are ignored, because hits reach the policy late, in batches.
+pub trait PoolPolicy: Send + std::fmt::Debug {
+    /// The policy's exact name, as on the command line: `gd2l`, `lru`, `midpoint-lru`.
+    fn name(&self) -> &'static str;
+
+    /// `page` was loaded into `frame`, or newly allocated there. `home` says whether it has an SSD copy.
+    fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access);
+
+    /// The page in `frame` was used: read, or written when `write`.
+    fn hit(&mut self, frame: FrameId, write: bool);
+
+    /// The next victim: the frame that the policy would replace first among those that `evictable` accepts (it refuses pinned and
+    /// dirty ones). Changes nothing but scan positions; the shell follows up with [`PoolPolicy::remove`].
+    fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId>;
+
+    /// The frame was given up. `evicted`: as the victim of replacement (GD2L then raises L to its H); otherwise its page was discarded.
+    fn remove(&mut self, frame: FrameId, evicted: bool);
+
+    /// The page in `frame` became dirty (first change since it was loaded or cleaned).
+    fn dirtied(&mut self, frame: FrameId);
+
+    /// The page in `frame` was written for `reason` and is clean again; it now lies on `home`. Moving from `Home::Hdd`
+    /// to `Home::Ssd` is the paper's "admitted to SSD" (2013, section 3.1).
+    fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason);
+
+    /// The SSD copy of the page in `frame` was evicted from the SSD while the page is buffered.
+    fn ssd_evicted(&mut self, frame: FrameId);
+
+    /// The SSD copy of the page in `frame` was invalidated because the page was changed.
+    fn ssd_invalidated(&mut self, frame: FrameId);
+
+    /// Replacement cleaning: looks at the first `depth` frames in eviction order and appends those that `dirty` accepts to `out`, in the
+    /// order in which they should be written, at most `max` of them. A policy that cleans in clusters appends the cluster's
+    /// other dirty frames too.
+    fn clean_set(
+        &mut self,
+        depth: usize,
+        max: usize,
+        dirty: &mut dyn FnMut(FrameId) -> bool,
+        out: &mut Vec<FrameId>,
+    );
+
+    /// New costs, from calibration or online measurement.
+    fn set_costs(&mut self, costs: Costs);
+
+    /// How many frames are tracked.
+    fn len(&self) -> usize;
+
+    /// Whether none is.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Recounts every structure; for tests.
+    ///
+    /// # Errors
+    /// What does not add up.
+    fn validate(&self) -> Result<(), String>;
+}

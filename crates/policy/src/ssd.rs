@@ -1,0 +1,120 @@
+//! What an SSD policy is: it keeps page statistics, says which pages are worth a slot, and which slot should make room.
+//!
+//! The shell (`ssdcache`) owns the slots' durability: it tells the policy what happened, asks for a verdict,
+//! and carries it out in a safe order. A bad policy costs speed, never data.
+
+use crate::{Access, Costs, Home, Millis, PageId, SlotId};
+
+/// Why a page is being considered for the SSD.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// A dirty page is being written.
+    Cleaned,
+    /// A clean page is leaving the pool.
+    Evicted,
+}
+
+/// Whether a page shall be written to the SSD.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Yes, into a free slot.
+    AdmitFree,
+    /// Yes, in place of what is in this slot (of the zone).
+    AdmitOver(SlotId),
+    /// No: the HDD.
+    Reject,
+}
+
+/// One group's statistics (2013 paper, section 5.2), for reports.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct GroupStats {
+    /// The space that the group's pages belong to.
+    pub space: crate::SpaceId,
+    /// The subrange of logical read rates, from 0.
+    pub subrange: u32,
+    /// Miss rate while on the SSD; `None` when undefined.
+    pub miss_rate_ssd: Option<f64>,
+    /// Miss rate while not on the SSD; `None` when undefined.
+    pub miss_rate_hdd: Option<f64>,
+    /// The miss rate expansion factor in use, equation 8.
+    pub alpha: f64,
+    /// Pages that counted towards it.
+    pub pages: u64,
+}
+
+/// Decides what the SSD holds.
+///
+/// Page life in the policy's eyes: [`SsdPolicy::read`] (loaded), [`SsdPolicy::logical`] (used while buffered), [`SsdPolicy::wrote`] (cleaned),
+/// [`SsdPolicy::left_pool`]; beside it, [`SsdPolicy::inserted`] and [`SsdPolicy::removed`] for its SSD slot. A page that is in neither pool nor SSD is remembered by
+/// the outqueue, if the policy has one.
+pub trait SsdPolicy: Send + std::fmt::Debug {
+    /// The policy's exact name, as on the command line: `cac`, `cc`, `none`.
+    fn name(&self) -> &'static str;
+
+    /// A physical read of `page` from `from`, or its allocation in memory (`None`). It is now buffered. When `access` is
+    /// [`Access::Random`], the request that missed counts here as one logical read too: it must not be in a later [`SsdPolicy::logical`].
+    fn read(&mut self, page: PageId, from: Option<Home>, access: Access, now: Millis);
+
+    /// `n` more logical reads (hits) of the buffered `page` since the last report, during which it lay on `home`. Report before what
+    /// changes the page's home, and before it is cleaned or leaves the pool: group statistics are moved there.
+    fn logical(&mut self, page: PageId, n: u32, home: Home, now: Millis);
+
+    /// The buffered `page` is being cleaned, or leaves the pool clean, and has no SSD copy: shall it get one?
+    /// `free_slots` counts slots that are writable now beyond the shell's reserve: with any, the answer is [`Verdict::AdmitFree`] (section 5).
+    /// Otherwise the candidates are the slots of the current zone that `usable` accepts (clean, not being read): the one of
+    /// lowest benefit, if the page's is higher.
+    fn consider(
+        &mut self,
+        page: PageId,
+        cause: Cause,
+        free_slots: usize,
+        usable: &mut dyn FnMut(SlotId) -> bool,
+        now: Millis,
+    ) -> Verdict;
+
+    /// A physical write of `page` to `home` (by the cleaner; the SSD's own write-back is not counted).
+    fn wrote(&mut self, page: PageId, home: Home, now: Millis);
+
+    /// `page` now has its SSD copy in `slot`, in place of any earlier slot of the same page.
+    fn inserted(&mut self, page: PageId, slot: SlotId, now: Millis);
+
+    /// `page` lost its SSD copy: `evicted` to make room (it goes to the outqueue unless buffered), otherwise invalidated or discarded.
+    fn removed(&mut self, page: PageId, evicted: bool, now: Millis);
+
+    /// `page` left the pool (to the outqueue unless it is on the SSD).
+    fn left_pool(&mut self, page: PageId, now: Millis);
+
+    /// `page` exists no more (discarded, space dropped): forget everything about it.
+    fn forget(&mut self, page: PageId);
+
+    /// Starts a new eviction zone (section 5.4): appends the `k` occupied slots of lowest benefit that `eligible` accepts to `out`, and remembers
+    /// them as the only eviction candidates until the next call.
+    fn start_zone(
+        &mut self,
+        k: usize,
+        eligible: &mut dyn FnMut(SlotId) -> bool,
+        now: Millis,
+        out: &mut Vec<SlotId>,
+    );
+
+    /// The up to `n` zone slots that would be evicted next, lowest benefit first: the shell cleans them ahead of time.
+    fn next_victims(&mut self, n: usize, now: Millis, out: &mut Vec<SlotId>);
+
+    /// The anticipated benefit of having `page` on the SSD, in milliseconds over the measurement interval (equation 2), if it is tracked.
+    fn benefit(&self, page: PageId) -> Option<f64>;
+
+    /// α by group; empty for policies without.
+    fn groups(&self) -> Vec<GroupStats>;
+
+    /// New costs, from calibration or online measurement.
+    fn set_costs(&mut self, costs: Costs);
+
+    /// The memory that the policy's tables take, in bytes.
+    fn memory_bytes(&self) -> usize;
+
+    /// Recounts every structure; for tests.
+    ///
+    /// # Errors
+    /// What does not add up.
+    fn validate(&self) -> Result<(), String>;
+}

@@ -1,0 +1,192 @@
+//! The eviction zone's candidates: a binary heap of slots by benefit, lowest first, whose entries can be found by slot.
+
+use crate::SlotId;
+use std::cmp::Ordering;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    benefit: f64,
+    slot: u32,
+}
+
+impl Entry {
+    /// By benefit; equal ones by slot, so that runs repeat.
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.benefit.total_cmp(&other.benefit).then(self.slot.cmp(&other.slot))
+    }
+
+    fn before(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Less
+    }
+}
+
+/// The slots that may be evicted until the next zone.
+#[derive(Debug)]
+pub(crate) struct Zone {
+    heap: Vec<Entry>,
+    /// Position in the heap + 1 by slot, `0` for slots that are no candidates.
+    at: Vec<u32>,
+    /// Candidates that [`Zone::lowest`] refused in the call under way.
+    aside: Vec<Entry>,
+}
+
+impl Zone {
+    pub(crate) fn new(slots: usize) -> Self {
+        Self { heap: Vec::new(), at: vec![0; slots], aside: Vec::new() }
+    }
+
+    /// Makes the `k` lowest of `slots` the only candidates and appends them to `out`, lowest first. O(n + k log k).
+    pub(crate) fn start(
+        &mut self,
+        k: usize,
+        slots: impl Iterator<Item = (SlotId, f64)>,
+        out: &mut Vec<SlotId>,
+    ) {
+        for entry in self.heap.drain(..) {
+            self.at[entry.slot as usize] = 0;
+        }
+        let mut all: Vec<Entry> = slots.map(|(slot, benefit)| Entry { benefit, slot: slot.0 }).collect();
+        if k == 0 {
+            return;
+        }
+        if k < all.len() {
+            all.select_nth_unstable_by(k - 1, Entry::cmp);
+            all.truncate(k);
+        }
+        all.sort_unstable_by(Entry::cmp);
+        out.extend(all.iter().map(|entry| SlotId(entry.slot)));
+        // Copied, because the vector above keeps the capacity of the whole cache. A sorted array is a heap.
+        self.heap.extend_from_slice(&all);
+        for position in 0..self.heap.len() {
+            self.note(position);
+        }
+    }
+
+    pub(crate) fn contains(&self, slot: SlotId) -> bool {
+        self.at.get(slot.at()).is_some_and(|&at| at != 0)
+    }
+
+    /// The benefit of the page in `slot` changed. Ignored for slots that are no candidates.
+    pub(crate) fn update(&mut self, slot: SlotId, benefit: f64) {
+        if self.contains(slot) {
+            let position = self.at[slot.at()] as usize - 1;
+            self.heap[position].benefit = benefit;
+            self.settle(position);
+        }
+    }
+
+    /// `slot` is no candidate any more.
+    pub(crate) fn remove(&mut self, slot: SlotId) {
+        if !self.contains(slot) {
+            return;
+        }
+        let position = self.at[slot.at()] as usize - 1;
+        self.at[slot.at()] = 0;
+        self.heap.swap_remove(position);
+        if position < self.heap.len() {
+            self.settle(position);
+        }
+    }
+
+    /// The candidate of lowest benefit that `accept` takes, looking at no more than `look` of them, with benefits brought up to date by `now`.
+    pub(crate) fn lowest(
+        &mut self,
+        look: usize,
+        now: impl Fn(SlotId) -> f64,
+        mut accept: impl FnMut(SlotId, f64) -> bool,
+    ) -> Option<(SlotId, f64)> {
+        let mut found = None;
+        while let Some(&Entry { slot, benefit }) = self.heap.first() {
+            let slot = SlotId(slot);
+            let fresh = now(slot);
+            if fresh.total_cmp(&benefit) != Ordering::Equal {
+                // Its group's factor changed since: it may not be the lowest.
+                self.update(slot, fresh);
+                continue;
+            }
+            if accept(slot, benefit) {
+                found = Some((slot, benefit));
+                break;
+            }
+            self.aside.push(Entry { benefit, slot: slot.0 });
+            self.remove(slot);
+            if self.aside.len() >= look {
+                break;
+            }
+        }
+        while let Some(entry) = self.aside.pop() {
+            self.heap.push(entry);
+            self.settle(self.heap.len() - 1);
+        }
+        found
+    }
+
+    /// Recomputes every benefit.
+    pub(crate) fn refresh(&mut self, now: impl Fn(SlotId) -> f64) {
+        for entry in &mut self.heap {
+            entry.benefit = now(SlotId(entry.slot));
+        }
+        self.heap.sort_unstable_by(Entry::cmp);
+        for position in 0..self.heap.len() {
+            self.note(position);
+        }
+    }
+
+    fn note(&mut self, position: usize) {
+        let slot = self.heap[position].slot as usize;
+        if slot >= self.at.len() {
+            self.at.resize(slot + 1, 0);
+        }
+        self.at[slot] = position as u32 + 1;
+    }
+
+    /// Moves the entry at `position` up or down to where it belongs.
+    fn settle(&mut self, mut position: usize) {
+        while position > 0 && self.heap[position].before(&self.heap[(position - 1) / 2]) {
+            self.heap.swap(position, (position - 1) / 2);
+            self.note(position);
+            position = (position - 1) / 2;
+        }
+        loop {
+            let left = 2 * position + 1;
+            let Some(mut child) = self.heap.get(left).map(|_| left) else { break };
+            if self.heap.get(left + 1).is_some_and(|right| right.before(&self.heap[left])) {
+                child = left + 1;
+            }
+            if !self.heap[child].before(&self.heap[position]) {
+                break;
+            }
+            self.heap.swap(position, child);
+            self.note(position);
+            position = child;
+        }
+        self.note(position);
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        (self.heap.capacity() + self.aside.capacity()) * size_of::<Entry>()
+            + self.at.capacity() * size_of::<u32>()
+    }
+
+    /// Checks the order of the heap and the positions.
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        for (position, entry) in self.heap.iter().enumerate() {
+            if position > 0 && entry.before(&self.heap[(position - 1) / 2]) {
+                return Err(format!("zone: slot {} lies below its heir", entry.slot));
+            }
+            if self.at[entry.slot as usize] as usize != position + 1 {
+                return Err(format!("zone: slot {} is not where it is noted", entry.slot));
+            }
+        }
+        let noted = self.at.iter().filter(|&&at| at != 0).count();
+        if noted != self.heap.len() || !self.aside.is_empty() {
+            return Err(format!("zone: {noted} noted, {} in the heap", self.heap.len()));
+        }
+        Ok(())
+    }
+
+    /// The candidates, in no order.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = SlotId> + '_ {
+        self.heap.iter().map(|entry| SlotId(entry.slot))
+    }
+}
