@@ -13,11 +13,18 @@ mod buf;
 mod check;
 mod device;
 mod emulated;
+mod file;
 mod image;
 mod memory;
 mod open;
+mod queue;
 mod sim;
 mod stats;
+mod threads;
+mod ticket;
+mod transfer;
+mod uring;
+mod uring_ring;
 
 pub use buf::{BUF_ALIGN, IoBuf};
 pub use device::{

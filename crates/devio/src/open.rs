@@ -1,7 +1,16 @@
 //! Opening a file or block device: which backend serves it, whether direct I/O is in force, and why not.
 
-use crate::{DeviceError, SharedDevice};
+use crate::check::Spot;
+use crate::file::RawFile;
+use crate::threads::ThreadPoolDevice;
+use crate::uring::UringDevice;
+use crate::{DeviceError, DeviceErrorKind, IoOp, SharedDevice};
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Whether the page cache of the operating system is bypassed (O_DIRECT).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -72,16 +81,187 @@ pub struct Opened {
     pub fallback: Option<String>,
 }
 
+/// The alignment of devices without direct I/O, in bytes.
+const BUFFERED_ALIGNMENT: usize = 512;
+
+/// The alignment for direct I/O where the kernel does not say, in bytes.
+const UNKNOWN_ALIGNMENT: usize = 4096;
+
+/// What tmpfs answers for its kind.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
 /// Opens a regular file or a block device.
 ///
 /// # Errors
-/// [`crate::DeviceErrorKind::Unusable`], naming the path and what to do.
-pub fn open_file(path: &Path, _options: &OpenOptions) -> Result<Opened, DeviceError> {
-    Err(DeviceError {
-        device: path.display().to_string().into(),
-        op: crate::IoOp::Open,
-        offset: 0,
-        len: 0,
-        kind: crate::DeviceErrorKind::Unusable("not built yet".into()),
+/// [`DeviceErrorKind::Unusable`], naming the path and what to do: it is missing (and `create` is off), a directory or something else that
+/// is no device, may not be opened, cannot do direct I/O though it is required, or io_uring is required and not to be had.
+pub fn open_file(path: &Path, options: &OpenOptions) -> Result<Opened, DeviceError> {
+    let name: Arc<str> = path.display().to_string().into();
+    open(path, &name, options).map_err(|why| {
+        Spot { op: IoOp::Open, offset: 0, len: 0 }.error(&name, DeviceErrorKind::Unusable(why))
     })
+}
+
+fn open(path: &Path, name: &Arc<str>, options: &OpenOptions) -> Result<Opened, String> {
+    let (fd, mut direct) = open_fd(path, options)?;
+    let block_device = is_block_device(path, &fd)?;
+    let mut alignment = BUFFERED_ALIGNMENT;
+    if direct {
+        match direct_alignment(&fd, block_device) {
+            Some(found) => alignment = found,
+            None if options.direct == DirectIo::Required => return Err(no_direct(path)),
+            None => direct = false,
+        }
+    }
+    let size = rustix::fs::seek(&fd, SeekFrom::End(0))
+        .map_err(|errno| format!("{}: its size cannot be found: {errno}", path.display()))?;
+    let file = RawFile::new(fd, Arc::clone(name), alignment, block_device, size);
+    let (device, backend, fallback) = serve(file, options)?;
+    Ok(Opened { device, backend, direct, block_device, fallback })
+}
+
+/// The descriptor, and whether it was opened with O_DIRECT.
+fn open_fd(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool), String> {
+    let mut flags = OFlags::CLOEXEC | if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    if options.create && !options.read_only {
+        flags |= OFlags::CREATE;
+    }
+    let try_open = |flags| loop {
+        match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    };
+    if options.direct != DirectIo::Disabled {
+        match try_open(flags | OFlags::DIRECT) {
+            Ok(fd) => return Ok((fd, true)),
+            // This is how a file system says that it has no direct I/O.
+            Err(Errno::INVAL) if options.direct == DirectIo::Required => return Err(no_direct(path)),
+            Err(Errno::INVAL) => {}
+            Err(errno) => return Err(cannot_open(path, options, errno)),
+        }
+    }
+    try_open(flags).map(|fd| (fd, false)).map_err(|errno| cannot_open(path, options, errno))
+}
+
+fn cannot_open(path: &Path, options: &OpenOptions, errno: Errno) -> String {
+    let path = path.display();
+    let mode = if options.read_only { "read" } else { "read and written" };
+    match errno {
+        Errno::NOENT if options.create => format!("{path}: the folder does not exist; create it first"),
+        Errno::NOENT => format!("{path}: does not exist; check the path, or create it first"),
+        Errno::NOTDIR => format!("{path}: a part of the path is no folder; check the path"),
+        Errno::ISDIR => is_a_directory(&path),
+        Errno::ACCESS | Errno::PERM => {
+            format!("{path}: may not be {mode} by this user; check its owner and mode")
+        }
+        Errno::ROFS => format!("{path}: the file system is read-only; remount it, or use another one"),
+        Errno::NXIO | Errno::NODEV => format!("{path}: there is no such device; check that it is attached"),
+        Errno::BUSY => {
+            format!("{path}: in use by someone else (mounted, part of an array?); release it first")
+        }
+        Errno::TXTBSY => format!("{path}: is being executed or used as swap; use another file"),
+        _ => format!("{path}: cannot be opened: {errno}"),
+    }
+}
+
+fn is_a_directory(path: &std::path::Display<'_>) -> String {
+    format!("{path}: is a directory; name a file in it, or a block device")
+}
+
+fn no_direct(path: &Path) -> String {
+    format!(
+        "{}: its file system has no direct I/O (O_DIRECT); use another one, such as ext4 or xfs, a block device, \
+         or allow buffered I/O",
+        path.display()
+    )
+}
+
+fn is_block_device(path: &Path, fd: &OwnedFd) -> Result<bool, String> {
+    let path = path.display();
+    let stat = rustix::fs::fstat(fd).map_err(|errno| format!("{path}: cannot be examined: {errno}"))?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(false),
+        FileType::BlockDevice => Ok(true),
+        FileType::Directory => Err(is_a_directory(&path)),
+        _ => Err(format!("{path}: is neither a regular file nor a block device; name one")),
+    }
+}
+
+/// The alignment for direct I/O; `None` when the file system takes the flag but goes through the page cache all the same.
+fn direct_alignment(fd: &OwnedFd, block_device: bool) -> Option<usize> {
+    let asked = StatxFlags::DIOALIGN;
+    if let Ok(stat) = rustix::fs::statx(fd, c"", rustix::fs::AtFlags::EMPTY_PATH, asked) {
+        if StatxFlags::from_bits_retain(stat.stx_mask).contains(asked) {
+            let required = stat.stx_dio_mem_align.max(stat.stx_dio_offset_align) as usize;
+            return (required > 0).then(|| required.next_power_of_two().max(BUFFERED_ALIGNMENT));
+        }
+    }
+    if block_device {
+        let sector = rustix::fs::ioctl_blksszget(fd).unwrap_or(UNKNOWN_ALIGNMENT as u32) as usize;
+        return Some(sector.next_power_of_two().max(BUFFERED_ALIGNMENT));
+    }
+    let kind = rustix::fs::fstatfs(fd).ok()?.f_type as u64;
+    (kind != TMPFS_MAGIC).then_some(UNKNOWN_ALIGNMENT)
+}
+
+/// Device, backend, and why it is not io_uring if that was the wish.
+type Served = (SharedDevice, Backend, Option<String>);
+
+fn serve(file: RawFile, options: &OpenOptions) -> Result<Served, String> {
+    let threads = |file| Arc::new(ThreadPoolDevice::new(file, options.threads)) as SharedDevice;
+    if options.backend == Backend::Threads {
+        return Ok((threads(file), Backend::Threads, None));
+    }
+    let (file, error) = match UringDevice::new(file, options.queue_depth) {
+        Ok(device) => return Ok((Arc::new(device), Backend::Uring, None)),
+        Err(failed) => failed,
+    };
+    let why = why_no_uring(&error);
+    if options.backend == Backend::Uring {
+        return Err(format!("{}: {why}", file.name));
+    }
+    tracing::warn!(device = %file.name, cause = %why, "io_uring is not available; going on with a pool of threads");
+    Ok((threads(file), Backend::Threads, Some(why)))
+}
+
+/// Cause and remedy.
+fn why_no_uring(error: &io::Error) -> String {
+    let remedy = match error.raw_os_error() {
+        Some(libc::ENOSYS) => {
+            "the kernel has no io_uring; use Linux 5.11 or later, or allow it in the container's seccomp profile"
+        }
+        Some(libc::EPERM | libc::EACCES) => {
+            "it is forbidden; allow it in the container's seccomp profile, or set kernel.io_uring_disabled=0 by sysctl"
+        }
+        Some(libc::ENOMEM) => {
+            "the limit of locked memory is too low; raise it (ulimit -l, or LimitMEMLOCK= in the unit)"
+        }
+        Some(libc::EMFILE | libc::ENFILE) => "too many open files; raise the limit (ulimit -n)",
+        _ if error.kind() == io::ErrorKind::Unsupported => {
+            "the kernel's io_uring is too old; use Linux 5.11 or later"
+        }
+        _ => "see the kernel's log",
+    };
+    format!("io_uring cannot be set up ({error}): {remedy}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_has_a_remedy() {
+        let cases = [
+            (libc::ENOSYS, "seccomp"),
+            (libc::EPERM, "io_uring_disabled"),
+            (libc::ENOMEM, "ulimit -l"),
+            (libc::EMFILE, "ulimit -n"),
+        ];
+        for (errno, word) in cases {
+            let why = why_no_uring(&io::Error::from_raw_os_error(errno));
+            assert!(why.contains(word), "{why}");
+        }
+        assert!(why_no_uring(&io::ErrorKind::Unsupported.into()).contains("too old"));
+    }
 }

@@ -1,0 +1,72 @@
+//! The order in which waiting operations are served: demand before prefetch before the rest, first come first served within each,
+//! and nobody starves.
+
+use crate::IoClass;
+use std::collections::VecDeque;
+
+/// How many ranks there are.
+pub(crate) const RANKS: usize = 3;
+
+/// Every how many picks the lowest rank that waits goes first.
+const FAIRNESS: u32 = 8;
+
+/// The rank of a class: 0 goes first.
+pub(crate) const fn rank(class: IoClass) -> usize {
+    match class {
+        IoClass::Demand => 0,
+        IoClass::Prefetch => 1,
+        IoClass::Clean | IoClass::WriteBack | IoClass::Ring | IoClass::Meta | IoClass::Recovery => 2,
+    }
+}
+
+/// A queue by rank.
+#[derive(Debug)]
+pub(crate) struct RankQueue<T> {
+    ranks: [VecDeque<T>; RANKS],
+    picks: u32,
+}
+
+impl<T> Default for RankQueue<T> {
+    fn default() -> Self {
+        Self { ranks: std::array::from_fn(|_| VecDeque::new()), picks: 0 }
+    }
+}
+
+impl<T> RankQueue<T> {
+    pub(crate) fn push(&mut self, class: IoClass, item: T) {
+        self.ranks[rank(class)].push_back(item);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        self.picks = self.picks.wrapping_add(1);
+        if self.picks % FAIRNESS == 0 {
+            self.ranks.iter_mut().rev().find_map(VecDeque::pop_front)
+        } else {
+            self.ranks.iter_mut().find_map(VecDeque::pop_front)
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranks.iter().all(VecDeque::is_empty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn demand_first_but_nobody_starves() {
+        let mut queue = RankQueue::default();
+        queue.push(IoClass::Clean, "clean");
+        queue.push(IoClass::Prefetch, "prefetch");
+        for _ in 0..20 {
+            queue.push(IoClass::Demand, "demand");
+        }
+        let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(order.len(), 22);
+        assert_eq!(order.iter().position(|o| *o == "clean"), Some(7));
+        assert_eq!(order.iter().position(|o| *o == "prefetch"), Some(15));
+        assert!(queue.is_empty());
+    }
+}

@@ -1,0 +1,69 @@
+//! How a completion reaches the task that waits: a slot that both sides share, with the waker in it. No channel, one allocation.
+//!
+//! Dropping the [`Ticket`] detaches the operation: its result is dropped when it arrives.
+
+use parking_lot::Mutex;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+enum State<T> {
+    Waiting(Option<Waker>),
+    Done(T),
+    Taken,
+}
+
+/// The device's end.
+pub(crate) struct Promise<T>(Arc<Mutex<State<T>>>);
+
+/// The waiting end.
+pub(crate) struct Ticket<T>(Arc<Mutex<State<T>>>);
+
+pub(crate) fn ticket<T>() -> (Promise<T>, Ticket<T>) {
+    let slot = Arc::new(Mutex::new(State::Waiting(None)));
+    (Promise(Arc::clone(&slot)), Ticket(slot))
+}
+
+impl<T> Promise<T> {
+    /// Hands over the result and wakes the waiting task. A panic of its waker, or of the owner of a leased buffer that nobody waits
+    /// for any more, is caught: it is not the device's, whose thread goes on.
+    pub(crate) fn complete(self, value: T) {
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            let before = std::mem::replace(&mut *self.0.lock(), State::Done(value));
+            if let State::Waiting(Some(waker)) = before {
+                waker.wake();
+            }
+            drop(self);
+        }));
+        if caught.is_err() {
+            tracing::error!("a waker or a buffer's owner panicked on completion");
+        }
+    }
+
+    /// Whether nobody waits any more.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+}
+
+impl<T> Future for Ticket<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let mut state = self.0.lock();
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Done(value) => Poll::Ready(value),
+            State::Waiting(old) => {
+                let waker = match old {
+                    Some(waker) if waker.will_wake(cx.waker()) => waker,
+                    _ => cx.waker().clone(),
+                };
+                *state = State::Waiting(Some(waker));
+                Poll::Pending
+            }
+            State::Taken => panic!("polled after it was ready"),
+        }
+    }
+}

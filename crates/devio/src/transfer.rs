@@ -1,0 +1,242 @@
+//! One operation on a file, as a state machine: what is still to be transferred, and what each answer of the kernel means.
+//!
+//! Both real backends drive it: they issue the rest, tell it the answer, and do what it says.
+
+use crate::check::Spot;
+use crate::device::IoBufs;
+use crate::stats::{RetryReason, Slot};
+use crate::{DeviceErrorKind, IoBuf, IoClass, IoOp};
+use std::io;
+use std::sync::Arc;
+
+/// How often one operation is repeated without any progress before its error is final.
+const RETRIES_MAX: u32 = 64;
+
+/// The most segments that the kernel takes in one call (IOV_MAX).
+pub(crate) const SEGMENTS_MAX: usize = 1024;
+
+/// The most bytes issued in one call, below the kernel's own limit of 2 GiB less a page.
+pub(crate) const BYTES_MAX: usize = 1 << 30;
+
+/// What an error number means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Meaning {
+    Retry(RetryReason),
+    NoSpace,
+    Gone,
+    Unsupported,
+    Io,
+}
+
+const MEANINGS: [(i32, Meaning); 11] = [
+    (libc::EAGAIN, Meaning::Retry(RetryReason::Again)),
+    (libc::EBUSY, Meaning::Retry(RetryReason::Again)),
+    (libc::EINTR, Meaning::Retry(RetryReason::Interrupted)),
+    (libc::ECANCELED, Meaning::Retry(RetryReason::Cancelled)),
+    (libc::ENOSPC, Meaning::NoSpace),
+    (libc::EDQUOT, Meaning::NoSpace),
+    (libc::EFBIG, Meaning::NoSpace),
+    (libc::ENODEV, Meaning::Gone),
+    (libc::ENXIO, Meaning::Gone),
+    (libc::ENOMEDIUM, Meaning::Gone),
+    (libc::EOPNOTSUPP, Meaning::Unsupported),
+];
+
+fn meaning(errno: i32) -> Meaning {
+    MEANINGS.iter().find(|(number, _)| *number == errno).map_or(Meaning::Io, |(_, meaning)| *meaning)
+}
+
+/// An error number outside an operation (growing, opening) as what can be done about it.
+pub(crate) fn kind_of(errno: i32) -> DeviceErrorKind {
+    match meaning(errno) {
+        Meaning::NoSpace => DeviceErrorKind::NoSpace,
+        Meaning::Gone => DeviceErrorKind::Gone,
+        _ => DeviceErrorKind::Io(Arc::new(io::Error::from_raw_os_error(errno))),
+    }
+}
+
+/// What to do next.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Issue the rest.
+    Again(RetryReason),
+    /// It has ended.
+    Done(Result<(), DeviceErrorKind>),
+}
+
+/// An operation under way.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    pub(crate) spot: Spot,
+    pub(crate) class: IoClass,
+    pub(crate) bufs: IoBufs,
+    pub(crate) began_ns: u64,
+    done: u64,
+    retries: u32,
+}
+
+impl Transfer {
+    pub(crate) fn new(spot: Spot, class: IoClass, bufs: IoBufs, began_ns: u64) -> Self {
+        Self { spot, class, bufs, began_ns, done: 0, retries: 0 }
+    }
+
+    /// What it counts as.
+    pub(crate) fn slot(&self) -> Slot {
+        match self.spot.op {
+            IoOp::Write => Slot::Write(self.class),
+            IoOp::Flush => Slot::Flush,
+            IoOp::Discard => Slot::Discard,
+            IoOp::Read | IoOp::Grow | IoOp::Open => Slot::Read(self.class),
+        }
+    }
+
+    /// Where the rest starts.
+    pub(crate) fn position(&self) -> u64 {
+        self.spot.offset + self.done
+    }
+
+    /// Calls `f(buffer, from, to)` for each part to be issued in the next call.
+    pub(crate) fn rest<'a>(&'a mut self, mut f: impl FnMut(&'a mut IoBuf, usize, usize)) {
+        let mut skip = self.done;
+        let (mut segments, mut budget) = (0, BYTES_MAX);
+        for buf in &mut self.bufs {
+            let from = skip.min(buf.len() as u64) as usize;
+            skip -= from as u64;
+            let to = buf.len().min(from + budget);
+            if from < to {
+                budget -= to - from;
+                segments += 1;
+                f(buf, from, to);
+            }
+            if segments == SEGMENTS_MAX || budget == 0 {
+                return;
+            }
+        }
+    }
+
+    /// The kernel's answer to the last issue: bytes, or an error number. `alignment` and `size` are the device's.
+    pub(crate) fn advance(&mut self, answer: Result<u64, i32>, alignment: usize, size: u64) -> Step {
+        match answer {
+            Ok(bytes) => self.progress(bytes, alignment, size),
+            Err(errno) => self.failed(errno),
+        }
+    }
+
+    fn progress(&mut self, bytes: u64, alignment: usize, size: u64) -> Step {
+        if matches!(self.spot.op, IoOp::Flush | IoOp::Discard) {
+            return Step::Done(Ok(()));
+        }
+        let left = self.spot.len - self.done;
+        if bytes >= left {
+            return Step::Done(Ok(()));
+        }
+        if bytes == 0 && self.spot.op == IoOp::Read {
+            return Step::Done(Err(DeviceErrorKind::UnexpectedEof { size }));
+        }
+        // Direct I/O goes on at an aligned position: a part of a sector is transferred once more.
+        let whole = bytes - bytes % alignment as u64;
+        self.done += whole;
+        if whole == 0 && self.exhausted() {
+            return Step::Done(Err(DeviceErrorKind::Io(Arc::new(io::ErrorKind::WriteZero.into()))));
+        }
+        Step::Again(RetryReason::Short)
+    }
+
+    fn failed(&mut self, errno: i32) -> Step {
+        match meaning(errno) {
+            Meaning::Retry(reason) if !self.exhausted() => Step::Again(reason),
+            // A discard is a hint: where it is not supported nothing is lost.
+            Meaning::Unsupported if self.spot.op == IoOp::Discard => Step::Done(Ok(())),
+            _ => Step::Done(Err(kind_of(errno))),
+        }
+    }
+
+    fn exhausted(&mut self) -> bool {
+        self.retries += 1;
+        self.retries > RETRIES_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smallvec::smallvec;
+
+    fn read_of(lens: &[usize]) -> Transfer {
+        let bufs: IoBufs = lens.iter().map(|len| IoBuf::zeroed(*len)).collect();
+        let len = lens.iter().sum::<usize>() as u64;
+        Transfer::new(Spot { op: IoOp::Read, offset: 8192, len }, IoClass::Demand, bufs, 0)
+    }
+
+    fn parts(transfer: &mut Transfer) -> Vec<(usize, usize)> {
+        let mut out = Vec::new();
+        transfer.rest(|_, from, to| out.push((from, to)));
+        out
+    }
+
+    #[test]
+    fn short_transfers_go_on_at_an_aligned_place() {
+        let mut transfer = read_of(&[4096, 4096, 4096]);
+        assert_eq!(parts(&mut transfer), [(0, 4096), (0, 4096), (0, 4096)]);
+        assert!(matches!(transfer.advance(Ok(4096 + 700), 512, 1 << 20), Step::Again(RetryReason::Short)));
+        assert_eq!((transfer.position(), parts(&mut transfer)), (8192 + 4608, vec![(512, 4096), (0, 4096)]));
+        assert!(matches!(transfer.advance(Ok(7680), 512, 1 << 20), Step::Done(Ok(()))));
+    }
+
+    #[test]
+    fn an_end_of_file_is_an_error() {
+        let mut transfer = read_of(&[4096]);
+        let step = transfer.advance(Ok(0), 512, 9000);
+        assert!(matches!(step, Step::Done(Err(DeviceErrorKind::UnexpectedEof { size: 9000 }))));
+    }
+
+    #[test]
+    fn retries_are_bounded() {
+        for (errno, reason) in [
+            (libc::EAGAIN, RetryReason::Again),
+            (libc::EINTR, RetryReason::Interrupted),
+            (libc::ECANCELED, RetryReason::Cancelled),
+        ] {
+            let mut transfer = read_of(&[4096]);
+            for _ in 0..RETRIES_MAX {
+                match transfer.advance(Err(errno), 512, 1 << 20) {
+                    Step::Again(seen) => assert_eq!(seen, reason),
+                    Step::Done(result) => panic!("gave up early: {result:?}"),
+                }
+            }
+            let step = transfer.advance(Err(errno), 512, 1 << 20);
+            assert!(matches!(step, Step::Done(Err(DeviceErrorKind::Io(_)))));
+        }
+        let mut transfer = read_of(&[4096]);
+        for _ in 0..RETRIES_MAX {
+            assert!(matches!(transfer.advance(Ok(100), 512, 1 << 20), Step::Again(RetryReason::Short)));
+        }
+        assert!(matches!(transfer.advance(Ok(100), 512, 1 << 20), Step::Done(Err(_))));
+    }
+
+    #[test]
+    fn errors_by_what_can_be_done() {
+        let mut transfer = read_of(&[4096]);
+        assert!(matches!(
+            transfer.advance(Err(libc::ENOSPC), 512, 0),
+            Step::Done(Err(DeviceErrorKind::NoSpace))
+        ));
+        assert!(matches!(
+            transfer.advance(Err(libc::ENODEV), 512, 0),
+            Step::Done(Err(DeviceErrorKind::Gone))
+        ));
+        assert!(matches!(transfer.advance(Err(libc::EIO), 512, 0), Step::Done(Err(DeviceErrorKind::Io(_)))));
+        let spot = Spot { op: IoOp::Discard, offset: 0, len: 4096 };
+        let mut discard = Transfer::new(spot, IoClass::Meta, smallvec![], 0);
+        assert!(matches!(discard.advance(Err(libc::EOPNOTSUPP), 512, 0), Step::Done(Ok(()))));
+    }
+
+    #[test]
+    fn a_call_has_at_most_so_many_segments() {
+        let mut transfer = read_of(&vec![512; SEGMENTS_MAX + 3]);
+        assert_eq!(parts(&mut transfer).len(), SEGMENTS_MAX);
+        let step = transfer.advance(Ok(512 * SEGMENTS_MAX as u64), 512, 1 << 30);
+        assert!(matches!(step, Step::Again(RetryReason::Short)));
+        assert_eq!(parts(&mut transfer).len(), 3);
+    }
+}

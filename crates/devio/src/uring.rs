@@ -1,0 +1,345 @@
+//! The io_uring backend.
+//!
+//! **One ring per device.** The HDD's ring and the SSD's share nothing: neither's completions wait behind the other's, and each ring
+//! has its own short lock. The calling task submits by itself, with one system call outside the lock, so that a read is on its way
+//! without a hand-over; a thread that finds its entry submitted by another one meanwhile saves the call. **One reaper
+//! thread** per ring blocks in `io_uring_enter` until something completes (an idle device takes no CPU time), reaps all there is,
+//! and wakes each waiting task through the slot that its future shares with the operation. That needs no
+//! executor's help, so it works under any.
+//!
+//! **Ownership.** An operation (buffers, segment list, promise) lives in the table from its submission to its completion, whoever
+//! still waits for it; so the kernel never writes to memory that was freed. At most `queue_depth` operations are with the
+//! kernel; more wait in order of class, and the reaper submits them as places become free. The waiting line holds
+//! buffers that callers brought, so it is bounded by what they have.
+//!
+//! **End.** Dropping the device lets the reaper finish everything outstanding, then joins it. If the kernel refuses the ring for good
+//! (it should not), waiting tasks get [`DeviceErrorKind::Gone`] without their buffers, which are leaked: the kernel may
+//! still write to them.
+//!
+//! **Locking.** The state lock is taken by submitters and by the reaper; promises are completed after it is released.
+
+use crate::device::IoBufs;
+use crate::file::RawFile;
+use crate::queue::RankQueue;
+use crate::ticket::{Promise, ticket};
+use crate::transfer::Transfer;
+use crate::uring_ring::{Pusher, Reaper, Ring, Segments, WAKE};
+use crate::{Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp};
+use parking_lot::Mutex;
+use std::future::{Future, ready};
+use std::io;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// After how many refused waits in a row the ring is given up (the pauses between them add up to some seconds).
+const REFUSALS_MAX: u32 = 200;
+
+/// A file served by io_uring. See the module.
+#[derive(Debug)]
+pub(crate) struct UringDevice {
+    shared: Arc<Shared>,
+    reaper: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    ring: Ring,
+    file: RawFile,
+}
+
+struct State {
+    pusher: Pusher,
+    /// Operations that the kernel has, by slot.
+    table: Vec<Option<Op>>,
+    free: Vec<u32>,
+    backlog: RankQueue<Op>,
+    closing: bool,
+    dead: bool,
+}
+
+struct Op {
+    transfer: Transfer,
+    segments: Segments,
+    promise: Promise<Completion>,
+}
+
+/// Operations to be completed outside the lock, with their results; `None` for a read that was given up before it was issued.
+type Ended = Vec<(Op, Option<Result<(), DeviceErrorKind>>)>;
+
+impl UringDevice {
+    /// Serves `file`, or hands it back with the reason why io_uring cannot.
+    pub(crate) fn new(file: RawFile, depth: u32) -> Result<Self, (RawFile, io::Error)> {
+        let depth = depth.clamp(1, 4096);
+        let ring = match Ring::new(depth, &file) {
+            Ok(ring) => ring,
+            Err(error) => return Err((file, error)),
+        };
+        let state = State {
+            pusher: Pusher::new(),
+            table: (0..depth).map(|_| None).collect(),
+            free: (0..depth).rev().collect(),
+            backlog: RankQueue::default(),
+            closing: false,
+            dead: false,
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), ring, file });
+        let for_reaper = Arc::clone(&shared);
+        let reaper = std::thread::Builder::new()
+            .name("pagetier-reap".into())
+            .spawn(move || for_reaper.serve(Reaper::new()));
+        match reaper {
+            Ok(reaper) => Ok(Self { shared, reaper: Some(reaper) }),
+            Err(error) => match Arc::try_unwrap(shared) {
+                Ok(Shared { file, .. }) => Err((file, error)),
+                Err(_) => {
+                    unreachable!("the closure that held the other handle was dropped with the failed start")
+                }
+            },
+        }
+    }
+
+    fn start_or(&self, prepared: Result<Transfer, Completion>) -> IoFuture {
+        match prepared {
+            Ok(transfer) => Box::pin(self.shared.start(transfer)),
+            Err(completion) => Box::pin(ready(completion)),
+        }
+    }
+}
+
+impl State {
+    /// Hands `op` to the kernel if there is a free slot; otherwise gives it back.
+    fn push(&mut self, ring: &Ring, mut op: Op) -> Result<(), Op> {
+        let Some(slot) = self.free.pop() else { return Err(op) };
+        // SAFETY: the operation stays in the table until its completion is reaped (or is leaked, when the ring is given up);
+        // nobody touches its buffers there.
+        let pushed =
+            unsafe { ring.push(&mut self.pusher, u64::from(slot), &mut op.transfer, &mut op.segments) };
+        if !pushed {
+            self.free.push(slot);
+            return Err(op);
+        }
+        self.table[slot as usize] = Some(op);
+        Ok(())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.backlog.is_empty() && self.free.len() == self.table.len()
+    }
+}
+
+impl Shared {
+    fn start(&self, transfer: Transfer) -> impl Future<Output = Completion> + Send + use<> {
+        let (promise, ticket) = ticket();
+        let class = transfer.class;
+        let op = Op { transfer, segments: Segments::default(), promise };
+        let mut state = self.state.lock();
+        if state.dead {
+            drop(state);
+            self.complete(op, Some(Err(DeviceErrorKind::Gone)));
+            return ticket;
+        }
+        match state.push(&self.ring, op) {
+            Ok(()) => {
+                drop(state);
+                self.submit();
+            }
+            // Everything that occupies a slot completes, and then the reaper takes the next from here.
+            Err(op) => state.backlog.push(class, op),
+        }
+        ticket
+    }
+
+    /// Submits what is queued. What the kernel will not take now is left to the reaper, which tries again.
+    fn submit(&self) {
+        loop {
+            match self.ring.submit() {
+                Ok(_) => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::debug!(device = %self.file.name, %error, "submission is put off");
+                    break self.ring.wake();
+                }
+            }
+        }
+    }
+
+    fn serve(&self, mut reaper: Reaper) {
+        let (mut results, mut ended) = (Vec::new(), Ended::new());
+        let mut refusals = 0;
+        self.ring.arm(&mut self.state.lock().pusher);
+        loop {
+            match self.ring.wait(&reaper) {
+                Ok(_) => refusals = 0,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    refusals += 1;
+                    if refusals > REFUSALS_MAX {
+                        return self.give_up(&error);
+                    }
+                    std::thread::park_timeout(Duration::from_millis(u64::from(refusals.min(50))));
+                }
+            }
+            self.ring.reap(&mut reaper, &mut results);
+            let finished = self.digest(&mut results, &mut ended);
+            for (op, result) in ended.drain(..) {
+                self.complete(op, result);
+            }
+            if finished {
+                return;
+            }
+        }
+    }
+
+    /// Takes in what completed, queues retries and what waited; says whether the device is closing and all is done.
+    fn digest(&self, results: &mut Vec<(u64, i32)>, ended: &mut Ended) -> bool {
+        let mut state = self.state.lock();
+        for (slot, result) in results.drain(..) {
+            if slot == WAKE {
+                self.ring.arm(&mut state.pusher);
+            } else if let Some(op) = state.table.get_mut(slot as usize).and_then(Option::take) {
+                state.free.push(slot as u32);
+                self.digest_one(&mut state, op, result, ended);
+            }
+        }
+        while !state.free.is_empty() {
+            let Some(op) = state.backlog.pop() else { break };
+            if op.transfer.spot.op == IoOp::Read && op.promise.is_abandoned() {
+                ended.push((op, None));
+                continue;
+            }
+            if let Err(op) = state.push(&self.ring, op) {
+                state.backlog.push(op.transfer.class, op);
+                break;
+            }
+        }
+        state.closing && state.is_idle()
+    }
+
+    fn digest_one(&self, state: &mut State, mut op: Op, result: i32, ended: &mut Ended) {
+        let answer = u64::try_from(result).map_err(|_| -result);
+        match self.file.answer(&mut op.transfer, answer) {
+            Some(result) => ended.push((op, Some(result))),
+            None => {
+                if let Err(op) = state.push(&self.ring, op) {
+                    state.backlog.push(op.transfer.class, op);
+                }
+            }
+        }
+    }
+
+    fn complete(&self, op: Op, result: Option<Result<(), DeviceErrorKind>>) {
+        let Op { transfer, promise, .. } = op;
+        promise.complete(match result {
+            Some(result) => self.file.finish(transfer, result),
+            None => self.file.abandon(transfer),
+        });
+    }
+
+    /// The ring does not work any more: everything fails, and what the kernel may still write to is leaked.
+    #[cold]
+    fn give_up(&self, error: &io::Error) {
+        tracing::error!(device = %self.file.name, %error, "io_uring has stopped working; the device is gone");
+        let mut state = self.state.lock();
+        state.dead = true;
+        let with_kernel: Vec<Op> = state.table.iter_mut().filter_map(Option::take).collect();
+        let waiting: Vec<Op> = std::iter::from_fn(|| state.backlog.pop()).collect();
+        drop(state);
+        for mut op in with_kernel {
+            std::mem::forget(std::mem::take(&mut op.transfer.bufs));
+            std::mem::forget(std::mem::take(&mut op.segments));
+            self.complete(op, Some(Err(DeviceErrorKind::Gone)));
+        }
+        for op in waiting {
+            self.complete(op, Some(Err(DeviceErrorKind::Gone)));
+        }
+    }
+}
+
+impl Drop for UringDevice {
+    fn drop(&mut self) {
+        self.shared.state.lock().closing = true;
+        self.shared.ring.wake();
+        let Some(reaper) = self.reaper.take() else { return };
+        // The last handle may be dropped by a completion, on the reaper itself: then it ends by itself.
+        if reaper.thread().id() != std::thread::current().id() && reaper.join().is_err() {
+            tracing::error!(device = %self.shared.file.name, "the reaper panicked");
+        }
+    }
+}
+
+impl Device for UringDevice {
+    fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        self.start_or(self.shared.file.prepare(IoOp::Read, offset, bufs, class))
+    }
+
+    fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        self.start_or(self.shared.file.prepare(IoOp::Write, offset, bufs, class))
+    }
+
+    fn flush(&self, class: IoClass) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
+        let ticket = self.shared.start(self.shared.file.prepare_flush(class));
+        Box::pin(async move { ticket.await.result })
+    }
+
+    fn size(&self) -> u64 {
+        self.shared.file.size()
+    }
+
+    fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
+        self.shared.file.grow(bytes)
+    }
+
+    fn discard(
+        &self,
+        offset: u64,
+        len: u64,
+    ) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
+        match self.shared.file.prepare_discard(offset, len) {
+            Ok(transfer) => {
+                let ticket = self.shared.start(transfer);
+                Box::pin(async move { ticket.await.result })
+            }
+            Err(error) => Box::pin(ready(Err(error))),
+        }
+    }
+
+    fn register(&self, regions: &[(NonNull<u8>, usize)]) -> bool {
+        self.shared.ring.register(regions)
+    }
+
+    fn alignment(&self) -> usize {
+        self.shared.file.alignment
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.shared.file.recorder.snapshot()
+    }
+
+    fn backend(&self) -> &'static str {
+        "uring"
+    }
+
+    fn name(&self) -> &str {
+        &self.shared.file.name
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let in_kernel = self.table.len() - self.free.len();
+        f.debug_struct("State")
+            .field("in_kernel", &in_kernel)
+            .field("closing", &self.closing)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Op {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.transfer.fmt(f)
+    }
+}

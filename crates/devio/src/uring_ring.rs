@@ -1,0 +1,247 @@
+//! The ring itself: the few unsafe calls, each with the rule that makes it sound.
+//!
+//! Three rules hold it together. *Pushing* happens only under the device's state lock ([`Pusher`] stands for it). *Reaping* happens
+//! only on the reaper thread ([`Reaper`] stands for that; there is one). What an entry points to, buffers and segment
+//! lists, stays in the operation table until its completion was reaped.
+
+use crate::IoBuf;
+use crate::IoOp;
+use crate::check::Spot;
+use crate::file::RawFile;
+use crate::transfer::Transfer;
+use io_uring::{IoUring, Probe, opcode, squeue, types};
+use parking_lot::RwLock;
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// The registered index of the file.
+const FILE: types::Fixed = types::Fixed(0);
+
+/// Marks the completion of the wake-up poll; operations carry their slot.
+pub(crate) const WAKE: u64 = u64::MAX;
+
+/// How many pieces of memory may be registered.
+const REGIONS_MAX: u32 = 256;
+
+/// The kernel registers at most 1 GiB as one piece.
+const REGION_BYTES_MAX: usize = 1 << 30;
+
+/// See the module.
+pub(crate) struct Ring {
+    uring: IoUring,
+    /// Readable when the reaper shall look up from its wait.
+    wake: OwnedFd,
+    /// Registered memory: start address, length, index in the kernel's table. `None` when that is not to be had.
+    regions: RwLock<Option<Vec<(usize, usize, u16)>>>,
+}
+
+/// The list of segments that an entry points to.
+#[derive(Debug, Default)]
+pub(crate) struct Segments(Vec<libc::iovec>);
+
+// SAFETY: the pointers are those of the operation's own buffers, which are `Send`.
+unsafe impl Send for Segments {}
+
+/// The right to push, held with the state lock.
+pub(crate) struct Pusher(());
+
+/// The right to reap.
+pub(crate) struct Reaper(());
+
+impl Pusher {
+    /// The device makes exactly one and keeps it inside its state lock.
+    pub(crate) const fn new() -> Self {
+        Self(())
+    }
+}
+
+impl Reaper {
+    /// The device makes exactly one and gives it to its reaper thread.
+    pub(crate) const fn new() -> Self {
+        Self(())
+    }
+}
+
+impl Ring {
+    /// A ring for `depth` operations on `file`, or why there is none.
+    pub(crate) fn new(depth: u32, file: &RawFile) -> io::Result<Self> {
+        // One entry more for the wake-up poll. Completions cannot overflow: there are twice as many places.
+        let uring =
+            IoUring::builder().dontfork().setup_submit_all().build((depth + 1).next_power_of_two())?;
+        let mut probe = Probe::new();
+        uring.submitter().register_probe(&mut probe)?;
+        let needed = [
+            opcode::Read::CODE,
+            opcode::Write::CODE,
+            opcode::Readv::CODE,
+            opcode::Writev::CODE,
+            opcode::ReadFixed::CODE,
+            opcode::WriteFixed::CODE,
+            opcode::Fsync::CODE,
+            opcode::Fallocate::CODE,
+            opcode::PollAdd::CODE,
+        ];
+        if !needed.iter().all(|code| probe.is_supported(*code)) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        uring.submitter().register_files(&[file.fd.as_raw_fd()])?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let sparse = uring.submitter().register_buffers_sparse(REGIONS_MAX);
+        Ok(Self { uring, wake, regions: RwLock::new(sparse.ok().map(|()| Vec::new())) })
+    }
+
+    /// Queues the rest of a transfer under `slot`. `false`: there is no room.
+    ///
+    /// # Safety
+    /// The buffers of `transfer`, and `segments`, are neither moved in memory, freed, read (reads) nor written until the completion of
+    /// `slot` was reaped. (The structures that own them may move.)
+    pub(crate) unsafe fn push(
+        &self,
+        _: &mut Pusher,
+        slot: u64,
+        transfer: &mut Transfer,
+        segments: &mut Segments,
+    ) -> bool {
+        let entry = self.entry(transfer, segments).user_data(slot);
+        // SAFETY: the `Pusher` says that no other thread has a view of the submission queue.
+        let mut queue = unsafe { self.uring.submission_shared() };
+        // SAFETY: what the entry points to stays, as the caller promises.
+        unsafe { queue.push(&entry) }.is_ok()
+    }
+
+    fn entry(&self, transfer: &mut Transfer, segments: &mut Segments) -> squeue::Entry {
+        let (spot, at) = (transfer.spot, transfer.position());
+        let write = match spot.op {
+            IoOp::Flush => return opcode::Fsync::new(FILE).flags(types::FsyncFlags::DATASYNC).build(),
+            IoOp::Discard => return discard_entry(spot),
+            op => op == IoOp::Write,
+        };
+        segments.0.clear();
+        let mut single = None;
+        transfer.rest(|buf: &mut IoBuf, from, to| {
+            let base = buf.ptr().as_ptr().wrapping_add(from);
+            single = if segments.0.is_empty() { Some((base, to - from)) } else { None };
+            segments.0.push(libc::iovec { iov_base: base.cast(), iov_len: to - from });
+        });
+        if let Some((base, len)) = single {
+            return self.single_entry(write, base, len, at);
+        }
+        let (list, count) = (segments.0.as_ptr(), segments.0.len() as u32);
+        if write {
+            opcode::Writev::new(FILE, list, count).offset(at).build()
+        } else {
+            opcode::Readv::new(FILE, list, count).offset(at).build()
+        }
+    }
+
+    fn single_entry(&self, write: bool, base: *mut u8, len: usize, at: u64) -> squeue::Entry {
+        let bytes = len as u32;
+        match (write, self.registered(base as usize, len)) {
+            (false, None) => opcode::Read::new(FILE, base, bytes).offset(at).build(),
+            (true, None) => opcode::Write::new(FILE, base, bytes).offset(at).build(),
+            (false, Some(index)) => opcode::ReadFixed::new(FILE, base, bytes, index).offset(at).build(),
+            (true, Some(index)) => opcode::WriteFixed::new(FILE, base, bytes, index).offset(at).build(),
+        }
+    }
+
+    fn registered(&self, base: usize, len: usize) -> Option<u16> {
+        let regions = self.regions.read();
+        let regions = regions.as_ref()?;
+        let at = regions.partition_point(|(start, _, _)| *start <= base).checked_sub(1)?;
+        let (start, bytes, index) = regions[at];
+        (base + len <= start + bytes).then_some(index)
+    }
+
+    /// Submits what is queued; also what other threads queued meanwhile.
+    pub(crate) fn submit(&self) -> io::Result<usize> {
+        self.uring.submitter().submit()
+    }
+
+    /// Submits what is queued and blocks until there is a completion.
+    pub(crate) fn wait(&self, _: &Reaper) -> io::Result<usize> {
+        self.uring.submitter().submit_and_wait(1)
+    }
+
+    /// Moves the completions that there are to `out`: slot and result.
+    pub(crate) fn reap(&self, _: &mut Reaper, out: &mut Vec<(u64, i32)>) {
+        // SAFETY: the `Reaper` says that no other thread has a view of the completion queue.
+        let queue = unsafe { self.uring.completion_shared() };
+        out.extend(queue.map(|entry| (entry.user_data(), entry.result())));
+    }
+
+    /// Queues the poll that lets [`Ring::wake`] end a wait.
+    pub(crate) fn arm(&self, _: &mut Pusher) -> bool {
+        let mut value = [0; 8];
+        // Whatever it says: it is empty now.
+        let _ = rustix::io::read(&self.wake, &mut value);
+        let fd = types::Fd(self.wake.as_raw_fd());
+        let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).build().user_data(WAKE);
+        // SAFETY: the `Pusher` says that no other thread has a view of the submission queue.
+        let mut queue = unsafe { self.uring.submission_shared() };
+        // SAFETY: the entry points to nothing; the descriptor lives as long as the ring.
+        unsafe { queue.push(&entry) }.is_ok()
+    }
+
+    /// Ends the reaper's wait.
+    pub(crate) fn wake(&self) {
+        if let Err(error) = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()) {
+            // Only a full counter can be the reason: then it is awake anyway.
+            tracing::debug!(%error, "waking the reaper");
+        }
+    }
+
+    /// Registers memory; `false` when the kernel or the limits do not allow it.
+    pub(crate) fn register(&self, memory: &[(NonNull<u8>, usize)]) -> bool {
+        let mut guard = self.regions.write();
+        let Some(regions) = guard.as_mut() else { return false };
+        let pieces = pieces_of(memory);
+        if pieces.is_empty() || regions.len() + pieces.len() > REGIONS_MAX as usize {
+            return false;
+        }
+        let overlaps =
+            |start: usize, len: usize| regions.iter().any(|(s, l, _)| start < s + l && *s < start + len);
+        if pieces.iter().any(|piece| overlaps(piece.iov_base as usize, piece.iov_len)) {
+            return false;
+        }
+        let first = regions.len() as u32;
+        // SAFETY: the kernel pins the pages and checks that they are mapped. Nothing is done to them but what operations ask for.
+        let done = unsafe { self.uring.submitter().register_buffers_update(first, &pieces, None) };
+        if let Err(error) = done {
+            tracing::info!(%error, "memory is not registered with the ring; raise the limit of locked memory (ulimit -l)");
+            return false;
+        }
+        for (i, piece) in pieces.iter().enumerate() {
+            regions.push((piece.iov_base as usize, piece.iov_len, first as u16 + i as u16));
+        }
+        regions.sort_unstable();
+        true
+    }
+}
+
+fn discard_entry(spot: Spot) -> squeue::Entry {
+    opcode::Fallocate::new(FILE, spot.len)
+        .offset(spot.offset)
+        .mode(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE)
+        .build()
+}
+
+fn pieces_of(memory: &[(NonNull<u8>, usize)]) -> Vec<libc::iovec> {
+    let mut pieces = Vec::new();
+    for (start, len) in memory {
+        let mut done = 0;
+        while done < *len {
+            let iov_len = REGION_BYTES_MAX.min(len - done);
+            pieces.push(libc::iovec { iov_base: start.as_ptr().wrapping_add(done).cast(), iov_len });
+            done += iov_len;
+        }
+    }
+    pieces
+}
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ring").field("entries", &self.uring.params().sq_entries()).finish_non_exhaustive()
+    }
+}
