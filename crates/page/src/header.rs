@@ -180,7 +180,9 @@ impl fmt::Display for Defect {
             }
             Self::Format { found } => write!(f, "page format {found}, this version reads {PAGE_FORMAT}"),
             Self::WrongPage { found } => write!(f, "an image of page {found} stands there"),
-            Self::WrongStamp { expected, found } => write!(f, "version {found} where {expected} was expected"),
+            Self::WrongStamp { expected, found } => {
+                write!(f, "version {found} where {expected} was expected")
+            }
         }
     }
 }

@@ -1,1 +1,36 @@
-//! x
+//! The SSD cache: slots for pages, write-back to the HDD, map checkpoints, the doublewrite ring, recovery.
+//!
+//! Two halves. Pure: [`slots`](Slots) says which slot may be written and which must be kept, [`recovery`](Evidence) what a
+//! crash left, the codecs what stands on disk. Executing: [`SsdTier`] carries it out over two devices. A policy decides
+//! only what is worth a slot; a bad one costs speed, never data.
+
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod core;
+mod flush;
+mod home;
+mod journal;
+mod layout;
+mod maintain;
+mod map;
+mod open;
+mod plan;
+mod read;
+mod recovery;
+mod ring;
+mod slots;
+mod superblock;
+mod tier;
+mod write;
+
+pub use crate::core::Homes;
+pub use journal::{Block, RECORDS_MAX, Record};
+pub use layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, SLOTS_MIN, TooSmall, zone_bitmap_bytes};
+pub use map::{Entry, MapBody, MapHeader};
+pub use open::{OpenError, OpenParams, Progress, RecoveryReport, format, identify};
+pub use recovery::{Evidence, Image, Verdict};
+pub use ring::{Ring, RingSpan};
+pub use slots::{Capture, Located, Plan, SlotCounts, SlotParams, Slots, Ticket, Work, WriteBack};
+pub use superblock::{Found, Superblock};
+pub use tier::{SsdTier, TierStats};

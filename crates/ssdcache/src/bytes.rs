@@ -1,0 +1,29 @@
+//! Little-endian fields of on-disk blocks, and the checksum that every block ends its first word with.
+
+pub(crate) fn put_u32(b: &mut [u8], at: usize, v: u32) {
+    b[at..at + 4].copy_from_slice(&v.to_le_bytes());
+}
+
+pub(crate) fn put_u64(b: &mut [u8], at: usize, v: u64) {
+    b[at..at + 8].copy_from_slice(&v.to_le_bytes());
+}
+
+pub(crate) fn u32_at(b: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+pub(crate) fn u64_at(b: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(b, at)) | u64::from(u32_at(b, at + 4)) << 32
+}
+
+/// Bytes 0..8 are the magic, 8..12 the CRC32C of everything after byte 12.
+pub(crate) fn seal_block(b: &mut [u8], magic: [u8; 8]) {
+    b[..8].copy_from_slice(&magic);
+    let sum = crc32c::crc32c(&b[12..]);
+    put_u32(b, 8, sum);
+}
+
+/// Whether magic and checksum are right.
+pub(crate) fn block_is_sound(b: &[u8], magic: [u8; 8]) -> bool {
+    b.len() > 12 && b[..8] == magic && u32_at(b, 8) == crc32c::crc32c(&b[12..])
+}

@@ -1,0 +1,169 @@
+//! What the parts of the tier share: devices, state, stamps, flushes.
+//!
+//! Locking: `state` is the only lock held across more than a few instructions, and never across an `.await`. The group
+//! flushes' locks are leaves. Whoever waits for the state to change registers with `changed` before looking at it.
+
+use crate::flush::GroupFlush;
+use crate::layout::Layout;
+use crate::ring::Ring;
+use crate::slots::Slots;
+use pagetier_bufpool::TierError;
+use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
+use pagetier_page::{Defect, Header, PageId, PageSize, Stamp, StampSource};
+use pagetier_policy::Millis;
+use parking_lot::Mutex;
+use rustc_hash::FxHashSet;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Where every page has its home on the HDD: the store's table of spaces.
+pub trait Homes: Send + Sync + 'static {
+    /// The byte offset of `page`, or `None` when its space or the page does not exist.
+    fn offset(&self, page: PageId) -> Option<u64>;
+}
+
+/// Positions in the journal.
+#[derive(Debug)]
+pub(crate) struct JournalPlace {
+    pub(crate) next: u64,
+    pub(crate) tail: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) slots: Slots,
+    pub(crate) ring: Ring,
+    pub(crate) journal: JournalPlace,
+    /// Pages with an HDD write in flight: at most one per page, so that versions arrive in order.
+    pub(crate) homeward: FxHashSet<PageId>,
+    /// Admissions of evicted pages in flight.
+    pub(crate) admissions: usize,
+    /// The SSD failed a write or a checkpoint: nothing new is admitted.
+    pub(crate) ssd_error: Option<Arc<str>>,
+}
+
+pub(crate) struct Core {
+    pub(crate) page_size: PageSize,
+    pub(crate) layout: Layout,
+    pub(crate) homes: Arc<dyn Homes>,
+    pub(crate) hdd: SharedDevice,
+    /// The SSD, or the file that holds the ring of a store without one.
+    pub(crate) ssd: SharedDevice,
+    pub(crate) state: Mutex<State>,
+    pub(crate) stamps: StampSource,
+    pub(crate) hdd_flush: GroupFlush,
+    pub(crate) ssd_flush: GroupFlush,
+    /// The state changed in a way that somebody may wait for.
+    pub(crate) changed: Notify,
+    /// Work for the maintenance task.
+    pub(crate) wake: Notify,
+    pub(crate) opened: Instant,
+    /// The first error after which writes can no longer be made safely.
+    pub(crate) refusing: OnceLock<Arc<str>>,
+    pub(crate) spare: Mutex<Vec<IoBuf>>,
+    /// The maintenance task shall end.
+    pub(crate) stopping: AtomicBool,
+    /// The most admissions of evicted pages in flight; one more is skipped and counted.
+    pub(crate) admissions_max: usize,
+    /// Where admissions run: the runtime that the tier was opened on.
+    pub(crate) runtime: tokio::runtime::Handle,
+}
+
+impl Core {
+    pub(crate) fn now(&self) -> Millis {
+        Millis(self.opened.elapsed().as_millis() as u64)
+    }
+
+    pub(crate) fn doublewrite(&self) -> bool {
+        self.layout.ring_pages > 0
+    }
+
+    pub(crate) fn has_slots(&self) -> bool {
+        self.layout.slots > 0
+    }
+
+    /// A page-sized buffer with unspecified contents.
+    pub(crate) fn buffer(&self) -> IoBuf {
+        self.spare.lock().pop().unwrap_or_else(|| IoBuf::zeroed(self.page_size.bytes()))
+    }
+
+    pub(crate) fn give_back(&self, buf: IoBuf) {
+        let mut spare = self.spare.lock();
+        if spare.len() < self.admissions_max && buf.len() == self.page_size.bytes() {
+            spare.push(buf);
+        }
+    }
+
+    /// Flushes the SSD at least once from now, and frees what that makes free.
+    pub(crate) async fn flush_ssd(&self, number: u64, class: IoClass) -> Result<(), DeviceError> {
+        let over = self.ssd_flush.cover(number, class).await?;
+        self.state.lock().slots.flushed(over);
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// Flushes the HDD likewise, and lets the ring go of what is home.
+    pub(crate) async fn flush_hdd(&self, number: u64, class: IoClass) -> Result<(), DeviceError> {
+        match self.hdd_flush.cover(number, class).await {
+            Ok(over) => {
+                self.state.lock().ring.flushed(over);
+                self.changed.notify_waiters();
+                Ok(())
+            }
+            Err(error) => {
+                self.refuse(&error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// From now on writes are refused: going on could lose data.
+    pub(crate) fn refuse(&self, cause: &str) {
+        if self.refusing.set(Arc::from(cause)).is_ok() {
+            tracing::error!(cause, "the store refuses writes from now on");
+        }
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn refusal(&self) -> Option<TierError> {
+        self.refusing.get().map(|cause| TierError::Refusing { cause: Arc::clone(cause) })
+    }
+
+    /// The SSD failed: no new pages go there; what it holds stays readable.
+    pub(crate) fn ssd_failed(&self, cause: &DeviceError) {
+        let mut state = self.state.lock();
+        if state.ssd_error.is_none() {
+            tracing::error!(%cause, "the SSD takes no new pages from now on");
+            state.ssd_error = Some(Arc::from(cause.to_string()));
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn corrupt(
+        &self,
+        page: PageId,
+        device: &SharedDevice,
+        offset: u64,
+        defect: Defect,
+    ) -> TierError {
+        TierError::Corrupt { page, device: Arc::from(device.name()), offset, defect }
+    }
+
+    pub(crate) fn slot_at(&self, slot: pagetier_policy::SlotId) -> u64 {
+        self.layout.slot_at(slot.0)
+    }
+}
+
+/// Checks an image against the page and, where it is known, the version expected.
+pub(crate) fn check(image: &[u8], page: PageId, stamp: Option<Stamp>) -> Result<Header, Defect> {
+    let header = pagetier_page::verify(image, page)?;
+    match stamp {
+        Some(expected) if expected != header.stamp => {
+            Err(Defect::WrongStamp { expected, found: header.stamp })
+        }
+        _ => Ok(header),
+    }
+}

@@ -1,0 +1,288 @@
+//! Writing pages home, so that neither a torn write nor an old SSD copy can hurt.
+//!
+//! For the pool's dirty pages: (1) images to the doublewrite ring and records to the journal, (2) one SSD flush, (3) the HDD writes, sorted
+//! and merged. The ring holds the images until an HDD flush that begins after (3). For the SSD's own write-back the slot itself,
+//! flushed before, takes the ring's place.
+
+use crate::core::Core;
+use crate::journal::{Block, RECORDS_MAX, Record};
+use crate::layout::BLOCK_BYTES;
+use crate::plan::{Piece, Run, coalesce};
+use crate::ring::RingSpan;
+use futures_util::StreamExt;
+use futures_util::future::{join, join_all};
+use pagetier_bufpool::TierError;
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
+use pagetier_page::{Flags, Header, PageId};
+use std::sync::Arc;
+
+/// HDD writes in flight at once: enough for the disk to sort, few enough that reads get through.
+const HDD_WRITES_MAX: usize = 8;
+
+/// A page image on its way home.
+#[derive(Debug)]
+pub(crate) struct HomeBound {
+    pub(crate) page: PageId,
+    pub(crate) image: IoBuf,
+    /// The SSD slot it was read from backs the write; without one, the ring has to.
+    pub(crate) backed_by_slot: bool,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) page: PageId,
+    pub(crate) image: IoBuf,
+    pub(crate) result: Result<(), TierError>,
+}
+
+/// The places that a batch was given.
+struct Places {
+    ring: Option<RingSpan>,
+    journal: Vec<(u64, Block)>,
+    /// A page of the batch has a copy on the SSD that the HDD has not: it may be voided only once the ring's image is durable.
+    ring_first: bool,
+}
+
+impl Core {
+    /// The most pages that one batch of [`Core::write_home`] may have.
+    pub(crate) fn home_batch_max(&self) -> usize {
+        let ring = if self.doublewrite() { self.state.lock().ring.batch_max() } else { RECORDS_MAX };
+        ring.min(RECORDS_MAX)
+    }
+
+    /// Writes `pages` to the HDD. Returns when the writes completed; they are durable then if the ring is on (its images are),
+    /// otherwise after the next HDD flush.
+    pub(crate) async fn write_home(&self, pages: Vec<HomeBound>, class: IoClass) -> Vec<Arrived> {
+        let mut arrived = Vec::with_capacity(pages.len());
+        let max = self.home_batch_max();
+        let mut pages = pages.into_iter().peekable();
+        while pages.peek().is_some() {
+            let batch: Vec<HomeBound> = pages.by_ref().take(max).collect();
+            arrived.append(&mut self.write_batch_home(batch, class).await);
+        }
+        arrived
+    }
+
+    async fn write_batch_home(&self, mut batch: Vec<HomeBound>, class: IoClass) -> Vec<Arrived> {
+        let places = match self.places(&mut batch).await {
+            Ok(places) => places,
+            Err(error) => return fail_all(batch, &error),
+        };
+        let span = places.ring.as_ref().map(|s| s.id);
+        let (batch, prepared) = self.prepare(batch, places).await;
+        let pages: Vec<PageId> = batch.iter().map(|b| b.page).collect();
+        let arrived = match prepared {
+            Ok(()) => self.write_in_place(batch, class).await,
+            Err(source) => {
+                self.refuse(&source.to_string());
+                let page = pages.first().copied().unwrap_or_default();
+                fail_all(batch, &TierError::Device { page, source })
+            }
+        };
+        let flush = self.hdd_flush.next();
+        let mut state = self.state.lock();
+        for page in &pages {
+            state.homeward.remove(page);
+        }
+        if let Some(id) = span {
+            state.ring.written_home(id, flush);
+        }
+        drop(state);
+        self.changed.notify_waiters();
+        self.wake.notify_one();
+        arrived
+    }
+
+    /// Waits for ring and journal places, and for earlier HDD writes of the same pages; seals the images.
+    async fn places(&self, batch: &mut [HomeBound]) -> Result<Places, TierError> {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(refusal) = self.refusal() {
+                return Err(refusal);
+            }
+            match self.try_places(batch) {
+                Some(places) => return Ok(places),
+                None => {
+                    if self.doublewrite() {
+                        self.flush_for_ring().await?;
+                    }
+                    self.wake.notify_one();
+                    changed.await;
+                }
+            }
+        }
+    }
+
+    /// Makes the ring's oldest entries free if an HDD flush is all they wait for.
+    async fn flush_for_ring(&self) -> Result<(), TierError> {
+        let wanted = self.state.lock().ring.wants_flush();
+        if wanted {
+            let next = self.hdd_flush.next();
+            let flushed = self.flush_hdd(next, IoClass::Ring).await;
+            flushed.map_err(|source| TierError::Device { page: PageId::default(), source })?;
+        }
+        Ok(())
+    }
+
+    fn try_places(&self, batch: &mut [HomeBound]) -> Option<Places> {
+        let mut state = self.state.lock();
+        let busy = batch.iter().any(|b| state.homeward.contains(&b.page));
+        let records = if self.has_slots() { batch.len().div_ceil(RECORDS_MAX) as u64 } else { 0 };
+        let journal_full =
+            state.journal.next + records - state.journal.tail > u64::from(self.layout.journal_blocks);
+        if busy || (records > 0 && journal_full) {
+            return None;
+        }
+        let ringed = batch.iter().filter(|b| !b.backed_by_slot).count();
+        let stamp_min = self.stamps.fresh();
+        let ring =
+            if self.doublewrite() && ringed > 0 { Some(state.ring.hold(ringed, stamp_min)?) } else { None };
+        let ring_first = self.has_slots()
+            && batch
+                .iter()
+                .any(|b| !b.backed_by_slot && state.slots.home(b.page) == pagetier_policy::Home::Ssd);
+        let mut journaled = Vec::with_capacity(batch.len());
+        for b in batch.iter_mut() {
+            if !b.backed_by_slot {
+                pagetier_page::seal(b.image.as_mut_slice(), self.stamps.fresh(), Flags::NONE);
+            }
+            let stamp = Header::peek(b.image.as_slice()).stamp;
+            journaled.push(Record { page: b.page, stamp });
+            state.homeward.insert(b.page);
+        }
+        let mut journal = Vec::new();
+        if self.has_slots() {
+            let ring_floor = state.ring.floor(self.stamps.fresh());
+            for records in journaled.chunks(RECORDS_MAX) {
+                let seq = state.journal.next;
+                state.journal.next += 1;
+                journal.push((seq, Block { seq, ring_floor, records: records.to_vec() }));
+            }
+        }
+        Some(Places { ring, journal, ring_first })
+    }
+
+    /// Steps 1 and 2: after this, the HDD writes may start.
+    async fn prepare(
+        &self,
+        batch: Vec<HomeBound>,
+        places: Places,
+    ) -> (Vec<HomeBound>, Result<(), DeviceError>) {
+        let Places { ring, journal, ring_first } = places;
+        let to_ring = async {
+            match ring {
+                Some(span) => self.write_ring(batch, &span).await,
+                None => (batch, Ok(())),
+            }
+        };
+        let (batch, result) = if ring_first {
+            let (batch, ringed) = to_ring.await;
+            let flushed = match ringed {
+                Ok(()) => self.flush_ssd(self.ssd_flush.next(), IoClass::Ring).await,
+                error => error,
+            };
+            match flushed {
+                Ok(()) => (batch, self.write_journal(journal).await),
+                error => (batch, error),
+            }
+        } else {
+            let ((batch, ringed), journaled) = join(to_ring, self.write_journal(journal)).await;
+            (batch, ringed.and(journaled))
+        };
+        let needs_flush = self.has_slots() || self.doublewrite();
+        match result {
+            Ok(()) if needs_flush => {
+                let flushed = self.flush_ssd(self.ssd_flush.next(), IoClass::Ring).await;
+                (batch, flushed)
+            }
+            other => (batch, other),
+        }
+    }
+
+    async fn write_ring(
+        &self,
+        batch: Vec<HomeBound>,
+        span: &RingSpan,
+    ) -> (Vec<HomeBound>, Result<(), DeviceError>) {
+        let (ringed, mut back): (Vec<_>, Vec<_>) = batch.into_iter().partition(|b| !b.backed_by_slot);
+        let pieces = ringed
+            .into_iter()
+            .zip(&span.pages)
+            .map(|(b, at)| Piece { offset: self.layout.ring_at(*at), buf: b.image, tag: b.page })
+            .collect();
+        let mut result = Ok(());
+        for (run, done) in self.write_runs(&self.ssd, coalesce(pieces), IoClass::Ring).await {
+            let (tags, bufs) = run;
+            back.extend(tags.into_iter().zip(bufs).map(|(page, image)| HomeBound {
+                page,
+                image,
+                backed_by_slot: false,
+            }));
+            result = result.and(done);
+        }
+        (back, result)
+    }
+
+    async fn write_journal(&self, blocks: Vec<(u64, Block)>) -> Result<(), DeviceError> {
+        let writes = blocks.into_iter().map(|(seq, block)| {
+            let buf = IoBuf::copy_of(&block.encode());
+            debug_assert_eq!(buf.len() as u64, BLOCK_BYTES);
+            self.ssd.write(self.layout.journal_at(seq), IoBufs::from_iter([buf]), IoClass::Meta)
+        });
+        join_all(writes).await.into_iter().try_for_each(|done| done.result)
+    }
+
+    /// Step 3.
+    async fn write_in_place(&self, batch: Vec<HomeBound>, class: IoClass) -> Vec<Arrived> {
+        let (mut arrived, mut pieces) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
+        for HomeBound { page, image, .. } in batch {
+            match self.homes.offset(page) {
+                Some(offset) => pieces.push(Piece { offset, buf: image, tag: page }),
+                // The space was dropped meanwhile: there is nothing to write for.
+                None => arrived.push(Arrived { page, image, result: Ok(()) }),
+            }
+        }
+        for ((pages, bufs), done) in self.write_runs(&self.hdd, coalesce(pieces), class).await {
+            arrived.extend(pages.into_iter().zip(bufs).map(|(page, image)| Arrived {
+                page,
+                image,
+                result: done.clone().map_err(|source| TierError::Device { page, source }),
+            }));
+        }
+        arrived
+    }
+
+    #[expect(clippy::type_complexity, reason = "a run's tags and buffers, and how it ended")]
+    pub(crate) async fn write_runs<T: Send>(
+        &self,
+        device: &pagetier_devio::SharedDevice,
+        runs: Vec<Run<T>>,
+        class: IoClass,
+    ) -> Vec<((Vec<T>, IoBufs), Result<(), DeviceError>)> {
+        let writes: Vec<_> = runs
+            .into_iter()
+            .map(|run| {
+                let device = Arc::clone(device);
+                async move {
+                    let done = device.write(run.offset, run.bufs, class).await;
+                    ((run.tags, done.bufs), done.result)
+                }
+            })
+            .collect();
+        futures_util::stream::iter(writes).buffer_unordered(HDD_WRITES_MAX).collect().await
+    }
+}
+
+fn fail_all(batch: Vec<HomeBound>, error: &TierError) -> Vec<Arrived> {
+    let fail = |b: HomeBound| {
+        let error = match error {
+            TierError::Device { source, .. } => TierError::Device { page: b.page, source: source.clone() },
+            other => other.clone(),
+        };
+        Arrived { page: b.page, image: b.image, result: Err(error) }
+    };
+    batch.into_iter().map(fail).collect()
+}

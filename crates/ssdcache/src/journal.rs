@@ -1,0 +1,95 @@
+//! The journal: a record for every page version that is about to go to the HDD.
+//!
+//! A record `(page, stamp)` says for ever: *no copy of `page` on the SSD that is older than `stamp` counts*. It is durable
+//! before the HDD write starts, so invariant R (no resurrection) holds by construction, without a write into each old slot.
+//! `docs/recovery.md` has the argument.
+
+use crate::bytes::{block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
+use crate::layout::BLOCK_BYTES;
+use pagetier_page::{PageId, Stamp};
+
+const MAGIC: [u8; 8] = *b"PGTIERJL";
+const HEADER_BYTES: usize = 40;
+const RECORD_BYTES: usize = 16;
+
+/// The most records that one block holds.
+pub const RECORDS_MAX: usize = (BLOCK_BYTES as usize - HEADER_BYTES) / RECORD_BYTES;
+
+/// One page version on its way to the HDD.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// The page.
+    pub page: PageId,
+    /// The version that goes to the HDD.
+    pub stamp: Stamp,
+}
+
+/// A journal block, decoded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Block {
+    /// Its place in the journal's order.
+    pub seq: u64,
+    /// Ring entries with smaller stamps have reached the HDD durably.
+    pub ring_floor: Stamp,
+    /// The records, at most [`RECORDS_MAX`].
+    pub records: Vec<Record>,
+}
+
+impl Block {
+    /// As a block.
+    ///
+    /// # Panics
+    /// With more than [`RECORDS_MAX`] records.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        assert!(self.records.len() <= RECORDS_MAX, "a journal block holds {RECORDS_MAX} records");
+        let mut b = vec![0; BLOCK_BYTES as usize];
+        put_u32(&mut b, 12, self.records.len() as u32);
+        put_u64(&mut b, 16, self.seq);
+        put_u64(&mut b, 24, self.ring_floor.bits());
+        for (i, r) in self.records.iter().enumerate() {
+            let at = HEADER_BYTES + i * RECORD_BYTES;
+            put_u64(&mut b, at, r.page.to_u64());
+            put_u64(&mut b, at + 8, r.stamp.bits());
+        }
+        seal_block(&mut b, MAGIC);
+        b
+    }
+
+    /// The block in `bytes`, if a sound one stands there.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let b = bytes.get(..BLOCK_BYTES as usize)?;
+        let count = u32_at(b, 12) as usize;
+        if !block_is_sound(b, MAGIC) || count > RECORDS_MAX {
+            return None;
+        }
+        let records = (0..count)
+            .map(|i| HEADER_BYTES + i * RECORD_BYTES)
+            .map(|at| Record {
+                page: PageId::from_u64(u64_at(b, at)),
+                stamp: Stamp::from_bits(u64_at(b, at + 8)),
+            })
+            .collect();
+        Some(Self { seq: u64_at(b, 16), ring_floor: Stamp::from_bits(u64_at(b, 24)), records })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetier_page::SpaceId;
+
+    #[test]
+    fn a_full_block_reads_back_and_a_torn_one_does_not() {
+        let records = (0..RECORDS_MAX as u32)
+            .map(|i| Record { page: PageId::new(SpaceId(1), i), stamp: Stamp::from_bits(u64::from(i) + 7) })
+            .collect();
+        let block = Block { seq: 99, ring_floor: Stamp::first_of(2), records };
+        let mut bytes = block.encode();
+        assert_eq!(Block::decode(&bytes), Some(block));
+        bytes[512..1024].fill(0);
+        assert_eq!(Block::decode(&bytes), None);
+        assert_eq!(Block::decode(&bytes[..100]), None);
+    }
+}

@@ -1,0 +1,159 @@
+//! Where things lie on the SSD: superblock, two map areas, journal, doublewrite ring, slots.
+//!
+//! The byte table is in `docs/format.md`. All areas start on 4 KiB boundaries, slots on page boundaries.
+
+use pagetier_page::PageSize;
+
+/// The unit of every structure beside pages, in bytes.
+pub const BLOCK_BYTES: u64 = 4096;
+
+/// Bytes of one slot's entry in a map checkpoint.
+pub const MAP_ENTRY_BYTES: u64 = 16;
+
+/// The sizes of the areas of one SSD file. All of it follows from the counts, which the superblock keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// The page size of the store.
+    pub page_size: PageSize,
+    /// Slots for pages.
+    pub slots: u32,
+    /// Blocks of the journal.
+    pub journal_blocks: u32,
+    /// Pages of the doublewrite ring; 0 when it is off.
+    pub ring_pages: u32,
+}
+
+/// The SSD is too small for its metadata and the fewest slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "an SSD of {bytes} bytes is too small: at least {needed} are needed for its metadata and {SLOTS_MIN} slots"
+)]
+pub struct TooSmall {
+    /// The size given.
+    pub bytes: u64,
+    /// The smallest that works with this page size and ring.
+    pub needed: u64,
+}
+
+/// The fewest slots that an SSD cache works with.
+pub const SLOTS_MIN: u32 = 32;
+
+const SUPERBLOCKS: u64 = 2;
+
+impl Layout {
+    /// The layout that makes the most slots of `bytes`.
+    ///
+    /// # Errors
+    /// [`TooSmall`] when fewer than [`SLOTS_MIN`] slots remain.
+    pub fn for_bytes(bytes: u64, page_size: PageSize, ring_pages: u32) -> Result<Self, TooSmall> {
+        let page = page_size.bytes() as u64;
+        let mut slots = (bytes / page).min(u64::from(u32::MAX - 1));
+        loop {
+            let layout =
+                Self { page_size, slots: slots as u32, journal_blocks: journal_blocks(slots), ring_pages };
+            if slots >= u64::from(SLOTS_MIN) && layout.end() <= bytes {
+                return Ok(layout);
+            }
+            if slots <= u64::from(SLOTS_MIN) {
+                let least = Self { slots: SLOTS_MIN, journal_blocks: journal_blocks(0), ..layout };
+                return Err(TooSmall { bytes, needed: least.end() });
+            }
+            let over = layout.end().saturating_sub(bytes).div_ceil(page).max(1);
+            slots = slots.saturating_sub(over).max(u64::from(SLOTS_MIN));
+        }
+    }
+
+    /// A layout for a ring alone (a store without an SSD).
+    #[must_use]
+    pub fn ring_only(page_size: PageSize, ring_pages: u32) -> Self {
+        Self { page_size, slots: 0, journal_blocks: 0, ring_pages }
+    }
+
+    /// Bytes of one map area: its header block, the zone bitmap, and an entry per slot.
+    #[must_use]
+    pub fn map_area_bytes(&self) -> u64 {
+        BLOCK_BYTES + blocks(self.map_body_bytes())
+    }
+
+    /// Bytes of a map's body: a bit per slot for the zone, then the entries.
+    #[must_use]
+    pub fn map_body_bytes(&self) -> u64 {
+        zone_bitmap_bytes(self.slots) + u64::from(self.slots) * MAP_ENTRY_BYTES
+    }
+
+    /// Where map area `area` (0 or 1) starts.
+    #[must_use]
+    pub fn map_at(&self, area: u8) -> u64 {
+        SUPERBLOCKS * BLOCK_BYTES + u64::from(area) * self.map_area_bytes()
+    }
+
+    /// Where the journal block of sequence number `seq` lies.
+    #[must_use]
+    pub fn journal_at(&self, seq: u64) -> u64 {
+        let index = if self.journal_blocks == 0 { 0 } else { seq % u64::from(self.journal_blocks) };
+        self.map_at(2) + index * BLOCK_BYTES
+    }
+
+    /// Where the ring page of index `index` lies.
+    #[must_use]
+    pub fn ring_at(&self, index: u32) -> u64 {
+        let journal_end = self.map_at(2) + u64::from(self.journal_blocks) * BLOCK_BYTES;
+        self.page_aligned(journal_end) + u64::from(index) * self.page_size.bytes() as u64
+    }
+
+    /// Where slot `slot` lies.
+    #[must_use]
+    pub fn slot_at(&self, slot: u32) -> u64 {
+        self.ring_at(self.ring_pages) + u64::from(slot) * self.page_size.bytes() as u64
+    }
+
+    /// The first byte after everything.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.slot_at(self.slots)
+    }
+
+    fn page_aligned(&self, at: u64) -> u64 {
+        at.next_multiple_of(self.page_size.bytes() as u64)
+    }
+}
+
+/// Bytes of the zone bitmap for `slots` slots, whole words.
+#[must_use]
+pub fn zone_bitmap_bytes(slots: u32) -> u64 {
+    u64::from(slots).div_ceil(64) * 8
+}
+
+fn blocks(bytes: u64) -> u64 {
+    bytes.next_multiple_of(BLOCK_BYTES)
+}
+
+/// A block a batch: enough that the journal forces few checkpoints, and under 2 % of a small SSD.
+fn journal_blocks(slots: u64) -> u32 {
+    (slots / 16).clamp(8, 4096) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_follow_each_other_without_overlap_and_fill_the_file() {
+        for bytes in [1u64 << 20, 3 << 20, 100 << 20, 10 << 30] {
+            let l = Layout::for_bytes(bytes, PageSize::DEFAULT, 16).unwrap();
+            assert_eq!(l.map_at(1) - l.map_at(0), l.map_area_bytes());
+            assert!(l.journal_at(0) >= l.map_at(1) + l.map_area_bytes());
+            assert!(l.ring_at(0) >= l.journal_at(u64::from(l.journal_blocks) - 1) + BLOCK_BYTES);
+            assert_eq!(l.slot_at(0), l.ring_at(16));
+            assert!(l.end() <= bytes && bytes - l.end() < 64 << 10);
+            assert_eq!(l.slot_at(3) % l.page_size.bytes() as u64, 0);
+        }
+    }
+
+    #[test]
+    fn too_small_says_how_much_is_needed() {
+        let error = Layout::for_bytes(100 << 10, PageSize::DEFAULT, 16).unwrap_err();
+        assert!(Layout::for_bytes(error.needed, PageSize::DEFAULT, 16).is_ok());
+        assert!(Layout::for_bytes(error.needed - 1, PageSize::DEFAULT, 16).is_err());
+    }
+}

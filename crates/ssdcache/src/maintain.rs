@@ -1,0 +1,142 @@
+//! The background task: map checkpoints, cleaning of the next victims, flushes that free slots and ring.
+
+use crate::core::{Core, check};
+use crate::home::HomeBound;
+use crate::map::MapHeader;
+use crate::read::read_one;
+use crate::slots::{Work, WriteBack};
+use futures_util::future::join_all;
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Pages of one write-back batch, at most.
+const WRITE_BACK_MAX: usize = 32;
+
+/// Bytes of one write of a map's body, at most.
+const MAP_CHUNK_BYTES: usize = 1 << 20;
+
+/// Runs until it is told to stop or aborted. Waits without polling.
+pub(crate) async fn run(core: Arc<Core>) {
+    loop {
+        core.wake.notified().await;
+        while core.refusing.get().is_none() && !core.stopping.load(Ordering::Acquire) && core.step().await {}
+        if core.stopping.load(Ordering::Acquire) {
+            return;
+        }
+    }
+}
+
+impl Core {
+    /// Does what is most urgent. False when nothing is due or nothing can be done.
+    async fn step(&self) -> bool {
+        let (work, ring) = {
+            let now = self.now();
+            let mut state = self.state.lock();
+            let used = state.journal.next - state.journal.tail;
+            let journal_high = used * 2 > u64::from(self.layout.journal_blocks);
+            let usable = state.ssd_error.is_none();
+            let work = if usable { state.slots.work(journal_high, now) } else { None };
+            (work, state.ring.wants_flush())
+        };
+        let result = match work {
+            Some(Work::Checkpoint) => self.checkpoint().await,
+            Some(Work::WriteBack) => self.write_back().await,
+            Some(Work::Flush) => self.flush_ssd(self.ssd_flush.next(), IoClass::Clean).await,
+            None if ring => self.flush_hdd(self.hdd_flush.next(), IoClass::Ring).await,
+            None => return false,
+        };
+        match result {
+            Ok(()) => true,
+            Err(error) => {
+                self.ssd_failed(&error);
+                false
+            }
+        }
+    }
+
+    /// Writes a fuzzy checkpoint of the map: nobody waits for it but writers that ran out of slots.
+    pub(crate) async fn checkpoint(&self) -> Result<(), DeviceError> {
+        let now = self.now();
+        let (capture, watermark, journal_from) = {
+            let mut state = self.state.lock();
+            (state.slots.begin_checkpoint(now), self.stamps.last(), state.journal.next)
+        };
+        let generation = capture.generation;
+        let slots = self.layout.slots;
+        let (body, body_crc) = capture.body.encode();
+        drop(capture);
+        let header = MapHeader { generation, watermark, journal_from, body_crc, slots };
+        let result = self.write_map(&header, &body).await;
+        let mut state = self.state.lock();
+        state.slots.end_checkpoint(result.is_ok());
+        if result.is_ok() {
+            state.journal.tail = journal_from;
+        }
+        drop(state);
+        self.changed.notify_waiters();
+        tracing::debug!(generation, ok = result.is_ok(), "map checkpoint");
+        result
+    }
+
+    /// Body, flush, header, flush: the header must never be durable before the body and the slots that it vouches for.
+    async fn write_map(&self, header: &MapHeader, body: &[u8]) -> Result<(), DeviceError> {
+        let at = self.layout.map_at((header.generation % 2) as u8);
+        let mut offset = at + crate::layout::BLOCK_BYTES;
+        for chunk in body.chunks(MAP_CHUNK_BYTES) {
+            let buf = IoBufs::from_iter([IoBuf::copy_of(chunk)]);
+            self.ssd.write(offset, buf, IoClass::Meta).await.result?;
+            offset += chunk.len() as u64;
+        }
+        self.flush_ssd(self.ssd_flush.next(), IoClass::Meta).await?;
+        let buf = IoBufs::from_iter([IoBuf::copy_of(&header.encode())]);
+        self.ssd.write(at, buf, IoClass::Meta).await.result?;
+        self.flush_ssd(self.ssd_flush.next(), IoClass::Meta).await
+    }
+
+    /// Copies the next victims to the HDD, so that their slots can be given up at once.
+    async fn write_back(&self) -> Result<(), DeviceError> {
+        let batch = self.state.lock().slots.begin_write_back(WRITE_BACK_MAX, self.now());
+        let result = self.copy_home(&batch).await;
+        let mut state = self.state.lock();
+        for one in batch {
+            state.slots.end_write_back(one, result.as_ref().is_ok_and(|ok| ok.contains(&one)));
+        }
+        drop(state);
+        self.changed.notify_waiters();
+        result.map(|_| ())
+    }
+
+    /// The ones that are home, durably.
+    async fn copy_home(&self, batch: &[WriteBack]) -> Result<Vec<WriteBack>, DeviceError> {
+        let durable_at = batch.iter().map(|w| w.durable_at).max().unwrap_or(0);
+        if self.ssd_flush.completed() < durable_at {
+            self.flush_ssd(durable_at, IoClass::WriteBack).await?;
+        }
+        let reads = batch.iter().map(|one| async move {
+            let (buf, result) =
+                read_one(&self.ssd, self.slot_at(one.slot), self.buffer(), IoClass::WriteBack).await;
+            (one, buf, result)
+        });
+        let mut pages = Vec::with_capacity(batch.len());
+        for (one, image, result) in join_all(reads).await {
+            result?;
+            match check(image.as_slice(), one.page, Some(one.stamp)) {
+                Ok(_) => pages.push(HomeBound { page: one.page, image, backed_by_slot: true }),
+                Err(defect) => {
+                    let error = self.corrupt(one.page, &self.ssd, self.slot_at(one.slot), defect);
+                    tracing::error!(%error, "the only copy of this version cannot be written back");
+                }
+            }
+        }
+        let mut home = Vec::with_capacity(pages.len());
+        for arrived in self.write_home(pages, IoClass::WriteBack).await {
+            self.give_back(arrived.image);
+            if arrived.result.is_ok() {
+                home.extend(batch.iter().filter(|one| one.page == arrived.page));
+            }
+        }
+        self.flush_hdd(self.hdd_flush.next(), IoClass::WriteBack).await?;
+        Ok(home)
+    }
+}

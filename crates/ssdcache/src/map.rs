@@ -1,0 +1,160 @@
+//! A map checkpoint: which slot holds which page in which version, and which slots are the zone.
+//!
+//! Header block and body are written apart: the body, a flush, then the header, a flush. Two areas take turns, so a torn
+//! checkpoint leaves the one before it untouched.
+
+use crate::bytes::{block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
+use crate::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, zone_bitmap_bytes};
+use pagetier_page::{PageId, Stamp};
+
+const MAGIC: [u8; 8] = *b"PGTIERMP";
+const CLEAN_BIT: u64 = 1 << 63;
+const LIVE_BIT: u64 = 1 << 62;
+
+/// What a checkpoint says of one slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The page in the slot.
+    pub page: PageId,
+    /// Its version.
+    pub stamp: Stamp,
+    /// Whether the HDD durably has the same version.
+    pub clean: bool,
+}
+
+/// The header of a checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MapHeader {
+    /// Grows by one with every checkpoint.
+    pub generation: u64,
+    /// Every slot write with a larger stamp began after the map was captured.
+    pub watermark: Stamp,
+    /// The first journal block appended after the map was captured.
+    pub journal_from: u64,
+    /// CRC32C of the body.
+    pub body_crc: u32,
+    /// How many slots the body describes.
+    pub slots: u32,
+}
+
+/// A checkpoint's body, in memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MapBody {
+    /// By slot.
+    pub entries: Vec<Option<Entry>>,
+    /// By slot: whether it belongs to the zone.
+    pub zone: Vec<bool>,
+}
+
+impl MapHeader {
+    /// As a block.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut b = vec![0; BLOCK_BYTES as usize];
+        put_u32(&mut b, 12, self.slots);
+        put_u64(&mut b, 16, self.generation);
+        put_u64(&mut b, 24, self.watermark.bits());
+        put_u64(&mut b, 32, self.journal_from);
+        put_u32(&mut b, 40, self.body_crc);
+        seal_block(&mut b, MAGIC);
+        b
+    }
+
+    /// The header in `bytes`, if a sound one stands there.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let b = bytes.get(..BLOCK_BYTES as usize)?;
+        block_is_sound(b, MAGIC).then(|| Self {
+            slots: u32_at(b, 12),
+            generation: u64_at(b, 16),
+            watermark: Stamp::from_bits(u64_at(b, 24)),
+            journal_from: u64_at(b, 32),
+            body_crc: u32_at(b, 40),
+        })
+    }
+}
+
+impl MapBody {
+    /// A body without entries and zone, for `slots` slots.
+    #[must_use]
+    pub fn empty(slots: u32) -> Self {
+        Self { entries: vec![None; slots as usize], zone: vec![false; slots as usize] }
+    }
+
+    /// As bytes, padded to whole blocks, with the checksum of the unpadded part.
+    #[must_use]
+    pub fn encode(&self) -> (Vec<u8>, u32) {
+        let slots = self.entries.len();
+        let bitmap = zone_bitmap_bytes(slots as u32) as usize;
+        let len = bitmap + slots * MAP_ENTRY_BYTES as usize;
+        let mut b = vec![0; len.next_multiple_of(BLOCK_BYTES as usize)];
+        for (slot, _) in self.zone.iter().enumerate().filter(|(_, z)| **z) {
+            b[slot / 8] |= 1 << (slot % 8);
+        }
+        for (slot, entry) in self.entries.iter().enumerate() {
+            let Some(e) = entry else { continue };
+            let at = bitmap + slot * MAP_ENTRY_BYTES as usize;
+            put_u64(&mut b, at, e.page.to_u64());
+            put_u64(&mut b, at + 8, e.stamp.bits() | LIVE_BIT | if e.clean { CLEAN_BIT } else { 0 });
+        }
+        let crc = crc32c::crc32c(&b[..len]);
+        (b, crc)
+    }
+
+    /// The body in `bytes`, if it is the one that `header` speaks of.
+    #[must_use]
+    pub fn decode(bytes: &[u8], header: &MapHeader, layout: &Layout) -> Option<Self> {
+        if header.slots != layout.slots {
+            return None;
+        }
+        let slots = header.slots as usize;
+        let bitmap = zone_bitmap_bytes(header.slots) as usize;
+        let b = bytes.get(..bitmap + slots * MAP_ENTRY_BYTES as usize)?;
+        if crc32c::crc32c(b) != header.body_crc {
+            return None;
+        }
+        let zone = (0..slots).map(|slot| b[slot / 8] >> (slot % 8) & 1 == 1).collect();
+        let entries =
+            (0..slots).map(|slot| Self::entry(b, bitmap + slot * MAP_ENTRY_BYTES as usize)).collect();
+        Some(Self { entries, zone })
+    }
+
+    fn entry(b: &[u8], at: usize) -> Option<Entry> {
+        let word = u64_at(b, at + 8);
+        (word & LIVE_BIT != 0).then(|| Entry {
+            page: PageId::from_u64(u64_at(b, at)),
+            stamp: Stamp::from_bits(word),
+            clean: word & CLEAN_BIT != 0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetier_page::{PageSize, SpaceId};
+
+    #[test]
+    fn a_checkpoint_reads_back_and_a_flipped_bit_voids_it() {
+        let layout = Layout::for_bytes(4 << 20, PageSize::DEFAULT, 4).unwrap();
+        let mut body = MapBody::empty(layout.slots);
+        for slot in (0..layout.slots as usize).step_by(3) {
+            let page = PageId::new(SpaceId(2), slot as u32);
+            body.entries[slot] =
+                Some(Entry { page, stamp: Stamp::from_bits(slot as u64), clean: slot % 2 == 0 });
+            body.zone[slot] = slot % 5 == 0;
+        }
+        let (mut bytes, body_crc) = body.encode();
+        let header = MapHeader {
+            generation: 7,
+            watermark: Stamp::first_of(3),
+            journal_from: 11,
+            body_crc,
+            slots: layout.slots,
+        };
+        assert_eq!(MapHeader::decode(&header.encode()), Some(header));
+        assert_eq!(MapBody::decode(&bytes, &header, &layout), Some(body));
+        bytes[20] ^= 4;
+        assert_eq!(MapBody::decode(&bytes, &header, &layout), None);
+    }
+}

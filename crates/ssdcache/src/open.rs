@@ -1,0 +1,384 @@
+//! Formatting an SSD, and recovering what a crash left on it.
+//!
+//! Recovery only reads, but for two things that may be repeated at will: torn home pages are rewritten from the ring, and a new
+//! checkpoint is written at the end, before which no slot is given out.
+
+use crate::core::{Core, Homes, JournalPlace, State, check};
+use crate::flush::GroupFlush;
+use crate::journal::Block;
+use crate::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES};
+use crate::map::{MapBody, MapHeader};
+use crate::read::read_one;
+use crate::recovery::{Evidence, Image};
+use crate::ring::Ring;
+use crate::slots::{SlotParams, Slots};
+use crate::superblock::{Found, Superblock};
+use futures_util::StreamExt;
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_page::{Flags, Header, PageId, Stamp, StampSource};
+use pagetier_policy::SsdPolicy;
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Reads in flight during recovery.
+const READS_MAX: usize = 32;
+
+/// Why an SSD could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Neither map checkpoint is sound. With it goes the knowledge of what the SSD holds; the SSD is left as it is.
+    #[error("{device}: neither of the two map checkpoints is sound")]
+    NoMap {
+        /// The SSD.
+        device: String,
+    },
+}
+
+/// How far a recovery is: what it reads, in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Pages read so far.
+    pub done: u64,
+    /// Pages to read in all.
+    pub total: u64,
+}
+
+/// What a recovery found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RecoveryReport {
+    /// The generation of the checkpoint it started from.
+    pub generation: u64,
+    /// Slots that were read because they are in the zone.
+    pub zone_slots: u64,
+    /// Bytes read from the SSD.
+    pub bytes_read: u64,
+    /// Pages on the SSD by the checkpoint's word.
+    pub trusted: u64,
+    /// Pages on the SSD found in the zone.
+    pub found: u64,
+    /// Copies dropped because the HDD has a newer version.
+    pub superseded: u64,
+    /// Home pages rewritten from the doublewrite ring.
+    pub repaired: u64,
+}
+
+/// Everything that opening needs.
+pub struct OpenParams {
+    /// The HDD.
+    pub hdd: SharedDevice,
+    /// The SSD, or the file for the ring of a store without one.
+    pub ssd: SharedDevice,
+    /// The division of `ssd`.
+    pub layout: Layout,
+    /// Where pages have their home.
+    pub homes: Arc<dyn Homes>,
+    /// The SSD policy, empty.
+    pub policy: Box<dyn SsdPolicy>,
+    /// The eviction zone, in per cent of the slots.
+    pub zone_percent: f64,
+    /// The number of this opening; larger than any before, and durably noted as used.
+    pub epoch: u32,
+    /// Copies of evicted pages on their way to the SSD, at most: each holds a page of memory.
+    pub admissions_max: usize,
+    /// Called as recovery goes on.
+    pub progress: Option<Box<dyn Fn(Progress) + Send + Sync>>,
+}
+
+impl std::fmt::Debug for OpenParams {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenParams").field("layout", &self.layout).field("epoch", &self.epoch).finish()
+    }
+}
+
+/// What stands at the start of `device`.
+///
+/// # Errors
+/// When the device cannot be read.
+pub async fn identify(device: &SharedDevice) -> Result<Found, DeviceError> {
+    if device.size() < 2 * BLOCK_BYTES {
+        return Ok(Found::Blank);
+    }
+    let mut last = Found::Blank;
+    for copy in 0..2 {
+        let buf = IoBuf::zeroed(BLOCK_BYTES as usize);
+        let (buf, result) = read_one(device, copy * BLOCK_BYTES, buf, IoClass::Recovery).await;
+        result?;
+        match Superblock::decode(buf.as_slice()) {
+            Found::Blank => {}
+            found @ Found::Superblock(_) => return Ok(found),
+            other => last = other,
+        }
+    }
+    Ok(last)
+}
+
+/// Makes `device` an empty SSD cache: an empty map, then the superblock, each durable before the next.
+///
+/// # Errors
+/// When the device cannot be grown or written.
+pub async fn format(device: &SharedDevice, superblock: &Superblock) -> Result<(), DeviceError> {
+    let layout = superblock.layout;
+    device.grow(layout.end())?;
+    let zeroes = |bytes: u64| IoBuf::zeroed(bytes.min(1 << 20) as usize);
+    // Journal and ring of an earlier life of this device would be taken for evidence.
+    let mut at = layout.map_at(0);
+    while at < layout.slot_at(0) {
+        let buf = zeroes(layout.slot_at(0) - at);
+        let len = buf.len() as u64;
+        device.write(at, IoBufs::from_iter([buf]), IoClass::Meta).await.result?;
+        at += len;
+    }
+    if layout.slots > 0 {
+        write_empty_map(device, &layout).await?;
+    }
+    device.flush(IoClass::Meta).await?;
+    for copy in 0..2 {
+        let buf = IoBufs::from_iter([IoBuf::copy_of(&superblock.encode())]);
+        device.write(copy * BLOCK_BYTES, buf, IoClass::Meta).await.result?;
+        device.flush(IoClass::Meta).await?;
+    }
+    Ok(())
+}
+
+async fn write_empty_map(device: &SharedDevice, layout: &Layout) -> Result<(), DeviceError> {
+    // Zeroes are the body of an empty map without a zone.
+    let crc = MapBody::empty(layout.slots).encode().1;
+    let header = MapHeader {
+        generation: 0,
+        watermark: Stamp::ZERO,
+        journal_from: 0,
+        body_crc: crc,
+        slots: layout.slots,
+    };
+    let buf = IoBufs::from_iter([IoBuf::copy_of(&header.encode())]);
+    device.write(layout.map_at(0), buf, IoClass::Meta).await.result
+}
+
+/// Recovers what is on the SSD and makes it ready for use.
+pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), OpenError> {
+    let mut reader = Reader::new(&params);
+    let layout = params.layout;
+    let mut report = RecoveryReport::default();
+    let (header, evidence) = reader.evidence().await?;
+    let verdict = evidence.merge();
+    report.generation = header.generation;
+    report.zone_slots = evidence.map.zone.iter().filter(|z| **z).count() as u64;
+    report.trusted = verdict.trusted as u64;
+    report.found = verdict.found as u64;
+    report.superseded = verdict.superseded as u64;
+    report.repaired = reader.repair(&evidence).await?;
+    report.bytes_read = reader.bytes_read;
+
+    let mut entries = verdict.entries;
+    for entry in &mut entries {
+        *entry = entry.filter(|e| params.homes.offset(e.page).is_some());
+    }
+    let slots = Slots::new(
+        SlotParams::new(layout.slots, params.zone_percent),
+        params.policy,
+        &entries,
+        header.generation,
+    );
+    let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or(0).max(header.journal_from);
+    let journal = JournalPlace { next, tail: header.journal_from.min(next) };
+    let core = Core {
+        page_size: layout.page_size,
+        layout,
+        homes: params.homes,
+        hdd_flush: GroupFlush::new(Arc::clone(&params.hdd)),
+        ssd_flush: GroupFlush::new(Arc::clone(&params.ssd)),
+        hdd: params.hdd,
+        ssd: params.ssd,
+        state: Mutex::new(State {
+            slots,
+            ring: Ring::new(layout.ring_pages),
+            journal,
+            homeward: FxHashSet::default(),
+            admissions: 0,
+            ssd_error: None,
+        }),
+        stamps: StampSource::new(params.epoch),
+        changed: Notify::new(),
+        wake: Notify::new(),
+        opened: Instant::now(),
+        refusing: OnceLock::new(),
+        spare: Mutex::new(Vec::new()),
+        stopping: AtomicBool::new(false),
+        admissions_max: params.admissions_max,
+        runtime: tokio::runtime::Handle::current(),
+    };
+    if core.has_slots() {
+        core.checkpoint().await?;
+    }
+    Ok((core, report))
+}
+
+struct Reader<'a> {
+    params: &'a OpenParams,
+    bytes_read: u64,
+    done: u64,
+    total: u64,
+}
+
+impl<'a> Reader<'a> {
+    fn new(params: &'a OpenParams) -> Self {
+        let ring = u64::from(params.layout.ring_pages);
+        Self { params, bytes_read: 0, done: 0, total: ring }
+    }
+
+    async fn evidence(&mut self) -> Result<(MapHeader, Evidence), OpenError> {
+        let (header, map) = self.newest_map().await?;
+        self.total += map.zone.iter().filter(|z| **z).count() as u64;
+        let journal = self.journal().await?;
+        let ring = self.ring().await?;
+        let zone = self.zone(&map).await?;
+        let watermark = header.watermark;
+        Ok((header, Evidence { map, watermark, zone, journal, ring }))
+    }
+
+    async fn newest_map(&mut self) -> Result<(MapHeader, MapBody), OpenError> {
+        let layout = self.params.layout;
+        if layout.slots == 0 {
+            let header =
+                MapHeader { generation: 0, watermark: Stamp::ZERO, journal_from: 0, body_crc: 0, slots: 0 };
+            return Ok((header, MapBody::empty(0)));
+        }
+        let mut headers = Vec::new();
+        for area in 0..2 {
+            let block = self.read(layout.map_at(area), BLOCK_BYTES).await?;
+            headers.extend(MapHeader::decode(block.as_slice()).map(|h| (h, area)));
+        }
+        headers.sort_by_key(|(h, _)| std::cmp::Reverse(h.generation));
+        for (header, area) in headers {
+            let bytes = self.map_body(area).await?;
+            if let Some(body) = MapBody::decode(&bytes, &header, &layout) {
+                return Ok((header, body));
+            }
+        }
+        Err(OpenError::NoMap { device: self.params.ssd.name().to_owned() })
+    }
+
+    async fn map_body(&mut self, area: u8) -> Result<Vec<u8>, DeviceError> {
+        let layout = self.params.layout;
+        let len = layout.map_area_bytes() - BLOCK_BYTES;
+        let mut bytes = Vec::with_capacity(len as usize);
+        while (bytes.len() as u64) < len {
+            let at = layout.map_at(area) + BLOCK_BYTES + bytes.len() as u64;
+            let chunk = self.read(at, (len - bytes.len() as u64).min(1 << 20)).await?;
+            bytes.extend_from_slice(chunk.as_slice());
+        }
+        debug_assert!(bytes.len() as u64 >= u64::from(layout.slots) * MAP_ENTRY_BYTES);
+        Ok(bytes)
+    }
+
+    async fn journal(&mut self) -> Result<Vec<Block>, DeviceError> {
+        let layout = self.params.layout;
+        let mut blocks = Vec::new();
+        let mut seq = 0;
+        while seq < u64::from(layout.journal_blocks) {
+            let count = (u64::from(layout.journal_blocks) - seq).min(256);
+            let bytes = self.read(layout.journal_at(seq), count * BLOCK_BYTES).await?;
+            blocks.extend(bytes.as_slice().chunks(BLOCK_BYTES as usize).filter_map(Block::decode));
+            seq += count;
+        }
+        Ok(blocks)
+    }
+
+    async fn ring(&mut self) -> Result<FxHashMap<PageId, Stamp>, DeviceError> {
+        let places: Vec<u64> =
+            (0..self.params.layout.ring_pages).map(|i| self.params.layout.ring_at(i)).collect();
+        let mut newest = FxHashMap::default();
+        for (_, image) in self.images(&places).await? {
+            let Some(image) = image else { continue };
+            let stamp = newest.entry(image.page).or_insert(image.stamp);
+            *stamp = image.stamp.max(*stamp);
+        }
+        Ok(newest)
+    }
+
+    async fn zone(&mut self, map: &MapBody) -> Result<FxHashMap<u32, Image>, DeviceError> {
+        let slots: Vec<u32> = (0..map.zone.len() as u32).filter(|s| map.zone[*s as usize]).collect();
+        let places: Vec<u64> = slots.iter().map(|s| self.params.layout.slot_at(*s)).collect();
+        let images = self.images(&places).await?;
+        Ok(images.into_iter().filter_map(|(i, image)| Some((slots[i], image?))).collect())
+    }
+
+    /// The sound page images at `places`, by index; I/O errors on single places are errors, bad contents are not.
+    async fn images(&mut self, places: &[u64]) -> Result<Vec<(usize, Option<Image>)>, DeviceError> {
+        let page_bytes = self.params.layout.page_size.bytes();
+        let ssd = &self.params.ssd;
+        let reads = places.iter().copied().enumerate().map(|(index, offset)| async move {
+            let (buf, result) = read_one(ssd, offset, IoBuf::zeroed(page_bytes), IoClass::Recovery).await;
+            result.map(|()| (index, image_in(buf.as_slice())))
+        });
+        let mut reads = futures_util::stream::iter(reads).buffer_unordered(READS_MAX);
+        let mut images = Vec::with_capacity(places.len());
+        while let Some(one) = reads.next().await {
+            images.push(one?);
+            self.bytes_read += page_bytes as u64;
+            self.done += 1;
+            if let Some(report) = self.params.progress.as_ref().filter(|_| self.done % 64 == 0) {
+                report(Progress { done: self.done, total: self.total });
+            }
+        }
+        images.sort_by_key(|(index, _)| *index);
+        Ok(images)
+    }
+
+    /// Rewrites home pages that are torn, lost or older than their image in the ring.
+    async fn repair(&mut self, evidence: &Evidence) -> Result<u64, DeviceError> {
+        let floor = evidence.ring_floor();
+        let mut repaired = 0;
+        for index in 0..self.params.layout.ring_pages {
+            let at = self.params.layout.ring_at(index);
+            let image = self.read(at, self.params.layout.page_size.bytes() as u64).await?;
+            let Some(found) = image_in(image.as_slice()) else { continue };
+            let newest = evidence.ring.get(&found.page) == Some(&found.stamp);
+            let Some(home) = self.params.homes.offset(found.page).filter(|_| newest && found.stamp >= floor)
+            else {
+                continue;
+            };
+            repaired += u64::from(self.repair_one(found, home, image).await?);
+        }
+        // Also what reads well now may be in a volatile cache only, and the ring is about to be written over.
+        self.params.hdd.flush(IoClass::Recovery).await?;
+        Ok(repaired)
+    }
+
+    async fn repair_one(&mut self, found: Image, home: u64, image: IoBuf) -> Result<bool, DeviceError> {
+        let hdd = &self.params.hdd;
+        if hdd.size() < home + image.len() as u64 {
+            hdd.grow(home + image.len() as u64)?;
+        }
+        let (current, result) = read_one(hdd, home, IoBuf::zeroed(image.len()), IoClass::Recovery).await;
+        result?;
+        let fine = check(current.as_slice(), found.page, None).is_ok_and(|h| h.stamp >= found.stamp);
+        if !fine {
+            hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
+        }
+        Ok(!fine)
+    }
+
+    async fn read(&mut self, offset: u64, bytes: u64) -> Result<IoBuf, DeviceError> {
+        let buf = IoBuf::zeroed(bytes as usize);
+        let (buf, result) = read_one(&self.params.ssd, offset, buf, IoClass::Recovery).await;
+        result?;
+        self.bytes_read += bytes;
+        Ok(buf)
+    }
+}
+
+/// The page image in `bytes`, if it is a sound one of any page.
+fn image_in(bytes: &[u8]) -> Option<Image> {
+    let claimed = Header::peek(bytes).page;
+    let header = pagetier_page::verify(bytes, claimed).ok()?;
+    Some(Image { page: header.page, stamp: header.stamp, clean: header.flags.contains(Flags::CLEAN_COPY) })
+}

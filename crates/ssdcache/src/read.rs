@@ -1,0 +1,203 @@
+//! Reading: from the slot if the page has one, else from home; verified before anyone sees it.
+
+use crate::core::{Core, check};
+use crate::slots::Located;
+use pagetier_bufpool::{Fetched, TierError};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_page::{Defect, PageId, Stamp};
+use pagetier_policy::{Access, Home, SlotId};
+
+/// Lets go of the slot also when the read is dropped.
+struct SlotHold<'a> {
+    core: &'a Core,
+    slot: SlotId,
+}
+
+impl Drop for SlotHold<'_> {
+    fn drop(&mut self) {
+        self.core.state.lock().slots.end_read(self.slot);
+    }
+}
+
+fn class_of(access: Access) -> IoClass {
+    match access {
+        Access::Random => IoClass::Demand,
+        Access::Sequential => IoClass::Prefetch,
+    }
+}
+
+impl Core {
+    pub(crate) async fn read_page(&self, page: PageId, access: Access, mut buf: IoBuf) -> Fetched {
+        if self.has_slots() {
+            match self.locate(page).await {
+                Located::Slot { slot, stamp, dirty } => {
+                    let (back, result) = self.read_slot(page, slot, stamp, dirty, access, buf).await;
+                    buf = back;
+                    match result {
+                        Ok(true) => return self.fetched(page, buf, Home::Ssd, access),
+                        Ok(false) => {}
+                        Err(error) => return Fetched { buf, result: Err(error) },
+                    }
+                }
+                Located::Hdd | Located::Pending => {}
+            }
+        }
+        self.read_home(page, access, buf).await
+    }
+
+    /// Where the page is, once no copy of it is on its way to the SSD.
+    async fn locate(&self, page: PageId) -> Located {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let located = self.state.lock().slots.begin_read(page);
+            if located != Located::Pending {
+                return located;
+            }
+            changed.await;
+        }
+    }
+
+    /// True: read. False: the copy is bad but the HDD has the same version, so read there.
+    async fn read_slot(
+        &self,
+        page: PageId,
+        slot: SlotId,
+        stamp: Stamp,
+        dirty: bool,
+        access: Access,
+        buf: IoBuf,
+    ) -> (IoBuf, Result<bool, TierError>) {
+        let hold = SlotHold { core: self, slot };
+        let offset = self.slot_at(slot);
+        let (buf, result) = read_one(&self.ssd, offset, buf, class_of(access)).await;
+        drop(hold);
+        let error = match result {
+            Ok(()) => match check(buf.as_slice(), page, Some(stamp)) {
+                Ok(_) => return (buf, Ok(true)),
+                Err(defect) => self.corrupt(page, &self.ssd, offset, defect),
+            },
+            Err(source) => TierError::Device { page, source },
+        };
+        if !dirty {
+            tracing::warn!(%page, %error, "a clean SSD copy cannot be used, reading the HDD");
+            self.state.lock().slots.drop_bad_copy(page, slot, self.now());
+            return (buf, Ok(false));
+        }
+        (buf, Err(error))
+    }
+
+    async fn read_home(&self, page: PageId, access: Access, buf: IoBuf) -> Fetched {
+        let Some(offset) = self.homes.offset(page) else {
+            return Fetched { buf, result: Err(TierError::NoSuchPage { page }) };
+        };
+        let (buf, result) = read_one(&self.hdd, offset, buf, class_of(access)).await;
+        match result {
+            Ok(()) => self.judge_home(page, offset, buf, access),
+            Err(source) => Fetched { buf, result: Err(home_error(page, source)) },
+        }
+    }
+
+    fn judge_home(&self, page: PageId, offset: u64, buf: IoBuf, access: Access) -> Fetched {
+        match check(buf.as_slice(), page, None) {
+            Ok(_) => self.fetched(page, buf, Home::Hdd, access),
+            // Nothing was written there, or only by a space that was dropped since.
+            Err(Defect::Blank) => Fetched { buf, result: Err(TierError::NoSuchPage { page }) },
+            Err(Defect::WrongPage { found }) if self.homes.offset(found) != Some(offset) => {
+                Fetched { buf, result: Err(TierError::NoSuchPage { page }) }
+            }
+            Err(defect) => {
+                let error = self.corrupt(page, &self.hdd, offset, defect);
+                Fetched { buf, result: Err(error) }
+            }
+        }
+    }
+
+    fn fetched(&self, page: PageId, buf: IoBuf, home: Home, access: Access) -> Fetched {
+        let now = self.now();
+        let mut state = self.state.lock();
+        state.slots.note_read(page, Some(home), access, now);
+        // Told as it is now: an eviction from the SSD may have come in between.
+        let home = state.slots.home(page);
+        Fetched { buf, result: Ok(home) }
+    }
+
+    /// Read-ahead: one vectored read for each stretch of neighbours on the HDD, single reads from the SSD.
+    pub(crate) async fn read_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Vec<Fetched> {
+        let pages = (first.no..).map(|no| PageId::new(first.space, no));
+        let mut singles = Vec::new();
+        let mut stretches: Vec<(u64, Vec<(usize, PageId)>, IoBufs)> = Vec::new();
+        for (index, (page, buf)) in pages.zip(bufs).enumerate() {
+            let on_ssd = self.has_slots() && self.state.lock().slots.home(page) == Home::Ssd;
+            match self.homes.offset(page).filter(|_| !on_ssd) {
+                Some(offset) => match stretches.last_mut().filter(|s| self.end_of(s.0, &s.2) == offset) {
+                    Some((_, pages, bufs)) => {
+                        pages.push((index, page));
+                        bufs.push(buf);
+                    }
+                    None => stretches.push((offset, vec![(index, page)], IoBufs::from_iter([buf]))),
+                },
+                None => singles.push((index, page, buf)),
+            }
+        }
+        let from_ssd =
+            futures_util::future::join_all(singles.into_iter().map(|(index, page, buf)| async move {
+                (index, self.read_page(page, Access::Sequential, buf).await)
+            }));
+        let from_hdd = futures_util::future::join_all(
+            stretches.into_iter().map(|(offset, pages, bufs)| self.read_stretch(offset, pages, bufs)),
+        );
+        let (ssd, hdd) = futures_util::future::join(from_ssd, from_hdd).await;
+        let mut all: Vec<(usize, Fetched)> = ssd.into_iter().chain(hdd.into_iter().flatten()).collect();
+        all.sort_by_key(|(index, _)| *index);
+        all.into_iter().map(|(_, fetched)| fetched).collect()
+    }
+
+    fn end_of(&self, offset: u64, bufs: &IoBufs) -> u64 {
+        offset + (bufs.len() * self.page_size.bytes()) as u64
+    }
+
+    async fn read_stretch(
+        &self,
+        offset: u64,
+        pages: Vec<(usize, PageId)>,
+        bufs: IoBufs,
+    ) -> Vec<(usize, Fetched)> {
+        let done = self.hdd.read(offset, bufs, IoClass::Prefetch).await;
+        let mut fetched = Vec::with_capacity(pages.len());
+        let mut at = offset;
+        for ((index, page), buf) in pages.into_iter().zip(done.bufs) {
+            let one = match &done.result {
+                Ok(()) if self.state.lock().slots.home(page) == Home::Hdd => {
+                    self.judge_home(page, at, buf, Access::Sequential)
+                }
+                // It went to the SSD, or the stretch failed somewhere: look again, alone.
+                _ => self.read_page(page, Access::Sequential, buf).await,
+            };
+            fetched.push((index, one));
+            at += self.page_size.bytes() as u64;
+        }
+        fetched
+    }
+}
+
+/// Reads one buffer.
+pub(crate) async fn read_one(
+    device: &SharedDevice,
+    offset: u64,
+    buf: IoBuf,
+    class: IoClass,
+) -> (IoBuf, Result<(), DeviceError>) {
+    let mut done = device.read(offset, IoBufs::from_iter([buf]), class).await;
+    let buf = done.bufs.pop().unwrap_or_else(|| IoBuf::zeroed(0));
+    (buf, done.result)
+}
+
+/// A page that was allocated but whose home was never grown to has not been written.
+fn home_error(page: PageId, source: DeviceError) -> TierError {
+    match source.kind {
+        DeviceErrorKind::UnexpectedEof { .. } => TierError::NoSuchPage { page },
+        _ => TierError::Device { page, source },
+    }
+}

@@ -1,0 +1,109 @@
+//! The doublewrite ring's book-keeping: which of its pages back HDD writes that may still be torn or lost.
+
+use pagetier_page::Stamp;
+use std::collections::VecDeque;
+
+#[derive(Debug)]
+struct Held {
+    id: u64,
+    end: u64,
+    stamp_min: Stamp,
+    /// The HDD flush after which it is no longer needed; `None` while the home write is in flight.
+    until_flush: Option<u64>,
+}
+
+/// A place in the ring for one batch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RingSpan {
+    /// Names the batch to [`Ring::written_home`].
+    pub id: u64,
+    /// The ring page for each page of the batch.
+    pub pages: Vec<u32>,
+}
+
+/// A cyclic queue of held page images.
+#[derive(Debug)]
+pub struct Ring {
+    pages: u32,
+    next: u64,
+    tail: u64,
+    ids: u64,
+    held: VecDeque<Held>,
+}
+
+impl Ring {
+    /// A ring of `pages` pages, all free.
+    #[must_use]
+    pub fn new(pages: u32) -> Self {
+        Self { pages, next: 0, tail: 0, ids: 0, held: VecDeque::new() }
+    }
+
+    /// The most pages that one batch may have.
+    #[must_use]
+    pub fn batch_max(&self) -> usize {
+        (self.pages as usize / 2).max(1)
+    }
+
+    /// Room for `count` pages whose smallest stamp is `stamp_min`, or `None` until an HDD flush makes some.
+    pub fn hold(&mut self, count: usize, stamp_min: Stamp) -> Option<RingSpan> {
+        let end = self.next + count as u64;
+        if end - self.tail > u64::from(self.pages) {
+            return None;
+        }
+        let pages = (self.next..end).map(|at| (at % u64::from(self.pages)) as u32).collect();
+        self.next = end;
+        self.ids += 1;
+        self.held.push_back(Held { id: self.ids, end, stamp_min, until_flush: None });
+        Some(RingSpan { id: self.ids, pages })
+    }
+
+    /// The home writes of batch `id` completed (or failed: then the pages are still dirty in memory, and their images here harmless).
+    /// HDD flush number `flush` will make them durable.
+    pub fn written_home(&mut self, id: u64, flush: u64) {
+        if let Some(held) = self.held.iter_mut().find(|h| h.id == id) {
+            held.until_flush = Some(flush);
+        }
+    }
+
+    /// HDD flush number `number` is over.
+    pub fn flushed(&mut self, number: u64) {
+        while self.held.front().is_some_and(|h| h.until_flush.is_some_and(|f| f <= number)) {
+            self.tail = self.held.pop_front().map_or(self.tail, |h| h.end);
+        }
+    }
+
+    /// Images with smaller stamps than this are home, durably. `fresh` is a stamp that no image has yet.
+    #[must_use]
+    pub fn floor(&self, fresh: Stamp) -> Stamp {
+        self.held.iter().map(|h| h.stamp_min).min().unwrap_or(fresh)
+    }
+
+    /// Whether an HDD flush is due so that the ring does not fill up.
+    #[must_use]
+    pub fn wants_flush(&self) -> bool {
+        self.next - self.tail > u64::from(self.pages) / 2
+            && self.held.front().is_some_and(|h| h.until_flush.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_held_until_the_flush_after_its_home_write() {
+        let mut ring = Ring::new(4);
+        let a = ring.hold(3, Stamp::from_bits(10)).unwrap();
+        assert_eq!(a.pages, [0, 1, 2]);
+        assert_eq!(ring.hold(2, Stamp::from_bits(20)), None);
+        ring.flushed(5);
+        assert_eq!(ring.hold(2, Stamp::from_bits(20)), None, "its home write is still in flight");
+        ring.written_home(a.id, 7);
+        ring.flushed(6);
+        assert_eq!(ring.hold(2, Stamp::from_bits(20)), None, "that flush began too early");
+        assert_eq!(ring.floor(Stamp::from_bits(99)), Stamp::from_bits(10));
+        ring.flushed(7);
+        assert_eq!(ring.hold(2, Stamp::from_bits(20)).unwrap().pages, [3, 0]);
+        assert_eq!(ring.floor(Stamp::from_bits(99)), Stamp::from_bits(20));
+    }
+}

@@ -1,0 +1,727 @@
+//! Which slot holds what, and which slot may be written next: the protocol's state machine, without I/O.
+//!
+//! Invariant N (the newest survives): a slot is given out for writing only when it is free, and it becomes free only when its
+//! page's newest version is durable elsewhere. Invariant Z (zone): only slots of the zone of every checkpoint that
+//! a crash could find are given out. The third, R, is the journal's.
+//!
+//! A slot goes `Free → Writing → Live → (Retired →) Free`; [`Slots::validate`] recounts.
+
+use crate::map::{Entry, MapBody};
+use pagetier_page::{PageId, Stamp};
+use pagetier_policy::{Access, Cause, Home, Millis, SlotId, SsdPolicy, Verdict};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Nothing that counts; listed in `writable` or `waiting`.
+    Free,
+    /// A page image is on its way into the slot.
+    Writing,
+    /// The newest version of its page below memory.
+    Live,
+    /// An obsolete version: free once the flush numbered `durable_at` is over and nobody reads it.
+    Retired,
+    /// A write into it failed: not used again before the next opening.
+    Bad,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    page: PageId,
+    stamp: Stamp,
+    /// The number of the SSD flush that makes (Live) its content or (Retired) its successor durable.
+    durable_at: u64,
+    readers: u16,
+    state: State,
+    /// Newer than the HDD's version.
+    dirty: bool,
+    /// In the zone of the durable checkpoint.
+    in_zone: bool,
+    /// In the zone of the checkpoint being written.
+    in_next: bool,
+    /// Writing: the page changed meanwhile, the image will be obsolete.
+    abandoned: bool,
+}
+
+/// Sizes of the moving parts, from the layout and the options.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlotParams {
+    /// Slots in all.
+    pub slots: u32,
+    /// Slots of the eviction zone: what recovery has to read.
+    pub zone: u32,
+    /// Slots that stay without a page, so that a page on the SSD can be rewritten elsewhere.
+    pub reserve: u32,
+    /// How many of the next victims are kept clean.
+    pub clean_ahead: u32,
+}
+
+impl SlotParams {
+    /// For `slots` slots and a zone of `zone_percent` per cent.
+    #[must_use]
+    pub fn new(slots: u32, zone_percent: f64) -> Self {
+        let reserve = (slots / 64).clamp(4, 1 << 16);
+        let zone = (f64::from(slots) * zone_percent / 100.0) as u32;
+        let zone = zone.clamp((2 * reserve).max(8), slots.max(8));
+        Self { slots, zone, reserve, clean_ahead: (zone / 8).clamp(2, 64) }
+    }
+}
+
+/// A slot given out for one write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket {
+    /// The slot to write.
+    pub slot: SlotId,
+    /// The page that goes there.
+    pub page: PageId,
+    /// The stamp that its image carries.
+    pub stamp: Stamp,
+    /// Whether the version is newer than the HDD's.
+    pub dirty: bool,
+    /// Whether the page had no copy before.
+    pub arrives: bool,
+    /// The page whose copy was given up for it.
+    pub displaced: Option<PageId>,
+}
+
+/// What to do with a dirty page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Plan {
+    /// Write it to this slot.
+    Ssd(Ticket),
+    /// Write it to its home.
+    Hdd,
+    /// No slot may be written before the checkpoint in progress (or the next one) is over.
+    Wait,
+}
+
+/// Where the newest version below memory is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Located {
+    /// At home.
+    Hdd,
+    /// In this slot, which is held until [`Slots::end_read`].
+    Slot {
+        /// The slot.
+        slot: SlotId,
+        /// The version that must be found there.
+        stamp: Stamp,
+        /// Whether it is the only copy of that version.
+        dirty: bool,
+    },
+    /// On its way to the SSD; ask again when that write is over.
+    Pending,
+}
+
+/// A victim-to-be that has to reach the HDD first. Held like a read until [`Slots::end_write_back`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WriteBack {
+    /// The slot to read.
+    pub slot: SlotId,
+    /// Its page.
+    pub page: PageId,
+    /// Its version.
+    pub stamp: Stamp,
+    /// The SSD flush that must be over before the HDD write starts, because the slot backs it.
+    pub durable_at: u64,
+}
+
+/// What the maintenance task should do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// Write a map checkpoint.
+    Checkpoint,
+    /// Clean the next victims.
+    WriteBack,
+    /// Flush the SSD, so that retired slots become free.
+    Flush,
+}
+
+/// Counters of the SSD cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SlotCounts {
+    /// Pages written into a free slot when there was room.
+    pub admitted_free: u64,
+    /// Pages that took the place of another.
+    pub admitted_over: u64,
+    /// Pages that the policy rejected.
+    pub rejected: u64,
+    /// Pages rejected because no slot could be written at that moment.
+    pub rejected_no_slot: u64,
+    /// Dirty pages rewritten on the SSD.
+    pub rewritten: u64,
+    /// Copies dropped because the page was changed in memory.
+    pub invalidated: u64,
+    /// Copies given up for other pages.
+    pub evicted: u64,
+    /// Victims copied to the HDD ahead of their eviction.
+    pub written_back: u64,
+    /// Checkpoints that became durable.
+    pub checkpoints: u64,
+    /// Bad clean copies that were read from the HDD instead.
+    pub healed: u64,
+}
+
+/// A map captured for a checkpoint.
+#[derive(Debug)]
+pub struct Capture {
+    /// The new generation.
+    pub generation: u64,
+    /// What goes to disk.
+    pub body: MapBody,
+}
+
+/// The slots and the policy that fills them.
+#[derive(Debug)]
+pub struct Slots {
+    params: SlotParams,
+    policy: Box<dyn SsdPolicy>,
+    slots: Vec<Slot>,
+    by_page: FxHashMap<PageId, SlotId>,
+    /// Images of pages without a copy so far, on their way.
+    pending: FxHashMap<PageId, SlotId>,
+    /// Writes in flight for pages without a copy so far, `pending` ones among them.
+    arriving: usize,
+    bad: usize,
+    writable: Vec<SlotId>,
+    waiting: Vec<SlotId>,
+    retired: VecDeque<(u64, SlotId)>,
+    generation: u64,
+    capturing: bool,
+    /// Slot writes and evictions since the last capture: a checkpoint without any would change nothing.
+    changes: u64,
+    starved: bool,
+    counts: SlotCounts,
+}
+
+impl Slots {
+    /// Slots as `map` (of checkpoint `generation`, recovered or empty) describes them. Nothing may be written before a first
+    /// checkpoint of this opening named a zone.
+    #[must_use]
+    pub fn new(
+        params: SlotParams,
+        policy: Box<dyn SsdPolicy>,
+        map: &[Option<Entry>],
+        generation: u64,
+    ) -> Self {
+        let free = Slot {
+            page: PageId::default(),
+            stamp: Stamp::ZERO,
+            durable_at: 0,
+            readers: 0,
+            state: State::Free,
+            dirty: false,
+            in_zone: false,
+            in_next: false,
+            abandoned: false,
+        };
+        let mut this = Self {
+            params,
+            policy,
+            slots: vec![free; params.slots as usize],
+            by_page: FxHashMap::default(),
+            pending: FxHashMap::default(),
+            arriving: 0,
+            bad: 0,
+            writable: Vec::new(),
+            waiting: Vec::new(),
+            retired: VecDeque::new(),
+            generation,
+            capturing: false,
+            changes: 1,
+            starved: false,
+            counts: SlotCounts::default(),
+        };
+        for index in 0..params.slots {
+            let slot = SlotId(index);
+            if let Some(entry) = map.get(slot.at()).copied().flatten() {
+                let s = &mut this.slots[slot.at()];
+                *s = Slot {
+                    page: entry.page,
+                    stamp: entry.stamp,
+                    state: State::Live,
+                    dirty: !entry.clean,
+                    ..free
+                };
+                this.by_page.insert(entry.page, slot);
+                this.policy.inserted(entry.page, slot, Millis(0));
+                this.policy.left_pool(entry.page, Millis(0));
+            } else {
+                this.waiting.push(slot);
+            }
+        }
+        this
+    }
+
+    // ---- reads ----------------------------------------------------------------------------------------------
+
+    /// Finds the newest version of `page` below memory, and holds its slot for a read.
+    pub fn begin_read(&mut self, page: PageId) -> Located {
+        if self.pending.contains_key(&page) {
+            return Located::Pending;
+        }
+        let Some(&slot) = self.by_page.get(&page) else { return Located::Hdd };
+        let s = &mut self.slots[slot.at()];
+        s.readers += 1;
+        Located::Slot { slot, stamp: s.stamp, dirty: s.dirty }
+    }
+
+    /// The read of `slot` is over.
+    pub fn end_read(&mut self, slot: SlotId) {
+        let s = &mut self.slots[slot.at()];
+        debug_assert!(s.readers > 0, "unbalanced end_read of slot {}", slot.0);
+        s.readers -= 1;
+        if s.readers == 0 && s.state == State::Retired && s.durable_at == 0 {
+            self.release(slot);
+        }
+    }
+
+    /// Whether `page` has a copy on the SSD.
+    #[must_use]
+    pub fn home(&self, page: PageId) -> Home {
+        if self.by_page.contains_key(&page) || self.pending.contains_key(&page) {
+            Home::Ssd
+        } else {
+            Home::Hdd
+        }
+    }
+
+    /// A physical read happened.
+    pub fn note_read(&mut self, page: PageId, from: Option<Home>, access: Access, now: Millis) {
+        self.policy.read(page, from, access, now);
+    }
+
+    /// The clean copy of `page` in `slot` turned out to be bad: it is forgotten, the HDD has the page. False when the mapping
+    /// has changed meanwhile.
+    pub fn drop_bad_copy(&mut self, page: PageId, slot: SlotId, now: Millis) -> bool {
+        let current = self.by_page.get(&page) == Some(&slot) && !self.slots[slot.at()].dirty;
+        if current {
+            self.by_page.remove(&page);
+            self.policy.removed(page, false, now);
+            self.counts.healed += 1;
+            self.release(slot);
+        }
+        current
+    }
+
+    // ---- writes ---------------------------------------------------------------------------------------------
+
+    /// Decides where the dirty page `page` goes. A page that is on the SSD stays there, in another slot.
+    pub fn plan_dirty(&mut self, page: PageId, now: Millis, fresh: &mut dyn FnMut() -> Stamp) -> Plan {
+        if self.by_page.contains_key(&page) {
+            return match self.take_writable() {
+                Some(slot) => {
+                    self.counts.rewritten += 1;
+                    Plan::Ssd(self.start(slot, page, true, None, now, fresh()))
+                }
+                None => Plan::Wait,
+            };
+        }
+        if self.has_room() && self.writable.is_empty() {
+            self.starved = true;
+            return Plan::Wait;
+        }
+        match self.admit(page, Cause::Cleaned, now) {
+            Some((slot, displaced)) => Plan::Ssd(self.start(slot, page, true, displaced, now, fresh())),
+            None => Plan::Hdd,
+        }
+    }
+
+    /// Decides whether the clean page `page`, which is leaving the pool, gets a copy.
+    pub fn plan_evicted(
+        &mut self,
+        page: PageId,
+        now: Millis,
+        fresh: &mut dyn FnMut() -> Stamp,
+    ) -> Option<Ticket> {
+        if self.home(page) == Home::Ssd {
+            return None;
+        }
+        if self.has_room() && self.writable.is_empty() {
+            self.starved = true;
+            self.counts.rejected_no_slot += 1;
+            return None;
+        }
+        let (slot, displaced) = self.admit(page, Cause::Evicted, now)?;
+        let ticket = self.start(slot, page, false, displaced, now, fresh());
+        self.pending.insert(page, slot);
+        Some(ticket)
+    }
+
+    /// The write of `ticket` is over. `durable_at` is the number of the first SSD flush that will cover it.
+    pub fn end_write(&mut self, ticket: Ticket, ok: bool, durable_at: u64, now: Millis) {
+        let Ticket { slot, page, stamp, dirty, arrives, .. } = ticket;
+        debug_assert_eq!(self.slots[slot.at()].state, State::Writing);
+        self.arriving -= usize::from(arrives);
+        let abandoned = self.slots[slot.at()].abandoned;
+        if self.pending.get(&page) == Some(&slot) {
+            self.pending.remove(&page);
+        }
+        if !ok {
+            self.slots[slot.at()].state = State::Bad;
+            self.bad += 1;
+            if !abandoned {
+                match self.by_page.get(&page) {
+                    Some(&old) => self.policy.inserted(page, old, now),
+                    None => self.policy.removed(page, false, now),
+                }
+            }
+            return;
+        }
+        let s = &mut self.slots[slot.at()];
+        s.state = State::Live;
+        (s.page, s.stamp, s.dirty, s.durable_at) = (page, stamp, dirty, durable_at);
+        if abandoned {
+            self.release(slot);
+        } else if let Some(old) = self.by_page.insert(page, slot) {
+            let o = &mut self.slots[old.at()];
+            o.state = State::Retired;
+            o.durable_at = durable_at;
+            self.retired.push_back((durable_at, old));
+        }
+    }
+
+    /// SSD flush number `number` (and all before it) is over: slots retired before it are free.
+    pub fn flushed(&mut self, number: u64) {
+        while let Some(&(at, slot)) = self.retired.front().filter(|(at, _)| *at <= number) {
+            debug_assert!(at > 0);
+            self.retired.pop_front();
+            self.slots[slot.at()].durable_at = 0;
+            if self.slots[slot.at()].readers == 0 {
+                self.release(slot);
+            }
+        }
+    }
+
+    /// The buffered page `page` was changed. True when it had a copy identical to the HDD's, which is now invalid
+    /// (2013 paper, section 5); a newer copy stays.
+    pub fn dirtied(&mut self, page: PageId, logical: u32, now: Millis) -> bool {
+        let home = self.home(page);
+        self.policy.logical(page, logical, home, now);
+        if let Some(slot) = self.pending.remove(&page) {
+            self.slots[slot.at()].abandoned = true;
+        } else if let Some(&slot) = self.by_page.get(&page) {
+            if self.slots[slot.at()].dirty {
+                return false;
+            }
+            self.by_page.remove(&page);
+            self.release(slot);
+        } else {
+            return false;
+        }
+        self.policy.removed(page, false, now);
+        self.counts.invalidated += 1;
+        true
+    }
+
+    /// The page is of no value any more: its copy is dropped, written back or not.
+    pub fn discard(&mut self, page: PageId) {
+        if let Some(slot) = self.pending.remove(&page) {
+            self.slots[slot.at()].abandoned = true;
+        }
+        if let Some(slot) = self.by_page.remove(&page) {
+            self.release(slot);
+        }
+        self.policy.forget(page);
+    }
+
+    /// Pages of `keep`-less spaces: every page for which `gone` says so is discarded.
+    pub fn discard_where(&mut self, gone: &mut dyn FnMut(PageId) -> bool) {
+        let pages: Vec<PageId> =
+            self.by_page.keys().chain(self.pending.keys()).copied().filter(|p| gone(*p)).collect();
+        for page in pages {
+            self.discard(page);
+        }
+    }
+
+    fn admit(&mut self, page: PageId, cause: Cause, now: Millis) -> Option<(SlotId, Option<PageId>)> {
+        let room = if self.has_room() { self.writable.len() } else { 0 };
+        let slots = &self.slots;
+        let capturing = self.capturing;
+        let mut usable = |slot: SlotId| {
+            let s = &slots[slot.at()];
+            s.state == State::Live && !s.dirty && s.readers == 0 && s.writable(capturing)
+        };
+        match self.policy.consider(page, cause, room, &mut usable, now) {
+            Verdict::AdmitFree if room > 0 => {
+                self.counts.admitted_free += 1;
+                self.take_writable().map(|slot| (slot, None))
+            }
+            Verdict::AdmitOver(victim) if usable(victim) => {
+                let displaced = self.slots[victim.at()].page;
+                self.by_page.remove(&displaced);
+                self.policy.removed(displaced, true, now);
+                self.release(victim);
+                self.counts.admitted_over += 1;
+                self.counts.evicted += 1;
+                self.take_writable().map(|slot| (slot, Some(displaced)))
+            }
+            _ => {
+                self.counts.rejected += 1;
+                self.starved |= room == 0 && self.changes > 0;
+                None
+            }
+        }
+    }
+
+    fn start(
+        &mut self,
+        slot: SlotId,
+        page: PageId,
+        dirty: bool,
+        displaced: Option<PageId>,
+        now: Millis,
+        stamp: Stamp,
+    ) -> Ticket {
+        let s = &mut self.slots[slot.at()];
+        debug_assert_eq!((s.state, s.readers), (State::Free, 0));
+        (s.page, s.stamp, s.dirty, s.state, s.abandoned) = (page, stamp, dirty, State::Writing, false);
+        let arrives = !self.by_page.contains_key(&page);
+        self.arriving += usize::from(arrives);
+        self.changes += 1;
+        self.policy.inserted(page, slot, now);
+        Ticket { slot, page, stamp, dirty, arrives, displaced }
+    }
+
+    fn has_room(&self) -> bool {
+        let taken = self.by_page.len() + self.arriving + self.bad;
+        taken < (self.params.slots - self.params.reserve) as usize
+    }
+
+    fn take_writable(&mut self) -> Option<SlotId> {
+        let slot = self.writable.pop();
+        self.starved |= slot.is_none();
+        slot
+    }
+
+    fn release(&mut self, slot: SlotId) {
+        let capturing = self.capturing;
+        let s = &mut self.slots[slot.at()];
+        s.durable_at = 0;
+        if s.readers > 0 {
+            s.state = State::Retired;
+            return;
+        }
+        s.state = State::Free;
+        if s.writable(capturing) { self.writable.push(slot) } else { self.waiting.push(slot) }
+    }
+
+    // ---- write-back -----------------------------------------------------------------------------------------
+
+    /// The next victims that are dirty, at most `max`; each is held until [`Slots::end_write_back`].
+    pub fn begin_write_back(&mut self, max: usize, now: Millis) -> Vec<WriteBack> {
+        let mut next = Vec::new();
+        self.policy.next_victims(self.params.clean_ahead as usize, now, &mut next);
+        next.retain(|slot| {
+            let s = &self.slots[slot.at()];
+            s.state == State::Live && s.dirty && s.readers == 0
+        });
+        next.truncate(max);
+        next.into_iter()
+            .map(|slot| {
+                let s = &mut self.slots[slot.at()];
+                s.readers += 1;
+                WriteBack { slot, page: s.page, stamp: s.stamp, durable_at: s.durable_at }
+            })
+            .collect()
+    }
+
+    /// The write-back is over; when `ok`, the HDD was flushed after it, and the slot is clean if it still holds that version.
+    pub fn end_write_back(&mut self, done: WriteBack, ok: bool) {
+        let s = &mut self.slots[done.slot.at()];
+        if ok && s.state == State::Live && s.stamp == done.stamp {
+            s.dirty = false;
+            self.counts.written_back += 1;
+        }
+        self.end_read(done.slot);
+    }
+
+    // ---- checkpoints ----------------------------------------------------------------------------------------
+
+    /// What is due, most urgent first. `journal_high`: only a checkpoint makes room in the journal.
+    pub fn work(&mut self, journal_high: bool, now: Millis) -> Option<Work> {
+        let low = self.params.reserve as usize / 4 + 1;
+        let short = self.writable.len() < low || self.starved;
+        if !self.capturing && self.params.slots > 0 {
+            let freed = self.waiting.len() >= low || (self.starved && !self.waiting.is_empty());
+            let used_up = self.changes > 0 && self.zone_is_used_up(now);
+            if journal_high || (short && freed) || used_up {
+                return Some(Work::Checkpoint);
+            }
+        }
+        if self.next_victims_are_dirty(now) {
+            return Some(Work::WriteBack);
+        }
+        if short && !self.retired.is_empty() {
+            return Some(Work::Flush);
+        }
+        self.starved = false;
+        None
+    }
+
+    fn zone_is_used_up(&mut self, now: Millis) -> bool {
+        if self.has_room() {
+            return false;
+        }
+        let few = self.params.clean_ahead as usize / 2 + 1;
+        let mut next = Vec::new();
+        self.policy.next_victims(few, now, &mut next);
+        next.len() < few
+    }
+
+    fn next_victims_are_dirty(&mut self, now: Millis) -> bool {
+        if self.has_room() {
+            return false;
+        }
+        let mut next = Vec::new();
+        self.policy.next_victims(self.params.clean_ahead as usize, now, &mut next);
+        let ready = next.iter().filter(|slot| !self.slots[slot.at()].dirty).count();
+        let to_clean = next.iter().any(|slot| {
+            let s = &self.slots[slot.at()];
+            s.state == State::Live && s.dirty && s.readers == 0
+        });
+        to_clean && ready * 2 < next.len()
+    }
+
+    /// Captures the map and names the next zone: everything being written, retired or free (as far as the zone's size goes), and
+    /// the pages of lowest benefit. Until [`Slots::end_checkpoint`], only slots in both zones are given out.
+    pub fn begin_checkpoint(&mut self, now: Millis) -> Capture {
+        debug_assert!(!self.capturing);
+        let mut left = self.params.zone as usize;
+        for s in &mut self.slots {
+            s.in_next = matches!(s.state, State::Writing | State::Retired);
+            left = left.saturating_sub(usize::from(s.in_next));
+        }
+        let free = self.writable.iter().rev().chain(self.waiting.iter());
+        for slot in free.take(left) {
+            self.slots[slot.at()].in_next = true;
+        }
+        left = left.saturating_sub(self.writable.len() + self.waiting.len());
+        let mut candidates = Vec::new();
+        let slots = &self.slots;
+        let mut eligible = |slot: SlotId| slots[slot.at()].state == State::Live;
+        self.policy.start_zone(left, &mut eligible, now, &mut candidates);
+        for slot in candidates {
+            self.slots[slot.at()].in_next = true;
+        }
+        self.capturing = true;
+        self.changes = 0;
+        self.starved = false;
+        self.relist();
+        Capture { generation: self.generation + 1, body: self.body() }
+    }
+
+    /// The checkpoint is durable, or failed. After a failure either of the two may be what a crash finds, so only slots in both zones
+    /// stay writable until one succeeds.
+    pub fn end_checkpoint(&mut self, ok: bool) {
+        debug_assert!(self.capturing);
+        for s in &mut self.slots {
+            s.in_zone = s.in_next && (ok || s.in_zone);
+            s.in_next = false;
+        }
+        self.capturing = false;
+        self.generation += 1;
+        self.counts.checkpoints += u64::from(ok);
+        self.relist();
+    }
+
+    fn body(&self) -> MapBody {
+        let entry = |s: &Slot| {
+            let named = s.state == State::Live || (s.state == State::Writing && !s.abandoned);
+            named.then_some(Entry { page: s.page, stamp: s.stamp, clean: !s.dirty })
+        };
+        MapBody {
+            entries: self.slots.iter().map(entry).collect(),
+            zone: self.slots.iter().map(|s| s.in_next).collect(),
+        }
+    }
+
+    /// Sorts the free slots into writable and waiting, so that low slots are given out first, in runs.
+    fn relist(&mut self) {
+        let mut free: Vec<SlotId> = self.writable.drain(..).chain(self.waiting.drain(..)).collect();
+        free.sort_unstable_by(|a, b| b.cmp(a));
+        for slot in free {
+            let list = if self.slots[slot.at()].writable(self.capturing) {
+                &mut self.writable
+            } else {
+                &mut self.waiting
+            };
+            list.push(slot);
+        }
+    }
+
+    // ---- views ----------------------------------------------------------------------------------------------
+
+    /// The policy, for its statistics.
+    pub fn policy(&mut self) -> &mut dyn SsdPolicy {
+        &mut *self.policy
+    }
+
+    /// Pages that have a copy on the SSD.
+    #[must_use]
+    pub fn pages(&self) -> usize {
+        self.by_page.len()
+    }
+
+    /// Copies that are newer than the HDD's version.
+    #[must_use]
+    pub fn dirty_pages(&self) -> usize {
+        self.slots.iter().filter(|s| s.state == State::Live && s.dirty).count()
+    }
+
+    /// The highest page number of `space` that has a copy.
+    #[must_use]
+    pub fn highest_page(&self, space: pagetier_page::SpaceId) -> Option<u32> {
+        self.by_page.keys().filter(|p| p.space == space).map(|p| p.no).max()
+    }
+
+    /// The sizes it was made with.
+    #[must_use]
+    pub fn params(&self) -> SlotParams {
+        self.params
+    }
+
+    /// Counters so far.
+    #[must_use]
+    pub fn counts(&self) -> SlotCounts {
+        self.counts
+    }
+
+    /// The memory of the slot table, the page map and the policy, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let map = self.by_page.capacity() * (size_of::<(PageId, SlotId)>() + 1);
+        self.slots.capacity() * size_of::<Slot>() + map + self.policy.memory_bytes()
+    }
+
+    /// Recounts; for tests.
+    ///
+    /// # Errors
+    /// What does not add up.
+    pub fn validate(&self) -> Result<(), String> {
+        let count = |state| self.slots.iter().filter(|s| s.state == state).count();
+        let listed = self.writable.len() + self.waiting.len();
+        if count(State::Free) != listed {
+            return Err(format!("{} free slots, {listed} listed", count(State::Free)));
+        }
+        if let Some(slot) = self.writable.iter().find(|s| !self.slots[s.at()].writable(self.capturing)) {
+            return Err(format!("slot {} is listed as writable outside the zone", slot.0));
+        }
+        if count(State::Live) != self.by_page.len() {
+            return Err(format!("{} live slots, {} pages", count(State::Live), self.by_page.len()));
+        }
+        for (page, slot) in &self.by_page {
+            if self.slots[slot.at()].page != *page {
+                return Err(format!("page {page} is mapped to slot {} of another", slot.0));
+            }
+        }
+        self.policy.validate()
+    }
+}
+
+impl Slot {
+    fn writable(&self, capturing: bool) -> bool {
+        self.in_zone && (!capturing || self.in_next)
+    }
+}

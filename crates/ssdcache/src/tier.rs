@@ -1,0 +1,214 @@
+//! [`SsdTier`]: the storage below the pool, in one handle.
+
+use crate::core::{Core, State};
+use crate::open::{OpenError, OpenParams, RecoveryReport, open};
+use crate::slots::SlotCounts;
+use crate::{maintain, write};
+use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
+use pagetier_devio::{IoBuf, IoClass};
+use pagetier_page::{PageId, SpaceId};
+use pagetier_policy::{Access, CleanReason, Costs, GroupStats, Home};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::task::JoinHandle;
+
+/// The SSD cache and the HDD behind it. Dropped without [`SsdTier::shutdown`], it stops at once, like a crash: safe.
+pub struct SsdTier {
+    core: Arc<Core>,
+    maintenance: Mutex<Option<JoinHandle<()>>>,
+    recovery: RecoveryReport,
+}
+
+/// A snapshot of the tier's counters.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct TierStats {
+    /// Slots of the SSD cache.
+    pub slots: u64,
+    /// Pages that have a copy there.
+    pub pages: u64,
+    /// Copies that are newer than the HDD's version.
+    pub dirty_pages: u64,
+    /// What happened to pages and slots.
+    pub counts: SlotCounts,
+    /// Memory of slot table, page map and policy, in bytes.
+    pub memory_bytes: u64,
+    /// Why the SSD takes no new pages, if it does not.
+    pub ssd_error: Option<Arc<str>>,
+    /// Why writes are refused, if they are.
+    pub refusing: Option<Arc<str>>,
+}
+
+impl SsdTier {
+    /// Recovers the SSD and starts its maintenance on the current tokio runtime.
+    ///
+    /// # Errors
+    /// A device failed, or no sound map checkpoint is left.
+    pub async fn open(params: OpenParams) -> Result<Self, OpenError> {
+        let (core, recovery) = open(params).await?;
+        let core = Arc::new(core);
+        let maintenance = tokio::spawn(maintain::run(Arc::clone(&core)));
+        Ok(Self { core, maintenance: Mutex::new(Some(maintenance)), recovery })
+    }
+
+    /// What recovery found when the SSD was opened.
+    #[must_use]
+    pub fn recovery(&self) -> RecoveryReport {
+        self.recovery
+    }
+
+    /// Counters and sizes.
+    #[must_use]
+    pub fn stats(&self) -> TierStats {
+        let state = self.core.state.lock();
+        let State { slots, ssd_error, .. } = &*state;
+        TierStats {
+            slots: u64::from(self.core.layout.slots),
+            pages: slots.pages() as u64,
+            dirty_pages: slots.dirty_pages() as u64,
+            counts: slots.counts(),
+            memory_bytes: slots.memory_bytes() as u64,
+            ssd_error: ssd_error.clone(),
+            refusing: self.core.refusing.get().cloned(),
+        }
+    }
+
+    /// α and the counts behind it, by group.
+    #[must_use]
+    pub fn groups(&self) -> Vec<GroupStats> {
+        self.core.state.lock().slots.policy().groups()
+    }
+
+    /// The anticipated benefit of having `page` on the SSD, in milliseconds, if the policy tracks it.
+    #[must_use]
+    pub fn benefit(&self, page: PageId) -> Option<f64> {
+        self.core.state.lock().slots.policy().benefit(page)
+    }
+
+    /// Whether `page` has a copy on the SSD.
+    #[must_use]
+    pub fn home(&self, page: PageId) -> Home {
+        self.core.state.lock().slots.home(page)
+    }
+
+    /// The highest page of `space` that has a copy on the SSD: what a crash may have left beyond the HDD's end.
+    #[must_use]
+    pub fn highest_page(&self, space: SpaceId) -> Option<u32> {
+        self.core.state.lock().slots.highest_page(space)
+    }
+
+    /// New device costs for the policy.
+    pub fn set_costs(&self, costs: Costs) {
+        self.core.state.lock().slots.policy().set_costs(costs);
+    }
+
+    /// Forgets every page of `space`, which is being dropped. The pool has let go of them.
+    pub fn forget_space(&self, space: SpaceId) {
+        self.core.state.lock().slots.discard_where(&mut |page| page.space == space);
+        self.core.changed.notify_waiters();
+    }
+
+    /// Ends in order: admissions in flight finish, a last checkpoint names every page. Not cancel-safe in the
+    /// sense that a dropped call leaves the tier as a crash would: safe, less warm.
+    ///
+    /// # Errors
+    /// A device failed; nothing durable is lost.
+    pub async fn shutdown(&self) -> Result<(), TierError> {
+        self.core.stopping.store(true, Ordering::Release);
+        self.core.wake.notify_one();
+        let task = self.maintenance.lock().take();
+        if let Some(task) = task {
+            // An error means that it was aborted or panicked; the checkpoint below is written all the same.
+            let _ = task.await;
+        }
+        loop {
+            let changed = self.core.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.core.state.lock().admissions == 0 {
+                break;
+            }
+            changed.await;
+        }
+        let device = |source| TierError::Device { page: PageId::default(), source };
+        self.core.flush_hdd(self.core.hdd_flush.next(), IoClass::Meta).await.map_err(device)?;
+        if self.core.has_slots() {
+            self.core.checkpoint().await.map_err(device)?;
+        }
+        Ok(())
+    }
+
+    /// Recounts the slots; for tests.
+    ///
+    /// # Errors
+    /// What does not add up.
+    pub fn validate(&self) -> Result<(), String> {
+        self.core.state.lock().slots.validate()
+    }
+}
+
+impl Drop for SsdTier {
+    fn drop(&mut self) {
+        if let Some(task) = self.maintenance.lock().take() {
+            task.abort();
+        }
+    }
+}
+
+impl std::fmt::Debug for SsdTier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SsdTier").field("layout", &self.core.layout).finish_non_exhaustive()
+    }
+}
+
+impl Tier for SsdTier {
+    async fn fetch(&self, page: PageId, access: Access, buf: IoBuf) -> Fetched {
+        self.core.read_page(page, access, buf).await
+    }
+
+    async fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Vec<Fetched> {
+        self.core.read_run(first, bufs).await
+    }
+
+    async fn write(&self, batch: Vec<DirtyPage>, reason: CleanReason) -> Vec<WrittenPage> {
+        self.core.write_dirty(batch, reason).await
+    }
+
+    async fn flush(&self) -> Result<(), TierError> {
+        if let Some(refusal) = self.core.refusal() {
+            return Err(refusal);
+        }
+        let device = |source| TierError::Device { page: PageId::default(), source };
+        if self.core.has_slots() || self.core.doublewrite() {
+            self.core.flush_ssd(self.core.ssd_flush.next(), IoClass::Clean).await.map_err(device)?;
+        }
+        if !self.core.doublewrite() {
+            self.core.flush_hdd(self.core.hdd_flush.next(), IoClass::Clean).await.map_err(device)?;
+        }
+        Ok(())
+    }
+
+    fn evicted(&self, page: PageId, logical: u32, image: &[u8]) -> Displaced {
+        write::evicted(&self.core, page, logical, image)
+    }
+
+    fn dirtied(&self, page: PageId, logical: u32) -> bool {
+        if !self.core.has_slots() {
+            return false;
+        }
+        let now = self.core.now();
+        self.core.state.lock().slots.dirtied(page, logical, now)
+    }
+
+    fn allocated(&self, page: PageId) {
+        if self.core.has_slots() {
+            let now = self.core.now();
+            self.core.state.lock().slots.note_read(page, None, Access::Random, now);
+        }
+    }
+
+    fn discarded(&self, page: PageId) {
+        self.core.state.lock().slots.discard(page);
+    }
+}

@@ -1,0 +1,171 @@
+//! Writing: a dirty page goes to the SSD or home, a clean one that leaves memory may get a copy.
+
+use crate::core::Core;
+use crate::home::HomeBound;
+use crate::plan::{Piece, coalesce};
+use crate::slots::{Plan, Ticket};
+use futures_util::future::join;
+use pagetier_bufpool::{DirtyPage, Displaced, TierError, WrittenPage};
+use pagetier_devio::{DeviceError, IoBuf, IoClass};
+use pagetier_page::{Flags, PageId};
+use pagetier_policy::{CleanReason, Home};
+use std::sync::Arc;
+
+/// Dirty pages by where they go.
+#[derive(Default)]
+struct Sorted {
+    slots: Vec<(Ticket, IoBuf)>,
+    home: Vec<HomeBound>,
+    wait: Vec<DirtyPage>,
+}
+
+impl Core {
+    pub(crate) async fn write_dirty(&self, batch: Vec<DirtyPage>, _reason: CleanReason) -> Vec<WrittenPage> {
+        let mut written = Vec::with_capacity(batch.len());
+        let mut left = batch;
+        while !left.is_empty() {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(refusal) = self.refusal() {
+                written.extend(left.into_iter().map(|d| failed(d.page, refusal.clone())));
+                break;
+            }
+            let sorted = self.sort_out(left);
+            left = sorted.wait;
+            let stuck = sorted.slots.is_empty() && sorted.home.is_empty();
+            if stuck {
+                self.wake.notify_one();
+                changed.await;
+                continue;
+            }
+            let (mut slots, mut home) =
+                join(self.write_slots(sorted.slots), self.write_dirty_home(sorted.home)).await;
+            written.append(&mut slots.0);
+            written.append(&mut home);
+            if !slots.1.is_empty() {
+                written.append(&mut self.write_dirty_home(slots.1).await);
+            }
+        }
+        written
+    }
+
+    fn sort_out(&self, batch: Vec<DirtyPage>) -> Sorted {
+        let now = self.now();
+        let mut sorted = Sorted::default();
+        let mut state = self.state.lock();
+        for mut dirty in batch {
+            let page = dirty.page;
+            if !self.has_slots() || state.ssd_error.is_some() {
+                sorted.home.push(HomeBound { page, image: dirty.image, backed_by_slot: false });
+                continue;
+            }
+            let home = state.slots.home(page);
+            state.slots.policy().logical(page, std::mem::take(&mut dirty.logical), home, now);
+            match state.slots.plan_dirty(page, now, &mut || self.stamps.fresh()) {
+                Plan::Ssd(ticket) => sorted.slots.push((ticket, dirty.image)),
+                Plan::Hdd => sorted.home.push(HomeBound { page, image: dirty.image, backed_by_slot: false }),
+                Plan::Wait => sorted.wait.push(dirty),
+            }
+        }
+        sorted
+    }
+
+    /// Writes images to their slots. Those that failed come back to be written home.
+    async fn write_slots(&self, slots: Vec<(Ticket, IoBuf)>) -> (Vec<WrittenPage>, Vec<HomeBound>) {
+        let pieces = slots
+            .into_iter()
+            .map(|(ticket, mut buf)| {
+                let flags = if ticket.dirty { Flags::NONE } else { Flags::CLEAN_COPY };
+                pagetier_page::seal(buf.as_mut_slice(), ticket.stamp, flags);
+                Piece { offset: self.slot_at(ticket.slot), buf, tag: ticket }
+            })
+            .collect();
+        let (mut written, mut homeward) = (Vec::new(), Vec::new());
+        for ((tickets, bufs), result) in self.write_runs(&self.ssd, coalesce(pieces), IoClass::Clean).await {
+            for (ticket, image) in tickets.into_iter().zip(bufs) {
+                self.end_slot_write(ticket, &result);
+                if result.is_ok() {
+                    self.give_back(image);
+                    let displaced = Displaced(ticket.displaced);
+                    written.push(WrittenPage { page: ticket.page, result: Ok(Home::Ssd), displaced });
+                } else {
+                    homeward.push(HomeBound { page: ticket.page, image, backed_by_slot: false });
+                }
+            }
+        }
+        self.changed.notify_waiters();
+        self.wake.notify_one();
+        (written, homeward)
+    }
+
+    fn end_slot_write(&self, ticket: Ticket, result: &Result<(), DeviceError>) {
+        let durable_at = self.ssd_flush.next();
+        let now = self.now();
+        let mut state = self.state.lock();
+        state.slots.end_write(ticket, result.is_ok(), durable_at, now);
+        if result.is_ok() && ticket.dirty {
+            state.slots.policy().wrote(ticket.page, Home::Ssd, now);
+        }
+        drop(state);
+        if let Err(error) = result {
+            self.ssd_failed(error);
+        }
+    }
+
+    async fn write_dirty_home(&self, pages: Vec<HomeBound>) -> Vec<WrittenPage> {
+        if pages.is_empty() {
+            return Vec::new();
+        }
+        let now = self.now();
+        let mut written = Vec::with_capacity(pages.len());
+        for arrived in self.write_home(pages, IoClass::Clean).await {
+            let page = arrived.page;
+            self.give_back(arrived.image);
+            let result = arrived.result.map(|()| {
+                let mut state = self.state.lock();
+                // A copy that could not be rewritten on a failing SSD is obsolete now.
+                if state.slots.home(page) == Home::Ssd {
+                    state.slots.discard(page);
+                }
+                state.slots.policy().wrote(page, Home::Hdd, now);
+                Home::Hdd
+            });
+            written.push(WrittenPage { page, result, displaced: Displaced(None) });
+        }
+        written
+    }
+}
+
+/// A clean page leaves the pool.
+pub(crate) fn evicted(core: &Arc<Core>, page: PageId, logical: u32, image: &[u8]) -> Displaced {
+    if !core.has_slots() {
+        return Displaced(None);
+    }
+    let now = core.now();
+    let mut state = core.state.lock();
+    let home = state.slots.home(page);
+    state.slots.policy().logical(page, logical, home, now);
+    let may = state.ssd_error.is_none() && state.admissions < core.admissions_max;
+    let ticket = if may { state.slots.plan_evicted(page, now, &mut || core.stamps.fresh()) } else { None };
+    state.slots.policy().left_pool(page, now);
+    state.admissions += usize::from(ticket.is_some());
+    drop(state);
+    let Some(ticket) = ticket else {
+        return Displaced(None);
+    };
+    let mut buf = core.buffer();
+    buf.as_mut_slice().copy_from_slice(image);
+    let displaced = Displaced(ticket.displaced);
+    let task = Arc::clone(core);
+    core.runtime.spawn(async move {
+        task.write_slots(vec![(ticket, buf)]).await;
+        task.state.lock().admissions -= 1;
+        task.changed.notify_waiters();
+    });
+    displaced
+}
+
+pub(crate) fn failed(page: PageId, error: TierError) -> WrittenPage {
+    WrittenPage { page, result: Err(error), displaced: Displaced(None) }
+}
