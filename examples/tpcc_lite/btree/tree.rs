@@ -1,0 +1,233 @@
+//! The tree: look-ups, scans, and changes that stay in one leaf.
+
+use super::node::{self, INNER, LEAF, Layout, META};
+use crate::wal::{MiniTx, Wal};
+use pagetier::{PageId, PageMut, PageRef, PageStore, SpaceId};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+const ROOT: u32 = 0;
+pub(super) const META_PAGE: u32 = 1;
+
+/// Why an operation on a tree failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TreeError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] pagetier::Error),
+    /// A page is not the node that it should be.
+    #[error("page {page} is not the tree node expected there: {what}")]
+    Damaged {
+        /// The page.
+        page: PageId,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+/// A tree. Shared between tasks by reference; every operation is atomic with respect to the others.
+///
+/// Dropping a future before it is done either leaves the tree as it was or has changed it wholly, in memory and in
+/// the log.
+pub(crate) struct Tree {
+    pub(super) store: Arc<PageStore>,
+    pub(super) wal: Option<Wal>,
+    pub(super) space: SpaceId,
+    pub(super) leaf: Layout,
+    pub(super) inner: Layout,
+    pub(super) key_len: usize,
+    val_len: usize,
+}
+
+impl Tree {
+    /// Makes an empty tree in the empty space `space`, as [`Tree::open`] opens it.
+    pub(crate) async fn create(
+        store: Arc<PageStore>,
+        wal: Option<Wal>,
+        space: SpaceId,
+        key_len: usize,
+        val_len: usize,
+    ) -> Result<Self, TreeError> {
+        let tree = Self::open(store, wal, space, key_len, val_len);
+        let mut m = MiniTx::new(tree.wal.as_ref());
+        for (no, kind) in [(ROOT, LEAF), (META_PAGE, META)] {
+            let page = tree.store.allocate(space).await?;
+            if page.id().no != no {
+                return Err(TreeError::Damaged { page: page.id(), what: "the space was not empty" });
+            }
+            let page = m.add(page);
+            node::format(&mut m, page, kind, 0);
+        }
+        m.commit();
+        Ok(tree)
+    }
+
+    /// The tree in `space`, with keys and values of these lengths in bytes. Without a log, changes
+    /// are not recorded: for bulk loads.
+    pub(crate) fn open(
+        store: Arc<PageStore>,
+        wal: Option<Wal>,
+        space: SpaceId,
+        key_len: usize,
+        val_len: usize,
+    ) -> Self {
+        let payload = store.page_size().payload_bytes();
+        let leaf = Layout::leaf(key_len, val_len, payload);
+        Self { store, wal, space, leaf, inner: Layout::inner(key_len, payload), key_len, val_len }
+    }
+
+    /// Looks `key` up and shows its value to `see`, under the leaf's latch.
+    pub(crate) async fn get<R>(&self, key: &[u8], see: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, TreeError> {
+        let leaf = self.leaf_shared(key).await?;
+        Ok(self.leaf.search(&leaf, key).ok().map(|slot| see(self.leaf.val(&leaf, slot))))
+    }
+
+    /// Shows entries from `from` on, in order, to `see` until it breaks. Not a snapshot: leaf by leaf.
+    pub(crate) async fn scan(
+        &self,
+        from: &[u8],
+        mut see: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), TreeError> {
+        let mut leaf = self.leaf_shared(from).await?;
+        let mut slot = self.leaf.search(&leaf, from).unwrap_or_else(|slot| slot);
+        loop {
+            for slot in slot..node::count(&leaf) {
+                if see(self.leaf.key(&leaf, slot), self.leaf.val(&leaf, slot)).is_break() {
+                    return Ok(());
+                }
+            }
+            let next = node::next(&leaf);
+            if next == node::NONE {
+                return Ok(());
+            }
+            leaf = self.node_shared(next, 0).await?;
+            slot = 0;
+        }
+    }
+
+    /// The greatest key.
+    pub(crate) async fn last_key(&self) -> Result<Option<Vec<u8>>, TreeError> {
+        let highest = vec![u8::MAX; self.key_len];
+        let leaf = self.leaf_shared(&highest).await?;
+        Ok(node::count(&leaf).checked_sub(1).map(|slot| self.leaf.key(&leaf, slot).to_vec()))
+    }
+
+    /// Inserts `key` or replaces its value.
+    pub(crate) async fn put(&self, key: &[u8], val: &[u8]) -> Result<(), TreeError> {
+        debug_assert_eq!(val.len(), self.val_len);
+        let leaf = self.level_exclusive(key, 0).await?;
+        match self.leaf.search(&leaf, key) {
+            Ok(slot) => {
+                let mut m = MiniTx::on(self.wal.as_ref(), leaf);
+                self.leaf.patch(&mut m, 0, slot, 0, val);
+                m.commit();
+            }
+            Err(slot) if node::count(&leaf) < self.leaf.capacity() => {
+                let mut m = MiniTx::on(self.wal.as_ref(), leaf);
+                self.leaf.insert(&mut m, 0, slot, key, val);
+                m.commit();
+            }
+            Err(_) => {
+                drop(leaf);
+                self.put_splitting(key, val).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Overwrites part of the value of `key`; false when there is no such key.
+    pub(crate) async fn patch(&self, key: &[u8], offset: usize, bytes: &[u8]) -> Result<bool, TreeError> {
+        debug_assert!(offset + bytes.len() <= self.val_len);
+        let leaf = self.level_exclusive(key, 0).await?;
+        let Ok(slot) = self.leaf.search(&leaf, key) else {
+            return Ok(false);
+        };
+        let mut m = MiniTx::on(self.wal.as_ref(), leaf);
+        self.leaf.patch(&mut m, 0, slot, offset, bytes);
+        m.commit();
+        Ok(true)
+    }
+
+    /// Removes `key`; false when there is no such key.
+    pub(crate) async fn delete(&self, key: &[u8]) -> Result<bool, TreeError> {
+        let leaf = self.level_exclusive(key, 0).await?;
+        let Ok(slot) = self.leaf.search(&leaf, key) else {
+            return Ok(false);
+        };
+        if node::count(&leaf) == 1 && leaf.id().no != ROOT {
+            drop(leaf);
+            return self.delete_last(key).await;
+        }
+        let mut m = MiniTx::on(self.wal.as_ref(), leaf);
+        self.leaf.remove(&mut m, 0, slot);
+        m.commit();
+        Ok(true)
+    }
+
+    async fn leaf_shared(&self, key: &[u8]) -> Result<PageRef<'_>, TreeError> {
+        let mut page = self.root_shared().await?;
+        while node::level(&page) > 0 {
+            let slot = self.inner.slot_for(&page, key);
+            page = self.node_shared(self.inner.child(&page, slot), node::level(&page) - 1).await?;
+        }
+        Ok(page)
+    }
+
+    /// The node of `level` on the way to `key`, latched exclusively, or the root where the tree is lower.
+    pub(super) async fn level_exclusive(&self, key: &[u8], level: u8) -> Result<PageMut<'_>, TreeError> {
+        loop {
+            let mut page = self.root_shared().await?;
+            if node::level(&page) <= level {
+                drop(page);
+                let root = self.root_exclusive().await?;
+                if node::level(&root) <= level {
+                    return Ok(root);
+                }
+                continue;
+            }
+            loop {
+                let child = self.inner.child(&page, self.inner.slot_for(&page, key));
+                let below = node::level(&page) - 1;
+                if below == level {
+                    return self.node_exclusive(child, level).await;
+                }
+                page = self.node_shared(child, below).await?;
+            }
+        }
+    }
+
+    async fn root_shared(&self) -> Result<PageRef<'_>, TreeError> {
+        let page = self.store.get(PageId::new(self.space, ROOT)).await?;
+        check(page.id(), &page, None)?;
+        Ok(page)
+    }
+
+    pub(super) async fn root_exclusive(&self) -> Result<PageMut<'_>, TreeError> {
+        let page = self.store.get_mut(PageId::new(self.space, ROOT)).await?;
+        check(page.id(), &page, None)?;
+        Ok(page)
+    }
+
+    async fn node_shared(&self, no: u32, level: u8) -> Result<PageRef<'_>, TreeError> {
+        let page = self.store.get(PageId::new(self.space, no)).await?;
+        check(page.id(), &page, Some(level))?;
+        Ok(page)
+    }
+
+    pub(super) async fn node_exclusive(&self, no: u32, level: u8) -> Result<PageMut<'_>, TreeError> {
+        let page = self.store.get_mut(PageId::new(self.space, no)).await?;
+        check(page.id(), &page, Some(level))?;
+        Ok(page)
+    }
+}
+
+fn check(page: PageId, node: &[u8], level: Option<u8>) -> Result<(), TreeError> {
+    let expected = if node::level(node) == 0 { LEAF } else { INNER };
+    if node::kind(node) != expected {
+        return Err(TreeError::Damaged { page, what: "its kind" });
+    }
+    if level.is_some_and(|level| level != node::level(node)) {
+        return Err(TreeError::Damaged { page, what: "its level" });
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! A mini-transaction: pages changed together, by one log record, or not at all.
+
+use super::{Wal, record};
+use pagetier::{Lsn, PageId, PageMut};
+
+/// Pages that are latched for one change, and what was done to them so far.
+///
+/// The latches are released by [`MiniTx::commit`], after the record's LSN is on the pages. Dropping it
+/// without a commit leaves changed pages without a record: callers look before they write.
+pub(crate) struct MiniTx<'s> {
+    wal: Option<&'s Wal>,
+    pages: Vec<PageMut<'s>>,
+    ops: Vec<u8>,
+}
+
+impl<'s> MiniTx<'s> {
+    /// Without a log (`None`), as in a bulk load, changes are not recorded and no LSN is set.
+    pub(crate) fn new(wal: Option<&'s Wal>) -> Self {
+        Self { wal, pages: Vec::new(), ops: Vec::new() }
+    }
+
+    /// A mini-transaction on one page.
+    pub(crate) fn on(wal: Option<&'s Wal>, page: PageMut<'s>) -> Self {
+        Self { wal, pages: vec![page], ops: Vec::with_capacity(if wal.is_some() { 256 } else { 0 }) }
+    }
+
+    /// Takes a latched page in; returns its index.
+    pub(crate) fn add(&mut self, page: PageMut<'s>) -> usize {
+        self.pages.push(page);
+        self.pages.len() - 1
+    }
+
+    /// The payload of a page.
+    pub(crate) fn payload(&self, page: usize) -> &[u8] {
+        &self.pages[page]
+    }
+
+    /// The id of a page.
+    pub(crate) fn id(&self, page: usize) -> PageId {
+        self.pages[page].id()
+    }
+
+    /// Zeroes a page: redo of it begins here, whatever the page held.
+    pub(crate) fn zero(&mut self, page: usize) {
+        self.pages[page].fill(0);
+        if self.wal.is_some() {
+            record::put_zero(&mut self.ops, page as u8);
+        }
+    }
+
+    /// Overwrites a range of a page's payload.
+    pub(crate) fn write(&mut self, page: usize, offset: usize, bytes: &[u8]) {
+        self.pages[page][offset..offset + bytes.len()].copy_from_slice(bytes);
+        if self.wal.is_some() {
+            record::put_write(&mut self.ops, page as u8, offset, bytes);
+        }
+    }
+
+    /// Moves a range inside a page, as `memmove` does.
+    pub(crate) fn shift(&mut self, page: usize, from: usize, to: usize, len: usize) {
+        if len > 0 {
+            self.pages[page].copy_within(from..from + len, to);
+            if self.wal.is_some() {
+                record::put_move(&mut self.ops, page as u8, from, to, len);
+            }
+        }
+    }
+
+    /// Copies a range of one page to another one.
+    pub(crate) fn copy(&mut self, source: usize, from: usize, target: usize, to: usize, len: usize) {
+        if len > 0 {
+            let bytes = self.pages[source][from..from + len].to_vec();
+            self.write(target, to, &bytes);
+        }
+    }
+
+    /// Records the change and releases the pages.
+    pub(crate) fn commit(mut self) -> Lsn {
+        match self.wal {
+            Some(wal) if !self.ops.is_empty() => wal.append_pages(&mut self.pages, &self.ops),
+            _ => Lsn(0),
+        }
+    }
+
+    /// Records the change and keeps the page that was taken in first latched.
+    pub(crate) fn commit_keeping_first(mut self) -> PageMut<'s> {
+        if let Some(wal) = self.wal.filter(|_| !self.ops.is_empty()) {
+            wal.append_pages(&mut self.pages, &self.ops);
+        }
+        self.pages.swap_remove(0)
+    }
+}

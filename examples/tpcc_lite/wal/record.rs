@@ -1,0 +1,177 @@
+//! The log's records as bytes.
+//!
+//! ```text
+//! 0   4  length of the whole record
+//! 4   4  CRC32C of everything after it
+//! 8   8  LSN: the position where the record ends
+//! 16  1  kind: 1 pages, 2 commit, 3 applied
+//! 17     body
+//! ```
+//! The body of `pages`: the number of pages (1), their ids (8 each), then operations on their payloads, each
+//! the page's index (1), a tag (1) and its arguments: 1 write (offset 2, length 2, bytes),
+//! 2 move (from 2, to 2, length 2), 3 zero the page. All little-endian.
+
+use pagetier::{PageId, PageMut};
+
+pub(super) const HEADER_BYTES: usize = 17;
+
+const WRITE: u8 = 1;
+const MOVE: u8 = 2;
+const ZERO: u8 = 3;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Pages = 1,
+    Commit = 2,
+    Applied = 3,
+}
+
+/// A record as it stands in a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record<'a> {
+    pub(super) lsn: u64,
+    pub(super) kind: Kind,
+    pub(super) body: &'a [u8],
+}
+
+/// Appends a record that begins at position `at`; returns its LSN.
+pub(super) fn put(buf: &mut Vec<u8>, at: u64, kind: Kind, body: impl FnOnce(&mut Vec<u8>)) -> u64 {
+    let start = buf.len();
+    buf.extend_from_slice(&[0; HEADER_BYTES]);
+    body(buf);
+    let len = buf.len() - start;
+    let lsn = at + len as u64;
+    let record = &mut buf[start..];
+    record[0..4].copy_from_slice(&(len as u32).to_le_bytes());
+    record[8..16].copy_from_slice(&lsn.to_le_bytes());
+    record[16] = kind as u8;
+    let sum = crc32c::crc32c(&record[8..]);
+    record[4..8].copy_from_slice(&sum.to_le_bytes());
+    lsn
+}
+
+/// Appends a `pages` record.
+pub(super) fn put_pages(buf: &mut Vec<u8>, at: u64, pages: &[PageMut<'_>], ops: &[u8]) -> u64 {
+    put(buf, at, Kind::Pages, |body| {
+        body.push(pages.len() as u8);
+        for page in pages {
+            body.extend_from_slice(&page.id().to_u64().to_le_bytes());
+        }
+        body.extend_from_slice(ops);
+    })
+}
+
+pub(super) fn put_write(ops: &mut Vec<u8>, page: u8, offset: usize, bytes: &[u8]) {
+    ops.extend_from_slice(&[page, WRITE]);
+    ops.extend_from_slice(&(offset as u16).to_le_bytes());
+    ops.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+    ops.extend_from_slice(bytes);
+}
+
+pub(super) fn put_move(ops: &mut Vec<u8>, page: u8, from: usize, to: usize, len: usize) {
+    ops.extend_from_slice(&[page, MOVE]);
+    for n in [from, to, len] {
+        ops.extend_from_slice(&(n as u16).to_le_bytes());
+    }
+}
+
+pub(super) fn put_zero(ops: &mut Vec<u8>, page: u8) {
+    ops.extend_from_slice(&[page, ZERO]);
+}
+
+/// The page ids of a `pages` body, and its operations.
+pub(super) fn split_pages(body: &[u8]) -> Option<(impl Iterator<Item = PageId>, &[u8])> {
+    let (&count, rest) = body.split_first()?;
+    let (ids, ops) = rest.split_at_checked(usize::from(count) * 8)?;
+    let ids = ids.chunks_exact(8).map(|id| PageId::from_u64(u64_at(id, 0)));
+    Some((ids, ops))
+}
+
+/// Carries out the operations on page number `index` of the record; `None` when they are not well formed.
+pub(super) fn apply(mut ops: &[u8], index: u8, payload: &mut [u8]) -> Option<()> {
+    while let Some((head, rest)) = ops.split_at_checked(2) {
+        let mine = head[0] == index;
+        ops = match head[1] {
+            WRITE => {
+                let (args, rest) = rest.split_at_checked(4)?;
+                let (bytes, rest) = rest.split_at_checked(u16_at(args, 2))?;
+                if mine {
+                    let offset = u16_at(args, 0);
+                    payload.get_mut(offset..offset + bytes.len())?.copy_from_slice(bytes);
+                }
+                rest
+            }
+            MOVE => {
+                let (args, rest) = rest.split_at_checked(6)?;
+                let (from, to, len) = (u16_at(args, 0), u16_at(args, 2), u16_at(args, 4));
+                if mine {
+                    if from.max(to) + len > payload.len() {
+                        return None;
+                    }
+                    payload.copy_within(from..from + len, to);
+                }
+                rest
+            }
+            ZERO => {
+                if mine {
+                    payload.fill(0);
+                }
+                rest
+            }
+            _ => return None,
+        };
+    }
+    ops.is_empty().then_some(())
+}
+
+/// The records of a segment, from its first byte up to the first that is not sound.
+pub(super) struct Records<'a> {
+    bytes: &'a [u8],
+    position: u64,
+}
+
+impl<'a> Records<'a> {
+    /// The records in `bytes`, the first of which begins at `position`.
+    pub(super) fn new(position: u64, bytes: &'a [u8]) -> Self {
+        Self { bytes, position }
+    }
+
+    /// Where the next record begins; after the last one, where the sound part ends.
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Record<'a>;
+
+    fn next(&mut self) -> Option<Record<'a>> {
+        let header = self.bytes.get(..HEADER_BYTES)?;
+        let len = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        let record = self.bytes.get(..len).filter(|_| len >= HEADER_BYTES)?;
+        let stored = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+        let lsn = u64_at(record, 8);
+        if lsn != self.position + len as u64 || crc32c::crc32c(&record[8..]) != stored {
+            return None;
+        }
+        let kind = match record[16] {
+            1 => Kind::Pages,
+            2 => Kind::Commit,
+            3 => Kind::Applied,
+            _ => return None,
+        };
+        self.bytes = &self.bytes[len..];
+        self.position = lsn;
+        Some(Record { lsn, kind, body: &record[HEADER_BYTES..] })
+    }
+}
+
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> usize {
+    usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+}

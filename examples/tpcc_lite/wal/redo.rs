@@ -1,0 +1,97 @@
+//! Redo: the pages' history from the log, repeated.
+
+use super::{Kind, Record, Records, Wal, WalError, record};
+use pagetier::{Lsn, PageId, PageMut, PageStore};
+use std::collections::BTreeMap;
+
+/// What redo found.
+#[derive(Debug, Default)]
+pub(crate) struct Redone {
+    /// Page records read.
+    pub(crate) records: u64,
+    /// Changes applied: a page record counts once for each page that had not seen it.
+    pub(crate) applied: u64,
+    /// Commits without their `Applied`, oldest first: their operations are to be executed again.
+    pub(crate) commits: BTreeMap<Lsn, Vec<u8>>,
+}
+
+/// Why redo stopped.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RedoError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] pagetier::Error),
+    /// The log failed.
+    #[error(transparent)]
+    Log(#[from] WalError),
+    /// A record whose checksum holds makes no sense.
+    #[error("the log record that ends at {0} cannot be applied")]
+    Record(Lsn),
+}
+
+/// One page's part of one record.
+struct Part<'a> {
+    page: PageId,
+    lsn: u64,
+    index: u8,
+    ops: &'a [u8],
+}
+
+/// Repeats the history of every page, segment by segment; within a segment page by page, since the records
+/// of one page do not depend on another.
+pub(crate) async fn redo(store: &PageStore, wal: &Wal) -> Result<Redone, RedoError> {
+    let mut done = Redone::default();
+    for start in wal.segment_starts() {
+        let bytes = wal.segment(start)?;
+        let mut parts = Vec::new();
+        for record in Records::new(start, &bytes) {
+            sort_out(&record, &mut parts, &mut done)?;
+        }
+        parts.sort_unstable_by_key(|part| (part.page, part.lsn));
+        for of_page in parts.chunk_by(|a, b| a.page == b.page) {
+            done.applied += redo_page(store, of_page).await?;
+        }
+    }
+    for &commit in done.commits.keys() {
+        wal.readopt(commit);
+    }
+    Ok(done)
+}
+
+fn sort_out<'a>(record: &Record<'a>, parts: &mut Vec<Part<'a>>, done: &mut Redone) -> Result<(), RedoError> {
+    let lsn = Lsn(record.lsn);
+    match record.kind {
+        Kind::Pages => {
+            let (ids, ops) = record::split_pages(record.body).ok_or(RedoError::Record(lsn))?;
+            parts.extend((0..).zip(ids).map(|(index, page)| Part { page, lsn: lsn.0, index, ops }));
+            done.records += 1;
+        }
+        Kind::Commit => {
+            done.commits.insert(lsn, record.body.to_vec());
+        }
+        Kind::Applied if record.body.len() == 8 => {
+            done.commits.remove(&Lsn(record::u64_at(record.body, 0)));
+        }
+        Kind::Applied => return Err(RedoError::Record(lsn)),
+    }
+    Ok(())
+}
+
+async fn redo_page(store: &PageStore, parts: &[Part<'_>]) -> Result<u64, RedoError> {
+    let mut page = get_or_recreate(store, parts[0].page).await?;
+    let mut applied = 0;
+    for part in parts.iter().filter(|part| part.lsn > page.lsn().0).collect::<Vec<_>>() {
+        record::apply(part.ops, part.index, &mut page).ok_or(RedoError::Record(Lsn(part.lsn)))?;
+        page.set_lsn(Lsn(part.lsn));
+        applied += 1;
+    }
+    Ok(applied)
+}
+
+/// The page; a page that was allocated before the crash and never written comes up empty.
+async fn get_or_recreate(store: &PageStore, id: PageId) -> Result<PageMut<'_>, pagetier::Error> {
+    match store.get_mut(id).await {
+        Err(pagetier::Error::NoSuchPage { .. }) => store.recreate(id).await,
+        other => other,
+    }
+}

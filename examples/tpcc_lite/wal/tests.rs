@@ -1,0 +1,151 @@
+//! The log alone: what comes back after it was cut anywhere, and what truncation keeps.
+
+use super::record::{self, Kind, Records};
+use super::{FIRST_LSN, Wal, WalError, WalLimits, redo};
+use pagetier::{Lsn, PageStore};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const LIMITS: WalLimits = WalLimits { capacity_bytes: 1 << 20 };
+
+fn bodies(wal: &Wal) -> Vec<(u64, Vec<u8>)> {
+    let mut all = Vec::new();
+    for start in wal.segment_starts() {
+        let bytes = wal.segment(start).unwrap();
+        all.extend(Records::new(start, &bytes).map(|r| (r.lsn, r.body.to_vec())));
+    }
+    all
+}
+
+fn segments(dir: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+async fn append_and_flush(wal: &Wal, body: &[u8]) -> Lsn {
+    let lsn = wal.append_commit(body);
+    wal.flush(lsn).await.unwrap();
+    lsn
+}
+
+#[tokio::test]
+async fn a_log_cut_anywhere_keeps_its_whole_records_and_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let wal = Wal::open(dir.path(), LIMITS).unwrap();
+    for n in 0..5_u8 {
+        append_and_flush(&wal, &vec![n; usize::from(n) * 10]).await;
+    }
+    let whole = bodies(&wal);
+    drop(wal);
+    let file = segments(dir.path()).pop().unwrap();
+    let bytes = std::fs::read(&file).unwrap();
+    for cut in 0..bytes.len() {
+        std::fs::write(&file, &bytes[..cut]).unwrap();
+        let wal = Wal::open(dir.path(), LIMITS).unwrap();
+        let kept: Vec<_> =
+            whole.iter().filter(|(lsn, _)| lsn - FIRST_LSN <= cut as u64).cloned().collect();
+        assert_eq!(bodies(&wal), kept);
+        append_and_flush(&wal, b"next").await;
+        assert_eq!(bodies(&wal).last().unwrap().1, b"next");
+        assert_eq!(bodies(&wal).len(), kept.len() + 1);
+    }
+}
+
+#[tokio::test]
+async fn records_that_were_not_flushed_are_lost_and_only_they() {
+    let dir = tempfile::tempdir().unwrap();
+    let wal = Wal::open(dir.path(), LIMITS).unwrap();
+    append_and_flush(&wal, b"kept").await;
+    wal.append_commit(b"lost");
+    drop(wal);
+    let wal = Wal::open(dir.path(), LIMITS).unwrap();
+    assert_eq!(bodies(&wal).into_iter().map(|b| b.1).collect::<Vec<_>>(), [b"kept"]);
+}
+
+#[test]
+fn every_flipped_bit_ends_the_sound_part_before_its_record() {
+    let mut bytes = Vec::new();
+    let middle = record::put(&mut bytes, 100, Kind::Commit, |b| b.extend_from_slice(b"first"));
+    record::put(&mut bytes, middle, Kind::Applied, |b| b.extend_from_slice(&7_u64.to_le_bytes()));
+    for bit in 0..bytes.len() * 8 {
+        let mut bad = bytes.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        let sound = usize::from(bit / 8 >= (middle - 100) as usize);
+        assert_eq!(Records::new(100, &bad).count(), sound, "bit {bit}");
+    }
+    assert_eq!(Records::new(100, &bytes).count(), 2);
+    assert_eq!(Records::new(101, &bytes).count(), 0, "records of another position");
+}
+
+#[tokio::test]
+async fn truncation_keeps_every_record_from_the_one_named_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = Wal::open(dir.path(), LIMITS).unwrap();
+    for wal in [file, Wal::in_memory(LIMITS)] {
+        let mut lsns = Vec::new();
+        for n in 0..60_u8 {
+            lsns.push(append_and_flush(&wal, &[n; 10_000]).await);
+        }
+        let before = wal.len_bytes();
+        let keep = lsns[40];
+        wal.truncate(keep).await.unwrap();
+        let kept = bodies(&wal);
+        assert!(kept.first().unwrap().0 <= keep.0 && kept.first().unwrap().0 > lsns[20].0);
+        assert_eq!(kept.last().unwrap().0, lsns[59].0);
+        assert!(wal.len_bytes() < before);
+    }
+    let reopened = Wal::open(dir.path(), LIMITS).unwrap();
+    assert_eq!(bodies(&reopened).last().unwrap().1, vec![59; 10_000]);
+}
+
+#[tokio::test]
+async fn damage_before_the_last_segment_is_an_error_not_an_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let wal = Wal::open(dir.path(), LIMITS).unwrap();
+    for n in 0..20_u8 {
+        append_and_flush(&wal, &[n; 10_000]).await;
+    }
+    drop(wal);
+    let first = segments(dir.path()).remove(0);
+    let mut bytes = std::fs::read(&first).unwrap();
+    bytes[20_000] ^= 1;
+    std::fs::write(&first, bytes).unwrap();
+    assert!(matches!(Wal::open(dir.path(), LIMITS), Err(WalError::Damaged { .. })));
+}
+
+#[tokio::test]
+async fn commits_without_their_applied_come_back_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let wal = Wal::open(&dir.path().join("wal"), LIMITS).unwrap();
+    let [a, b, c] = [b"a", b"b", b"c"].map(|body| wal.append_commit(body));
+    let applied = wal.append_applied(b);
+    assert_eq!(wal.oldest_unapplied(), Some(a));
+    wal.flush(applied).await.unwrap();
+    drop(wal);
+    let wal = Wal::open(&dir.path().join("wal"), LIMITS).unwrap();
+    let builder = PageStore::builder().directory(dir.path().join("store")).ssd_bytes(0).pool_bytes(4 << 20);
+    let store = builder.log_gate(Arc::new(wal.clone())).open().await.unwrap();
+    let redone = redo(&store, &wal).await.unwrap();
+    assert_eq!(redone.commits.into_iter().collect::<Vec<_>>(), [(a, b"a".to_vec()), (c, b"c".to_vec())]);
+    assert_eq!(wal.oldest_unapplied(), Some(a));
+}
+
+#[tokio::test]
+async fn many_committers_share_syncs_and_all_become_durable() {
+    let dir = tempfile::tempdir().unwrap();
+    let wal = Wal::open(dir.path(), LIMITS).unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..32_u8 {
+        let wal = wal.clone();
+        tasks.spawn(async move {
+            for _ in 0..5 {
+                append_and_flush(&wal, &[n; 8]).await;
+            }
+        });
+    }
+    tasks.join_all().await;
+    drop(wal);
+    let wal = Wal::open(dir.path(), LIMITS).unwrap();
+    assert_eq!(bodies(&wal).len(), 160);
+}
