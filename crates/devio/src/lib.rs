@@ -30,8 +30,8 @@ pub use buf::{BUF_ALIGN, IoBuf};
 pub use device::{
     Completion, Device, DeviceError, DeviceErrorKind, IoBufs, IoClass, IoFuture, IoOp, SharedDevice,
 };
-pub use emulated::{Clock, EmulatedDevice, Model};
+pub use emulated::{Clock, EmulatedDevice, Model, VirtualClock};
 pub use memory::MemoryDevice;
 pub use open::{Backend, DirectIo, OpenOptions, Opened, open_file};
-pub use sim::{SimDevice, SimPower};
+pub use sim::{Fault, FaultEffect, SimDevice, SimPower};
 pub use stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts, TimeHistogram};

@@ -1,92 +1,274 @@
-//! Emulated devices (signatures first; the timing follows).
-#![allow(missing_docs)]
+//! A device that takes the time of another one.
+//!
+//! Operations queue for the model's servers in order of class, take the service time that the model says, and move their data through the
+//! device below when their service begins. Busy time in the statistics is the model's service time.
+//!
+//! With the clocks of the runtime, operations are to be started inside a tokio runtime with its timers enabled (as `tokio::time::sleep`
+//! is; it panics otherwise).
+//!
+//! An operation goes on when its future is dropped, as on every device. When the device is dropped, what is outstanding is
+//! carried out without further delay.
+//!
+//! Locking order: core, then whatever the device below locks. Nothing is completed under the core's lock.
+
+mod clock;
+mod core;
+mod model;
+mod pump;
+
+pub use clock::{Clock, VirtualClock};
+pub use model::Model;
+
+use self::core::{Core, Finished, Next, Pending, Start};
+use self::model::Timing;
+use self::pump::{Alarm, FOREVER, Pump};
+use crate::check::{Spot, check, refused, total_len};
 use crate::device::IoBufs;
-use crate::*;
+use crate::stats::{Recorder, Slot};
+use crate::ticket::ticket;
+use crate::{Completion, Device, DeviceError, DeviceStats, IoClass, IoFuture, IoOp, SharedDevice};
+use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock};
+use std::task::Context;
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clock {
-    Tokio,
-    Wall,
-}
-
-#[derive(Clone, Debug)]
-pub struct Model(());
-
-impl Model {
-    #[must_use]
-    pub fn paper_hdd() -> Self {
-        Self(())
-    }
-    #[must_use]
-    pub fn paper_ssd() -> Self {
-        Self(())
-    }
-    #[must_use]
-    pub fn disk_7200rpm(_capacity: u64) -> Self {
-        Self(())
-    }
-    #[must_use]
-    pub fn nvme() -> Self {
-        Self(())
-    }
-    #[must_use]
-    pub fn with_page_bytes(self, _bytes: u32) -> Self {
-        self
-    }
-    #[must_use]
-    pub fn with_write_cache(self, _on: bool) -> Self {
-        self
-    }
+/// A device slowed down by a timing model. See the module.
+#[derive(Debug)]
+pub struct EmulatedDevice {
+    shared: Arc<Shared>,
+    /// [`Clock::Wall`]: the thread, and what wakes it.
+    thread: Option<(JoinHandle<()>, Arc<Alarm>)>,
 }
 
 #[derive(Debug)]
-pub struct EmulatedDevice {
+struct Shared {
+    name: Arc<str>,
     inner: SharedDevice,
+    clock: Clock,
+    /// When the device's time began: with its first operation.
+    origin: OnceLock<tokio::time::Instant>,
+    wall_origin: std::time::Instant,
+    core: Mutex<Core>,
+    recorder: Recorder,
 }
 
 impl EmulatedDevice {
+    /// `inner` at the pace of `model`, by `clock`.
+    ///
+    /// # Panics
+    /// With [`Clock::Wall`], when no thread can be started.
     #[must_use]
-    pub fn new(inner: SharedDevice, _model: Model, _clock: Clock) -> Self {
-        Self { inner }
+    pub fn new(inner: SharedDevice, model: Model, clock: Clock) -> Self {
+        let servers = model.servers();
+        let shared = Arc::new(Shared {
+            name: inner.name().into(),
+            inner,
+            origin: OnceLock::new(),
+            wall_origin: std::time::Instant::now(),
+            core: Mutex::new(Core::new(Timing::new(model), servers)),
+            recorder: Recorder::new(servers),
+            clock,
+        });
+        let thread = matches!(shared.clock, Clock::Wall).then(|| start_thread(&shared));
+        Self { shared, thread }
     }
-    pub fn set_timing(&self, _on: bool) {}
+
+    /// Switches the delays on (the default) or off, for bulk loads. Without them operations go straight to the device below and count with no
+    /// busy time; what was waiting is served at once.
+    pub fn set_timing(&self, on: bool) {
+        let now_ns = self.shared.now_ns();
+        self.shared.core.lock().set_timed(on, now_ns);
+    }
+
+    fn start(
+        &self,
+        op: IoOp,
+        offset: u64,
+        len: u64,
+        class: IoClass,
+        start: impl FnOnce(&dyn Device) -> IoFuture + Send + 'static,
+    ) -> IoFuture {
+        let shared = &self.shared;
+        let arrived_ns = shared.now_ns();
+        let mut core = shared.core.lock();
+        if !core.is_timed() {
+            drop(core);
+            return Box::pin(untimed(Arc::clone(shared), op, len, class, start(&*shared.inner)));
+        }
+        let (promise, ticket) = ticket();
+        let inner = SharedDevice::clone(&shared.inner);
+        let start: Start = Box::new(move || start(&*inner));
+        core.arrive(Pending { op, class, offset, len, arrived_ns, start, promise });
+        let exact = match &shared.clock {
+            Clock::Wall => return Box::pin(ticket),
+            Clock::Tokio => None,
+            Clock::Virtual(clock) => Some(clock.clone()),
+        };
+        if !std::mem::replace(&mut core.pumped, true) {
+            drop(core);
+            tokio::spawn(Pump::new(Arc::clone(shared), exact));
+        }
+        Box::pin(ticket)
+    }
+
+    fn refused(&self, op: IoOp, offset: u64, bufs: &IoBufs) -> Option<DeviceError> {
+        let kind = check(offset, bufs, self.alignment(), self.size()).err()?;
+        self.shared.recorder.failed(&kind);
+        Some(Spot { op, offset, len: total_len(bufs) }.error(&self.shared.name, kind))
+    }
+}
+
+fn start_thread(shared: &Arc<Shared>) -> (JoinHandle<()>, Arc<Alarm>) {
+    let alarm = Arc::new(Alarm::default());
+    shared.core.lock().stepper = Some(Arc::clone(&alarm).into());
+    let (for_thread, its_alarm) = (Arc::clone(shared), Arc::clone(&alarm));
+    let started = std::thread::Builder::new()
+        .name("pagetier-emulate".into())
+        .spawn(move || pump::run(&for_thread, &its_alarm));
+    match started {
+        Ok(thread) => (thread, alarm),
+        Err(error) => panic!("no thread for the emulated device: {error}"),
+    }
+}
+
+impl Shared {
+    fn now_ns(&self) -> u64 {
+        let elapsed = match self.clock {
+            Clock::Wall => self.wall_origin.elapsed(),
+            Clock::Tokio | Clock::Virtual(_) => {
+                let now = tokio::time::Instant::now();
+                now.duration_since(*self.origin.get_or_init(|| now))
+            }
+        };
+        u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn instant_of(&self, ns: u64) -> tokio::time::Instant {
+        let origin = *self.origin.get_or_init(tokio::time::Instant::now);
+        origin.checked_add(Duration::from_nanos(ns)).unwrap_or(origin + FOREVER)
+    }
+
+    fn wall_instant_of(&self, ns: u64) -> std::time::Instant {
+        self.wall_origin.checked_add(Duration::from_nanos(ns)).unwrap_or(self.wall_origin + FOREVER)
+    }
+
+    fn step(&self, cx: &mut Context<'_>) -> Next {
+        let mut finished = Finished::new();
+        let next = {
+            let mut core = self.core.lock();
+            core.stepper = Some(cx.waker().clone());
+            let next = core.step(self.now_ns(), cx, &self.recorder, &mut finished);
+            if next == Next::Idle && !matches!(self.clock, Clock::Wall) {
+                // Under the core's lock: whoever queues something from here on starts a new task.
+                core.pumped = false;
+                core.stepper = None;
+            }
+            next
+        };
+        pump::hand_over(finished);
+        next
+    }
+}
+
+/// An operation that takes no time of its own.
+async fn untimed(shared: Arc<Shared>, op: IoOp, len: u64, class: IoClass, inner: IoFuture) -> Completion {
+    let completion = inner.await;
+    let slot = match op {
+        IoOp::Write => Slot::Write(class),
+        IoOp::Flush => Slot::Flush,
+        _ => Slot::Read(class),
+    };
+    match &completion.result {
+        Ok(()) => shared.recorder.done(slot, len, 0, 0),
+        Err(error) => shared.recorder.failed(&error.kind),
+    }
+    completion
+}
+
+impl Drop for EmulatedDevice {
+    fn drop(&mut self) {
+        self.set_timing(false);
+        let Some((thread, alarm)) = self.thread.take() else { return };
+        alarm.close();
+        // The last handle may be dropped by a completion, on the thread itself: then it ends by itself.
+        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            tracing::error!(device = %self.shared.name, "the emulation's thread panicked");
+        }
+    }
 }
 
 impl Device for EmulatedDevice {
     fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        self.inner.read(offset, bufs, class)
+        if let Some(error) = self.refused(IoOp::Read, offset, &bufs) {
+            return refused(bufs, error);
+        }
+        let len = total_len(&bufs);
+        self.start(IoOp::Read, offset, len, class, move |inner| inner.read(offset, bufs, class))
     }
+
     fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        self.inner.write(offset, bufs, class)
+        if let Some(error) = self.refused(IoOp::Write, offset, &bufs) {
+            return refused(bufs, error);
+        }
+        let len = total_len(&bufs);
+        self.start(IoOp::Write, offset, len, class, move |inner| inner.write(offset, bufs, class))
     }
+
     fn flush(&self, class: IoClass) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
-        self.inner.flush(class)
+        let flushed = self.start(IoOp::Flush, 0, 0, class, move |inner| {
+            let flushed = inner.flush(class);
+            Box::pin(async move { Completion { bufs: IoBufs::new(), result: flushed.await } })
+        });
+        Box::pin(async move { flushed.await.result })
     }
+
     fn size(&self) -> u64 {
-        self.inner.size()
+        self.shared.inner.size()
     }
+
     fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
-        self.inner.grow(bytes)
+        self.shared.inner.grow(bytes)
     }
+
+    /// Takes no time of the model.
     fn discard(
         &self,
         offset: u64,
         len: u64,
     ) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
-        self.inner.discard(offset, len)
+        let shared = Arc::clone(&self.shared);
+        let discarded = self.shared.inner.discard(offset, len);
+        Box::pin(async move {
+            let result = discarded.await;
+            match &result {
+                Ok(()) => shared.recorder.done(Slot::Discard, len, 0, 0),
+                Err(error) => shared.recorder.failed(&error.kind),
+            }
+            result
+        })
     }
+
+    fn register(&self, regions: &[(NonNull<u8>, usize)]) -> bool {
+        self.shared.inner.register(regions)
+    }
+
     fn alignment(&self) -> usize {
-        self.inner.alignment()
+        self.shared.inner.alignment()
     }
+
     fn stats(&self) -> DeviceStats {
-        self.inner.stats()
+        self.shared.recorder.snapshot()
     }
+
     fn backend(&self) -> &'static str {
         "emulated"
     }
+
     fn name(&self) -> &str {
-        self.inner.name()
+        &self.shared.name
     }
 }

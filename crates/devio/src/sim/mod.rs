@@ -1,82 +1,402 @@
-//! Simulated devices (signatures first; cuts and faults follow).
-#![allow(missing_docs)]
-use crate::device::IoBufs;
-use crate::*;
-use std::future::Future;
-use std::pin::Pin;
+//! A device for crash and fault tests: memory with a volatile write cache, a power supply that can be cut at any operation, and
+//! a plan of faults. Deterministic: the same seed and the same calls give the same outcome.
+//!
+//! A completed write is seen by reads but volatile until a flush that began later has succeeded. [`SimDevice::after_power_cut`] gives the
+//! device as it comes back: each volatile write, completed or under way, is there whole, absent, or torn at 512-byte
+//! sectors, in any order. Without latency every operation is carried out by the call itself; with it, operations complete
+//! in shuffled order, in tokio's time.
+//!
+//! Locking order: the state; the power's own lock inside it.
 
-/// The power of one or several simulated devices: counts operations, and is cut for all at once.
-#[derive(Clone, Debug, Default)]
-pub struct SimPower(());
-impl SimPower {
-    #[must_use]
-    pub fn new() -> Self {
-        Self(())
-    }
-    /// Operations so far, over all devices.
-    #[must_use]
-    pub fn ops(&self) -> u64 {
-        0
-    }
-    /// After the `n`-th operation nothing lands any more and everything fails with Gone.
-    pub fn cut_at(&self, _n: u64) {}
-    pub fn cut_now(&self) {}
-    #[must_use]
-    pub fn is_cut(&self) -> bool {
-        false
-    }
+mod cache;
+mod fault;
+mod power;
+
+pub use fault::{Fault, FaultEffect};
+pub use power::SimPower;
+
+use self::cache::{Cache, SECTOR};
+use crate::check::{Spot, check, check_range, total_len};
+use crate::device::IoBufs;
+use crate::stats::{Recorder, RetryReason, Slot};
+use crate::ticket::ticket;
+use crate::{Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp};
+use parking_lot::Mutex;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::future::{Future, ready};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A simulated device. See the module.
+#[derive(Debug)]
+pub struct SimDevice {
+    shared: Arc<Shared>,
+    alignment: usize,
+    latency_max: Duration,
+    size_max: u64,
 }
 
 #[derive(Debug)]
-pub struct SimDevice {
-    inner: MemoryDevice,
+struct Shared {
+    name: Arc<str>,
+    power: SimPower,
+    state: Mutex<State>,
+    recorder: Recorder,
+}
+
+#[derive(Debug)]
+struct State {
+    cache: Cache,
+    size: u64,
+    rng: SmallRng,
+    faults: Vec<Fault>,
+    ops: u64,
+    present: bool,
+}
+
+/// An operation under way.
+struct Op {
+    spot: Spot,
+    class: IoClass,
+    bufs: IoBufs,
+    /// Its number on the power supply, and on the device.
+    powered: u64,
+    number: u64,
+    effect: Option<FaultEffect>,
+    /// For a flush: what it makes durable.
+    flushes: Vec<u64>,
 }
 
 impl SimDevice {
+    /// A device of `size` zero bytes on `power`. `seed` decides about latencies, torn sectors and flipped bits.
     #[must_use]
-    pub fn new(name: &str, size: u64, _seed: u64, _power: &SimPower) -> Self {
-        Self { inner: MemoryDevice::new(name, size) }
+    pub fn new(name: &str, size: u64, seed: u64, power: &SimPower) -> Self {
+        Self::build(name.into(), Cache::default(), size, seed, power)
     }
-    /// What is left after the power went off: each unflushed write kept, dropped or torn by `seed`; runs on `power`, a new one.
+
+    fn build(name: Arc<str>, cache: Cache, size: u64, seed: u64, power: &SimPower) -> Self {
+        let rng = SmallRng::seed_from_u64(seed);
+        let state = State { cache, size, rng, faults: Vec::new(), ops: 0, present: true };
+        let recorder = Recorder::new(1);
+        let shared = Arc::new(Shared { name, power: power.clone(), state: Mutex::new(state), recorder });
+        Self { shared, alignment: SECTOR, latency_max: Duration::ZERO, size_max: u64::MAX }
+    }
+
+    /// With another alignment than 512 bytes.
+    ///
+    /// # Panics
+    /// When it is no power of two, or less than 512.
     #[must_use]
-    pub fn after_power_cut(&self, _seed: u64, _power: &SimPower) -> Self {
-        Self { inner: self.inner.fork() }
+    pub fn with_alignment(mut self, alignment: usize) -> Self {
+        assert!(alignment.is_power_of_two() && alignment >= SECTOR, "alignment {alignment}");
+        self.alignment = alignment;
+        self
+    }
+
+    /// Every operation takes a random time up to `max`, in tokio's time: operations have to be started in a tokio runtime with its timers
+    /// enabled, and complete in shuffled order.
+    #[must_use]
+    pub fn with_latency(mut self, max: Duration) -> Self {
+        self.latency_max = max;
+        self
+    }
+
+    /// It cannot grow beyond `bytes`.
+    #[must_use]
+    pub fn with_size_max(mut self, bytes: u64) -> Self {
+        self.size_max = bytes;
+        self
+    }
+
+    /// Adds to the plan of faults.
+    pub fn inject(&self, fault: Fault) {
+        self.shared.state.lock().faults.push(fault);
+    }
+
+    /// Nothing is planned to go wrong any more.
+    pub fn clear_faults(&self) {
+        self.shared.state.lock().faults.clear();
+    }
+
+    /// Lets the device vanish (every operation fails with [`DeviceErrorKind::Gone`]), or come back with what it held.
+    pub fn set_present(&self, present: bool) {
+        self.shared.state.lock().present = present;
+    }
+
+    /// Rot: flips bit `bit % 8` of the byte at `offset`, on the medium and in the cache.
+    pub fn flip_bit(&self, offset: u64, bit: u8) {
+        self.shared.state.lock().cache.flip_bit(offset, bit);
+    }
+
+    /// Operations begun on this device so far: the numbers of [`Fault::from_op`].
+    #[must_use]
+    pub fn ops(&self) -> u64 {
+        self.shared.state.lock().ops
+    }
+
+    /// How many writes (or sectors of failed ones) are volatile.
+    #[must_use]
+    pub fn unflushed(&self) -> usize {
+        self.shared.state.lock().cache.unflushed()
+    }
+
+    /// The device as it comes back after the power was cut at this moment, on a supply of its own; `seed` decides about each volatile write.
+    /// This one is left as it is: several outcomes of the same moment can be looked at.
+    #[must_use]
+    pub fn after_power_cut(&self, seed: u64, power: &SimPower) -> Self {
+        let state = self.shared.state.lock();
+        self.successor(state.cache.after_power_cut(seed), state.size, seed, power)
+    }
+
+    /// The device after the process died while the power stayed on: with every completed write, none of those under way.
+    #[must_use]
+    pub fn after_kill(&self, seed: u64, power: &SimPower) -> Self {
+        let state = self.shared.state.lock();
+        self.successor(state.cache.after_kill(), state.size, seed, power)
+    }
+
+    fn successor(&self, cache: Cache, size: u64, seed: u64, power: &SimPower) -> Self {
+        let mut device = Self::build(Arc::clone(&self.shared.name), cache, size, seed, power);
+        device.alignment = self.alignment;
+        device.latency_max = self.latency_max;
+        device.size_max = self.size_max;
+        device
+    }
+
+    /// All bytes, as reads see them.
+    #[must_use]
+    pub fn snapshot(&self) -> Vec<u8> {
+        let state = self.shared.state.lock();
+        let mut out = vec![0; state.size as usize];
+        state.cache.read(0, &mut out);
+        out
+    }
+
+    fn start(&self, op: IoOp, offset: u64, len: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        let shared = &self.shared;
+        let spot = Spot { op, offset, len };
+        let (begun, delay) = shared.begin(spot, class, bufs, self.alignment, self.latency_max);
+        let op = match begun {
+            Ok(op) => op,
+            Err(completion) => return Box::pin(ready(completion)),
+        };
+        if delay.is_zero() {
+            return Box::pin(ready(shared.end(op)));
+        }
+        let (promise, ticket) = ticket();
+        let shared = Arc::clone(shared);
+        tokio::spawn(async move {
+            tokio::time::sleep(delay).await;
+            promise.complete(shared.end(op));
+        });
+        Box::pin(ticket)
+    }
+}
+
+impl Shared {
+    fn fail(&self, spot: Spot, bufs: IoBufs, kind: DeviceErrorKind) -> Completion {
+        self.recorder.failed(&kind);
+        Completion { bufs, result: Err(spot.error(&self.name, kind)) }
+    }
+
+    /// Counts, checks and registers an operation; says how long it takes.
+    fn begin(
+        &self,
+        spot: Spot,
+        class: IoClass,
+        bufs: IoBufs,
+        alignment: usize,
+        latency_max: Duration,
+    ) -> (Result<Op, Completion>, Duration) {
+        let mut state = self.state.lock();
+        let Some(powered) = self.power.begin() else {
+            return (Err(self.fail(spot, bufs, DeviceErrorKind::Gone)), Duration::ZERO);
+        };
+        state.ops += 1;
+        let number = state.ops;
+        let checked = match spot.op {
+            IoOp::Read | IoOp::Write => check(spot.offset, &bufs, alignment, state.size),
+            _ => check_range(spot.offset, spot.len, state.size),
+        };
+        let present = if state.present { Ok(()) } else { Err(DeviceErrorKind::Gone) };
+        if let Err(kind) = present.and(checked) {
+            return (Err(self.fail(spot, bufs, kind)), Duration::ZERO);
+        }
+        let effect = state.take_fault(spot, number);
+        if spot.op == IoOp::Write {
+            state.begin_write(number, spot.offset, &bufs, effect);
+        }
+        let flushes = if spot.op == IoOp::Flush { state.cache.completed() } else { Vec::new() };
+        let delay = state.delay(effect, latency_max);
+        (Ok(Op { spot, class, bufs, powered, number, effect, flushes }), delay)
+    }
+
+    /// Carries an operation out.
+    fn end(&self, op: Op) -> Completion {
+        let Op { spot, class, mut bufs, powered, number, effect, flushes } = op;
+        let mut state = self.state.lock();
+        if !state.present || !self.power.is_on_for(powered) {
+            return self.fail(spot, bufs, DeviceErrorKind::Gone);
+        }
+        if let Some(kind) = effect.and_then(failure) {
+            match spot.op {
+                IoOp::Write => state.fail_write(number),
+                IoOp::Flush => state.cache.flush_failed(&flushes),
+                _ => {}
+            }
+            return self.fail(spot, bufs, kind);
+        }
+        if effect == Some(FaultEffect::Short) {
+            self.recorder.retried(RetryReason::Short);
+        }
+        let slot = match spot.op {
+            IoOp::Write => {
+                state.cache.complete_write(number);
+                Slot::Write(class)
+            }
+            IoOp::Flush => {
+                state.cache.flushed(&flushes);
+                Slot::Flush
+            }
+            IoOp::Discard => {
+                state.cache.discard(spot.offset, spot.len);
+                Slot::Discard
+            }
+            IoOp::Read | IoOp::Grow | IoOp::Open => {
+                state.read(spot.offset, &mut bufs, effect);
+                Slot::Read(class)
+            }
+        };
+        self.recorder.done(slot, spot.len, 0, 0);
+        Completion { bufs, result: Ok(()) }
+    }
+}
+
+/// The error that an effect ends in, if it does.
+fn failure(effect: FaultEffect) -> Option<DeviceErrorKind> {
+    match effect {
+        FaultEffect::Eio => Some(DeviceErrorKind::Io(Arc::new(io::Error::from_raw_os_error(libc::EIO)))),
+        FaultEffect::NoSpace => Some(DeviceErrorKind::NoSpace),
+        FaultEffect::Gone => Some(DeviceErrorKind::Gone),
+        _ => None,
+    }
+}
+
+impl State {
+    fn take_fault(&mut self, spot: Spot, number: u64) -> Option<FaultEffect> {
+        let applies = |fault: &Fault| fault.applies(spot.op, spot.offset, spot.len, number);
+        let fault = self.faults.iter_mut().find(|fault| applies(fault))?;
+        if fault.times != u64::MAX {
+            fault.times -= 1;
+        }
+        Some(fault.effect)
+    }
+
+    fn delay(&mut self, effect: Option<FaultEffect>, latency_max: Duration) -> Duration {
+        let max_ns = u64::try_from(latency_max.as_nanos()).unwrap_or(u64::MAX);
+        let usual = if max_ns == 0 { 0 } else { self.rng.random_range(1..=max_ns) };
+        let extra = if let Some(FaultEffect::Slow(extra)) = effect { extra } else { Duration::ZERO };
+        Duration::from_nanos(usual) + extra
+    }
+
+    fn begin_write(&mut self, number: u64, offset: u64, bufs: &IoBufs, effect: Option<FaultEffect>) {
+        let mut bytes: Vec<u8> = bufs.iter().flat_map(|buf| buf.as_slice()).copied().collect();
+        let mut at = offset;
+        match effect {
+            Some(FaultEffect::Lost | FaultEffect::NoSpace | FaultEffect::Gone) => return,
+            Some(FaultEffect::Misdirected(by)) => {
+                let room = self.size - bytes.len() as u64;
+                at = offset.saturating_add(by).min(room);
+            }
+            Some(FaultEffect::BitFlip) if !bytes.is_empty() => self.flip_one(&mut bytes),
+            _ => {}
+        }
+        self.cache.begin_write(number, at, bytes);
+    }
+
+    fn fail_write(&mut self, number: u64) {
+        self.cache.fail_write(number, &mut self.rng);
+    }
+
+    fn read(&mut self, offset: u64, bufs: &mut IoBufs, effect: Option<FaultEffect>) {
+        let mut at = offset;
+        for buf in bufs.iter_mut() {
+            self.cache.read(at, buf.as_mut_slice());
+            at += buf.len() as u64;
+        }
+        if effect == Some(FaultEffect::BitFlip) {
+            if let Some(buf) = bufs.iter_mut().find(|buf| !buf.is_empty()) {
+                self.flip_one(buf.as_mut_slice());
+            }
+        }
+    }
+
+    fn flip_one(&mut self, bytes: &mut [u8]) {
+        let at = self.rng.random_range(0..bytes.len());
+        bytes[at] ^= 1 << self.rng.random_range(0..8);
     }
 }
 
 impl Device for SimDevice {
     fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        self.inner.read(offset, bufs, class)
+        let len = total_len(&bufs);
+        self.start(IoOp::Read, offset, len, bufs, class)
     }
+
     fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
-        self.inner.write(offset, bufs, class)
+        let len = total_len(&bufs);
+        self.start(IoOp::Write, offset, len, bufs, class)
     }
+
     fn flush(&self, class: IoClass) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
-        self.inner.flush(class)
+        let flushed = self.start(IoOp::Flush, 0, 0, IoBufs::new(), class);
+        Box::pin(async move { flushed.await.result })
     }
+
     fn size(&self) -> u64 {
-        self.inner.size()
+        self.shared.state.lock().size
     }
+
     fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
-        self.inner.grow(bytes)
+        let mut state = self.shared.state.lock();
+        let spot = Spot { op: IoOp::Grow, offset: state.size, len: bytes.saturating_sub(state.size) };
+        let kind = if !state.present || self.shared.power.is_cut() {
+            DeviceErrorKind::Gone
+        } else if bytes > self.size_max {
+            DeviceErrorKind::NoSpace
+        } else {
+            state.size = state.size.max(bytes);
+            return Ok(());
+        };
+        self.shared.recorder.failed(&kind);
+        Err(spot.error(&self.shared.name, kind))
     }
+
     fn discard(
         &self,
         offset: u64,
         len: u64,
     ) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
-        self.inner.discard(offset, len)
+        let discarded = self.start(IoOp::Discard, offset, len, IoBufs::new(), IoClass::Meta);
+        Box::pin(async move { discarded.await.result })
     }
+
     fn alignment(&self) -> usize {
-        self.inner.alignment()
+        self.alignment
     }
+
     fn stats(&self) -> DeviceStats {
-        self.inner.stats()
+        self.shared.recorder.snapshot()
     }
+
     fn backend(&self) -> &'static str {
         "sim"
     }
+
     fn name(&self) -> &str {
-        self.inner.name()
+        &self.shared.name
     }
 }

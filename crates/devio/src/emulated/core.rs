@@ -1,0 +1,238 @@
+//! The queue and the servers of an emulated device: a state machine that is told the time.
+//!
+//! All arithmetic is in nanoseconds of the device's own clock. It does not matter when [`Core::step`] is called: an operation that
+//! began service when the server became free at 7.2 ms began at 7.2 ms, also if that is noticed at 8 ms. So throughput and
+//! busy time are exact however coarse the timer is; only the moment of waking is rounded (up: nothing completes before its time).
+//!
+//! Data moves when service begins: a read sees every write that completed before it began.
+
+use super::model::{Task, Timing};
+use crate::queue::rank;
+use crate::stats::{Recorder, Slot};
+use crate::ticket::Promise;
+use crate::{Completion, IoClass, IoFuture, IoOp};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+/// An operation that has waited so long goes first, whatever its class.
+const AGE_LIMIT_NS: u64 = 500_000_000;
+
+/// Starts the inner operation.
+pub(super) type Start = Box<dyn FnOnce() -> IoFuture + Send>;
+
+/// An operation that waits for a server.
+pub(super) struct Pending {
+    pub(super) op: IoOp,
+    pub(super) class: IoClass,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) arrived_ns: u64,
+    pub(super) start: Start,
+    pub(super) promise: Promise<Completion>,
+}
+
+/// An operation in service.
+struct Active {
+    slot: Slot,
+    len: u64,
+    arrived_ns: u64,
+    began_ns: u64,
+    finish_ns: u64,
+    server: usize,
+    inner: IoFuture,
+    /// The inner operation's outcome, and when it came if it had to be waited for.
+    outcome: Option<(Completion, u64)>,
+    promise: Promise<Completion>,
+}
+
+/// A completed operation, to be handed over outside the lock.
+pub(super) type Finished = Vec<(Promise<Completion>, Completion)>;
+
+/// What the device should do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// Nothing is queued or in service.
+    Idle,
+    /// Step again at this time (or earlier, when an inner operation or a new arrival wakes it).
+    At(u64),
+    /// Step again when an inner operation completes.
+    OnWake,
+}
+
+pub(super) struct Core {
+    timing: Timing,
+    timed: bool,
+    /// In order of arrival.
+    queue: Vec<Pending>,
+    active: Vec<Active>,
+    /// Until when each server is busy.
+    busy_until_ns: Vec<u64>,
+    /// Who calls [`Core::step`].
+    pub(super) stepper: Option<Waker>,
+    /// Whether there is a task that does (clocks of the runtime).
+    pub(super) pumped: bool,
+}
+
+impl Core {
+    pub(super) fn new(timing: Timing, servers: u32) -> Self {
+        Self {
+            timing,
+            timed: true,
+            queue: Vec::new(),
+            active: Vec::new(),
+            busy_until_ns: vec![0; servers as usize],
+            stepper: None,
+            pumped: false,
+        }
+    }
+
+    /// Queues an operation; the stepper is woken if there is a server for it.
+    pub(super) fn arrive(&mut self, pending: Pending) {
+        self.queue.push(pending);
+        if self.active.len() < self.busy_until_ns.len() {
+            self.wake();
+        }
+    }
+
+    pub(super) const fn is_timed(&self) -> bool {
+        self.timed
+    }
+
+    /// Switches the delays. Without them everything queued is served at once.
+    pub(super) fn set_timed(&mut self, timed: bool, now_ns: u64) {
+        self.timed = timed;
+        if !timed {
+            for active in &mut self.active {
+                active.finish_ns = active.finish_ns.min(now_ns);
+                self.busy_until_ns[active.server] = active.finish_ns;
+            }
+            self.wake();
+        }
+    }
+
+    pub(super) fn wake(&self) {
+        if let Some(stepper) = &self.stepper {
+            stepper.wake_by_ref();
+        }
+    }
+
+    /// Brings everything up to `now_ns`.
+    pub(super) fn step(
+        &mut self,
+        now_ns: u64,
+        cx: &mut Context<'_>,
+        recorder: &Recorder,
+        out: &mut Finished,
+    ) -> Next {
+        loop {
+            self.poll_inner(now_ns, cx);
+            let completed = self.complete(now_ns, recorder, out);
+            if !self.begin_one(now_ns) && !completed {
+                break;
+            }
+        }
+        if self.active.is_empty() {
+            debug_assert!(self.queue.is_empty(), "a free server and a waiting operation");
+            return Next::Idle;
+        }
+        let next = self.active.iter().map(|a| a.finish_ns).filter(|ns| *ns > now_ns).min();
+        next.map_or(Next::OnWake, Next::At)
+    }
+
+    fn poll_inner(&mut self, now_ns: u64, cx: &mut Context<'_>) {
+        for active in self.active.iter_mut().filter(|active| active.outcome.is_none()) {
+            if let Poll::Ready(completion) = Pin::new(&mut active.inner).poll(cx) {
+                active.outcome = Some((completion, now_ns));
+            }
+        }
+    }
+
+    /// Ends what is due, in order of finishing.
+    fn complete(&mut self, now_ns: u64, recorder: &Recorder, out: &mut Finished) -> bool {
+        let mut any = false;
+        loop {
+            let due =
+                self.active.iter().enumerate().filter(|(_, a)| a.finish_ns <= now_ns && a.outcome.is_some());
+            let Some(at) = due.min_by_key(|(_, a)| a.finish_ns).map(|(at, _)| at) else { return any };
+            let active = self.active.remove(at);
+            let Some((completion, ready_ns)) = active.outcome else { return any };
+            match &completion.result {
+                Ok(()) => {
+                    let service_ns = active.finish_ns - active.began_ns;
+                    let latency_ns = active.finish_ns.max(ready_ns).saturating_sub(active.arrived_ns);
+                    recorder.done(active.slot, active.len, service_ns, latency_ns);
+                }
+                Err(error) => recorder.failed(&error.kind),
+            }
+            out.push((active.promise, completion));
+            any = true;
+        }
+    }
+
+    /// Lets the server that is free first take the operation whose turn it is then.
+    fn begin_one(&mut self, now_ns: u64) -> bool {
+        let free =
+            (0..self.busy_until_ns.len()).filter(|server| self.active.iter().all(|a| a.server != *server));
+        let Some(server) = free.min_by_key(|server| self.busy_until_ns[*server]) else { return false };
+        let Some(first) = self.queue.first() else { return false };
+        let began_ns = self.busy_until_ns[server].max(first.arrived_ns);
+        let Pending { op, class, offset, len, arrived_ns, start, promise } =
+            self.queue.remove(self.pick(began_ns));
+        let (task, slot) = match op {
+            IoOp::Write => (Task::Write, Slot::Write(class)),
+            IoOp::Flush => (Task::Flush, Slot::Flush),
+            _ => (Task::Read, Slot::Read(class)),
+        };
+        let service_ns = if self.timed { self.timing.serve(task, offset, len, began_ns) } else { 0 };
+        let finish_ns = began_ns + service_ns;
+        self.busy_until_ns[server] = finish_ns;
+        let mut active = Active {
+            slot,
+            len,
+            arrived_ns,
+            began_ns,
+            finish_ns,
+            server,
+            inner: start(),
+            outcome: None,
+            promise,
+        };
+        // What is ready at once was ready when service began.
+        if let Poll::Ready(completion) =
+            Pin::new(&mut active.inner).poll(&mut Context::from_waker(Waker::noop()))
+        {
+            active.outcome = Some((completion, began_ns));
+        }
+        self.active.push(active);
+        debug_assert!(began_ns <= now_ns, "service in the future");
+        true
+    }
+
+    /// The index of the operation to begin at `at_ns`: the oldest if it has waited too long; else by class, and within a class the one
+    /// that is reached soonest, or the oldest.
+    fn pick(&self, at_ns: u64) -> usize {
+        if at_ns.saturating_sub(self.queue[0].arrived_ns) > AGE_LIMIT_NS {
+            return 0;
+        }
+        let arrived = self.queue.iter().enumerate().take_while(|(_, p)| p.arrived_ns <= at_ns);
+        let key = |(at, p): &(usize, &Pending)| {
+            let task = match p.op {
+                IoOp::Write => Task::Write,
+                IoOp::Flush => Task::Flush,
+                _ => Task::Read,
+            };
+            (rank(p.class), self.timing.reach_ns(task, p.offset, at_ns).unwrap_or(0), *at)
+        };
+        arrived.min_by_key(key).map_or(0, |(at, _)| at)
+    }
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core")
+            .field("queued", &self.queue.len())
+            .field("active", &self.active.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,167 @@
+//! Who steps the core: a task of the runtime that the operations were started in, or a thread.
+//!
+//! The task lives while there is something queued or in service; the thread as long as the device.
+
+use super::Shared;
+use super::clock::{ExactSleep, VirtualClock};
+use super::core::{Finished, Next};
+use parking_lot::{Condvar, Mutex};
+use std::future::Future;
+use std::num::NonZeroU64;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+use tokio::time::Sleep;
+
+enum Timer {
+    None,
+    Tokio(Pin<Box<Sleep>>),
+    Exact(Box<ExactSleep>),
+}
+
+/// The task.
+pub(super) struct Pump {
+    shared: Arc<Shared>,
+    /// It ended because there was nothing to do, and said so.
+    ended: bool,
+    exact: Option<VirtualClock>,
+    timer: Timer,
+    due_ns: u64,
+}
+
+impl Pump {
+    pub(super) fn new(shared: Arc<Shared>, exact: Option<VirtualClock>) -> Self {
+        Self { shared, ended: false, exact, timer: Timer::None, due_ns: 0 }
+    }
+
+    fn set_timer(&mut self, at_ns: u64) {
+        if at_ns == self.due_ns && !matches!(self.timer, Timer::None) {
+            return;
+        }
+        self.due_ns = at_ns;
+        let at = self.shared.instant_of(at_ns);
+        self.timer = match &self.exact {
+            Some(clock) => Timer::Exact(Box::new(clock.sleep_until(at))),
+            None => Timer::Tokio(Box::pin(tokio::time::sleep_until(at))),
+        };
+    }
+}
+
+impl Future for Pump {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        loop {
+            match this.shared.step(cx) {
+                Next::Idle => {
+                    this.ended = true;
+                    return Poll::Ready(());
+                }
+                Next::OnWake => return Poll::Pending,
+                Next::At(at_ns) => this.set_timer(at_ns),
+            }
+            let ready = match &mut this.timer {
+                Timer::None => return Poll::Pending,
+                Timer::Tokio(sleep) => sleep.as_mut().poll(cx).is_ready(),
+                Timer::Exact(sleep) => Pin::new(sleep.as_mut()).poll(cx).is_ready(),
+            };
+            if !ready {
+                return Poll::Pending;
+            }
+            this.timer = Timer::None;
+        }
+    }
+}
+
+impl Drop for Pump {
+    fn drop(&mut self) {
+        // Its runtime went away under it: the next operation brings another one.
+        if !self.ended {
+            self.shared.core.lock().pumped = false;
+        }
+    }
+}
+
+/// Wakes the thread.
+#[derive(Debug, Default)]
+pub(super) struct Alarm {
+    state: Mutex<AlarmState>,
+    rung: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct AlarmState {
+    rung: bool,
+    closing: bool,
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.state.lock().rung = true;
+        self.rung.notify_one();
+    }
+}
+
+impl Alarm {
+    /// Lets the thread end when all is done.
+    pub(super) fn close(&self) {
+        let mut state = self.state.lock();
+        state.closing = true;
+        state.rung = true;
+        drop(state);
+        self.rung.notify_one();
+    }
+
+    fn wait(&self, until: Option<Instant>) {
+        let mut state = self.state.lock();
+        while !state.rung {
+            match until {
+                None => self.rung.wait(&mut state),
+                Some(until) => {
+                    if self.rung.wait_until(&mut state, until).timed_out() {
+                        return;
+                    }
+                }
+            }
+        }
+        state.rung = false;
+    }
+
+    fn is_closing(&self) -> bool {
+        self.state.lock().closing
+    }
+}
+
+/// The thread.
+pub(super) fn run(shared: &Arc<Shared>, alarm: &Arc<Alarm>) {
+    // The kernel may otherwise delay a wake-up by 50 µs to save power.
+    if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
+        tracing::debug!(%error, "timer slack");
+    }
+    let waker = Waker::from(Arc::clone(alarm));
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        let until = match shared.step(&mut cx) {
+            Next::Idle if alarm.is_closing() => return,
+            Next::Idle | Next::OnWake => None,
+            Next::At(at_ns) => Some(shared.wall_instant_of(at_ns)),
+        };
+        alarm.wait(until);
+    }
+}
+
+/// Hands completions over, outside any lock.
+pub(super) fn hand_over(finished: Finished) {
+    for (promise, completion) in finished {
+        promise.complete(completion);
+    }
+}
+
+/// A moment so far away that it does not matter.
+pub(super) const FOREVER: Duration = Duration::from_secs(86_400 * 365);

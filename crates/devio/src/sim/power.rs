@@ -1,0 +1,66 @@
+//! The power supply of simulated devices.
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// The power of one or several simulated devices: it counts their operations, and is cut for all of them at the same moment.
+#[derive(Clone, Debug, Default)]
+pub struct SimPower {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    ops: u64,
+    cut_at: Option<u64>,
+    cut: bool,
+}
+
+impl SimPower {
+    /// A supply that stays on until told otherwise.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Operations begun so far, over all devices (reads, writes, flushes, discards; refused ones too as long as the power is on).
+    #[must_use]
+    pub fn ops(&self) -> u64 {
+        self.state.lock().ops
+    }
+
+    /// Cuts the power right after the `n`-th operation was begun: what comes later, and what is then still under way, fails with
+    /// [`crate::DeviceErrorKind::Gone`] and does not land (beyond what [`super::SimDevice::after_power_cut`] makes of it).
+    pub fn cut_at(&self, n: u64) {
+        self.state.lock().cut_at = Some(n);
+    }
+
+    /// Cuts the power now.
+    pub fn cut_now(&self) {
+        self.state.lock().cut = true;
+    }
+
+    /// Whether it is off. With [`SimPower::cut_at`]: whether an operation was refused for it, or the `n`-th was begun.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        let state = self.state.lock();
+        state.cut || state.cut_at.is_some_and(|n| state.ops >= n)
+    }
+
+    /// The number of an operation that begins now (from 1), or `None`: the power is off.
+    pub(super) fn begin(&self) -> Option<u64> {
+        let mut state = self.state.lock();
+        if state.cut || state.cut_at.is_some_and(|n| state.ops >= n) {
+            state.cut = true;
+            return None;
+        }
+        state.ops += 1;
+        Some(state.ops)
+    }
+
+    /// Whether an operation that ends now still counts: the `n`-th itself does, if it takes no time.
+    pub(super) fn is_on_for(&self, op: u64) -> bool {
+        let state = self.state.lock();
+        !state.cut && state.cut_at.is_none_or(|n| state.ops < n || (state.ops == n && op == n))
+    }
+}
