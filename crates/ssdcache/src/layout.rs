@@ -46,21 +46,23 @@ impl Layout {
     /// # Errors
     /// [`TooSmall`] when fewer than [`SLOTS_MIN`] slots remain.
     pub fn for_bytes(bytes: u64, page_size: PageSize, ring_pages: u32) -> Result<Self, TooSmall> {
-        let page = page_size.bytes() as u64;
-        let mut slots = (bytes / page).min(u64::from(u32::MAX - 1));
-        loop {
-            let layout =
-                Self { page_size, slots: slots as u32, journal_blocks: journal_blocks(slots), ring_pages };
-            if slots >= u64::from(SLOTS_MIN) && layout.end() <= bytes {
-                return Ok(layout);
-            }
-            if slots <= u64::from(SLOTS_MIN) {
-                let least = Self { slots: SLOTS_MIN, journal_blocks: journal_blocks(0), ..layout };
-                return Err(TooSmall { bytes, needed: least.end() });
-            }
-            let over = layout.end().saturating_sub(bytes).div_ceil(page).max(1);
-            slots = slots.saturating_sub(over).max(u64::from(SLOTS_MIN));
+        let with = |slots: u64| Self {
+            page_size,
+            slots: slots as u32,
+            journal_blocks: journal_blocks(slots),
+            ring_pages,
+        };
+        let needed = with(u64::from(SLOTS_MIN)).end();
+        if bytes < needed {
+            return Err(TooSmall { bytes, needed });
         }
+        let mut fits = u64::from(SLOTS_MIN);
+        let mut over = (bytes / page_size.bytes() as u64 + 1).min(u64::from(u32::MAX));
+        while over - fits > 1 {
+            let half = fits.midpoint(over);
+            *(if with(half).end() <= bytes { &mut fits } else { &mut over }) = half;
+        }
+        Ok(with(fits))
     }
 
     /// A layout for a ring alone (a store without an SSD).
