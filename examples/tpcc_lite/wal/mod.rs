@@ -24,7 +24,7 @@ mod redo;
 mod tests;
 
 pub(crate) use minitx::MiniTx;
-pub(crate) use redo::{Redone, redo};
+pub(crate) use redo::{RedoError, Redone, redo};
 
 use file::FileLog;
 use pagetier::{LogGate, Lsn, PageMut};

@@ -1,0 +1,94 @@
+//! What the database is: one page in a space of its own, written when the load is complete.
+
+use crate::database::DbError;
+use crate::random::Constants;
+use pagetier::{PageId, PageStore};
+
+const SPACE: &str = "tpcc_catalog";
+const MAGIC: &[u8; 8] = b"TPCCLITE";
+const VERSION: u32 = 1;
+
+/// How large the population is. Clause 1.2.1 allows no other than [`Scale::full`]; tests use smaller ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Scale {
+    /// Warehouses, from 1.
+    pub(crate) warehouses: u16,
+    /// Items, and stock rows of a warehouse.
+    pub(crate) items: u32,
+    /// Customers of a district, and its initial orders.
+    pub(crate) customers: u32,
+}
+
+impl Scale {
+    /// The specified population.
+    pub(crate) const fn full(warehouses: u16) -> Self {
+        Self { warehouses, items: 100_000, customers: 3_000 }
+    }
+
+    /// Different last names.
+    pub(crate) fn names(self) -> u32 {
+        self.customers.min(1_000)
+    }
+}
+
+/// A loaded database's vital statistics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Catalog {
+    /// Its size.
+    pub(crate) scale: Scale,
+    /// The seed of the load.
+    pub(crate) seed: u64,
+    /// The constants of the load.
+    pub(crate) constants: Constants,
+}
+
+impl Catalog {
+    /// The catalog in `store`; `None` when no load was completed.
+    pub(crate) async fn read(store: &PageStore) -> Result<Option<Self>, DbError> {
+        let Some(space) = store.space(SPACE) else {
+            return Ok(None);
+        };
+        let page = match store.get(PageId::new(space, 0)).await {
+            Ok(page) => page,
+            Err(pagetier::Error::NoSuchPage { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        if page[..8] == [0; 8] {
+            return Ok(None);
+        }
+        if page[..8] != *MAGIC || word(&page, 8) != VERSION {
+            return Err(DbError::NotOurs(format!("its catalog begins {:02x?}", &page[..12])));
+        }
+        Ok(Some(Self {
+            scale: Scale {
+                warehouses: word(&page, 12) as u16,
+                items: word(&page, 36),
+                customers: word(&page, 40),
+            },
+            constants: Constants { last: word(&page, 16), customer: word(&page, 20), item: word(&page, 24) },
+            seed: u64::from(word(&page, 28)) | u64::from(word(&page, 32)) << 32,
+        }))
+    }
+
+    /// Marks the load as complete, durably.
+    pub(crate) async fn write(&self, store: &PageStore) -> Result<(), DbError> {
+        let space = store.create_space(SPACE).await?;
+        let mut page = store.allocate(space).await?;
+        page[..8].copy_from_slice(MAGIC);
+        let Constants { last, customer, item } = self.constants;
+        let Scale { warehouses, items, customers } = self.scale;
+        let (seed_low, seed_high) = (self.seed as u32, (self.seed >> 32) as u32);
+        let words =
+            [VERSION, warehouses.into(), last, customer, item, seed_low, seed_high, items, customers];
+        for (at, word) in (8..).step_by(4).zip(words) {
+            page[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        }
+        drop(page);
+        store.sync().await?;
+        Ok(())
+    }
+}
+
+fn word(page: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([page[at], page[at + 1], page[at + 2], page[at + 3]])
+}

@@ -1,0 +1,281 @@
+//! The database: a store, a log, eleven trees, and transactions over them.
+//!
+//! A transaction reads rows under row locks, collects its changes, and commits: one log record makes them durable,
+//! then they are applied to the trees. See the log's module for what this means for recovery.
+
+use crate::btree::{Tree, TreeError};
+use crate::catalog::Catalog;
+use crate::locks::{LockTable, RowKey, RowLock};
+use crate::operations::{Operation, Operations};
+use crate::schema::Table;
+use crate::wal::{RedoError, Redone, Wal, WalError, redo};
+use pagetier::{Lsn, PageStore};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use tokio::time::Instant;
+
+/// What can go wrong with the database.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DbError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] pagetier::Error),
+    /// A tree failed.
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+    /// The log failed.
+    #[error(transparent)]
+    Log(#[from] WalError),
+    /// Redo failed.
+    #[error("recovery: {0}")]
+    Redo(#[from] RedoError),
+    /// A row that must exist does not.
+    #[error("{table:?} has no row {key:02x?}")]
+    MissingRow {
+        /// The table.
+        table: Table,
+        /// The key.
+        key: Vec<u8>,
+    },
+    /// A commit record that makes no sense.
+    #[error("a commit in the log cannot be read")]
+    BadCommit,
+    /// The store holds a database of another program or version.
+    #[error("the store holds no database of this program: {0}")]
+    NotOurs(String),
+    /// A transaction failed after its commit, so the rows in memory are behind the log; reopening repairs it.
+    #[error("the database stopped after an earlier error; open it again to recover")]
+    Stopped,
+}
+
+/// An open database.
+pub(crate) struct Database {
+    pub(crate) store: Arc<PageStore>,
+    pub(crate) wal: Wal,
+    pub(crate) catalog: Catalog,
+    trees: Vec<Tree>,
+    locks: LockTable,
+    next_history: AtomicU32,
+    stopped: AtomicBool,
+    began: Instant,
+    epoch_ms: i64,
+}
+
+/// What opening a database found to do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Recovered {
+    /// Log records of page changes that were read.
+    pub(crate) records: u64,
+    /// Page changes applied again.
+    pub(crate) applied: u64,
+    /// Commits executed again.
+    pub(crate) commits: u64,
+}
+
+impl Database {
+    /// Opens the loaded database in `store`, recovering it from the log. `epoch_ms` is the date of now.
+    pub(crate) async fn open(
+        store: Arc<PageStore>,
+        wal: Wal,
+        catalog: Catalog,
+        epoch_ms: i64,
+    ) -> Result<(Self, Recovered), DbError> {
+        let redone = redo(&store, &wal).await?;
+        let mut trees = Vec::with_capacity(Table::ALL.len());
+        for table in Table::ALL {
+            let space = store.space(table.name()).ok_or_else(|| DbError::NotOurs(table.name().into()))?;
+            let (key_len, val_len) = table.lens();
+            trees.push(Tree::open(Arc::clone(&store), Some(wal.clone()), space, key_len, val_len));
+        }
+        let database = Self {
+            store,
+            wal,
+            catalog,
+            trees,
+            locks: LockTable::default(),
+            next_history: AtomicU32::new(0),
+            stopped: AtomicBool::new(false),
+            began: Instant::now(),
+            epoch_ms,
+        };
+        let recovered = database.repeat_commits(&redone).await?;
+        let last = database.tree(Table::History).last_key().await?;
+        let last = last.and_then(|key| <[u8; 4]>::try_from(key).ok()).map_or(0, u32::from_be_bytes);
+        database.next_history.store(last + 1, Ordering::Relaxed);
+        Ok((database, recovered))
+    }
+
+    async fn repeat_commits(&self, redone: &Redone) -> Result<Recovered, DbError> {
+        for (&commit, operations) in &redone.commits {
+            self.apply(operations).await?;
+            self.wal.append_applied(commit);
+        }
+        self.wal.flush(self.wal.end()).await?;
+        Ok(Recovered {
+            records: redone.records,
+            applied: redone.applied,
+            commits: redone.commits.len() as u64,
+        })
+    }
+
+    /// The tree of a table.
+    pub(crate) fn tree(&self, table: Table) -> &Tree {
+        &self.trees[table as usize]
+    }
+
+    /// Now, in milliseconds since 1970.
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.epoch_ms + self.began.elapsed().as_millis() as i64
+    }
+
+    /// Begins a transaction that collects its changes in `operations`. Waits while the log is full.
+    pub(crate) async fn begin<'d>(&'d self, operations: &'d mut Operations) -> Result<Tx<'d>, DbError> {
+        self.wal.has_room().await;
+        operations.clear();
+        Ok(Tx { database: self, operations, locks: Vec::with_capacity(20) })
+    }
+
+    /// Applies the operations of a commit. Doing it again changes nothing.
+    async fn apply(&self, operations: &[u8]) -> Result<(), DbError> {
+        for operation in Operations::read(operations) {
+            match operation.ok_or(DbError::BadCommit)? {
+                Operation::Put { table, key, val } => self.tree(table).put(key, val).await?,
+                Operation::Patch { table, key, at, bytes } => {
+                    if !self.tree(table).patch(key, at, bytes).await? {
+                        return Err(DbError::MissingRow { table, key: key.to_vec() });
+                    }
+                }
+                Operation::Delete { table, key } => {
+                    self.tree(table).delete(key).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn commit(&self, operations: &[u8]) -> Result<(), DbError> {
+        let commit = self.wal.append_commit(operations);
+        let applied = async {
+            self.wal.flush(commit).await?;
+            self.apply(operations).await
+        };
+        if let Err(error) = applied.await {
+            self.stopped.store(true, Ordering::Release);
+            return Err(error);
+        }
+        self.wal.append_applied(commit);
+        Ok(())
+    }
+
+    /// One step of a fuzzy checkpoint: when the log is three quarters full, pages with the oldest changes are written;
+    /// then the log gives up what no recovery needs.
+    pub(crate) async fn checkpoint_step(&self) -> Result<(), DbError> {
+        // The end first: a change that is not in the store's minimum yet has a later LSN.
+        let end = self.wal.end();
+        let capacity = self.wal.capacity_bytes();
+        if self.wal.len_bytes() > capacity / 4 * 3 {
+            self.store.flush_to(Lsn(end.0.saturating_sub(capacity / 8 * 5))).await?;
+        }
+        let pages = self.store.min_recovery_lsn().unwrap_or(end);
+        let commits = self.wal.oldest_unapplied().unwrap_or(end);
+        self.wal.truncate(end.min(pages).min(commits)).await?;
+        Ok(())
+    }
+
+    /// Keeps the log below its capacity, for ever.
+    pub(crate) async fn keep_log_short(self: Arc<Self>) -> Result<(), DbError> {
+        loop {
+            self.wal.grown().await;
+            self.checkpoint_step().await?;
+        }
+    }
+}
+
+/// A transaction. Dropped without a commit it has changed nothing.
+pub(crate) struct Tx<'d> {
+    database: &'d Database,
+    operations: &'d mut Operations,
+    locks: Vec<(RowKey, RowLock<'d>)>,
+}
+
+impl Tx<'_> {
+    /// Locks a row until the end. Rows are locked in ascending order.
+    pub(crate) async fn lock(&mut self, row: RowKey) -> Result<(), DbError> {
+        if self.locks.last().is_some_and(|(last, _)| *last == row) {
+            return Ok(());
+        }
+        debug_assert!(self.locks.last().is_none_or(|(last, _)| *last < row), "locks out of order");
+        self.locks.push((row, self.database.locks.lock(row).await));
+        if self.database.stopped.load(Ordering::Acquire) {
+            return Err(DbError::Stopped);
+        }
+        Ok(())
+    }
+
+    /// Reads a row, with this transaction's own changes; false when there is none. For rows that are locked, and for
+    /// columns that never change.
+    pub(crate) async fn find(&mut self, table: Table, key: &[u8], row: &mut [u8]) -> Result<bool, DbError> {
+        let found = self.database.tree(table).get(key, |val| row.copy_from_slice(val)).await?.is_some();
+        Ok(self.operations.overlay(table, key, row, found))
+    }
+
+    /// Reads a row that must exist.
+    pub(crate) async fn read(&mut self, table: Table, key: &[u8], row: &mut [u8]) -> Result<(), DbError> {
+        if self.find(table, key, row).await? {
+            Ok(())
+        } else {
+            Err(DbError::MissingRow { table, key: key.to_vec() })
+        }
+    }
+
+    /// Shows the rows from `from` on to `see` until it breaks, without this transaction's own changes.
+    pub(crate) async fn scan(
+        &self,
+        table: Table,
+        from: &[u8],
+        see: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), DbError> {
+        Ok(self.database.tree(table).scan(from, see).await?)
+    }
+
+    /// Inserts or replaces a row.
+    pub(crate) fn put(&mut self, table: Table, key: &[u8], val: &[u8]) {
+        self.operations.put(table, key, val);
+    }
+
+    /// Overwrites part of a row.
+    pub(crate) fn patch(&mut self, table: Table, key: &[u8], at: usize, bytes: &[u8]) {
+        self.operations.patch(table, key, at, bytes);
+    }
+
+    /// Deletes a row.
+    pub(crate) fn delete(&mut self, table: Table, key: &[u8]) {
+        self.operations.delete(table, key);
+    }
+
+    /// A number for a history row.
+    pub(crate) fn next_history(&self) -> u32 {
+        self.database.next_history.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Now, in milliseconds since 1970.
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.database.now_ms()
+    }
+
+    /// Gives the locks up before the end: for a reader that needs them no more.
+    pub(crate) fn unlock(&mut self) {
+        debug_assert!(self.operations.is_empty());
+        self.locks.clear();
+    }
+
+    /// Makes the changes durable, applies them and releases the locks. Not to be dropped half-way: the rows would be behind
+    /// the log until the database is opened again.
+    pub(crate) async fn commit(self) -> Result<(), DbError> {
+        if self.operations.is_empty() {
+            return Ok(());
+        }
+        self.database.commit(self.operations.bytes()).await
+    }
+}

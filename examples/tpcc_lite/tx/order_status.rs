@@ -1,0 +1,49 @@
+//! Order-Status, clause 2.6.
+
+use super::{Outcome, Terminal};
+use crate::database::DbError;
+use crate::locks::RowKey;
+use crate::schema::{self, Table, customer, order_line, orders};
+use std::ops::ControlFlow;
+
+impl Terminal {
+    pub(super) async fn order_status(&mut self) -> Result<Outcome, DbError> {
+        let (w, d) = (self.w, self.any_district());
+        let chosen = self.chosen_customer();
+        let mut tx = self.database.begin(&mut self.operations).await?;
+        let c = chosen.find(&tx, w, d).await?;
+        tx.lock(RowKey::district(w, d)).await?;
+        tx.lock(RowKey::customer(w, d, c)).await?;
+        let mut row = [0; customer::LEN];
+        tx.read(Table::Customer, &schema::customer_key(w, d, c), &mut row).await?;
+
+        let newest = schema::customer_order_key(w, d, c, u32::MAX);
+        let mut last = None;
+        tx.scan(Table::OrdersByCustomer, &newest, |key, _| {
+            if key[..7] == newest[..7] {
+                last = Some(!u32::from_be_bytes([key[7], key[8], key[9], key[10]]));
+            }
+            ControlFlow::Break(())
+        })
+        .await?;
+        if let Some(o) = last {
+            let mut order = [0; orders::LEN];
+            tx.read(Table::Orders, &schema::order_key(w, d, o), &mut order).await?;
+            let (mut lines, mut amount) = (0, 0);
+            tx.scan(Table::OrderLine, &schema::order_line_key(w, d, o, 0), |key, row| {
+                if key[..7] != schema::order_key(w, d, o) {
+                    return ControlFlow::Break(());
+                }
+                lines += 1;
+                amount += order_line::AMOUNT.int(row);
+                ControlFlow::Continue(())
+            })
+            .await?;
+            debug_assert_eq!(lines, orders::OL_CNT.int(&order));
+            std::hint::black_box(amount);
+        }
+        std::hint::black_box(customer::BALANCE.int(&row));
+        tx.commit().await?;
+        Ok(Outcome::Committed)
+    }
+}

@@ -1,0 +1,45 @@
+//! Stock-Level, clause 2.8.
+
+use super::{Outcome, Terminal};
+use crate::database::DbError;
+use crate::locks::RowKey;
+use crate::schema::{self, Table, district, order_line, stock};
+use std::ops::ControlFlow;
+
+/// Orders looked at, the newest of the district.
+const ORDERS: u32 = 20;
+
+impl Terminal {
+    pub(super) async fn stock_level(&mut self) -> Result<Outcome, DbError> {
+        let (w, d) = (self.w, self.d);
+        let threshold = i64::from(self.random.between(10, 20));
+        let mut tx = self.database.begin(&mut self.operations).await?;
+        tx.lock(RowKey::district(w, d)).await?;
+        let mut row = [0; district::LEN];
+        tx.read(Table::District, &schema::district_key(w, d), &mut row).await?;
+        let next = district::NEXT_O_ID.int(&row) as u32;
+        let from = schema::order_line_key(w, d, next.saturating_sub(ORDERS), 0);
+        let mut items = Vec::with_capacity(320);
+        tx.scan(Table::OrderLine, &from, |key, row| {
+            if key[..3] != from[..3] {
+                return ControlFlow::Break(());
+            }
+            items.push(order_line::I_ID.int(row) as u32);
+            ControlFlow::Continue(())
+        })
+        .await?;
+        // Stock is read at read committed, as clause 2.8.2.3 allows.
+        tx.unlock();
+        items.sort_unstable();
+        items.dedup();
+        let mut low = 0;
+        for i in items {
+            let mut row = [0; stock::LEN];
+            tx.read(Table::Stock, &schema::stock_key(w, i), &mut row).await?;
+            low += u32::from(stock::QUANTITY.int(&row) < threshold);
+        }
+        std::hint::black_box(low);
+        tx.commit().await?;
+        Ok(Outcome::Committed)
+    }
+}
