@@ -199,6 +199,7 @@ impl Shared {
         let mut state = self.state.lock();
         for (slot, result) in results.drain(..) {
             if slot == WAKE {
+                self.ring.awake();
                 self.ring.arm(&mut state.pusher);
             } else if let Some(op) = state.table.get_mut(slot as usize).and_then(Option::take) {
                 state.free.push(slot as u32);

@@ -171,11 +171,15 @@ impl Ring {
         out.extend(queue.map(|entry| (entry.user_data(), entry.result())));
     }
 
-    /// Queues the poll that lets [`Ring::wake`] end a wait.
-    pub(crate) fn arm(&self, _: &mut Pusher) -> bool {
+    /// Takes back what [`Ring::wake`] said. The caller looks for the reason after this, or it may miss one.
+    pub(crate) fn awake(&self) {
         let mut value = [0; 8];
         // Whatever it says: it is empty now.
         let _ = rustix::io::read(&self.wake, &mut value);
+    }
+
+    /// Queues the poll that lets [`Ring::wake`] end a wait; at once, if it was called before.
+    pub(crate) fn arm(&self, _: &mut Pusher) -> bool {
         let fd = types::Fd(self.wake.as_raw_fd());
         let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).build().user_data(WAKE);
         // SAFETY: the `Pusher` says that no other thread has a view of the submission queue.

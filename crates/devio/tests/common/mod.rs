@@ -1,0 +1,152 @@
+//! The devices under test, and what tests share.
+
+use pagetier_devio::{
+    Backend, Clock, DirectIo, EmulatedDevice, IoBuf, IoBufs, MemoryDevice, Model, OpenOptions, SharedDevice,
+    SimDevice, SimPower, VirtualClock, open_file,
+};
+use std::future::Future;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+const SIZE: u64 = 8 << 20;
+
+/// A device under test.
+pub(crate) struct Subject {
+    /// For messages.
+    pub(crate) name: &'static str,
+    /// What [`pagetier_devio::Device::backend`] has to say.
+    pub(crate) backend: &'static str,
+    /// The device.
+    pub(crate) device: SharedDevice,
+    /// Whether it takes its time from a paused clock.
+    pub(crate) paused: bool,
+    /// Whether it cannot grow.
+    pub(crate) fixed_size: bool,
+    /// What has to live as long: folder, loop device.
+    pub(crate) keep: Vec<Box<dyn std::any::Any>>,
+}
+
+impl Subject {
+    fn new(name: &'static str, backend: &'static str, device: SharedDevice) -> Self {
+        Self { name, backend, device, paused: false, fixed_size: false, keep: Vec::new() }
+    }
+}
+
+/// Every device that this machine can offer.
+pub(crate) fn every_subject() -> Vec<Subject> {
+    let mut subjects = vec![file("uring", Backend::Uring), file("threads", Backend::Threads)];
+    subjects.push(Subject::new("memory", "memory", Arc::new(MemoryDevice::new("memory", SIZE))));
+    for (name, model) in [
+        ("paper hdd", Model::paper_hdd()),
+        ("paper ssd", Model::paper_ssd()),
+        ("7200 rpm", Model::disk_7200rpm(SIZE).with_write_cache(true)),
+        ("nvme", Model::nvme()),
+    ] {
+        let memory = Arc::new(MemoryDevice::new(name, SIZE));
+        let device = EmulatedDevice::new(memory, model, Clock::Tokio);
+        subjects.push(Subject { paused: true, ..Subject::new(name, "emulated", Arc::new(device)) });
+    }
+    let memory = Arc::new(MemoryDevice::new("exact", SIZE));
+    let exact = EmulatedDevice::new(memory, Model::paper_ssd(), Clock::Virtual(VirtualClock::new()));
+    subjects
+        .push(Subject { paused: true, ..Subject::new("virtual without hook", "emulated", Arc::new(exact)) });
+    let memory = Arc::new(MemoryDevice::new("wall", SIZE));
+    let wall = EmulatedDevice::new(memory, Model::nvme(), Clock::Wall);
+    subjects.push(Subject::new("wall clock", "emulated", Arc::new(wall)));
+    let sim = SimDevice::new("sim", SIZE, 7, &SimPower::new());
+    subjects.push(Subject::new("sim", "sim", Arc::new(sim)));
+    let slow = SimDevice::new("slow sim", SIZE, 7, &SimPower::new())
+        .with_latency(std::time::Duration::from_millis(20))
+        .with_alignment(4096);
+    subjects.push(Subject { paused: true, ..Subject::new("slow sim", "sim", Arc::new(slow)) });
+    subjects.extend(loop_device());
+    subjects
+}
+
+/// A folder on a file system that the build uses: one with direct I/O, unlike many a /tmp.
+pub(crate) fn folder() -> TempDir {
+    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary folder")
+}
+
+fn file(name: &'static str, backend: Backend) -> Subject {
+    let folder = folder();
+    let path = folder.path().join("device");
+    let options =
+        OpenOptions { create: true, backend, queue_depth: 32, threads: 3, ..OpenOptions::default() };
+    let opened = open_file(&path, &options).expect("opened");
+    assert_eq!((opened.backend, opened.block_device, opened.fallback), (backend, false, None));
+    if !opened.direct {
+        eprintln!("! no direct I/O in {}: the page cache is tested instead", path.display());
+    }
+    opened.device.grow(SIZE).expect("grown");
+    Subject { keep: vec![Box::new(folder)], ..Subject::new(name, name, opened.device) }
+}
+
+/// Detaches the loop device.
+struct Loop(String);
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let done = Command::new("losetup").args(["-d", &self.0]).status();
+        if !done.is_ok_and(|status| status.success()) {
+            eprintln!("! {} could not be detached", self.0);
+        }
+    }
+}
+
+fn loop_device() -> Option<Subject> {
+    let folder = folder();
+    let image = folder.path().join("image");
+    std::fs::File::create(&image).expect("created").set_len(SIZE).expect("sized");
+    let Some(attached) = attach(&image) else {
+        eprintln!("! SKIPPED: no loop device (that takes root, losetup and a free /dev/loop*)");
+        return None;
+    };
+    let options = OpenOptions { direct: DirectIo::Required, ..OpenOptions::default() };
+    let opened = open_file(Path::new(&attached.0), &options).expect("opened");
+    assert!(opened.block_device && opened.direct);
+    assert_eq!(opened.device.size(), SIZE);
+    let backend = opened.device.backend();
+    Some(Subject {
+        fixed_size: true,
+        keep: vec![Box::new(attached), Box::new(folder)],
+        ..Subject::new("loop", backend, opened.device)
+    })
+}
+
+fn attach(image: &Path) -> Option<Loop> {
+    let out = Command::new("losetup").args(["-f", "--show"]).arg(image).output().ok()?;
+    let name = String::from_utf8(out.stdout).ok()?.trim().to_owned();
+    (out.status.success() && !name.is_empty()).then_some(Loop(name))
+}
+
+/// A runtime whose clock is paused or not.
+pub(crate) fn runtime(paused: bool) -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(paused)
+        .build()
+        .expect("a runtime")
+}
+
+/// Runs a test in the runtime that suits its subject.
+pub(crate) fn run(subject: &Subject, test: impl Future<Output = ()>) {
+    runtime(subject.paused).block_on(test);
+}
+
+/// Zeroed buffers of these lengths.
+pub(crate) fn bufs_of(lens: &[usize]) -> IoBufs {
+    lens.iter().map(|len| IoBuf::zeroed(*len)).collect()
+}
+
+/// Memory to lease buffers of. Never freed: a test that fails half-way must not take it away under the kernel's feet.
+pub(crate) fn arena(len: usize) -> &'static mut IoBuf {
+    Box::leak(Box::new(IoBuf::zeroed(len)))
+}
+
+/// Bytes that tell where they belong.
+pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed.wrapping_add(1)).collect()
+}
