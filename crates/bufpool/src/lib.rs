@@ -1,5 +1,23 @@
 //! The buffer pool: frames, page table, latches, page cleaners, read-ahead.
+//!
+//! It knows nothing of SSDs and HDDs beyond the [`Tier`] below it. What is replaced is a
+//! [`PoolPolicy`](pagetier_policy::PoolPolicy)'s decision; that nothing is lost is this crate's.
 
+mod ahead;
+mod arena;
+mod clean;
+mod frame;
+mod guard;
+mod hits;
+mod params;
+mod pool;
+mod table;
 mod tier;
+mod waiters;
+mod word;
 
+pub use ahead::Scan;
+pub use guard::{PageMut, PageRef};
+pub use params::{FRAME_OVERHEAD_BYTES, FRAMES_MIN, PoolError, PoolMemory, PoolParams, PoolStats};
+pub use pool::Pool;
 pub use tier::{DirtyPage, Displaced, Fetched, LogGate, Tier, TierError, WrittenPage};

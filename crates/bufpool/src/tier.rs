@@ -79,6 +79,8 @@ pub struct WrittenPage {
     pub result: Result<Home, TierError>,
     /// The page whose SSD copy made room for it.
     pub displaced: Displaced,
+    /// The staged copy, for the next page.
+    pub image: IoBuf,
 }
 
 /// Why the storage below could not do it.

@@ -28,7 +28,7 @@ impl Core {
             tokio::pin!(changed);
             changed.as_mut().enable();
             if let Some(refusal) = self.refusal() {
-                written.extend(left.into_iter().map(|d| failed(d.page, refusal.clone())));
+                written.extend(left.into_iter().map(|d| failed(d, &refusal)));
                 break;
             }
             let sorted = self.sort_out(left);
@@ -86,9 +86,8 @@ impl Core {
             for (ticket, image) in tickets.into_iter().zip(bufs) {
                 self.end_slot_write(ticket, &result);
                 if result.is_ok() {
-                    self.give_back(image);
                     let displaced = Displaced(ticket.displaced);
-                    written.push(WrittenPage { page: ticket.page, result: Ok(Home::Ssd), displaced });
+                    written.push(WrittenPage { page: ticket.page, result: Ok(Home::Ssd), displaced, image });
                 } else {
                     homeward.push(HomeBound { page: ticket.page, image, backed_by_slot: false });
                 }
@@ -121,7 +120,7 @@ impl Core {
         let mut written = Vec::with_capacity(pages.len());
         for arrived in self.write_home(pages, IoClass::Clean).await {
             let page = arrived.page;
-            self.give_back(arrived.image);
+            let image = arrived.image;
             let result = arrived.result.map(|()| {
                 let mut state = self.state.lock();
                 // A copy that could not be rewritten on a failing SSD is obsolete now.
@@ -131,7 +130,7 @@ impl Core {
                 state.slots.policy().wrote(page, Home::Hdd, now);
                 Home::Hdd
             });
-            written.push(WrittenPage { page, result, displaced: Displaced(None) });
+            written.push(WrittenPage { page, result, displaced: Displaced(None), image });
         }
         written
     }
@@ -159,13 +158,16 @@ pub(crate) fn evicted(core: &Arc<Core>, page: PageId, logical: u32, image: &[u8]
     let displaced = Displaced(ticket.displaced);
     let task = Arc::clone(core);
     core.runtime.spawn(async move {
-        task.write_slots(vec![(ticket, buf)]).await;
+        let (written, failed) = task.write_slots(vec![(ticket, buf)]).await;
+        let images = written.into_iter().map(|w| w.image).chain(failed.into_iter().map(|f| f.image));
+        images.for_each(|image| task.give_back(image));
         task.state.lock().admissions -= 1;
         task.changed.notify_waiters();
     });
     displaced
 }
 
-pub(crate) fn failed(page: PageId, error: TierError) -> WrittenPage {
-    WrittenPage { page, result: Err(error), displaced: Displaced(None) }
+fn failed(dirty: DirtyPage, error: &TierError) -> WrittenPage {
+    let DirtyPage { page, image, .. } = dirty;
+    WrittenPage { page, result: Err(error.clone()), displaced: Displaced(None), image }
 }

@@ -1,0 +1,194 @@
+//! Read-ahead: scans, explicit prefetches, and the detector of linear access.
+//!
+//! Read-ahead only uses frames that are free or evictable at once, and never holds more than an eighth of the pool in flight. Its pages
+//! enter the policy as sequential: they move up only when they are read on demand later.
+
+use crate::params::PoolError;
+use crate::pool::{Inner, Pool, bump, keep};
+use crate::guard::PageRef;
+use crate::tier::Tier;
+use crate::word::Mode;
+use pagetier_devio::IoBuf;
+use pagetier_page::{PageId, SpaceId};
+use pagetier_policy::{Access, FrameId};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Misses in a row, each on the page after the last, that make a linear access.
+const LINEAR_AFTER: u32 = 4;
+
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    /// The page whose miss would continue the line.
+    next: u32,
+    length: u32,
+}
+
+/// Detects linear access, space by space, from misses alone: hits cost nothing.
+#[derive(Debug)]
+pub(crate) struct Detector {
+    window: u32,
+    lines: Mutex<FxHashMap<SpaceId, Line>>,
+}
+
+impl Detector {
+    pub(crate) fn new(window: usize) -> Self {
+        Self { window: window as u32, lines: Mutex::new(FxHashMap::default()) }
+    }
+
+    /// A demand miss. The first page and the number of pages to read ahead, when it continues a line.
+    pub(crate) fn missed(&self, page: PageId) -> Option<(PageId, u32)> {
+        if self.window == 0 {
+            return None;
+        }
+        let mut lines = self.lines.lock();
+        let line = lines.entry(page.space).or_insert(Line { next: page.no, length: 0 });
+        line.length = if line.next == page.no { line.length + 1 } else { 1 };
+        line.next = page.no.saturating_add(1);
+        if line.length < LINEAR_AFTER {
+            return None;
+        }
+        // What is read ahead will not be missed: the line goes on behind it.
+        let from = PageId::new(page.space, line.next);
+        line.next = line.next.saturating_add(self.window);
+        Some((from, self.window))
+    }
+}
+
+impl<T: Tier> Pool<T> {
+    /// Starts reading those of `pages` that are not in memory, neighbours together. Returns at once; pages for which no frame is to be
+    /// had, or which do not exist, are left out.
+    pub fn prefetch(&self, pages: &[PageId]) {
+        for run in pages.chunk_by(|a, b| a.space == b.space && a.no.checked_add(1) == Some(b.no)) {
+            if let Some(first) = run.first() {
+                self.inner.read_ahead(*first, run.len() as u32);
+            }
+        }
+    }
+
+    /// The pages `range` of `space` in order, read ahead, without disturbing what is hot in memory.
+    #[must_use]
+    pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_, T> {
+        Scan { pool: self, space, next: range.start, end: range.end, ahead: range.start }
+    }
+}
+
+/// An ordered read of a space's pages. Pages that do not exist are skipped.
+#[derive(Debug)]
+pub struct Scan<'a, T: Tier> {
+    pool: &'a Pool<T>,
+    space: SpaceId,
+    next: u32,
+    end: u32,
+    /// Read-ahead has been asked for up to here.
+    ahead: u32,
+}
+
+impl<'a, T: Tier> Scan<'a, T> {
+    /// The next page, or `None` after the last. Cancel-safe: a dropped call reads the same page again.
+    ///
+    /// # Errors
+    /// The page cannot be read; the next call goes on behind it.
+    pub async fn next(&mut self) -> Option<Result<PageRef<'a, T>, PoolError>> {
+        while self.next < self.end {
+            self.look_ahead();
+            let page = PageId::new(self.space, self.next);
+            let result = self.pool.inner.get_scanned(page).await;
+            self.next += 1;
+            match result {
+                Err(PoolError::Tier(crate::tier::TierError::NoSuchPage { .. })) => {}
+                other => return Some(other.map(|frame| PageRef::new(&self.pool.inner, frame))),
+            }
+        }
+        None
+    }
+
+    fn look_ahead(&mut self) {
+        let window = self.pool.inner.params.read_ahead_pages as u32;
+        self.ahead = self.ahead.max(self.next);
+        if window > 0 && self.ahead < self.end && self.ahead - self.next <= window / 2 {
+            let count = window.min(self.end - self.ahead);
+            self.pool.inner.read_ahead(PageId::new(self.space, self.ahead), count);
+            self.ahead += count;
+        }
+    }
+}
+
+impl<T: Tier> Inner<T> {
+    /// A page for a scan: not noted as a hit, so that it stays where read-ahead put it.
+    async fn get_scanned(&self, page: PageId) -> Result<u32, PoolError> {
+        loop {
+            if let Some(frame) = self.latch_resident(page, Mode::Shared).await {
+                return Ok(frame);
+            }
+            let frame = self.free_frame(page).await?;
+            if self.name(frame, page) {
+                self.load(frame, page, Access::Sequential).await?;
+                if self.frames.at(frame).word.downgrade() {
+                    self.frames.waiters.grant(frame, &self.frames.at(frame).word);
+                }
+                return Ok(frame);
+            }
+            let _ = self.frames.free.push(frame);
+        }
+    }
+
+    /// Reads `count` pages from `first` on, as far as frames are to be had at once.
+    pub(crate) fn read_ahead(self: &Arc<Self>, first: PageId, count: u32) {
+        let mut run: Vec<(u32, IoBuf)> = Vec::new();
+        let mut from = first;
+        for no in first.no..first.no.saturating_add(count) {
+            let page = PageId::new(first.space, no);
+            match self.lease_ahead(page) {
+                Some(leased) => {
+                    if run.is_empty() {
+                        from = page;
+                    }
+                    run.push(leased);
+                }
+                None => self.fetch_ahead(from, std::mem::take(&mut run)),
+            }
+        }
+        self.fetch_ahead(from, run);
+    }
+
+    fn lease_ahead(&self, page: PageId) -> Option<(u32, IoBuf)> {
+        let room = self.params.frames / 8;
+        if self.frames.table.find(&self.frames.all, page).is_some()
+            || self.ahead_in_flight.load(Ordering::Relaxed) >= room
+        {
+            return None;
+        }
+        let frame = self.frames.free.pop().or_else(|| self.evict())?;
+        if !self.name(frame, page) {
+            let _ = self.frames.free.push(frame);
+            return None;
+        }
+        self.ahead_in_flight.fetch_add(1, Ordering::Relaxed);
+        Some((frame, self.lease(frame, page)))
+    }
+
+    fn fetch_ahead(self: &Arc<Self>, first: PageId, run: Vec<(u32, IoBuf)>) {
+        if run.is_empty() {
+            return;
+        }
+        let inner = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let (frames, bufs): (Vec<u32>, Vec<IoBuf>) = run.into_iter().unzip();
+            let pages = (first.no..).map(|no| PageId::new(first.space, no));
+            let fetched = inner.tier.fetch_run(first, bufs).await;
+            inner.ahead_in_flight.fetch_sub(frames.len(), Ordering::Relaxed);
+            for ((frame, page), one) in frames.into_iter().zip(pages).zip(fetched) {
+                // A failed read gives its frame back; whoever wants the page reads it and learns why.
+                let Ok(home) = one.result else { continue };
+                keep(one.buf);
+                bump(&inner.counters.prefetched);
+                inner.policy.lock().insert(FrameId(frame), page, home, Access::Sequential);
+                inner.frames.release(frame, Mode::Exclusive);
+            }
+        });
+    }
+}

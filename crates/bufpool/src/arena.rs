@@ -1,0 +1,74 @@
+//! The frames' memory: one aligned mapping, huge pages where the kernel has them.
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::ptr::NonNull;
+
+/// Memory for `frames` pages of `page_bytes`, 4 KiB aligned.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    base: NonNull<u8>,
+    bytes: usize,
+    page_bytes: usize,
+}
+
+// SAFETY: the arena is plain memory; who may touch which part when is the latches' business.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    pub(crate) fn new(frames: usize, page_bytes: usize) -> std::io::Result<Self> {
+        let bytes = frames * page_bytes;
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches nothing that exists.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }?;
+        // SAFETY: the range is the mapping just made; advice does not change its contents. Without huge pages it just fails.
+        let _ = unsafe { rustix::mm::madvise(base, bytes, Advice::LinuxHugepage) };
+        let base = NonNull::new(base.cast()).ok_or(std::io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, bytes, page_bytes })
+    }
+
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    /// Where frame `index` is.
+    pub(crate) fn frame(&self, index: usize) -> NonNull<u8> {
+        let at = index * self.page_bytes;
+        assert!(at < self.bytes, "frame {index} is beyond the arena");
+        // SAFETY: `at` is inside the mapping.
+        unsafe { self.base.add(at) }
+    }
+
+    /// The bytes of frame `index`.
+    ///
+    /// # Safety
+    /// The caller holds the frame's latch (shared suffices), or nobody else can reach the frame, for `'a`.
+    pub(crate) unsafe fn bytes<'a>(&self, index: usize) -> &'a [u8] {
+        // SAFETY: in bounds, initialised by the kernel; no writer exists by the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.frame(index).as_ptr(), self.page_bytes) }
+    }
+
+    /// The bytes of frame `index`, to change.
+    ///
+    /// # Safety
+    /// The caller holds the frame's latch exclusively, or nobody else can reach the frame, for `'a`.
+    #[expect(clippy::mut_from_ref, reason = "exclusiveness is the latch's, see the safety section")]
+    pub(crate) unsafe fn bytes_mut<'a>(&self, index: usize) -> &'a mut [u8] {
+        // SAFETY: in bounds; nobody else reads or writes by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.frame(index).as_ptr(), self.page_bytes) }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this arena's own; leases and guards keep the arena alive through their `Arc` or borrow.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}

@@ -1,0 +1,132 @@
+//! A frame's metadata, and all frames with what finds, frees and waits for them.
+//!
+//! Locking order: policy → bucket → the tier's own. Waiter shards and the free list are leaves.
+
+use crate::arena::Arena;
+use crate::table::Table;
+use crate::waiters::Waiters;
+use crate::word::{Mode, Released, Word};
+use crossbeam::queue::ArrayQueue;
+use pagetier_page::{Lsn, PageId};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tokio::sync::Notify;
+
+/// No page.
+pub(crate) const NO_PAGE: u64 = u64::MAX;
+/// No recovery LSN: clean.
+pub(crate) const NO_LSN: u64 = u64::MAX;
+
+/// What is kept of a frame beside its page: 40 bytes.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) word: Word,
+    pub(crate) page: AtomicU64,
+    /// The LSN of the first change since the page was last clean.
+    pub(crate) recovery_lsn: AtomicU64,
+    /// The same of the version that is being written.
+    pub(crate) writing_lsn: AtomicU64,
+    /// The next frame in the page table's chain.
+    pub(crate) next: AtomicU32,
+    /// Logical reads not yet reported to the tier.
+    pub(crate) logical: AtomicU32,
+}
+
+impl Frame {
+    pub(crate) fn page(&self) -> Option<PageId> {
+        let word = self.page.load(Ordering::Acquire);
+        (word != NO_PAGE).then(|| PageId::from_u64(word))
+    }
+
+    pub(crate) fn take_logical(&self) -> u32 {
+        self.logical.swap(0, Ordering::Relaxed)
+    }
+
+    /// The smallest LSN that redo would need for this page.
+    pub(crate) fn redo_from(&self) -> Option<Lsn> {
+        let lsn = self.recovery_lsn.load(Ordering::Acquire).min(self.writing_lsn.load(Ordering::Acquire));
+        (lsn != NO_LSN).then_some(Lsn(lsn))
+    }
+}
+
+/// The frames. Leases of frames under I/O keep them alive.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    pub(crate) arena: Arena,
+    pub(crate) all: Box<[Frame]>,
+    pub(crate) table: Table,
+    pub(crate) waiters: Waiters,
+    pub(crate) free: ArrayQueue<u32>,
+    /// A frame became free or evictable, or a write ended.
+    pub(crate) freed: Notify,
+}
+
+impl Frames {
+    pub(crate) fn new(count: usize, page_bytes: usize) -> std::io::Result<Self> {
+        let free = ArrayQueue::new(count.max(1));
+        for index in 0..count as u32 {
+            let _ = free.push(index);
+        }
+        let frame = |_| Frame {
+            word: Word::new(),
+            page: AtomicU64::new(NO_PAGE),
+            recovery_lsn: AtomicU64::new(NO_LSN),
+            writing_lsn: AtomicU64::new(NO_LSN),
+            next: AtomicU32::new(crate::table::NONE),
+            logical: AtomicU32::new(0),
+        };
+        Ok(Self {
+            arena: Arena::new(count, page_bytes)?,
+            all: (0..count).map(frame).collect(),
+            table: Table::new(count),
+            waiters: Waiters::new(),
+            free,
+            freed: Notify::new(),
+        })
+    }
+
+    pub(crate) fn at(&self, frame: u32) -> &Frame {
+        &self.all[frame as usize]
+    }
+
+    /// Gives up latch and pin, and does what follows from it.
+    pub(crate) fn release(&self, frame: u32, mode: Mode) {
+        let after = self.at(frame).word.release(mode);
+        if after.wake || after.free {
+            self.after_release(frame, after);
+        }
+    }
+
+    pub(crate) fn unpin(&self, frame: u32) {
+        let after = self.at(frame).word.unpin();
+        self.after_release(frame, after);
+    }
+
+    #[cold]
+    fn after_release(&self, frame: u32, after: Released) {
+        if after.free {
+            self.recycle(frame);
+        } else if after.wake {
+            self.waiters.grant(frame, &self.at(frame).word);
+        }
+    }
+
+    /// The frame has no page and no pins: it is free.
+    pub(crate) fn recycle(&self, frame: u32) {
+        let f = self.at(frame);
+        f.recovery_lsn.store(NO_LSN, Ordering::Release);
+        f.writing_lsn.store(NO_LSN, Ordering::Release);
+        f.logical.store(0, Ordering::Relaxed);
+        f.word.reset();
+        let _ = self.free.push(frame);
+        self.freed.notify_one();
+    }
+
+    /// The exclusive holder of `frame` takes its page out and lets go: whoever waits will find the frame gone.
+    pub(crate) fn abandon(&self, frame: u32, page: PageId) {
+        let bucket = self.table.lock(page);
+        bucket.remove(&self.all, frame);
+        self.at(frame).word.orphan();
+        drop(bucket);
+        self.release(frame, Mode::Exclusive);
+    }
+}

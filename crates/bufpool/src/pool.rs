@@ -1,0 +1,579 @@
+//! The pool: look up, load, create, evict.
+//!
+//! The path of a look-up: (1) find the frame without a lock, (2) pin and latch it in one step, (3) check that it still holds the page,
+//! (4) note the hit. Everything else is cold: waiting for a latch, or a miss.
+//!
+//! The path of a miss: (1) a free frame, or a victim's; (2) the page's name into the table, latched exclusively: others wait for the latch, so
+//! the page is read once; (3) the read, straight into the frame, by a lease; (4) the policy learns of it. A load that is
+//! dropped or fails gives its frame back when the device is done with it.
+
+use crate::ahead::Detector;
+use crate::frame::Frames;
+use crate::guard::{PageMut, PageRef};
+use crate::hits::HitBuffers;
+use crate::params::{PoolError, PoolMemory, PoolParams, PoolStats};
+use crate::tier::{Displaced, LogGate, Tier};
+use crate::waiters::Wait;
+use crate::word::{Attempt, Mode};
+use crossbeam::queue::ArrayQueue;
+use pagetier_devio::IoBuf;
+use pagetier_page::{Flags, Header, Lsn, PageId, Stamp};
+use pagetier_policy::{Access, FrameId, Home, PoolPolicy};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The policy with its lock.
+pub(crate) struct Policy(Mutex<Box<dyn PoolPolicy>>);
+
+pub(crate) struct PolicyGuard<'a>(parking_lot::MutexGuard<'a, Box<dyn PoolPolicy>>);
+
+impl Policy {
+    pub(crate) fn lock(&self) -> PolicyGuard<'_> {
+        PolicyGuard(self.0.lock())
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<PolicyGuard<'_>> {
+        self.0.try_lock().map(PolicyGuard)
+    }
+}
+
+impl PolicyGuard<'_> {
+    pub(crate) fn remove(&mut self, frame: u32) {
+        self.0.remove(FrameId(frame), false);
+    }
+}
+
+impl std::ops::Deref for PolicyGuard<'_> {
+    type Target = Box<dyn PoolPolicy>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for PolicyGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) misses: AtomicU64,
+    pub(crate) loads_ssd: AtomicU64,
+    pub(crate) loads_hdd: AtomicU64,
+    pub(crate) prefetched: AtomicU64,
+    pub(crate) created: AtomicU64,
+    pub(crate) evictions: AtomicU64,
+    pub(crate) written_replacement: AtomicU64,
+    pub(crate) written_recoverability: AtomicU64,
+    pub(crate) written_ssd: AtomicU64,
+    pub(crate) write_errors: AtomicU64,
+    pub(crate) waited_for_frame: AtomicU64,
+}
+
+pub(crate) fn bump(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// What a pool shares with its tasks.
+pub(crate) struct Inner<T: Tier> {
+    pub(crate) params: PoolParams,
+    pub(crate) frames: Arc<Frames>,
+    pub(crate) tier: Arc<T>,
+    pub(crate) policy: Policy,
+    pub(crate) hits: HitBuffers,
+    pub(crate) gate: Option<Arc<dyn LogGate>>,
+    pub(crate) counters: Counters,
+    pub(crate) detector: Detector,
+    pub(crate) staging: ArrayQueue<IoBuf>,
+    pub(crate) staged: Notify,
+    /// The cleaner has something to look at.
+    pub(crate) clean: Arc<Notify>,
+    /// A write ended.
+    pub(crate) cleaned: Notify,
+    pub(crate) evicted_since_clean: AtomicU64,
+    pub(crate) lsn_max: AtomicU64,
+    pub(crate) lsn_checked: AtomicU64,
+    pub(crate) closed: AtomicBool,
+    /// Pages that read-ahead is reading.
+    pub(crate) ahead_in_flight: AtomicUsize,
+    pub(crate) runtime: tokio::runtime::Handle,
+}
+
+/// A buffer pool over a [`Tier`]. Cheap to clone; all clones are the same pool.
+pub struct Pool<T: Tier> {
+    pub(crate) inner: Arc<Inner<T>>,
+}
+
+impl<T: Tier> Clone for Pool<T> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<T: Tier> Pool<T> {
+    /// A pool whose cleaner runs on the current tokio runtime.
+    ///
+    /// # Errors
+    /// [`PoolError::Memory`] when the frames' memory is not to be had.
+    pub fn start(
+        params: PoolParams,
+        policy: Box<dyn PoolPolicy>,
+        tier: Arc<T>,
+        gate: Option<Arc<dyn LogGate>>,
+    ) -> Result<Self, PoolError> {
+        let page_bytes = params.page_size.bytes();
+        let frames =
+            Frames::new(params.frames, page_bytes).map_err(|e| PoolError::Memory(Arc::new(e)))?;
+        let staging = ArrayQueue::new(params.staging.max(1));
+        for _ in 0..params.staging.max(1) {
+            let _ = staging.push(IoBuf::zeroed(page_bytes));
+        }
+        let inner = Arc::new(Inner {
+            params,
+            frames: Arc::new(frames),
+            tier,
+            policy: Policy(Mutex::new(policy)),
+            hits: HitBuffers::new(),
+            gate,
+            counters: Counters::default(),
+            detector: Detector::new(params.read_ahead_pages),
+            staging,
+            staged: Notify::new(),
+            clean: Arc::new(Notify::new()),
+            ahead_in_flight: AtomicUsize::new(0),
+            cleaned: Notify::new(),
+            evicted_since_clean: AtomicU64::new(0),
+            lsn_max: AtomicU64::new(0),
+            lsn_checked: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            runtime: tokio::runtime::Handle::current(),
+        });
+        tokio::spawn(crate::clean::run(Arc::downgrade(&inner), Arc::clone(&inner.clean)));
+        Ok(Self { inner })
+    }
+
+    /// The page `page`, shared. A hit neither allocates nor yields. Cancel-safe.
+    ///
+    /// # Errors
+    /// The page does not exist or cannot be read, or no frame is to be had.
+    #[inline]
+    pub async fn get(&self, page: PageId) -> Result<PageRef<'_, T>, PoolError> {
+        if let Some(frame) = self.inner.hit(page, Mode::Shared) {
+            return Ok(PageRef::new(&self.inner, frame));
+        }
+        let frame = self.inner.get_cold(page, Mode::Shared).await?;
+        Ok(PageRef::new(&self.inner, frame))
+    }
+
+    /// The page `page`, to change. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`Pool::get`].
+    #[inline]
+    pub async fn get_mut(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
+        if let Some(frame) = self.inner.hit(page, Mode::Exclusive) {
+            return Ok(PageMut::new(&self.inner, frame, false));
+        }
+        let frame = self.inner.get_cold(page, Mode::Exclusive).await?;
+        Ok(PageMut::new(&self.inner, frame, false))
+    }
+
+    /// The page if it is in memory and its latch is free.
+    #[must_use]
+    pub fn try_get(&self, page: PageId) -> Option<PageRef<'_, T>> {
+        self.inner.hit(page, Mode::Shared).map(|frame| PageRef::new(&self.inner, frame))
+    }
+
+    /// A new page, all zeroes and dirty. `page` must not exist yet (or hold nothing of value). Cancel-safe.
+    ///
+    /// # Errors
+    /// No frame is to be had.
+    pub async fn create(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
+        let inner = &self.inner;
+        let frame = inner.free_frame(page).await?;
+        if !inner.name(frame, page) {
+            let _ = inner.frames.free.push(frame);
+            return self.get_mut(page).await;
+        }
+        // SAFETY: the frame was just taken and is exclusively latched by `name`.
+        let image = unsafe { inner.frames.arena.bytes_mut(frame as usize) };
+        image.fill(0);
+        Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(image);
+        inner.tier.allocated(page);
+        inner.policy.lock().insert(FrameId(frame), page, Home::Hdd, Access::Random);
+        bump(&inner.counters.created);
+        Ok(PageMut::new(inner, frame, true))
+    }
+
+    /// Drops the page from memory without writing it, and its copies below as far as they are caches. Waits for a write of it
+    /// that is under way. What a later `get` finds is an earlier version of the page, or none. Cancel-safe.
+    ///
+    /// # Errors
+    /// None today; reserved.
+    pub async fn discard(&self, page: PageId) -> Result<(), PoolError> {
+        let inner = &self.inner;
+        loop {
+            let cleaned = inner.cleaned.notified();
+            tokio::pin!(cleaned);
+            cleaned.as_mut().enable();
+            let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await else {
+                inner.tier.discarded(page);
+                return Ok(());
+            };
+            let guard = PageMut::new(inner, frame, false);
+            if inner.frames.at(guard.frame()).word.is_cleaning() {
+                drop(guard);
+                cleaned.await;
+                continue;
+            }
+            inner.tier.discarded(page);
+            guard.discard();
+            return Ok(());
+        }
+    }
+
+    /// Drops every page for which `gone` says so, as [`Pool::discard`] does.
+    ///
+    /// # Errors
+    /// As [`Pool::discard`].
+    pub async fn discard_where(&self, gone: impl Fn(PageId) -> bool) -> Result<(), PoolError> {
+        for frame in self.inner.frames.all.iter() {
+            if let Some(page) = frame.page().filter(|p| gone(*p)) {
+                self.discard(page).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counters so far.
+    #[must_use]
+    pub fn stats(&self) -> PoolStats {
+        let c = &self.inner.counters;
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        PoolStats {
+            hits: self.inner.hits.hits(),
+            misses: of(&c.misses),
+            loads_ssd: of(&c.loads_ssd),
+            loads_hdd: of(&c.loads_hdd),
+            prefetched: of(&c.prefetched),
+            created: of(&c.created),
+            evictions: of(&c.evictions),
+            written_replacement: of(&c.written_replacement),
+            written_recoverability: of(&c.written_recoverability),
+            written_ssd: of(&c.written_ssd),
+            write_errors: of(&c.write_errors),
+            hits_lost: self.inner.hits.lost(),
+            waited_for_frame: of(&c.waited_for_frame),
+        }
+    }
+
+    /// Memory by part.
+    #[must_use]
+    pub fn memory(&self) -> PoolMemory {
+        let inner = &self.inner;
+        let frames = inner.params.frames;
+        let page = inner.params.page_size.bytes();
+        let metadata = frames * (size_of::<crate::frame::Frame>() + 4)
+            + inner.frames.table.memory_bytes()
+            + inner.hits.memory_bytes();
+        PoolMemory {
+            frames: (frames * page) as u64,
+            metadata: metadata as u64,
+            staging: (inner.params.staging * page) as u64,
+        }
+    }
+
+    /// The numbers it was made with.
+    #[must_use]
+    pub fn params(&self) -> &PoolParams {
+        &self.inner.params
+    }
+
+    /// New costs for the policy.
+    pub fn set_costs(&self, costs: pagetier_policy::Costs) {
+        self.inner.policy.lock().set_costs(costs);
+    }
+
+    /// The oldest log position that redo would need after a crash now; `None` when nothing is dirty.
+    #[must_use]
+    pub fn min_recovery_lsn(&self) -> Option<Lsn> {
+        self.inner.frames.all.iter().filter_map(crate::frame::Frame::redo_from).min()
+    }
+
+    /// Recounts the policy; for tests.
+    ///
+    /// # Errors
+    /// What does not add up.
+    pub fn validate(&self) -> Result<(), String> {
+        let frames = &self.inner.frames;
+        let held = frames.all.iter().filter(|f| f.page().is_some()).count();
+        let policy = self.inner.policy.lock();
+        if policy.len() > held {
+            return Err(format!("the policy tracks {} frames, {held} hold pages", policy.len()));
+        }
+        let pinned = frames.all.iter().filter(|f| f.word.pins() > 0).count();
+        if held + frames.free.len() > frames.all.len() + pinned {
+            return Err(format!("{held} pages and {} free frames", frames.free.len()));
+        }
+        policy.validate()
+    }
+}
+
+impl<T: Tier> std::fmt::Debug for Pool<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("params", &self.inner.params).finish_non_exhaustive()
+    }
+}
+
+impl<T: Tier> Inner<T> {
+    /// Steps 1-4 of a look-up. `None`: not there, or the latch is not free.
+    #[inline]
+    pub(crate) fn hit(&self, page: PageId, mode: Mode) -> Option<u32> {
+        let frame = self.frames.table.find(&self.frames.all, page)?;
+        if self.frames.at(frame).word.try_latch(mode) != Attempt::Latched {
+            return None;
+        }
+        if self.frames.at(frame).page.load(Ordering::Acquire) != page.to_u64() {
+            self.frames.release(frame, mode);
+            return None;
+        }
+        if self.hits.note(frame, mode == Mode::Exclusive) {
+            self.apply_hits();
+        }
+        Some(frame)
+    }
+
+    #[cold]
+    fn apply_hits(&self) {
+        match self.policy.try_lock() {
+            Some(mut policy) => self.drain_hits(&mut policy),
+            None => self.hits.note_lost(),
+        }
+    }
+
+    fn drain_hits(&self, policy: &mut PolicyGuard<'_>) {
+        self.hits.drain(|frame, write| {
+            self.frames.at(frame).logical.fetch_add(1, Ordering::Relaxed);
+            policy.hit(FrameId(frame), write);
+        });
+    }
+
+    /// Waits for the latch, or loads the page.
+    #[cold]
+    async fn get_cold(self: &Arc<Self>, page: PageId, mode: Mode) -> Result<u32, PoolError> {
+        loop {
+            if let Some(frame) = self.latch_resident(page, mode).await {
+                if self.hits.note(frame, mode == Mode::Exclusive) {
+                    self.apply_hits();
+                }
+                return Ok(frame);
+            }
+            let frame = self.free_frame(page).await?;
+            if !self.name(frame, page) {
+                let _ = self.frames.free.push(frame);
+                self.frames.freed.notify_one();
+                continue;
+            }
+            self.load(frame, page, Access::Random).await?;
+            if let Some((from, count)) = self.detector.missed(page) {
+                self.read_ahead(from, count);
+            }
+            if mode == Mode::Shared && self.frames.at(frame).word.downgrade() {
+                self.frames.waiters.grant(frame, &self.frames.at(frame).word);
+            }
+            return Ok(frame);
+        }
+    }
+
+    /// The frame of `page` if it is in memory, latched, however long that takes.
+    pub(crate) async fn latch_resident(&self, page: PageId, mode: Mode) -> Option<u32> {
+        loop {
+            let found = self.frames.table.find(&self.frames.all, page);
+            let frame = match found {
+                Some(frame) => frame,
+                None => self.frames.table.lock(page).find(&self.frames.all)?,
+            };
+            let word = &self.frames.at(frame).word;
+            match word.try_latch(mode) {
+                Attempt::Latched => {}
+                Attempt::Busy if word.pin() => Wait::new(&self.frames, frame, mode).await,
+                // Being evicted, under the bucket's lock: wait for that to end, then look again.
+                Attempt::Busy | Attempt::Gone => {
+                    drop(self.frames.table.lock(page));
+                    continue;
+                }
+            }
+            if !word.is_gone() && self.frames.at(frame).page.load(Ordering::Acquire) == page.to_u64() {
+                return Some(frame);
+            }
+            self.frames.release(frame, mode);
+        }
+    }
+
+    /// Puts `page` into the table for the free frame `frame`, latched exclusively. False when somebody was faster.
+    pub(crate) fn name(&self, frame: u32, page: PageId) -> bool {
+        let bucket = self.frames.table.lock(page);
+        if bucket.find(&self.frames.all).is_some() {
+            return false;
+        }
+        self.frames.at(frame).word.begin_fill();
+        bucket.insert(&self.frames.all, frame);
+        true
+    }
+
+    /// A lease of the exclusively latched `frame`, for a read into it.
+    pub(crate) fn lease(&self, frame: u32, page: PageId) -> IoBuf {
+        let owner = Box::new(Lease { frames: Arc::clone(&self.frames), frame, page, kept: false });
+        let at = self.frames.arena.frame(frame as usize);
+        // SAFETY: the owner keeps the arena alive and the frame exclusively latched for as long as the buffer lives.
+        unsafe { IoBuf::lease(at, self.frames.arena.page_bytes(), owner) }
+    }
+
+    /// Reads `page` into the frame that was named for it, which stays latched exclusively.
+    pub(crate) async fn load(&self, frame: u32, page: PageId, access: Access) -> Result<(), PoolError> {
+        bump(&self.counters.misses);
+        let fetched = self.tier.fetch(page, access, self.lease(frame, page)).await;
+        let home = fetched.result?;
+        keep(fetched.buf);
+        bump(if home == Home::Ssd { &self.counters.loads_ssd } else { &self.counters.loads_hdd });
+        self.frames.at(frame).logical.store(1, Ordering::Relaxed);
+        self.policy.lock().insert(FrameId(frame), page, home, access);
+        Ok(())
+    }
+
+    /// A frame without a page: a free one, or a victim's. Waits for the cleaner if it has to.
+    pub(crate) async fn free_frame(&self, page: PageId) -> Result<u32, PoolError> {
+        if let Some(frame) = self.frames.free.pop().or_else(|| self.evict()) {
+            return Ok(frame);
+        }
+        self.wait_for_frame(page).await
+    }
+
+    #[cold]
+    async fn wait_for_frame(&self, page: PageId) -> Result<u32, PoolError> {
+        bump(&self.counters.waited_for_frame);
+        let since = Instant::now();
+        let wait = async {
+            loop {
+                let (freed, cleaned) = (self.frames.freed.notified(), self.cleaned.notified());
+                tokio::pin!(freed, cleaned);
+                freed.as_mut().enable();
+                cleaned.as_mut().enable();
+                if let Some(frame) = self.frames.free.pop().or_else(|| self.evict()) {
+                    return frame;
+                }
+                self.clean.notify_one();
+                // A pin may be dropped without anybody being told: look again now and then.
+                let again = tokio::time::sleep(std::time::Duration::from_millis(5));
+                tokio::select! { biased; () = freed => {}, () = cleaned => {}, () = again => {} }
+            }
+        };
+        tokio::time::timeout(self.params.exhausted_after, wait).await.map_err(|_| PoolError::Exhausted {
+            page,
+            frames: self.params.frames,
+            waited: since.elapsed(),
+        })
+    }
+
+    /// Takes the frame of the page that the policy values least.
+    pub(crate) fn evict(&self) -> Option<u32> {
+        let mut policy = self.policy.lock();
+        self.drain_hits(&mut policy);
+        for _ in 0..8 {
+            let frames = &self.frames;
+            let victim = policy.victim(&mut |f| frames.at(f.0).word.is_evictable())?.0;
+            let Some(page) = self.frames.at(victim).page() else { continue };
+            let bucket = self.frames.table.lock(page);
+            if !self.frames.at(victim).word.try_evict() {
+                continue;
+            }
+            // SAFETY: the frame is gone for everybody else, and nobody had it pinned.
+            let image = unsafe { self.frames.arena.bytes(victim as usize) };
+            let logical = self.frames.at(victim).take_logical();
+            let displaced = self.tier.evicted(page, logical, image);
+            bucket.remove(&self.frames.all, victim);
+            drop(bucket);
+            policy.0.remove(FrameId(victim), true);
+            self.displaced(&mut policy, displaced);
+            bump(&self.counters.evictions);
+            self.wake_cleaner();
+            return Some(victim);
+        }
+        None
+    }
+
+    /// A page lost its SSD copy to another; if it is buffered, the policy has to know.
+    pub(crate) fn displaced(&self, policy: &mut PolicyGuard<'_>, displaced: Displaced) {
+        let Some(page) = displaced.0 else { return };
+        if let Some(frame) = self.frames.table.find(&self.frames.all, page) {
+            policy.ssd_evicted(FrameId(frame));
+        }
+    }
+
+    fn wake_cleaner(&self) {
+        let every = (self.params.clean_depth as u64 / 4).max(1);
+        if self.evicted_since_clean.fetch_add(1, Ordering::Relaxed) + 1 >= every {
+            self.clean.notify_one();
+        }
+    }
+
+    /// The page in `frame` was changed through a guard that is about to let go of it.
+    pub(crate) fn became_dirty(&self, frame: u32, page: PageId, lsn: Lsn) {
+        let f = self.frames.at(frame);
+        let none = crate::frame::NO_LSN;
+        let _ = f.recovery_lsn.compare_exchange(none, lsn.0, Ordering::AcqRel, Ordering::Relaxed);
+        let (was_dirty, being_written) = f.word.dirty();
+        if was_dirty {
+            return;
+        }
+        let invalidated = !being_written && self.tier.dirtied(page, f.take_logical());
+        let mut policy = self.policy.lock();
+        policy.dirtied(FrameId(frame));
+        if invalidated {
+            policy.ssd_invalidated(FrameId(frame));
+        }
+    }
+
+    pub(crate) fn note_lsn(&self, lsn: Lsn) {
+        let Some(span) = self.params.redo_span_max else { return };
+        let newest = self.lsn_max.fetch_max(lsn.0, Ordering::Relaxed).max(lsn.0);
+        if newest - self.lsn_checked.load(Ordering::Relaxed).min(newest) > span / 8 {
+            self.clean.notify_one();
+        }
+    }
+}
+
+impl<T: Tier> Drop for Inner<T> {
+    fn drop(&mut self) {
+        // The cleaner waits for this; it finds the pool gone and ends.
+        self.clean.notify_one();
+    }
+}
+
+/// The exclusively latched frame that a read fills.
+struct Lease {
+    frames: Arc<Frames>,
+    frame: u32,
+    page: PageId,
+    kept: bool,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.frames.abandon(self.frame, self.page);
+        }
+    }
+}
+
+/// The read succeeded: the frame stays, latched.
+pub(crate) fn keep(buf: IoBuf) {
+    if let Some(mut lease) = buf.into_owner().and_then(|owner| owner.downcast::<Lease>().ok()) {
+        lease.kept = true;
+    }
+}

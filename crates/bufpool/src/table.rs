@@ -1,0 +1,110 @@
+//! Which frame holds a page. Made for a fixed number of frames: bucket heads, and chains through the frames themselves.
+//!
+//! Lookups take no lock. They may run beside a change of the chain and miss a page that is there, or find a frame whose page
+//! has just changed; so a frame found is pinned and its page checked again, and "not there" is confirmed under the
+//! bucket's lock. Changes hold that lock.
+
+use crate::frame::Frame;
+use pagetier_page::PageId;
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// No frame.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Chains longer than this are walked to the end under the lock only.
+const HOPS_MAX: usize = 64;
+
+#[derive(Debug)]
+pub(crate) struct Table {
+    heads: Box<[AtomicU32]>,
+    shift: u32,
+    locks: Box<[Mutex<()>]>,
+}
+
+impl Table {
+    pub(crate) fn new(frames: usize) -> Self {
+        let buckets = (frames * 2).next_power_of_two().max(64);
+        Self {
+            heads: (0..buckets).map(|_| AtomicU32::new(NONE)).collect(),
+            shift: 64 - buckets.trailing_zeros(),
+            locks: (0..(buckets / 16).clamp(16, 1024)).map(|_| Mutex::new(())).collect(),
+        }
+    }
+
+    fn bucket(&self, page: PageId) -> usize {
+        let mixed = page.to_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((mixed ^ mixed >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+    }
+
+    /// A frame that held `page` at some moment during the call.
+    pub(crate) fn find(&self, frames: &[Frame], page: PageId) -> Option<u32> {
+        self.walk(frames, self.bucket(page), page, HOPS_MAX)
+    }
+
+    fn walk(&self, frames: &[Frame], bucket: usize, page: PageId, hops_max: usize) -> Option<u32> {
+        let wanted = page.to_u64();
+        let mut at = self.heads[bucket].load(Ordering::Acquire);
+        for _ in 0..hops_max {
+            let frame = frames.get(at as usize)?;
+            if frame.page.load(Ordering::Acquire) == wanted {
+                return Some(at);
+            }
+            at = frame.next.load(Ordering::Acquire);
+        }
+        None
+    }
+
+    /// Locks the bucket of `page`.
+    pub(crate) fn lock(&self, page: PageId) -> Bucket<'_> {
+        let bucket = self.bucket(page);
+        let guard = self.locks[bucket % self.locks.len()].lock();
+        Bucket { table: self, bucket, page, _guard: guard }
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.heads.len() * size_of::<AtomicU32>() + self.locks.len() * size_of::<Mutex<()>>()
+    }
+}
+
+/// A locked bucket, for one page.
+pub(crate) struct Bucket<'a> {
+    table: &'a Table,
+    bucket: usize,
+    page: PageId,
+    _guard: MutexGuard<'a, ()>,
+}
+
+impl Bucket<'_> {
+    /// The frame of the page, for certain.
+    pub(crate) fn find(&self, frames: &[Frame]) -> Option<u32> {
+        self.table.walk(frames, self.bucket, self.page, frames.len())
+    }
+
+    /// Puts `frame`, whose page field is set here, at the head of the chain.
+    pub(crate) fn insert(&self, frames: &[Frame], frame: u32) {
+        let head = &self.table.heads[self.bucket];
+        let f = &frames[frame as usize];
+        f.page.store(self.page.to_u64(), Ordering::Release);
+        f.next.store(head.load(Ordering::Relaxed), Ordering::Release);
+        head.store(frame, Ordering::Release);
+    }
+
+    /// Takes `frame` out of the chain and its page away.
+    pub(crate) fn remove(&self, frames: &[Frame], frame: u32) {
+        let mut link = &self.table.heads[self.bucket];
+        loop {
+            let at = link.load(Ordering::Relaxed);
+            if at == NONE {
+                break;
+            }
+            let f = &frames[at as usize];
+            if at == frame {
+                link.store(f.next.load(Ordering::Relaxed), Ordering::Release);
+                break;
+            }
+            link = &f.next;
+        }
+        frames[frame as usize].page.store(crate::frame::NO_PAGE, Ordering::Release);
+    }
+}

@@ -1,0 +1,150 @@
+//! Waiting for a latch: first come, first served, with the latch handed over.
+//!
+//! A waiter holds a pin. Whoever releases a latch latches on behalf of the waiters whose turn it is. A waiter that is dropped
+//! gives back what it was granted meanwhile, and lets those behind it move up.
+
+use crate::frame::Frames;
+use crate::word::{Mode, Word};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+const SHARDS: usize = 64;
+
+#[derive(Debug)]
+struct Waiter {
+    id: u64,
+    frame: u32,
+    mode: Mode,
+    granted: bool,
+    waker: Option<Waker>,
+}
+
+/// The queues, sharded by frame.
+#[derive(Debug)]
+pub(crate) struct Waiters {
+    shards: Box<[Mutex<VecDeque<Waiter>>]>,
+    ids: AtomicU64,
+}
+
+impl Waiters {
+    pub(crate) fn new() -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::new(VecDeque::new())).collect();
+        Self { shards, ids: AtomicU64::new(0) }
+    }
+
+    fn shard(&self, frame: u32) -> &Mutex<VecDeque<Waiter>> {
+        &self.shards[frame as usize % SHARDS]
+    }
+
+    /// Queues up for `frame`, which is pinned. `None` when the latch could be had at once after all.
+    fn enqueue(&self, frame: u32, mode: Mode, word: &Word) -> Option<u64> {
+        let mut queue = self.shard(frame).lock();
+        word.set_waiters(true);
+        let first = !queue.iter().any(|w| w.frame == frame);
+        if first && word.grant(mode) {
+            word.set_waiters(false);
+            return None;
+        }
+        let id = self.ids.fetch_add(1, Ordering::Relaxed);
+        queue.push_back(Waiter { id, frame, mode, granted: false, waker: None });
+        Some(id)
+    }
+
+    /// Hands the latch of `frame` to those whose turn it is.
+    #[cold]
+    pub(crate) fn grant(&self, frame: u32, word: &Word) {
+        let mut queue = self.shard(frame).lock();
+        let mut wakers = Vec::new();
+        let mut left = false;
+        for waiter in queue.iter_mut().filter(|w| w.frame == frame && !w.granted) {
+            if left || !word.grant(waiter.mode) {
+                left = true;
+                continue;
+            }
+            waiter.granted = true;
+            wakers.extend(waiter.waker.take());
+        }
+        word.set_waiters(left);
+        drop(queue);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether waiter `id` was granted the latch (it is then out of the queue).
+    fn poll(&self, frame: u32, id: u64, waker: &Waker) -> bool {
+        let mut queue = self.shard(frame).lock();
+        let Some(at) = queue.iter().position(|w| w.id == id) else { return false };
+        if queue[at].granted {
+            queue.remove(at);
+            return true;
+        }
+        queue[at].waker = Some(waker.clone());
+        false
+    }
+
+    /// Takes waiter `id` out. Whether it had been granted the latch.
+    fn cancel(&self, frame: u32, id: u64) -> bool {
+        let mut queue = self.shard(frame).lock();
+        let at = queue.iter().position(|w| w.id == id);
+        at.and_then(|at| queue.remove(at)).is_some_and(|w| w.granted)
+    }
+}
+
+/// Waits until the latch of a pinned frame is had. Cancel-safe: dropped, it leaves neither latch nor pin.
+pub(crate) struct Wait<'a> {
+    frames: &'a Frames,
+    frame: u32,
+    mode: Mode,
+    id: Option<u64>,
+    done: bool,
+}
+
+impl<'a> Wait<'a> {
+    /// `frame` is pinned by the caller; the pin becomes the waiter's.
+    pub(crate) fn new(frames: &'a Frames, frame: u32, mode: Mode) -> Self {
+        Self { frames, frame, mode, id: None, done: false }
+    }
+}
+
+impl Future for Wait<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let word = &self.frames.at(self.frame).word;
+        let id = match self.id {
+            Some(id) => id,
+            None => match self.frames.waiters.enqueue(self.frame, self.mode, word) {
+                Some(id) => id,
+                None => {
+                    self.done = true;
+                    return Poll::Ready(());
+                }
+            },
+        };
+        self.id = Some(id);
+        if self.frames.waiters.poll(self.frame, id, cx.waker()) {
+            self.done = true;
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let granted = self.id.is_some_and(|id| self.frames.waiters.cancel(self.frame, id));
+        if granted {
+            self.frames.release(self.frame, self.mode);
+        } else {
+            // Those behind may be able to share what this one waited to exclude them from.
+            self.frames.waiters.grant(self.frame, &self.frames.at(self.frame).word);
+            self.frames.unpin(self.frame);
+        }
+    }
+}

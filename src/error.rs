@@ -1,0 +1,192 @@
+//! What can go wrong, by who can act on it.
+
+use pagetier_bufpool::{PoolError, TierError};
+use pagetier_devio::DeviceError;
+use pagetier_page::{PageId, PageSizeError, SpaceId};
+use std::path::{Path, PathBuf};
+
+/// Why a store did not open. Nothing on disk was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The page size is not a power of two from 4 to 64 KiB.
+    #[error(transparent)]
+    PageSize(#[from] PageSizeError),
+    /// The memory budget is too small to work with.
+    #[error("a pool of {bytes} bytes is too small: at least {needed} are needed with this page size and SSD")]
+    PoolTooSmall {
+        /// The budget given, in bytes.
+        bytes: u64,
+        /// The smallest budget that works, in bytes.
+        needed: u64,
+    },
+    /// The SSD is smaller than its metadata and the fewest slots.
+    #[error(transparent)]
+    SsdTooSmall(#[from] pagetier_ssdcache::TooSmall),
+    /// No policy of that name.
+    #[error("there is no {kind} policy called {name:?}; there are: {known}")]
+    UnknownPolicy {
+        /// `pool` or `SSD`.
+        kind: &'static str,
+        /// The name given.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// An option is out of its range.
+    #[error("{option}: {why}")]
+    BadOption {
+        /// The builder's method.
+        option: &'static str,
+        /// What is wrong with the value.
+        why: String,
+    },
+    /// The store's directory cannot be used.
+    #[error("{path}: the store's directory {what}: {source}", path = .path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What could not be done.
+        what: &'static str,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The path of the store is a file, or does not exist and shall not be created.
+    #[error("{path}: not a directory (a store is a directory; `create(true)` makes one)", path = .path.display())]
+    NotADirectory {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Another opener has the store.
+    #[error("{path}: the store is open already, here or in another process; close it first", path = .path.display())]
+    AlreadyOpen {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The manifest cannot be read.
+    #[error("the manifest cannot be used: {why}; restore it from a backup of the store's directory")]
+    BadManifest {
+        /// What is wrong.
+        why: String,
+    },
+    /// The store was made with another page size.
+    #[error("the store has pages of {store} bytes, not of {asked}; leave the page size out or give {store}")]
+    OtherPageSize {
+        /// The store's page size, in bytes.
+        store: u64,
+        /// The one asked for, in bytes.
+        asked: u64,
+    },
+    /// A device belongs to another store.
+    #[error("{device}: it belongs to the store {found}, not to {expected}")]
+    OtherStore {
+        /// The device.
+        device: String,
+        /// The store that it belongs to.
+        found: String,
+        /// This store.
+        expected: String,
+    },
+    /// The SSD is not the one that the store was last used with, or it is missing; it may hold newer pages than the HDD.
+    #[error("the SSD {expected} of this store {what}; it may hold newer pages than the HDD, so the store does not open without it")]
+    SsdMissing {
+        /// The SSD's id.
+        expected: String,
+        /// `is not given`, or what stands in its place.
+        what: String,
+    },
+    /// The HDD has no store on it though the manifest says so.
+    #[error("{device}: the HDD of this store is missing or blank")]
+    HddMissing {
+        /// The device.
+        device: String,
+    },
+    /// A device holds somebody else's data.
+    #[error("{device}: it holds data that is not Pagetier's; `force(true)` overwrites it")]
+    Foreign {
+        /// The device.
+        device: String,
+    },
+    /// The format on a device is of another version.
+    #[error("{device}: its format {found} is not one that this version reads")]
+    Format {
+        /// The device.
+        device: String,
+        /// The format number found.
+        found: u32,
+    },
+    /// What the SSD holds is not known any more.
+    #[error(transparent)]
+    Ssd(#[from] pagetier_ssdcache::OpenError),
+    /// A device failed or cannot be used.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The pool could not be set up.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+}
+
+impl OpenError {
+    pub(crate) fn directory(path: &Path, what: &'static str, source: std::io::Error) -> Self {
+        Self::Directory { path: path.to_owned(), what, source }
+    }
+}
+
+/// Why an operation on an open store failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no space with this id: never created, or dropped.
+    #[error("space {space} does not exist")]
+    NoSuchSpace {
+        /// The id.
+        space: SpaceId,
+    },
+    /// A space of this name exists already.
+    #[error("a space called {name:?} exists already")]
+    SpaceExists {
+        /// The name.
+        name: String,
+    },
+    /// The page lies beyond the end of its space, or was never written.
+    #[error("page {page} does not exist")]
+    NoSuchPage {
+        /// The page.
+        page: PageId,
+    },
+    /// A space has 2^32 - 1 pages at most.
+    #[error("space {space} is full")]
+    SpaceFull {
+        /// The space.
+        space: SpaceId,
+    },
+    /// The manifest could not be written: nothing was changed.
+    #[error("the manifest could not be written: {source}")]
+    Manifest {
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A device could not be grown, read or written.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The pool or the storage below could not do it.
+    #[error(transparent)]
+    Pool(PoolError),
+}
+
+impl From<PoolError> for Error {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Tier(TierError::NoSuchPage { page }) => Self::NoSuchPage { page },
+            other => Self::Pool(other),
+        }
+    }
+}
+
+impl From<TierError> for Error {
+    fn from(error: TierError) -> Self {
+        Self::from(PoolError::Tier(error))
+    }
+}

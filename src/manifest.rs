@@ -1,0 +1,184 @@
+//! The manifest: what the store is, which spaces it has, and where on the HDD they lie. Replaced as a whole, atomically.
+
+use crate::error::OpenError;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// The manifest format that this version writes.
+pub(crate) const MANIFEST_FORMAT: u32 = 1;
+
+/// The manifest's contents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    pub(crate) format: u32,
+    /// The store's id, on both devices too.
+    pub(crate) store: String,
+    pub(crate) page_bytes: u64,
+    /// Grows with every opening, before anything else is written.
+    pub(crate) epoch: u32,
+    /// Closed in order: the page counts below are exact.
+    pub(crate) clean: bool,
+    /// The id of the SSD, if the store has one.
+    pub(crate) ssd: Option<String>,
+    pub(crate) next_space: u32,
+    /// Extents of the HDD in use, counted from its start.
+    pub(crate) extents_used: u64,
+    /// Runs of extents that dropped spaces gave back: first, count.
+    pub(crate) extents_free: Vec<(u64, u64)>,
+    pub(crate) spaces: Vec<SpaceRecord>,
+}
+
+/// A space in the manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SpaceRecord {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    /// Pages allocated when this was written; after a crash there may be more.
+    pub(crate) pages: u32,
+    /// Its extents in page order, as runs: first, count.
+    pub(crate) runs: Vec<(u64, u64)>,
+}
+
+/// Where the manifest is kept.
+#[derive(Debug)]
+pub(crate) enum ManifestStore {
+    /// In a directory that is locked against a second opener.
+    Directory { path: PathBuf, _lock: OwnedFd },
+    /// In memory: the store lives as long as the process (or whoever holds the cell) does.
+    Memory(std::sync::Arc<MemoryManifest>),
+}
+
+/// A manifest in memory, for stores on emulated or simulated devices: give it to the next opening to find the spaces again.
+#[derive(Debug, Default)]
+pub struct MemoryManifest(Mutex<Option<Vec<u8>>>);
+
+impl MemoryManifest {
+    /// An independent copy, for a fork of the devices.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self(Mutex::new(self.bytes()))
+    }
+
+    fn bytes(&self) -> Option<Vec<u8>> {
+        self.0.lock().map(|guard| guard.clone()).unwrap_or_default()
+    }
+
+    fn put(&self, bytes: Vec<u8>) {
+        if let Ok(mut guard) = self.0.lock() {
+            *guard = Some(bytes);
+        }
+    }
+}
+
+const FILE: &str = "manifest.json";
+const LOCK: &str = "lock";
+
+impl ManifestStore {
+    /// Opens (or with `create` makes) the directory and locks it.
+    pub(crate) fn directory(path: &Path, create: bool) -> Result<Self, OpenError> {
+        if create && !path.exists() {
+            std::fs::create_dir_all(path).map_err(|e| OpenError::directory(path, "cannot be created", e))?;
+        }
+        if !path.is_dir() {
+            return Err(OpenError::NotADirectory { path: path.to_owned() });
+        }
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let lock = rustix::fs::open(path.join(LOCK), flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|e| OpenError::directory(path, "is not writable", e.into()))?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self::Directory { path: path.to_owned(), _lock: lock }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::AlreadyOpen { path: path.to_owned() }),
+            Err(e) => Err(OpenError::directory(path, "cannot be locked", e.into())),
+        }
+    }
+
+    /// The manifest, or `None` when there is none yet.
+    pub(crate) fn load(&self) -> Result<Option<Manifest>, OpenError> {
+        let bytes = match self {
+            Self::Memory(cell) => cell.bytes(),
+            Self::Directory { path, .. } => match std::fs::read(path.join(FILE)) {
+                Ok(bytes) => Some(bytes),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+                Err(e) => return Err(OpenError::directory(path, "has an unreadable manifest", e)),
+            },
+        };
+        bytes.map(|b| decode(&b)).transpose()
+    }
+
+    /// Replaces the manifest durably: a new file, its fsync, a rename over the old, the directory's fsync.
+    pub(crate) fn save(&self, manifest: &Manifest) -> std::io::Result<()> {
+        let bytes = encode(manifest)?;
+        match self {
+            Self::Memory(cell) => {
+                cell.put(bytes);
+                Ok(())
+            }
+            Self::Directory { path, .. } => {
+                let fresh = path.join("manifest.json.new");
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+                let mut file = File::from(rustix::fs::open(&fresh, flags, Mode::RUSR | Mode::WUSR)?);
+                file.write_all(&bytes)?;
+                file.sync_all()?;
+                std::fs::rename(&fresh, path.join(FILE))?;
+                File::open(path)?.sync_all()
+            }
+        }
+    }
+}
+
+/// One line of JSON, and a line with its CRC32C.
+fn encode(manifest: &Manifest) -> std::io::Result<Vec<u8>> {
+    let mut bytes = serde_json::to_vec(manifest)?;
+    let sum = crc32c::crc32c(&bytes);
+    bytes.extend_from_slice(format!("\ncrc32c {sum:08x}\n").as_bytes());
+    Ok(bytes)
+}
+
+fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
+    let bad = |why: &str| OpenError::BadManifest { why: why.to_owned() };
+    let text = std::str::from_utf8(bytes).map_err(|_| bad("it is not text"))?;
+    let (json, rest) = text.split_once('\n').ok_or_else(|| bad("it is cut short"))?;
+    let sum = rest.trim_end().strip_prefix("crc32c ").and_then(|s| u32::from_str_radix(s, 16).ok());
+    if sum != Some(crc32c::crc32c(json.as_bytes())) {
+        return Err(bad("its checksum does not match"));
+    }
+    let manifest: Manifest = serde_json::from_str(json).map_err(|e| bad(&e.to_string()))?;
+    if manifest.format != MANIFEST_FORMAT {
+        return Err(bad(&format!("it has format {}, this version reads {MANIFEST_FORMAT}", manifest.format)));
+    }
+    Ok(manifest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_reads_back_and_damage_is_noticed() {
+        let manifest = Manifest {
+            format: MANIFEST_FORMAT,
+            store: "s".into(),
+            page_bytes: 16384,
+            epoch: 3,
+            clean: false,
+            ssd: Some("x".into()),
+            next_space: 2,
+            extents_used: 5,
+            extents_free: vec![(1, 1)],
+            spaces: vec![SpaceRecord { id: 1, name: "stock".into(), pages: 9, runs: vec![(0, 1), (2, 3)] }],
+        };
+        let bytes = encode(&manifest).unwrap();
+        assert_eq!(decode(&bytes).unwrap(), manifest);
+        for at in [0, 20, bytes.len() - 3] {
+            let mut bad = bytes.clone();
+            bad[at] ^= 1;
+            assert!(decode(&bad).is_err());
+        }
+        assert!(decode(&bytes[..10]).is_err());
+    }
+}
