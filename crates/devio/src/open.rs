@@ -191,11 +191,11 @@ fn is_block_device(path: &Path, fd: &OwnedFd) -> Result<bool, String> {
 /// The alignment for direct I/O; `None` when the file system takes the flag but goes through the page cache all the same.
 fn direct_alignment(fd: &OwnedFd, block_device: bool) -> Option<usize> {
     let asked = StatxFlags::DIOALIGN;
-    if let Ok(stat) = rustix::fs::statx(fd, c"", rustix::fs::AtFlags::EMPTY_PATH, asked) {
-        if StatxFlags::from_bits_retain(stat.stx_mask).contains(asked) {
-            let required = stat.stx_dio_mem_align.max(stat.stx_dio_offset_align) as usize;
-            return (required > 0).then(|| required.next_power_of_two().max(BUFFERED_ALIGNMENT));
-        }
+    if let Ok(stat) = rustix::fs::statx(fd, c"", rustix::fs::AtFlags::EMPTY_PATH, asked)
+        && StatxFlags::from_bits_retain(stat.stx_mask).contains(asked)
+    {
+        let required = stat.stx_dio_mem_align.max(stat.stx_dio_offset_align) as usize;
+        return (required > 0).then(|| required.next_power_of_two().max(BUFFERED_ALIGNMENT));
     }
     if block_device {
         let sector = rustix::fs::ioctl_blksszget(fd).unwrap_or(UNKNOWN_ALIGNMENT as u32) as usize;
@@ -215,7 +215,7 @@ fn serve(file: RawFile, options: &OpenOptions) -> Result<Served, String> {
     }
     let (file, error) = match UringDevice::new(file, options.queue_depth) {
         Ok(device) => return Ok((Arc::new(device), Backend::Uring, None)),
-        Err(failed) => failed,
+        Err(failed) => *failed,
     };
     let why = why_no_uring(&error);
     if options.backend == Backend::Uring {

@@ -39,7 +39,7 @@ impl<T> RankQueue<T> {
 
     pub(crate) fn pop(&mut self) -> Option<T> {
         self.picks = self.picks.wrapping_add(1);
-        if self.picks % FAIRNESS == 0 {
+        if self.picks.is_multiple_of(FAIRNESS) {
             self.ranks.iter_mut().rev().find_map(VecDeque::pop_front)
         } else {
             self.ranks.iter_mut().find_map(VecDeque::pop_front)

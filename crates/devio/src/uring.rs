@@ -72,11 +72,11 @@ type Ended = Vec<(Op, Option<Result<(), DeviceErrorKind>>)>;
 
 impl UringDevice {
     /// Serves `file`, or hands it back with the reason why io_uring cannot.
-    pub(crate) fn new(file: RawFile, depth: u32) -> Result<Self, (RawFile, io::Error)> {
+    pub(crate) fn new(file: RawFile, depth: u32) -> Result<Self, Box<(RawFile, io::Error)>> {
         let depth = depth.clamp(1, 4096);
         let ring = match Ring::new(depth, &file) {
             Ok(ring) => ring,
-            Err(error) => return Err((file, error)),
+            Err(error) => return Err(Box::new((file, error))),
         };
         let state = State {
             pusher: Pusher::new(),
@@ -94,7 +94,7 @@ impl UringDevice {
         match reaper {
             Ok(reaper) => Ok(Self { shared, reaper: Some(reaper) }),
             Err(error) => match Arc::try_unwrap(shared) {
-                Ok(Shared { file, .. }) => Err((file, error)),
+                Ok(Shared { file, .. }) => Err(Box::new((file, error))),
                 Err(_) => {
                     unreachable!("the closure that held the other handle was dropped with the failed start")
                 }
@@ -111,19 +111,19 @@ impl UringDevice {
 }
 
 impl State {
-    /// Hands `op` to the kernel if there is a free slot; otherwise gives it back.
-    fn push(&mut self, ring: &Ring, mut op: Op) -> Result<(), Op> {
-        let Some(slot) = self.free.pop() else { return Err(op) };
+    /// Hands `op` to the kernel; gives it back when there is no free slot.
+    fn push(&mut self, ring: &Ring, mut op: Op) -> Option<Op> {
+        let Some(slot) = self.free.pop() else { return Some(op) };
         // SAFETY: the operation stays in the table until its completion is reaped (or is leaked, when the ring is given up);
         // nobody touches its buffers there.
         let pushed =
             unsafe { ring.push(&mut self.pusher, u64::from(slot), &mut op.transfer, &mut op.segments) };
         if !pushed {
             self.free.push(slot);
-            return Err(op);
+            return Some(op);
         }
         self.table[slot as usize] = Some(op);
-        Ok(())
+        None
     }
 
     fn is_idle(&self) -> bool {
@@ -143,12 +143,12 @@ impl Shared {
             return ticket;
         }
         match state.push(&self.ring, op) {
-            Ok(()) => {
+            None => {
                 drop(state);
                 self.submit();
             }
             // Everything that occupies a slot completes, and then the reaper takes the next from here.
-            Err(op) => state.backlog.push(class, op),
+            Some(op) => state.backlog.push(class, op),
         }
         ticket
     }
@@ -212,7 +212,7 @@ impl Shared {
                 ended.push((op, None));
                 continue;
             }
-            if let Err(op) = state.push(&self.ring, op) {
+            if let Some(op) = state.push(&self.ring, op) {
                 state.backlog.push(op.transfer.class, op);
                 break;
             }
@@ -225,7 +225,7 @@ impl Shared {
         match self.file.answer(&mut op.transfer, answer) {
             Some(result) => ended.push((op, Some(result))),
             None => {
-                if let Err(op) = state.push(&self.ring, op) {
+                if let Some(op) = state.push(&self.ring, op) {
                     state.backlog.push(op.transfer.class, op);
                 }
             }

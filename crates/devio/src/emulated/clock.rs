@@ -64,7 +64,7 @@ pub struct VirtualClock {
 
 #[derive(Debug, Default)]
 struct Agenda {
-    /// A moment at a tick of tokio's timers: the first idle moment of the runtime, before anyone moved the clock by less than a tick.
+    /// A moment at a tick of tokio's timers: the first that was seen, before anyone moved the paused clock by less than a tick.
     tick: Option<Instant>,
     /// Deadlines, with the key of who waits.
     deadlines: BinaryHeap<Reverse<(Instant, u64)>>,
@@ -110,11 +110,11 @@ impl VirtualClock {
         let key = agenda.next_key;
         agenda.next_key += 1;
         // To the tick before (where `idle` takes over), if one lies between.
-        let coarse = agenda.tick.and_then(|tick| {
-            let whole = at.duration_since(tick).as_nanos() / TICK.as_nanos();
-            let before = tick + Duration::from_millis(whole as u64);
-            (before > Instant::now()).then(|| Box::pin(sleep_until(before)))
-        });
+        let now = Instant::now();
+        let tick = *agenda.tick.get_or_insert(now);
+        let whole = at.duration_since(tick).as_nanos() / TICK.as_nanos();
+        let before = tick + Duration::from_millis(whole as u64);
+        let coarse = (before > now).then(|| Box::pin(sleep_until(before)));
         // Without an idle hook there is only this.
         let rounded = Box::pin(sleep_until(at));
         ExactSleep { clock: self.clone(), key, at, coarse, rounded, listed: false }
@@ -162,10 +162,8 @@ impl Future for ExactSleep {
         if Instant::now() >= this.at || this.rounded.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        if let Some(coarse) = &mut this.coarse {
-            if coarse.as_mut().poll(cx).is_ready() {
-                this.coarse = None;
-            }
+        if this.coarse.as_mut().is_some_and(|coarse| coarse.as_mut().poll(cx).is_ready()) {
+            this.coarse = None;
         }
         let mut agenda = this.clock.agenda.lock();
         agenda.wakers.insert(this.key, cx.waker().clone());

@@ -48,10 +48,13 @@ impl Cache {
         let write = &mut self.writes[at];
         write.completed = true;
         self.view.write(write.offset, &write.bytes);
-        if self.writes.len() > WRITES_MAX {
-            if let Some(oldest) = self.writes.iter().position(|w| w.completed && !w.doubtful) {
-                let write = self.writes.remove(oldest);
-                self.durable.write(write.offset, &write.bytes);
+        if self.writes.len() > WRITES_MAX
+            && let Some(oldest) = self.writes.iter().position(|w| w.completed)
+        {
+            let write = self.writes.remove(oldest);
+            // In doubt means that it may be lost: then this is how.
+            if !write.doubtful {
+                self.settle(&write);
             }
         }
     }
@@ -72,24 +75,40 @@ impl Cache {
         self.writes.iter().filter(|w| w.completed).map(|w| w.number).collect()
     }
 
-    /// A flush of these (as [`Cache::completed`] gave them, in order of issue) has succeeded.
+    /// A flush of these (as [`Cache::completed`] gave them) has succeeded.
     pub(super) fn flushed(&mut self, numbers: &[u64]) {
-        let durable = &self.durable;
         let wanted = sorted(numbers);
-        self.writes.retain(|write| {
-            let flushed = write.completed && !write.doubtful && wanted.binary_search(&write.number).is_ok();
-            if flushed {
-                durable.write(write.offset, &write.bytes);
-            }
-            !flushed
-        });
+        let is_flushed = |w: &Write| w.completed && !w.doubtful && wanted.binary_search(&w.number).is_ok();
+        let (flushed, rest) = std::mem::take(&mut self.writes).into_iter().partition(is_flushed);
+        self.writes = rest;
+        let flushed: Vec<Write> = flushed;
+        for write in &flushed {
+            self.settle(write);
+        }
     }
 
-    /// It has failed.
+    /// A write reaches the medium. Older ones in doubt cannot come up through it any more.
+    fn settle(&mut self, write: &Write) {
+        self.durable.write(write.offset, &write.bytes);
+        let covered = write.offset..write.offset + write.bytes.len() as u64;
+        self.writes.retain(|w| !(w.doubtful && w.number < write.number && covered.contains(&w.offset)));
+    }
+
+    /// It has failed. What is in doubt is so sector by sector.
     pub(super) fn flush_failed(&mut self, numbers: &[u64]) {
         let wanted = sorted(numbers);
-        for write in &mut self.writes {
-            write.doubtful |= wanted.binary_search(&write.number).is_ok();
+        for write in std::mem::take(&mut self.writes) {
+            if write.doubtful || wanted.binary_search(&write.number).is_err() {
+                self.writes.push(write);
+                continue;
+            }
+            self.writes.extend(write.bytes.chunks(SECTOR).enumerate().map(|(i, sector)| Write {
+                number: write.number,
+                offset: write.offset + (i * SECTOR) as u64,
+                bytes: sector.to_vec(),
+                completed: true,
+                doubtful: true,
+            }));
         }
     }
 
@@ -105,10 +124,9 @@ impl Cache {
             image.write(offset, &[byte[0] ^ (1 << (bit % 8))]);
         }
         for write in &mut self.writes {
-            if let Some(at) = offset.checked_sub(write.offset) {
-                if let Some(byte) = write.bytes.get_mut(at as usize) {
-                    *byte ^= 1 << (bit % 8);
-                }
+            let at = offset.checked_sub(write.offset);
+            if let Some(byte) = at.and_then(|at| write.bytes.get_mut(at as usize)) {
+                *byte ^= 1 << (bit % 8);
             }
         }
     }

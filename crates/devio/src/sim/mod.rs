@@ -327,10 +327,10 @@ impl State {
             self.cache.read(at, buf.as_mut_slice());
             at += buf.len() as u64;
         }
-        if effect == Some(FaultEffect::BitFlip) {
-            if let Some(buf) = bufs.iter_mut().find(|buf| !buf.is_empty()) {
-                self.flip_one(buf.as_mut_slice());
-            }
+        if effect == Some(FaultEffect::BitFlip)
+            && let Some(buf) = bufs.iter_mut().find(|buf| !buf.is_empty())
+        {
+            self.flip_one(buf.as_mut_slice());
         }
     }
 

@@ -1,0 +1,52 @@
+//! An idle device takes no processor time. Alone in its process, because it looks at all threads of the process.
+
+#[path = "common/mod.rs"]
+#[allow(dead_code)]
+mod common;
+
+use common::{bufs_of, folder, runtime};
+use pagetier_devio::{
+    Backend, Clock, EmulatedDevice, IoClass, MemoryDevice, Model, OpenOptions, SharedDevice, open_file,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[test]
+fn nothing_wakes_while_there_is_nothing_to_do() {
+    let folder = folder();
+    let mut devices: Vec<SharedDevice> = Vec::new();
+    for (name, backend) in [("a", Backend::Uring), ("b", Backend::Threads)] {
+        let options = OpenOptions { create: true, backend, ..OpenOptions::default() };
+        let device = open_file(&folder.path().join(name), &options).expect("opened").device;
+        device.grow(1 << 20).expect("grown");
+        devices.push(device);
+    }
+    let memory = Arc::new(MemoryDevice::new("memory", 1 << 20));
+    devices.push(Arc::new(EmulatedDevice::new(memory, Model::nvme(), Clock::Wall)));
+    runtime(false).block_on(async {
+        for device in &devices {
+            device.read(0, bufs_of(&[4096]), IoClass::Demand).await.result.expect("read");
+        }
+        // Time for the threads to fall asleep.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let before = wakeups();
+        assert!(before.1 >= 3, "a thread of each device: {before:?}");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(wakeups(), before);
+    });
+}
+
+/// How often this crate's threads have given up the processor so far, and how many they are.
+fn wakeups() -> (u64, usize) {
+    let (mut switches, mut threads) = (0, 0);
+    for task in std::fs::read_dir("/proc/self/task").expect("procfs").flatten() {
+        let name = std::fs::read_to_string(task.path().join("comm")).expect("a name");
+        if name.starts_with("pagetier-") {
+            let status = std::fs::read_to_string(task.path().join("status")).expect("a status");
+            let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            switches += count.expect("counted").trim().parse::<u64>().expect("a number");
+            threads += 1;
+        }
+    }
+    (switches, threads)
+}

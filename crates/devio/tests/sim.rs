@@ -1,0 +1,228 @@
+//! What the simulated device promises to crash and fault tests.
+
+#[path = "common/mod.rs"]
+#[allow(dead_code)]
+mod common;
+
+use common::{bufs_of, runtime};
+use pagetier_devio::{
+    Device, DeviceErrorKind, Fault, FaultEffect, IoBuf, IoClass, IoOp, SimDevice, SimPower,
+};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+const PAGE: usize = 4096;
+
+async fn write(device: &SimDevice, page: u64, fill: u8) -> Result<(), DeviceErrorKind> {
+    let bufs = [IoBuf::copy_of(&[fill; PAGE])].into_iter().collect();
+    device.write(page * PAGE as u64, bufs, IoClass::Clean).await.result.map_err(|error| error.kind)
+}
+
+async fn read(device: &SimDevice, page: u64) -> Result<Vec<u8>, DeviceErrorKind> {
+    let completion = device.read(page * PAGE as u64, bufs_of(&[PAGE]), IoClass::Demand).await;
+    completion.result.map_err(|error| error.kind)?;
+    Ok(completion.bufs[0].as_slice().to_vec())
+}
+
+fn sim(seed: u64) -> SimDevice {
+    SimDevice::new("sim", 1 << 20, seed, &SimPower::new())
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn flushed_writes_survive_and_others_may_be_torn() {
+    let device = sim(1);
+    write(&device, 0, 1).await.expect("written");
+    write(&device, 1, 1).await.expect("written");
+    device.flush(IoClass::Meta).await.expect("flushed");
+    write(&device, 1, 2).await.expect("written");
+    write(&device, 1, 3).await.expect("written");
+    assert_eq!((device.unflushed(), read(&device, 1).await.expect("read")), (2, vec![3; PAGE]));
+    let mut outcomes = BTreeSet::new();
+    for seed in 0..300 {
+        let after = device.after_power_cut(seed, &SimPower::new());
+        assert_eq!(read(&after, 0).await.expect("read"), vec![1; PAGE]);
+        let page = read(&after, 1).await.expect("read");
+        assert!(page.chunks(512).all(|sector| sector.iter().all(|b| *b == sector[0])), "sectors are whole");
+        outcomes.insert(page.chunks(512).map(|sector| sector[0]).collect::<Vec<_>>());
+        assert_eq!(after.unflushed(), 0);
+        assert_eq!(after.snapshot(), device.after_power_cut(seed, &SimPower::new()).snapshot(), "by seed");
+    }
+    for whole in [1, 2, 3] {
+        assert!(outcomes.contains(&vec![whole; 8]), "all {whole}");
+    }
+    assert!(outcomes.len() > 10, "{}", outcomes.len());
+    let killed = device.after_kill(0, &SimPower::new());
+    assert_eq!(read(&killed, 1).await.expect("read"), vec![3; PAGE]);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn the_power_is_cut_for_all_at_an_operation() {
+    let power = SimPower::new();
+    let (hdd, ssd) = (SimDevice::new("hdd", 1 << 20, 1, &power), SimDevice::new("ssd", 1 << 20, 2, &power));
+    power.cut_at(3);
+    write(&hdd, 0, 1).await.expect("first");
+    write(&ssd, 0, 1).await.expect("second");
+    hdd.flush(IoClass::Meta).await.expect("third");
+    assert!(power.is_cut());
+    for device in [&hdd, &ssd] {
+        assert!(matches!(write(device, 0, 2).await, Err(DeviceErrorKind::Gone)));
+        assert!(matches!(read(device, 0).await, Err(DeviceErrorKind::Gone)));
+        assert!(device.flush(IoClass::Meta).await.is_err());
+        assert!(device.grow(2 << 20).is_err());
+    }
+    assert_eq!(power.ops(), 3);
+    let after = hdd.after_power_cut(5, &SimPower::new());
+    assert_eq!(read(&after, 0).await.expect("read"), vec![1; PAGE]);
+}
+
+#[test]
+fn what_is_under_way_when_the_power_goes_may_land() {
+    runtime(true).block_on(async {
+        let power = SimPower::new();
+        let device = SimDevice::new("sim", 1 << 20, 3, &power).with_latency(Duration::from_millis(10));
+        let bufs = [IoBuf::copy_of(&[7; PAGE])].into_iter().collect();
+        let write = device.write(0, bufs, IoClass::Clean);
+        power.cut_now();
+        assert!(matches!(write.await.result.expect_err("cut").kind, DeviceErrorKind::Gone));
+        let landed: BTreeSet<usize> = (0..100)
+            .map(|seed| {
+                device.after_power_cut(seed, &SimPower::new()).snapshot()[..PAGE]
+                    .iter()
+                    .filter(|b| **b == 7)
+                    .count()
+            })
+            .collect();
+        assert!(landed.contains(&0) && landed.contains(&PAGE) && landed.len() > 4, "{landed:?}");
+    });
+}
+
+#[test]
+fn latency_shuffles_completions_by_seed() {
+    let run = |seed| {
+        runtime(true).block_on(async move {
+            let device = std::sync::Arc::new(
+                SimDevice::new("sim", 1 << 20, seed, &SimPower::new()).with_latency(Duration::from_secs(1)),
+            );
+            let order = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+            let tasks: Vec<_> = (0..20)
+                .map(|page| {
+                    let (device, order) = (device.clone(), order.clone());
+                    tokio::spawn(async move {
+                        write(&device, page, 1).await.expect("written");
+                        order.lock().expect("no panic").push(page);
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await.expect("no panic");
+            }
+            order.lock().expect("no panic").clone()
+        })
+    };
+    assert_eq!(run(4), run(4));
+    assert_ne!(run(4), run(5));
+    assert_ne!(run(4), (0..20).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn faults_hit_where_and_as_often_as_planned() {
+    let device = sim(6);
+    let page = PAGE as u64;
+    device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(2 * page..3 * page).times(2));
+    for _ in 0..2 {
+        assert!(matches!(read(&device, 2).await, Err(DeviceErrorKind::Io(_))));
+        assert!(read(&device, 1).await.is_ok() && read(&device, 3).await.is_ok());
+    }
+    assert!(read(&device, 2).await.is_ok());
+    let next = device.ops() + 1;
+    device.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Write).from_op(next + 1));
+    assert!(write(&device, 0, 1).await.is_ok());
+    for _ in 0..3 {
+        assert!(matches!(write(&device, 0, 2).await, Err(DeviceErrorKind::NoSpace)));
+    }
+    device.clear_faults();
+    assert_eq!(read(&device, 0).await.expect("read"), vec![1; PAGE]);
+    device.set_present(false);
+    assert!(matches!(read(&device, 0).await, Err(DeviceErrorKind::Gone)));
+    device.set_present(true);
+    assert_eq!(read(&device, 0).await.expect("read"), vec![1; PAGE]);
+    let errors = device.stats().errors;
+    assert_eq!((errors.io, errors.no_space, errors.gone), (2, 3, 1));
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn quiet_faults() {
+    let device = sim(8);
+    write(&device, 0, 1).await.expect("written");
+    device.inject(Fault::new(FaultEffect::Lost).on(IoOp::Write).times(1));
+    write(&device, 0, 2).await.expect("it says so");
+    assert_eq!(read(&device, 0).await.expect("read"), vec![1; PAGE]);
+
+    device.inject(Fault::new(FaultEffect::Misdirected(PAGE as u64)).on(IoOp::Write).times(1));
+    write(&device, 0, 3).await.expect("it says so");
+    assert_eq!(read(&device, 0).await.expect("read"), vec![1; PAGE]);
+    assert_eq!(read(&device, 1).await.expect("read"), vec![3; PAGE]);
+
+    device.inject(Fault::new(FaultEffect::BitFlip).on(IoOp::Read).times(1));
+    let flipped = read(&device, 0).await.expect("read");
+    assert_eq!(flipped.iter().map(|b| (b ^ 1).count_ones()).sum::<u32>(), 1);
+    assert_eq!(read(&device, 0).await.expect("read"), vec![1; PAGE]);
+
+    device.flip_bit(10, 3);
+    let rotten = read(&device, 0).await.expect("read");
+    assert_eq!((rotten[10], rotten[9]), (1 ^ 8, 1));
+
+    device.inject(Fault::new(FaultEffect::Short).times(1));
+    write(&device, 0, 4).await.expect("continued");
+    assert_eq!((read(&device, 0).await.expect("read"), device.stats().retries.short), (vec![4; PAGE], 1));
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_failed_flush_leaves_doubt_that_the_next_does_not_lift() {
+    let device = sim(9);
+    write(&device, 0, 1).await.expect("written");
+    device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+    assert!(device.flush(IoClass::Meta).await.is_err());
+    device.flush(IoClass::Meta).await.expect("flushed");
+    assert_eq!(read(&device, 0).await.expect("read"), vec![1; PAGE]);
+    let mut lost = 0;
+    for seed in 0..50 {
+        let after = device.after_power_cut(seed, &SimPower::new());
+        lost += usize::from(read(&after, 0).await.expect("read") != vec![1; PAGE]);
+    }
+    assert!(lost > 0);
+    write(&device, 0, 2).await.expect("written again");
+    device.flush(IoClass::Meta).await.expect("flushed");
+    for seed in 0..50 {
+        let after = device.after_power_cut(seed, &SimPower::new());
+        assert_eq!(read(&after, 0).await.expect("read"), vec![2; PAGE], "seed {seed}");
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_failed_write_may_have_landed_in_part() {
+    let outcomes: BTreeSet<usize> = {
+        let mut outcomes = BTreeSet::new();
+        for seed in 0..50 {
+            let device = sim(seed);
+            device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).times(1));
+            assert!(write(&device, 0, 5).await.is_err());
+            outcomes.insert(read(&device, 0).await.expect("read").iter().filter(|b| **b == 5).count());
+        }
+        outcomes
+    };
+    assert!(outcomes.len() > 4 && outcomes.iter().all(|n| n % 512 == 0), "{outcomes:?}");
+}
+
+#[test]
+fn slow_operations_take_virtual_time() {
+    runtime(true).block_on(async {
+        let device = sim(10);
+        device.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(30))).on(IoOp::Read).times(1));
+        let began = tokio::time::Instant::now();
+        read(&device, 0).await.expect("read");
+        assert_eq!(began.elapsed(), Duration::from_secs(30));
+        read(&device, 0).await.expect("read");
+        assert_eq!(began.elapsed(), Duration::from_secs(30));
+    });
+}
