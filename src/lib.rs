@@ -1,1 +1,30 @@
-//! x
+//! Pagetier: an embeddable async *hybrid page store* for people who write databases and key-value engines.
+//!
+//! Three tiers: a buffer pool in memory (GD2L: evicts by the cost of getting a page back), a write-back cache on SSD (CAC: admits
+//! by anticipated benefit, and is warm after a crash), and an HDD where every page has its home.
+//!
+//! It needs a tokio runtime for its background tasks and timers; device I/O completes under any.
+
+#![forbid(unsafe_code)]
+
+mod builder;
+mod error;
+mod manifest;
+mod stats;
+mod store;
+mod volume;
+
+pub use builder::Builder;
+pub use error::{Error, OpenError};
+pub use manifest::MemoryManifest;
+pub use pagetier_bufpool::{LogGate, PoolError, PoolMemory, PoolStats, TierError};
+pub use pagetier_devio::{
+    Backend, Clock, DeviceError, DeviceErrorKind, DeviceStats, DirectIo, EmulatedDevice, IoClass, MemoryDevice,
+    Model, SharedDevice,
+};
+pub use pagetier_page::{Lsn, PageId, PageSize, PageSizeError, SpaceId};
+pub use pagetier_policy::{Costs, GroupStats, Home, POOL_POLICIES, SSD_POLICIES};
+pub use pagetier_ssdcache::{Progress, RecoveryReport, SlotCounts, TierStats};
+pub use stats::Stats;
+pub use store::{PageMut, PageRef, PageStore, Scan};
+pub use volume::SpaceInfo;

@@ -1,0 +1,639 @@
+//! How a store is opened: what it is given, what it finds, and in which order it becomes usable.
+
+use crate::error::OpenError;
+use crate::manifest::{MANIFEST_FORMAT, Manifest, ManifestStore, MemoryManifest};
+use crate::store::{PageStore, Parts};
+use crate::volume::{
+    DATA_AT, EXTENT_PAGES, FoundHdd, SUPERBLOCK_BYTES, SpaceInfo, Volume, decode_superblock, encode_superblock,
+};
+use pagetier_bufpool::{FRAMES_MIN, LogGate, Pool, PoolParams};
+use pagetier_devio::{
+    Backend, DirectIo, IoBuf, IoBufs, IoClass, MemoryDevice, OpenOptions, SharedDevice, open_file,
+};
+use pagetier_page::{PageId, PageSize};
+use pagetier_policy::{CacParams, Costs, POOL_POLICIES, SSD_POLICIES, pool_policy, ssd_policy};
+use pagetier_ssdcache::{Found, Layout, OpenParams, Progress, SsdTier, Superblock, format, identify};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Memory that GD2L and the like take for a frame, in bytes: what the budget sets aside.
+const POOL_POLICY_BYTES: usize = 24;
+/// Memory for a slot: its entry, its place in the page map, and the policy's record.
+const SLOT_BYTES: u64 = 40 + 24 + 72;
+/// Memory for an entry of the outqueue.
+const OUTQUEUE_BYTES: u64 = 72;
+
+/// Where a tier lives.
+#[derive(Clone, Debug)]
+enum Place {
+    /// Under the store's directory.
+    Default,
+    Path(PathBuf),
+    Device(SharedDevice),
+}
+
+/// Options for opening a store, each with its default. [`Builder::open`] does it.
+#[must_use]
+pub struct Builder {
+    directory: Option<PathBuf>,
+    memory: Option<Arc<MemoryManifest>>,
+    hdd: Place,
+    ssd: Place,
+    ssd_bytes: u64,
+    ring_pages: Option<u32>,
+    pool_bytes: u64,
+    page_size: Option<PageSize>,
+    page_bytes: Option<u64>,
+    pool_policy: String,
+    ssd_policy: String,
+    zone_percent: f64,
+    outqueue: Option<usize>,
+    group_width_per_min: f64,
+    costs: Option<Costs>,
+    io: Backend,
+    direct_io: DirectIo,
+    create: bool,
+    force: bool,
+    gate: Option<Arc<dyn LogGate>>,
+    redo_span_max: Option<u64>,
+    exhausted_after: Duration,
+    read_ahead: bool,
+    progress: Option<Box<dyn Fn(Progress) + Send + Sync>>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            directory: None,
+            memory: None,
+            hdd: Place::Default,
+            ssd: Place::Default,
+            ssd_bytes: 256 << 20,
+            ring_pages: None,
+            pool_bytes: 64 << 20,
+            page_size: None,
+            page_bytes: None,
+            pool_policy: POOL_POLICIES[0].to_owned(),
+            ssd_policy: SSD_POLICIES[0].to_owned(),
+            zone_percent: 10.0,
+            outqueue: None,
+            group_width_per_min: 1.0,
+            costs: None,
+            io: Backend::Auto,
+            direct_io: DirectIo::Preferred,
+            create: true,
+            force: false,
+            gate: None,
+            redo_span_max: None,
+            exhausted_after: Duration::from_secs(10),
+            read_ahead: true,
+            progress: None,
+        }
+    }
+}
+
+impl Builder {
+    /// The store's directory: manifest, lock, and by default both tiers' files. Required, unless the store is
+    /// [in memory](Builder::in_memory).
+    pub fn directory(mut self, path: impl AsRef<Path>) -> Self {
+        self.directory = Some(path.as_ref().to_owned());
+        self
+    }
+
+    /// Keeps the manifest in `manifest` instead of a directory: for stores on emulated or simulated devices, which must then
+    /// be given too.
+    pub fn in_memory(mut self, manifest: Arc<MemoryManifest>) -> Self {
+        self.memory = Some(manifest);
+        self
+    }
+
+    /// The HDD: a file or block device. Default: `hdd.vol` in the directory.
+    pub fn hdd(mut self, path: impl AsRef<Path>) -> Self {
+        self.hdd = Place::Path(path.as_ref().to_owned());
+        self
+    }
+
+    /// The HDD, ready made.
+    pub fn hdd_device(mut self, device: SharedDevice) -> Self {
+        self.hdd = Place::Device(device);
+        self
+    }
+
+    /// The SSD: a file or block device. Default: `ssd.cache` in the directory.
+    pub fn ssd(mut self, path: impl AsRef<Path>) -> Self {
+        self.ssd = Place::Path(path.as_ref().to_owned());
+        self
+    }
+
+    /// The SSD, ready made.
+    pub fn ssd_device(mut self, device: SharedDevice) -> Self {
+        self.ssd = Place::Device(device);
+        self
+    }
+
+    /// How much of the SSD to use when the store is created, in bytes; 0: no SSD. An existing store keeps its size. Default: 256 MiB.
+    pub fn ssd_bytes(mut self, bytes: u64) -> Self {
+        self.ssd_bytes = bytes;
+        self
+    }
+
+    /// Pages of the doublewrite ring when the store is created; 0 turns it off: torn pages on the HDD are then the embedder's to
+    /// repair, and `sync` flushes the HDD. Default: 256, fewer on a small SSD.
+    pub fn ring_pages(mut self, pages: u32) -> Self {
+        self.ring_pages = Some(pages);
+        self
+    }
+
+    /// The memory that the store may take, in bytes: pages, their metadata, staging copies, the SSD's tables and outqueue. Default: 64 MiB.
+    pub fn pool_bytes(mut self, bytes: u64) -> Self {
+        self.pool_bytes = bytes;
+        self
+    }
+
+    /// The page size of a new store; an existing one must have it. Default: 16 KiB, or the existing store's.
+    pub fn page_size(mut self, size: PageSize) -> Self {
+        self.page_size = Some(size);
+        self
+    }
+
+    /// The page size in bytes, checked by [`Builder::open`].
+    pub fn page_bytes(mut self, bytes: u64) -> Self {
+        self.page_bytes = Some(bytes);
+        self
+    }
+
+    /// The pool's replacement policy, one of [`POOL_POLICIES`]. Default: the first.
+    pub fn pool_policy(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.pool_policy);
+        self
+    }
+
+    /// The SSD's policy, one of [`SSD_POLICIES`]. Default: the first.
+    pub fn ssd_policy(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.ssd_policy);
+        self
+    }
+
+    /// The eviction zone, in per cent of the SSD's slots, above 0 and up to 100: what a recovery reads. Default: 10.
+    pub fn zone_percent(mut self, percent: f64) -> Self {
+        self.zone_percent = percent;
+        self
+    }
+
+    /// Entries of the outqueue. Default: as many as the SSD has slots (2013 paper, section 6.1).
+    pub fn outqueue(mut self, entries: usize) -> Self {
+        self.outqueue = Some(entries);
+        self
+    }
+
+    /// The width of CAC's subranges, in logical reads per minute. Default: 1 (2013 paper, section 5.2).
+    pub fn group_width_per_min(mut self, width: f64) -> Self {
+        self.group_width_per_min = width;
+        self
+    }
+
+    /// The devices' costs. Default: the paper's (7.2, 4.96, 0.11 and 0.27 ms); [`crate::calibrate`] measures them.
+    pub fn costs(mut self, costs: Costs) -> Self {
+        self.costs = Some(costs);
+        self
+    }
+
+    /// How files are served. Default: io_uring where it can be had.
+    pub fn io(mut self, backend: Backend) -> Self {
+        self.io = backend;
+        self
+    }
+
+    /// Whether the system's page cache is bypassed. Default: where the file system can.
+    pub fn direct_io(mut self, direct: DirectIo) -> Self {
+        self.direct_io = direct;
+        self
+    }
+
+    /// Whether a store that does not exist is created. Default: yes.
+    pub fn create(mut self, create: bool) -> Self {
+        self.create = create;
+        self
+    }
+
+    /// Whether a new store may overwrite data on a device that is not Pagetier's, or another store's. Default: no.
+    pub fn force(mut self, force: bool) -> Self {
+        self.force = force;
+        self
+    }
+
+    /// The embedder's log: asked to be durable up to a page's LSN before the page is written anywhere.
+    pub fn log_gate(mut self, gate: Arc<dyn LogGate>) -> Self {
+        self.gate = Some(gate);
+        self
+    }
+
+    /// The span of log, in LSN units, that redo may have to go through; older changes are written out. Default: no bound.
+    pub fn redo_span_max(mut self, span: u64) -> Self {
+        self.redo_span_max = Some(span);
+        self
+    }
+
+    /// How long a request waits for a frame when all are pinned or dirty, before it fails. Default: 10 s.
+    pub fn exhausted_after(mut self, wait: Duration) -> Self {
+        self.exhausted_after = wait;
+        self
+    }
+
+    /// Whether linear access is detected and read ahead. Default: yes.
+    pub fn read_ahead(mut self, on: bool) -> Self {
+        self.read_ahead = on;
+        self
+    }
+
+    /// Called while a recovery reads the SSD's zone.
+    pub fn on_recovery_progress(mut self, report: impl Fn(Progress) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Box::new(report));
+        self
+    }
+
+    /// Opens the store, or creates it.
+    ///
+    /// After a crash this recovers the SSD's map from the last checkpoint and the eviction zone, and repairs torn pages. Dropping the
+    /// future is like a crash: safe.
+    ///
+    /// # Errors
+    /// [`OpenError`], naming what is wrong and what to do; nothing on disk was changed then, except that a directory or
+    /// files may have been created.
+    pub async fn open(mut self) -> Result<PageStore, OpenError> {
+        self.check_options()?;
+        let manifests = self.manifest_store()?;
+        let known = manifests.load()?;
+        let page_size = self.settle_page_size(known.as_ref())?;
+        let hdd = self.open_place(&self.hdd, "hdd.vol", "hdd")?;
+        let ssd = self.open_ssd(known.as_ref())?;
+        let fresh = known.is_none();
+        let manifest = known.unwrap_or_else(|| new_manifest(page_size));
+        self.check_hdd(&hdd, &manifest, fresh).await?;
+        let prepared = self.check_ssd(&ssd, &manifest, page_size, fresh).await?;
+        let params = self.pool_params(page_size, &prepared.layout)?;
+        let manifest =
+            self.commit(&manifests, manifest, &hdd, &ssd, &prepared, page_size, fresh).await?;
+
+        let volume = Arc::new(Volume::new(&manifest, page_size));
+        let counted = volume.list();
+        if !manifest.clean {
+            // Recovery must know the home of every page that may have been written.
+            for space in &counted {
+                volume.set_pages(space.id, volume.reserved(space.id).min(u64::from(u32::MAX)) as u32);
+            }
+        }
+        let costs = self.costs.unwrap_or(Costs::PAPER);
+        let cac = self.cac_params(costs, &prepared.layout, params.frames);
+        // The names were checked above.
+        let policy = ssd_policy(&self.ssd_policy, &cac).ok_or_else(|| self.unknown_ssd_policy())?;
+        let admissions_max = (params.frames / 64).clamp(2, 64);
+        let tier = SsdTier::open(OpenParams {
+            hdd: Arc::clone(&hdd),
+            ssd: Arc::clone(&ssd),
+            layout: prepared.layout,
+            homes: Arc::clone(&volume) as Arc<dyn pagetier_ssdcache::Homes>,
+            policy,
+            zone_percent: self.zone_percent,
+            epoch: manifest.epoch,
+            admissions_max,
+            progress: self.progress.take(),
+        })
+        .await?;
+        let tier = Arc::new(tier);
+        if !manifest.clean {
+            find_ends(&volume, &counted, &tier, &hdd, page_size).await?;
+        }
+        let policy = pool_policy(&self.pool_policy, params.frames, costs)
+            .ok_or_else(|| self.unknown_pool_policy())?;
+        let pool = Pool::start(params, policy, Arc::clone(&tier), self.gate.take())?;
+        let mut manifest = manifest;
+        manifest.clean = false;
+        Ok(PageStore::new(Parts { pool, tier, volume, manifests, manifest, hdd, ssd, page_size }))
+    }
+
+    fn check_options(&mut self) -> Result<(), OpenError> {
+        if let Some(bytes) = self.page_bytes {
+            self.page_size = Some(PageSize::new(bytes)?);
+        }
+        if !POOL_POLICIES.contains(&self.pool_policy.as_str()) {
+            return Err(self.unknown_pool_policy());
+        }
+        if !SSD_POLICIES.contains(&self.ssd_policy.as_str()) {
+            return Err(self.unknown_ssd_policy());
+        }
+        let bad = |option, why: String| Err(OpenError::BadOption { option, why });
+        if !(self.zone_percent > 0.0 && self.zone_percent <= 100.0) {
+            return bad("zone_percent", format!("{} is not above 0 and up to 100", self.zone_percent));
+        }
+        if !(self.group_width_per_min > 0.0 && self.group_width_per_min.is_finite()) {
+            return bad("group_width_per_min", format!("{} is not a positive number", self.group_width_per_min));
+        }
+        if let Some(c) = self.costs {
+            let all = [c.hdd_read_ms, c.hdd_write_ms, c.ssd_read_ms, c.ssd_write_ms];
+            if !all.iter().all(|ms| ms.is_finite() && *ms > 0.0) {
+                return bad("costs", "every cost must be a positive number of milliseconds".into());
+            }
+        }
+        if self.memory.is_some() && !matches!(self.hdd, Place::Device(_)) {
+            return bad("in_memory", "a store in memory needs its HDD as a ready-made device".into());
+        }
+        Ok(())
+    }
+
+    fn unknown_pool_policy(&self) -> OpenError {
+        let known = POOL_POLICIES.join(", ");
+        OpenError::UnknownPolicy { kind: "pool", name: self.pool_policy.clone(), known }
+    }
+
+    fn unknown_ssd_policy(&self) -> OpenError {
+        let known = SSD_POLICIES.join(", ");
+        OpenError::UnknownPolicy { kind: "SSD", name: self.ssd_policy.clone(), known }
+    }
+
+    fn manifest_store(&self) -> Result<ManifestStore, OpenError> {
+        match (&self.directory, &self.memory) {
+            (_, Some(cell)) => Ok(ManifestStore::Memory(Arc::clone(cell))),
+            (Some(path), None) => ManifestStore::directory(path, self.create),
+            (None, None) => Err(OpenError::BadOption {
+                option: "directory",
+                why: "a store needs a directory (or `in_memory` and devices)".into(),
+            }),
+        }
+    }
+
+    fn settle_page_size(&self, known: Option<&Manifest>) -> Result<PageSize, OpenError> {
+        let Some(manifest) = known else { return Ok(self.page_size.unwrap_or_default()) };
+        let store = PageSize::new(manifest.page_bytes)?;
+        match self.page_size {
+            Some(asked) if asked != store => Err(OpenError::OtherPageSize {
+                store: manifest.page_bytes,
+                asked: asked.bytes() as u64,
+            }),
+            _ => Ok(store),
+        }
+    }
+
+    fn open_place(&self, place: &Place, default: &str, option: &'static str) -> Result<SharedDevice, OpenError> {
+        let path = match (place, &self.directory) {
+            (Place::Device(device), _) => return Ok(Arc::clone(device)),
+            (Place::Path(path), _) => path.clone(),
+            (Place::Default, Some(directory)) => directory.join(default),
+            (Place::Default, None) => {
+                let why = "a store in memory needs a ready-made device".into();
+                return Err(OpenError::BadOption { option, why });
+            }
+        };
+        let options =
+            OpenOptions { direct: self.direct_io, backend: self.io, create: self.create, ..OpenOptions::default() };
+        let opened = open_file(&path, &options)?;
+        if let Some(cause) = &opened.fallback {
+            tracing::warn!(path = %path.display(), cause, "serving by threads");
+        }
+        Ok(opened.device)
+    }
+
+    /// The SSD, or the file for the doublewrite ring of a store without one.
+    fn open_ssd(&self, known: Option<&Manifest>) -> Result<SharedDevice, OpenError> {
+        let without = known.map_or(self.ssd_bytes == 0, |m| m.ssd.is_none());
+        if let Some(expected) = known.and_then(|m| m.ssd.as_ref()).filter(|_| self.ssd_bytes == 0) {
+            return Err(OpenError::SsdMissing { expected: expected.clone(), what: "is not given".into() });
+        }
+        if !without {
+            return self.open_place(&self.ssd, "ssd.cache", "ssd");
+        }
+        if self.directory.is_none() {
+            return Ok(Arc::new(MemoryDevice::new("ring", 0)));
+        }
+        self.open_place(&Place::Default, "ring", "ssd")
+    }
+
+    async fn check_hdd(&self, hdd: &SharedDevice, manifest: &Manifest, fresh: bool) -> Result<(), OpenError> {
+        let device = hdd.name().to_owned();
+        let found = read_superblock(hdd).await?;
+        match found {
+            FoundHdd::Blank if fresh => Ok(()),
+            FoundHdd::Blank => Err(OpenError::HddMissing { device }),
+            FoundHdd::Volume { store, .. } if store == manifest.store => Ok(()),
+            _ if fresh && self.force => Ok(()),
+            FoundHdd::Volume { store, .. } => {
+                Err(OpenError::OtherStore { device, found: store, expected: manifest.store.clone() })
+            }
+            FoundHdd::Format(found) => Err(OpenError::Format { device, found }),
+            FoundHdd::Foreign => Err(OpenError::Foreign { device }),
+        }
+    }
+
+    async fn check_ssd(
+        &self,
+        ssd: &SharedDevice,
+        manifest: &Manifest,
+        page_size: PageSize,
+        fresh: bool,
+    ) -> Result<PreparedSsd, OpenError> {
+        let device = ssd.name().to_owned();
+        let found = identify(ssd).await?;
+        let layout = if fresh { self.layout(page_size)? } else { Layout::ring_only(page_size, 0) };
+        let wanted = manifest.ssd.clone();
+        match found {
+            Found::Superblock(sb) if !fresh && id_text(sb.store) == manifest.store => {
+                match wanted.filter(|w| *w != id_text(sb.ssd)) {
+                    Some(expected) => {
+                        let what = format!("is another one: {device} has {}", id_text(sb.ssd));
+                        Err(OpenError::SsdMissing { expected, what })
+                    }
+                    None => Ok(PreparedSsd { layout: sb.layout, format: None }),
+                }
+            }
+            Found::Blank if fresh => Ok(PreparedSsd::format(layout, &manifest.store)),
+            _ if fresh && self.force => Ok(PreparedSsd::format(layout, &manifest.store)),
+            Found::Blank => {
+                let expected = wanted.unwrap_or_else(|| "ring".into());
+                Err(OpenError::SsdMissing { expected, what: format!("is missing: {device} is blank") })
+            }
+            Found::Superblock(sb) => Err(OpenError::OtherStore {
+                device,
+                found: id_text(sb.store),
+                expected: manifest.store.clone(),
+            }),
+            Found::Format(found) => Err(OpenError::Format { device, found }),
+            Found::Foreign => Err(OpenError::Foreign { device }),
+        }
+    }
+
+    fn layout(&self, page_size: PageSize) -> Result<Layout, OpenError> {
+        let default = (self.ssd_bytes / page_size.bytes() as u64 / 16).clamp(16, 256) as u32;
+        let ring = self.ring_pages.unwrap_or(default);
+        if self.ssd_bytes == 0 {
+            return Ok(Layout::ring_only(page_size, self.ring_pages.unwrap_or(256)));
+        }
+        Ok(Layout::for_bytes(self.ssd_bytes, page_size, ring)?)
+    }
+
+    fn cac_params(&self, costs: Costs, layout: &Layout, frames: usize) -> CacParams {
+        let mut params = CacParams::new(costs, layout.slots as usize, frames);
+        params.outqueue_entries = self.outqueue.unwrap_or(layout.slots as usize);
+        params.group_width_per_min = self.group_width_per_min;
+        params
+    }
+
+    fn pool_params(&self, page_size: PageSize, layout: &Layout) -> Result<PoolParams, OpenError> {
+        let outqueue = self.outqueue.unwrap_or(layout.slots as usize) as u64;
+        let tables = u64::from(layout.slots) * SLOT_BYTES + outqueue * OUTQUEUE_BYTES;
+        let least = PoolParams::bytes_for(FRAMES_MIN, page_size, POOL_POLICY_BYTES) + tables;
+        let mut params = PoolParams::for_budget(
+            self.pool_bytes.saturating_sub(tables),
+            page_size,
+            POOL_POLICY_BYTES,
+        );
+        if params.frames < FRAMES_MIN {
+            return Err(OpenError::PoolTooSmall { bytes: self.pool_bytes, needed: least });
+        }
+        params.redo_span_max = self.redo_span_max;
+        params.exhausted_after = self.exhausted_after;
+        if !self.read_ahead {
+            params.read_ahead_pages = 0;
+        }
+        Ok(params)
+    }
+
+    /// From here on things are written: the devices of a new store, then the manifest with the number of this opening.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a store that has no object yet")]
+    async fn commit(
+        &self,
+        manifests: &ManifestStore,
+        mut manifest: Manifest,
+        hdd: &SharedDevice,
+        ssd: &SharedDevice,
+        prepared: &PreparedSsd,
+        page_size: PageSize,
+        fresh: bool,
+    ) -> Result<Manifest, OpenError> {
+        if let Some(superblock) = &prepared.format {
+            format(ssd, superblock).await?;
+            manifest.ssd = (superblock.layout.slots > 0).then(|| id_text(superblock.ssd));
+        }
+        if fresh {
+            hdd.grow(DATA_AT)?;
+            let block = IoBufs::from_iter([IoBuf::copy_of(&encode_superblock(&manifest.store, page_size))]);
+            hdd.write(0, block, IoClass::Meta).await.result?;
+            hdd.flush(IoClass::Meta).await?;
+        }
+        manifest.epoch += 1;
+        let was_clean = std::mem::replace(&mut manifest.clean, false);
+        manifests.save(&manifest).map_err(|e| {
+            let path = self.directory.clone().unwrap_or_default();
+            OpenError::directory(&path, "took no new manifest", e)
+        })?;
+        manifest.clean = was_clean;
+        Ok(manifest)
+    }
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("directory", &self.directory)
+            .field("pool_policy", &self.pool_policy)
+            .field("ssd_policy", &self.ssd_policy)
+            .field("pool_bytes", &self.pool_bytes)
+            .field("ssd_bytes", &self.ssd_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+struct PreparedSsd {
+    layout: Layout,
+    format: Option<Superblock>,
+}
+
+impl PreparedSsd {
+    fn format(layout: Layout, store: &str) -> Self {
+        let store = uuid::Uuid::parse_str(store).unwrap_or_default().into_bytes();
+        let superblock = Superblock { store, ssd: new_id().into_bytes(), layout };
+        Self { layout, format: Some(superblock) }
+    }
+}
+
+fn new_id() -> uuid::Uuid {
+    uuid::Uuid::new_v4()
+}
+
+fn id_text(id: [u8; 16]) -> String {
+    uuid::Uuid::from_bytes(id).to_string()
+}
+
+fn new_manifest(page_size: PageSize) -> Manifest {
+    Manifest {
+        format: MANIFEST_FORMAT,
+        store: new_id().to_string(),
+        page_bytes: page_size.bytes() as u64,
+        epoch: 0,
+        clean: true,
+        ssd: None,
+        next_space: 1,
+        extents_used: 0,
+        extents_free: Vec::new(),
+        spaces: Vec::new(),
+    }
+}
+
+async fn read_superblock(hdd: &SharedDevice) -> Result<FoundHdd, OpenError> {
+    if hdd.size() < SUPERBLOCK_BYTES as u64 {
+        return Ok(FoundHdd::Blank);
+    }
+    let buf = IoBufs::from_iter([IoBuf::zeroed(SUPERBLOCK_BYTES)]);
+    let done = hdd.read(0, buf, IoClass::Recovery).await;
+    done.result?;
+    Ok(done.bufs.first().map_or(FoundHdd::Blank, |b| decode_superblock(b.as_slice())))
+}
+
+/// After a crash the manifest's page counts may be short: looks for the last page of every space on the SSD, and on the HDD in
+/// the extents that the space was given ahead.
+async fn find_ends(
+    volume: &Volume,
+    counted: &[SpaceInfo],
+    tier: &SsdTier,
+    hdd: &SharedDevice,
+    page_size: PageSize,
+) -> Result<(), OpenError> {
+    for space in counted {
+        let mut pages = tier.highest_page(space.id).map_or(0, |no| no.saturating_add(1)).max(space.pages);
+        let reserved = volume.reserved(space.id).min(u64::from(u32::MAX)) as u32;
+        let mut first = reserved;
+        while first > pages {
+            let from = (first - 1) / EXTENT_PAGES * EXTENT_PAGES;
+            if let Some(last) = last_written(volume, hdd, page_size, PageId::new(space.id, from)).await? {
+                pages = pages.max(last + 1);
+                break;
+            }
+            first = from;
+        }
+        volume.set_pages(space.id, pages.min(reserved));
+    }
+    Ok(())
+}
+
+/// The last sound page of the extent that starts at `first`.
+async fn last_written(
+    volume: &Volume,
+    hdd: &SharedDevice,
+    page_size: PageSize,
+    first: PageId,
+) -> Result<Option<u32>, OpenError> {
+    let bytes = EXTENT_PAGES as usize * page_size.bytes();
+    let Some(at) = volume.place(first) else { return Ok(None) };
+    let len = hdd.size().saturating_sub(at).min(bytes as u64) as usize / page_size.bytes() * page_size.bytes();
+    if len == 0 {
+        return Ok(None);
+    }
+    let done = hdd.read(at, IoBufs::from_iter([IoBuf::zeroed(len)]), IoClass::Recovery).await;
+    done.result?;
+    let Some(buf) = done.bufs.first() else { return Ok(None) };
+    let images = buf.as_slice().chunks(page_size.bytes()).zip(first.no..);
+    let sound = images.filter(|(image, no)| {
+        pagetier_page::verify(image, PageId::new(first.space, *no)).is_ok()
+    });
+    Ok(sound.map(|(_, no)| no).last())
+}

@@ -1,0 +1,346 @@
+//! The store: spaces and pages over pool, SSD and HDD.
+
+use crate::builder::Builder;
+use crate::error::{Error, OpenError};
+use crate::manifest::{Manifest, ManifestStore};
+use crate::stats::Stats;
+use crate::volume::{SpaceInfo, Volume};
+use pagetier_bufpool::{Pool, PoolError, TierError};
+use pagetier_devio::SharedDevice;
+use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
+use pagetier_policy::{Costs, GroupStats, Home};
+use pagetier_ssdcache::{Homes, RecoveryReport, SsdTier};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::sync::Mutex;
+
+/// A page, shared with other readers; derefs to its payload. See [`PageStore::get`].
+pub type PageRef<'a> = pagetier_bufpool::PageRef<'a, SsdTier>;
+
+/// A page, exclusively; derefs to its payload, and the first mutable access makes it dirty. See [`PageStore::get_mut`].
+pub type PageMut<'a> = pagetier_bufpool::PageMut<'a, SsdTier>;
+
+/// An ordered read of a space. See [`PageStore::scan`].
+pub type Scan<'a> = pagetier_bufpool::Scan<'a, SsdTier>;
+
+/// An open page store. Share it in an `Arc`; every method takes `&self`.
+///
+/// Dropped without [`PageStore::close`] it stops as in a crash: nothing that [`PageStore::sync`] promised is lost.
+///
+/// Holding several guards at once: latch in an order that all tasks keep (parent before child, left before right), as with any
+/// latch; a guard held while waiting for another page keeps its frame in memory.
+#[derive(Debug)]
+pub struct PageStore {
+    pool: Pool<SsdTier>,
+    tier: Arc<SsdTier>,
+    volume: Arc<Volume>,
+    /// Serialises changes of the manifest; held across the writing of it.
+    meta: Mutex<Meta>,
+    hdd: SharedDevice,
+    ssd: SharedDevice,
+    page_size: PageSize,
+}
+
+#[derive(Debug)]
+struct Meta {
+    manifests: ManifestStore,
+    manifest: Manifest,
+}
+
+pub(crate) struct Parts {
+    pub(crate) pool: Pool<SsdTier>,
+    pub(crate) tier: Arc<SsdTier>,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) manifests: ManifestStore,
+    pub(crate) manifest: Manifest,
+    pub(crate) hdd: SharedDevice,
+    pub(crate) ssd: SharedDevice,
+    pub(crate) page_size: PageSize,
+}
+
+impl PageStore {
+    /// Opens the store in directory `path` with the default options, or creates it there.
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        Self::builder().directory(path).open().await
+    }
+
+    /// Options other than the defaults.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { pool, tier, volume, manifests, manifest, hdd, ssd, page_size } = parts;
+        Self { pool, tier, volume, meta: Mutex::new(Meta { manifests, manifest }), hdd, ssd, page_size }
+    }
+
+    // ---- spaces ---------------------------------------------------------------------------------------------
+
+    /// Makes a space called `name`. Durable when it returns. Cancel-safe: it happens or it does not.
+    ///
+    /// # Errors
+    /// The name is taken, or the manifest cannot be written.
+    pub async fn create_space(&self, name: &str) -> Result<SpaceId, Error> {
+        let mut meta = self.meta.lock().await;
+        if self.volume.by_name(name).is_some() {
+            return Err(Error::SpaceExists { name: name.to_owned() });
+        }
+        let id = SpaceId(meta.manifest.next_space);
+        meta.manifest.next_space += 1;
+        self.volume.add(id, name);
+        let saved = self.save(&mut meta);
+        if saved.is_err() {
+            let _ = self.volume.remove(id);
+        }
+        saved.map(|()| id)
+    }
+
+    /// The space called `name`, if there is one.
+    #[must_use]
+    pub fn space(&self, name: &str) -> Option<SpaceId> {
+        self.volume.by_name(name)
+    }
+
+    /// Every space, by id.
+    #[must_use]
+    pub fn spaces(&self) -> Vec<SpaceInfo> {
+        self.volume.list()
+    }
+
+    /// The number of pages of `space`: the next allocation gets this number.
+    ///
+    /// # Errors
+    /// There is no such space.
+    pub fn pages(&self, space: SpaceId) -> Result<u32, Error> {
+        self.volume.pages(space).ok_or(Error::NoSuchSpace { space })
+    }
+
+    /// Drops `space` with all its pages. Waits for writes of them that are under way; guards of its pages must have been dropped, or this
+    /// waits for them too. Durable when it returns.
+    ///
+    /// # Errors
+    /// There is no such space, or the manifest cannot be written (then the space is gone until the next opening only).
+    pub async fn drop_space(&self, space: SpaceId) -> Result<(), Error> {
+        let mut meta = self.meta.lock().await;
+        let runs = self.volume.remove(space).ok_or(Error::NoSuchSpace { space })?;
+        self.pool.discard_where(|page| page.space == space).await?;
+        self.tier.forget_space(space);
+        self.save(&mut meta)?;
+        self.volume.give_back(runs);
+        Ok(())
+    }
+
+    // ---- pages ----------------------------------------------------------------------------------------------
+
+    /// A new page at the end of `space`, all zeroes, latched exclusively. It is part of the space for good once a
+    /// [`PageStore::sync`] (or the embedder's redo, see [`PageStore::recreate`]) covers it. Cancel-safe; a page
+    /// number may be left unused.
+    ///
+    /// # Errors
+    /// There is no such space, it is full, the HDD cannot grow, or no frame is to be had.
+    pub async fn allocate(&self, space: SpaceId) -> Result<PageMut<'_>, Error> {
+        loop {
+            match self.volume.take_page(space).ok_or(Error::NoSuchSpace { space })? {
+                Some(no) => return Ok(self.pool.create(PageId::new(space, no)).await?),
+                None => self.grow(space, self.pages(space)?).await?,
+            }
+        }
+    }
+
+    /// The page, shared: latched against writers and pinned until the guard is dropped. A hit neither allocates nor yields.
+    /// Waiting is first come, first served. Cancel-safe.
+    ///
+    /// # Errors
+    /// The page does not exist, cannot be read, or is corrupt in its only copy; or no frame is to be had in time.
+    #[inline]
+    pub async fn get(&self, page: PageId) -> Result<PageRef<'_>, Error> {
+        Ok(self.pool.get(page).await?)
+    }
+
+    /// The page, exclusively. Otherwise as [`PageStore::get`].
+    ///
+    /// # Errors
+    /// As [`PageStore::get`].
+    #[inline]
+    pub async fn get_mut(&self, page: PageId) -> Result<PageMut<'_>, Error> {
+        Ok(self.pool.get_mut(page).await?)
+    }
+
+    /// The page if it is in memory and nobody is in the way; never waits.
+    #[must_use]
+    pub fn try_get(&self, page: PageId) -> Option<PageRef<'_>> {
+        self.pool.try_get(page)
+    }
+
+    /// For redo: the page exclusively, as it is or, when it was allocated before a crash but never written, anew and all
+    /// zeroes. The space grows to hold it. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`PageStore::get_mut`] and [`PageStore::allocate`].
+    pub async fn recreate(&self, page: PageId) -> Result<PageMut<'_>, Error> {
+        if page.no < self.pages(page.space)? {
+            match self.pool.get_mut(page).await {
+                Err(PoolError::Tier(TierError::NoSuchPage { .. })) => {}
+                other => return Ok(other?),
+            }
+        }
+        while !self.volume.extend_to(page).ok_or(Error::NoSuchSpace { space: page.space })? {
+            self.grow(page.space, page.no).await?;
+        }
+        Ok(self.pool.create(page).await?)
+    }
+
+    /// The pages `range` of `space` in order, read ahead in large reads, without disturbing what is hot in memory. Pages that
+    /// were never written are skipped.
+    #[must_use]
+    pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_> {
+        let end = range.end.min(self.volume.pages(space).unwrap_or(0));
+        self.pool.scan(space, range.start..end)
+    }
+
+    /// Starts reading `pages` into memory; returns at once. A hint: pages that do not exist or do not fit are left out.
+    pub fn prefetch(&self, pages: &[PageId]) {
+        self.pool.prefetch(pages);
+    }
+
+    /// The page's contents are of no value any more: it leaves memory and SSD without being written. A later `get` finds an earlier
+    /// version or fails. Cancel-safe.
+    ///
+    /// # Errors
+    /// The page does not exist.
+    pub async fn discard(&self, page: PageId) -> Result<(), Error> {
+        if self.volume.offset(page).is_none() {
+            return Err(Error::NoSuchPage { page });
+        }
+        Ok(self.pool.discard(page).await?)
+    }
+
+    async fn grow(&self, space: SpaceId, no: u32) -> Result<(), Error> {
+        if no == u32::MAX {
+            return Err(Error::SpaceFull { space });
+        }
+        let mut meta = self.meta.lock().await;
+        if u64::from(no) < self.volume.reserved(space) {
+            return Ok(());
+        }
+        let end = self.volume.grow(space).ok_or(Error::NoSuchSpace { space })?;
+        if self.hdd.size() < end {
+            // In steps of an eighth, so that the file is grown rarely.
+            let ahead = (end / 8).clamp(1 << 20, 256 << 20);
+            if self.hdd.grow(end + ahead).is_err() {
+                self.hdd.grow(end)?;
+            }
+        }
+        self.save(&mut meta)
+    }
+
+    fn save(&self, meta: &mut Meta) -> Result<(), Error> {
+        let Meta { manifests, manifest } = meta;
+        self.volume.record(manifest);
+        manifests.save(manifest).map_err(|source| Error::Manifest { source })
+    }
+
+    // ---- durability -----------------------------------------------------------------------------------------
+
+    /// Makes everything that was written before this call durable. Writes no map checkpoint, and for pages that go to the HDD needs
+    /// no HDD flush. Cancel-safe: writes under way finish.
+    ///
+    /// # Errors
+    /// The first failure; pages that could not be written stay dirty in memory.
+    pub async fn sync(&self) -> Result<(), Error> {
+        Ok(self.pool.flush_all().await?)
+    }
+
+    /// Writes every page whose recovery LSN is at most `lsn`, and makes it durable: afterwards the embedder's redo
+    /// starts after `lsn`. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`PageStore::sync`].
+    pub async fn flush_to(&self, lsn: Lsn) -> Result<(), Error> {
+        Ok(self.pool.flush_to(lsn).await?)
+    }
+
+    /// The oldest log position that redo would need after a crash now; `None` when nothing is dirty.
+    #[must_use]
+    pub fn min_recovery_lsn(&self) -> Option<Lsn> {
+        self.pool.min_recovery_lsn()
+    }
+
+    /// Ends in order: everything is written and durable, the SSD's map is checkpointed exactly, the next opening is warm and reads
+    /// little. Dropped half-way, it is a crash, and safe.
+    ///
+    /// # Errors
+    /// The first failure. The store is closed all the same, as by a crash.
+    pub async fn close(self) -> Result<(), Error> {
+        self.pool.flush_all().await?;
+        self.pool.shutdown().await;
+        self.tier.shutdown().await?;
+        let mut meta = self.meta.lock().await;
+        meta.manifest.clean = true;
+        self.save(&mut meta)
+    }
+
+    // ---- views ----------------------------------------------------------------------------------------------
+
+    /// Counters, sizes and device statistics at this moment.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            pool: self.pool.stats(),
+            pool_memory: self.pool.memory(),
+            ssd: self.tier.stats(),
+            hdd_device: self.hdd.stats(),
+            ssd_device: self.ssd.stats(),
+            frames: self.pool.params().frames as u64,
+        }
+    }
+
+    /// CAC's α and the miss rates behind it, by group.
+    #[must_use]
+    pub fn groups(&self) -> Vec<GroupStats> {
+        self.tier.groups()
+    }
+
+    /// Whether the page has a copy on the SSD.
+    #[must_use]
+    pub fn home(&self, page: PageId) -> Home {
+        self.tier.home(page)
+    }
+
+    /// What recovery found when the store was opened.
+    #[must_use]
+    pub fn recovery(&self) -> RecoveryReport {
+        self.tier.recovery()
+    }
+
+    /// New device costs for both policies.
+    pub fn set_costs(&self, costs: Costs) {
+        self.pool.set_costs(costs);
+        self.tier.set_costs(costs);
+    }
+
+    /// Which backend serves the HDD: `uring`, `threads`, `emulated`, …
+    #[must_use]
+    pub fn io_backend(&self) -> &'static str {
+        self.hdd.backend()
+    }
+
+    /// The size of a page with its header.
+    #[must_use]
+    pub fn page_size(&self) -> PageSize {
+        self.page_size
+    }
+
+    /// Recounts what can be recounted; for tests.
+    ///
+    /// # Errors
+    /// What does not add up.
+    pub fn validate(&self) -> Result<(), String> {
+        self.pool.validate()?;
+        self.tier.validate()
+    }
+}

@@ -1,0 +1,171 @@
+//! The store as a user has it: in memory, and on files.
+
+use pagetier::{Error, MemoryDevice, MemoryManifest, OpenError, PageId, PageSize, PageStore, SharedDevice, SpaceId};
+use std::sync::Arc;
+
+const PAGE: u64 = 4096;
+
+struct Devices {
+    hdd: SharedDevice,
+    ssd: SharedDevice,
+    manifest: Arc<MemoryManifest>,
+}
+
+impl Devices {
+    fn new() -> Self {
+        Self {
+            hdd: Arc::new(MemoryDevice::new("hdd", 0)),
+            ssd: Arc::new(MemoryDevice::new("ssd", 0)),
+            manifest: Arc::new(MemoryManifest::default()),
+        }
+    }
+
+    async fn open(&self, frames: u64, ssd_pages: u64) -> Result<PageStore, OpenError> {
+        PageStore::builder()
+            .in_memory(Arc::clone(&self.manifest))
+            .hdd_device(Arc::clone(&self.hdd))
+            .ssd_device(Arc::clone(&self.ssd))
+            .page_size(PageSize::MIN)
+            .ssd_bytes(ssd_pages * PAGE)
+            .pool_bytes(frames * PAGE)
+            .open()
+            .await
+    }
+}
+
+fn fill(no: u32, version: u32) -> [u8; 8] {
+    (u64::from(version) << 32 | u64::from(no)).to_le_bytes()
+}
+
+async fn write(store: &PageStore, page: PageId, version: u32) {
+    store.get_mut(page).await.unwrap()[..8].copy_from_slice(&fill(page.no, version));
+}
+
+async fn expect(store: &PageStore, page: PageId, version: u32) {
+    assert_eq!(store.get(page).await.unwrap()[..8], fill(page.no, version), "page {page}");
+}
+
+async fn grown(store: &PageStore, pages: u32) -> SpaceId {
+    let space = store.create_space("t").await.unwrap();
+    for no in 0..pages {
+        let mut page = store.allocate(space).await.unwrap();
+        assert_eq!(page.id(), PageId::new(space, no));
+        page[..8].copy_from_slice(&fill(no, 0));
+    }
+    space
+}
+
+#[tokio::test]
+async fn pages_survive_eviction_through_every_tier() {
+    let devices = Devices::new();
+    let store = devices.open(200, 400).await.unwrap();
+    let space = grown(&store, 2000).await;
+    for version in 1..4 {
+        for no in (0..2000).step_by(version as usize) {
+            let page = PageId::new(space, no);
+            write(&store, page, version).await;
+        }
+    }
+    for no in 0..2000 {
+        let version = (1..4).rev().find(|v| no % v == 0).unwrap();
+        expect(&store, PageId::new(space, no), version).await;
+    }
+    store.validate().unwrap();
+    let stats = store.stats();
+    assert!(stats.ssd.pages > 100, "{stats:?}");
+    assert!(stats.pool.loads_ssd > 0 && stats.pool.loads_hdd > 0 && stats.ssd.counts.checkpoints > 0, "{stats:?}");
+    assert!(stats.memory_bytes() <= 200 * PAGE + 150_000);
+}
+
+#[tokio::test]
+async fn a_closed_store_opens_warm_and_complete() {
+    let devices = Devices::new();
+    let store = devices.open(200, 400).await.unwrap();
+    let space = grown(&store, 1000).await;
+    for no in 0..1000 {
+        write(&store, PageId::new(space, no), 7).await;
+    }
+    let on_ssd = store.stats().ssd.pages;
+    store.close().await.unwrap();
+    let store = devices.open(200, 400).await.unwrap();
+    assert_eq!(store.pages(space).unwrap(), 1000);
+    assert_eq!(store.space("t"), Some(space));
+    let warm = store.stats().ssd.pages;
+    assert!(warm * 100 >= on_ssd * 95, "{warm} of {on_ssd} pages are still on the SSD");
+    for no in 0..1000 {
+        expect(&store, PageId::new(space, no), 7).await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_synced_is_there_after_a_drop_without_close() {
+    let devices = Devices::new();
+    for round in 1..6 {
+        let store = devices.open(200, 400).await.unwrap();
+        let space = match store.space("t") {
+            Some(space) => space,
+            None => grown(&store, 1000).await,
+        };
+        for no in 0..1000 {
+            let page = PageId::new(space, no);
+            if round > 1 {
+                expect(&store, page, round - 1).await;
+            }
+            write(&store, page, round).await;
+        }
+        store.sync().await.unwrap();
+        store.validate().unwrap();
+        drop(store);
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_store_without_an_ssd_works_and_recovers() {
+    let devices = Devices::new();
+    for round in 1..4 {
+        let store = PageStore::builder()
+            .in_memory(Arc::clone(&devices.manifest))
+            .hdd_device(Arc::clone(&devices.hdd))
+            .page_size(PageSize::MIN)
+            .ssd_bytes(0)
+            .ring_pages(0)
+            .pool_bytes(100 * PAGE)
+            .open()
+            .await;
+        // The ring of a store in memory without an SSD does not outlive it.
+        let Ok(store) = store else {
+            assert!(round > 1);
+            return;
+        };
+        let space = match store.space("t") {
+            Some(space) => space,
+            None => grown(&store, 500).await,
+        };
+        for no in 0..500 {
+            write(&store, PageId::new(space, no), round).await;
+        }
+        for no in 0..500 {
+            expect(&store, PageId::new(space, no), round).await;
+        }
+        store.sync().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn pages_and_spaces_that_do_not_exist_are_errors() {
+    let devices = Devices::new();
+    let store = devices.open(100, 200).await.unwrap();
+    let space = grown(&store, 10).await;
+    let beyond = PageId::new(space, 10);
+    assert!(matches!(store.get(beyond).await, Err(Error::NoSuchPage { page }) if page == beyond));
+    assert!(matches!(store.discard(beyond).await, Err(Error::NoSuchPage { .. })));
+    assert!(matches!(store.create_space("t").await, Err(Error::SpaceExists { .. })));
+    store.drop_space(space).await.unwrap();
+    assert!(matches!(store.get(PageId::new(space, 1)).await, Err(Error::NoSuchPage { .. })));
+    assert!(matches!(store.allocate(space).await, Err(Error::NoSuchSpace { .. })));
+    assert_eq!(store.space("t"), None);
+    let again = grown(&store, 10).await;
+    assert_ne!(again, space);
+    store.close().await.unwrap();
+}
