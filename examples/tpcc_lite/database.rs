@@ -132,6 +132,9 @@ impl Database {
     /// Begins a transaction that collects its changes in `operations`. Waits while the log is full.
     pub(crate) async fn begin<'d>(&'d self, operations: &'d mut Operations) -> Result<Tx<'d>, DbError> {
         self.wal.has_room().await;
+        if self.stopped.load(Ordering::Acquire) {
+            return Err(DbError::Stopped);
+        }
         operations.clear();
         Ok(Tx { database: self, operations, locks: Vec::with_capacity(20) })
     }
@@ -183,11 +186,15 @@ impl Database {
         Ok(())
     }
 
-    /// Keeps the log below its capacity, for ever.
+    /// Keeps the log below its capacity, until an error, which stops the database.
     pub(crate) async fn keep_log_short(self: Arc<Self>) -> Result<(), DbError> {
         loop {
             self.wal.grown().await;
-            self.checkpoint_step().await?;
+            if let Err(error) = self.checkpoint_step().await {
+                self.stopped.store(true, Ordering::Release);
+                self.wal.abandon();
+                return Err(error);
+            }
         }
     }
 }

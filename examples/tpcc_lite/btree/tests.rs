@@ -81,7 +81,7 @@ async fn validate(tree: &Tree) -> u64 {
 }
 
 fn space_pages(tree: &Tree) -> u64 {
-    tree.store.spaces().into_iter().find(|space| space.id == tree.space).unwrap().pages
+    tree.store.spaces().into_iter().find(|space| space.id == tree.space).unwrap().pages.into()
 }
 
 #[tokio::test]

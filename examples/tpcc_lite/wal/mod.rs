@@ -37,7 +37,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
 
 /// Where a new log begins: above zero, the LSN of a page that no record has touched.
@@ -118,6 +118,8 @@ struct Shared {
     oldest: AtomicU64,
     end: AtomicU64,
     in_memory: bool,
+    /// Nobody shortens the log any more: waiting for it is pointless.
+    abandoned: AtomicBool,
     leader: tokio::sync::Mutex<()>,
     grown: Notify,
     truncated: Notify,
@@ -151,6 +153,7 @@ impl Wal {
             oldest: AtomicU64::new(oldest),
             end: AtomicU64::new(end),
             in_memory,
+            abandoned: AtomicBool::new(false),
             leader: tokio::sync::Mutex::new(()),
             grown: Notify::new(),
             truncated: Notify::new(),
@@ -234,18 +237,27 @@ impl Wal {
         self.0.grown.notified().await;
     }
 
-    /// Waits until the log is below its capacity. Callers hold no locks and no pages.
+    /// Waits until the log is below its capacity, or abandoned. Callers hold no locks and no pages.
     pub(crate) async fn has_room(&self) {
-        while self.len_bytes() > self.0.limits.capacity_bytes {
+        let full = || {
+            self.len_bytes() > self.0.limits.capacity_bytes && !self.0.abandoned.load(Ordering::Acquire)
+        };
+        while full() {
             let truncated = self.0.truncated.notified();
             tokio::pin!(truncated);
             truncated.as_mut().enable();
-            if self.len_bytes() <= self.0.limits.capacity_bytes {
+            if !full() {
                 return;
             }
             self.0.grown.notify_one();
             truncated.await;
         }
+    }
+
+    /// Lets everyone go who waits for room: checkpoints have ended.
+    pub(crate) fn abandon(&self) {
+        self.0.abandoned.store(true, Ordering::Release);
+        self.0.truncated.notify_waiters();
     }
 
     /// The oldest commit that is not applied yet.
