@@ -7,6 +7,14 @@
 //!
 //! DEPTH tasks read one page at a time each. Prints operations per second, mean and 99th percentile of the latency as the
 //! tasks saw it, and the processor time per read.
+//!
+//! Seen on a virtual machine with 2 cores (Linux 6.18, ext4 on virtio, busy with other work, November 2026), medians of 7 (depth 1)
+//! and 5 (depth 32) interleaved rounds of a second, latency and operations as ratios to fio in the same round:
+//!
+//! | depth | fio | uring, current-thread runtime | uring, 2 workers | threads, current-thread runtime |
+//! | --- | --- | --- | --- | --- |
+//! | 1 | 114 us | 1.12 | 1.45 | 1.12 |
+//! | 32 | 32,300 IOPS | 0.97 | 0.90 | 0.89 |
 
 use pagetier_devio::{Backend, DirectIo, IoBuf, IoClass, OpenOptions, SharedDevice, open_file};
 use rand::rngs::SmallRng;

@@ -7,6 +7,11 @@
 //! and wakes each waiting task through the slot that its future shares with the operation. That needs no
 //! executor's help, so it works under any.
 //!
+//! Measured against it, and not chosen: submission by the reaper (single issuer, deferred task work), which costs a wake-up before each
+//! submission and had 10 % fewer operations at depth 32 and 5 % more latency at depth 1; cooperative task running, which was no
+//! different in an idle process but lets completions wait for a submitting thread that computes. Not measured: reaping in
+//! the runtime's own reactor, which would save one wake-up of three per read.
+//!
 //! **Ownership.** An operation (buffers, segment list, promise) lives in the table from its submission to its completion, whoever
 //! still waits for it; so the kernel never writes to memory that was freed. At most `queue_depth` operations are with the
 //! kernel; more wait in order of class, and the reaper submits them as places become free. The waiting line holds

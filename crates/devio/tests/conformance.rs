@@ -6,6 +6,7 @@ mod common;
 use common::{Subject, arena, bufs_of, every_subject, pattern, run};
 use pagetier_devio::{Device, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoOp};
 use std::future::Future;
+use std::mem::ManuallyDrop;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -253,7 +254,7 @@ fn dropped_futures_lose_nothing() {
     over_all(async |subject| {
         let device = &*subject.device;
         let dropped = Arc::new(AtomicUsize::new(0));
-        let arena = arena(256 * 4096);
+        let mut arena = arena(256 * 4096);
         let base = arena.ptr();
         for i in 0..256_usize {
             // SAFETY: within the arena.
@@ -288,6 +289,7 @@ fn dropped_futures_lose_nothing() {
             let only_reads = (page % 3 == 0) && (page + 200 >= 256 || (page + 200) % 3 == 0);
             assert!(allowed || (only_reads && got[0] == 0), "{}: {} on page {page}", subject.name, got[0]);
         }
+        drop(ManuallyDrop::into_inner(arena));
     });
 }
 
@@ -296,7 +298,7 @@ fn outstanding_operations_end_before_the_device_does() {
     for subject in every_subject() {
         let dropped = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&dropped);
-        let arena = arena(64 * 4096);
+        let mut arena = arena(64 * 4096);
         let base = arena.ptr();
         let Subject { device, keep, paused, .. } = subject;
         common::runtime(paused).block_on(async move {
@@ -313,6 +315,7 @@ fn outstanding_operations_end_before_the_device_does() {
         });
         assert_eq!(dropped.load(Ordering::SeqCst), 64);
         arena.as_mut_slice().fill(0xEE);
+        drop(ManuallyDrop::into_inner(arena));
         drop(keep);
     }
 }

@@ -8,6 +8,7 @@ use common::{arena, bufs_of, folder, runtime};
 use pagetier_devio::{Backend, DeviceErrorKind, DirectIo, IoClass, OpenOptions, Opened, open_file};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::mem::ManuallyDrop;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
@@ -135,6 +136,8 @@ fn registered_memory_is_read_into() {
             assert!(completion.bufs[0].as_slice().iter().all(|b| *b == round + 1));
         }
     });
+    drop(device);
+    drop(ManuallyDrop::into_inner(memory));
 }
 
 #[test]
@@ -166,5 +169,50 @@ fn random_drops_among_real_reads() {
                 assert!(std::hint::black_box(&fresh).iter().all(|b| *b == 0xAA));
             }
         });
+    }
+}
+
+/// Forbids io_uring to the calling thread, and to those it starts, as container runtimes do.
+fn forbid_io_uring(errno: i32) {
+    let filter = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut filters = [
+        // The number of the system call; the architecture does not matter for a test of our own.
+        filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
+        filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filters.len() as u16, filter: filters.as_mut_ptr() };
+    // SAFETY: a plain flag of the calling thread.
+    let privileges = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(privileges, 0);
+    // SAFETY: the program is valid for the time of the call, which copies it.
+    let installed =
+        unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
+    assert_eq!(installed, 0);
+}
+
+#[test]
+fn threads_take_over_where_io_uring_is_forbidden() {
+    for (errno, remedy) in
+        [(libc::EPERM, "seccomp"), (libc::ENOSYS, "Linux 5.11"), (libc::ENOMEM, "ulimit -l")]
+    {
+        let tried = std::thread::spawn(move || {
+            forbid_io_uring(errno);
+            let folder = folder();
+            let path = folder.path().join("device");
+            let opened = create(&path, Backend::Auto);
+            assert_eq!((opened.backend, opened.device.backend()), (Backend::Threads, "threads"));
+            let why = opened.fallback.expect("told why");
+            assert!(why.contains("io_uring cannot be set up") && why.contains(remedy), "{why}");
+            opened.device.grow(1 << 20).expect("grown");
+            runtime(false).block_on(async {
+                let completion = opened.device.read(0, bufs_of(&[4096]), IoClass::Demand).await;
+                completion.result.expect("read");
+            });
+            let options = OpenOptions { backend: Backend::Uring, ..OpenOptions::default() };
+            assert!(refused(&path, &options).contains(remedy));
+        });
+        tried.join().expect("no panic");
     }
 }

@@ -5,6 +5,7 @@ use pagetier_devio::{
     SimDevice, SimPower, VirtualClock, open_file,
 };
 use std::future::Future;
+use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -141,9 +142,10 @@ pub(crate) fn bufs_of(lens: &[usize]) -> IoBufs {
     lens.iter().map(|len| IoBuf::zeroed(*len)).collect()
 }
 
-/// Memory to lease buffers of. Never freed: a test that fails half-way must not take it away under the kernel's feet.
-pub(crate) fn arena(len: usize) -> &'static mut IoBuf {
-    Box::leak(Box::new(IoBuf::zeroed(len)))
+/// Memory to lease buffers of. Freed only by a test that gets to its end: one that fails half-way must not take it away under the kernel's
+/// feet.
+pub(crate) fn arena(len: usize) -> ManuallyDrop<IoBuf> {
+    ManuallyDrop::new(IoBuf::zeroed(len))
 }
 
 /// Bytes that tell where they belong.
