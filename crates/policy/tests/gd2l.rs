@@ -403,7 +403,7 @@ fn order(policy: &mut dyn PoolPolicy) -> Vec<u32> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn gd2l_is_greedy_dual(references in prop::collection::vec((0..64u32, any::<bool>()), 1..400)) {

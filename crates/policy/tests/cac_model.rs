@@ -1,0 +1,475 @@
+//! CAC and CC beside a restatement that keeps a log per page and computes everything from it, on random events.
+
+use pagetier_policy::{
+    Access, Cac, CacParams, Cause, Cc, Costs, Dropped, Home, Millis, PageId, SlotId, SpaceId, SsdPolicy,
+    Verdict,
+};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Entry {
+    Read(Home),
+    Logical(Home, u32),
+    Write(Home),
+}
+
+type Group = (SpaceId, u16);
+
+#[derive(Clone, Debug)]
+struct Page {
+    log: Vec<Entry>,
+    /// How much of the log its group knows.
+    settled: usize,
+    group: Option<Group>,
+    born: u64,
+    buffered: bool,
+    slot: Option<u32>,
+}
+
+impl Page {
+    fn count(log: &[Entry], what: Entry) -> f64 {
+        log.iter().filter(|&&entry| entry == what).count() as f64
+    }
+
+    fn logical(log: &[Entry], at: Home) -> u64 {
+        let n = |entry: &Entry| {
+            if let Entry::Logical(home, n) = entry { (*home == at).then_some(*n) } else { None }
+        };
+        log.iter().filter_map(n).map(u64::from).sum()
+    }
+}
+
+struct Model {
+    params: CacParams,
+    anticipates: bool,
+    pages: BTreeMap<PageId, Page>,
+    outqueue: Vec<PageId>,
+    /// Logs of pages that dropped out, if they stay in their groups' sums.
+    gone: Vec<(Group, Vec<Entry>)>,
+    /// The zone's candidates with the benefit at which they were last filed.
+    zone: Vec<(u32, f64)>,
+}
+
+impl Model {
+    fn new(params: CacParams, anticipates: bool) -> Self {
+        Self { params, anticipates, pages: BTreeMap::new(), outqueue: vec![], gone: vec![], zone: vec![] }
+    }
+
+    fn subrange(&self, page: &Page, now: Millis) -> u16 {
+        let logical = Page::logical(&page.log, Home::Ssd) + Page::logical(&page.log, Home::Hdd);
+        let minutes = (now.0 / 100 - page.born) as f64 / 600.0;
+        let rate = logical as f64 / (minutes * self.params.group_width_per_min).max(1.0);
+        rate.min(f64::from(self.params.subranges_max - 1)) as u16
+    }
+
+    fn settle(&mut self, id: PageId, now: Millis) {
+        let subrange = self.subrange(&self.pages[&id], now);
+        let page = self.pages.get_mut(&id).unwrap();
+        page.settled = page.log.len();
+        page.group = Some((id.space, subrange));
+        self.refile(id);
+    }
+
+    /// The miss rates of a group, on the SSD and off it, from the logs of its pages.
+    fn miss_rates(&self, group: Group) -> [Option<f64>; 2] {
+        let live = self.pages.values().filter(|p| p.group == Some(group)).map(|p| &p.log[..p.settled]);
+        let gone = self.gone.iter().filter(|g| g.0 == group).map(|g| &g.1[..]);
+        let logs: Vec<&[Entry]> = live.chain(gone).collect();
+        [Home::Ssd, Home::Hdd].map(|home| {
+            let logical: u64 = logs.iter().map(|log| Page::logical(log, home)).sum();
+            let reads: f64 = logs.iter().map(|log| Page::count(log, Entry::Read(home))).sum();
+            (logical > 0).then(|| reads / logical as f64)
+        })
+    }
+
+    fn alpha(&self, group: Group) -> f64 {
+        match self.miss_rates(group) {
+            [None, _] => 1.0,
+            [Some(m_s), m_d] => match (m_s, m_d.unwrap_or(0.0)) {
+                (0.0, 0.0) => 1.0,
+                (m_s, m_d) => (m_s / m_d).max(self.params.alpha_min).min(self.params.alpha_max),
+            },
+        }
+    }
+
+    fn benefit(&self, id: PageId) -> Option<f64> {
+        let page = self.pages.get(&id)?;
+        let c = self.params.costs;
+        let n = |what| Page::count(&page.log, what);
+        let (r_d, r_s) = (n(Entry::Read(Home::Hdd)), n(Entry::Read(Home::Ssd)));
+        let (w_d, w_s) = (n(Entry::Write(Home::Hdd)), n(Entry::Write(Home::Ssd)));
+        if !self.anticipates {
+            return Some(
+                (r_d + r_s) * (c.hdd_read_ms - c.ssd_read_ms)
+                    + (w_d + w_s) * (c.hdd_write_ms - c.ssd_write_ms),
+            );
+        }
+        let alpha = page.group.map_or(1.0, |group| self.alpha(group));
+        Some(
+            ((r_d + r_s / alpha) * c.hdd_read_ms - (r_s + alpha * r_d) * c.ssd_read_ms)
+                + ((w_d + w_s / alpha) * c.hdd_write_ms - (w_s + alpha * w_d) * c.ssd_write_ms),
+        )
+    }
+
+    fn page_in(&self, slot: u32) -> Option<PageId> {
+        self.pages.iter().find(|(_, page)| page.slot == Some(slot)).map(|(&id, _)| id)
+    }
+
+    fn refile(&mut self, id: PageId) {
+        let benefit = self.benefit(id).unwrap();
+        if let Some(candidate) = self.zone.iter_mut().find(|c| self.pages[&id].slot == Some(c.0)) {
+            candidate.1 = benefit;
+        }
+    }
+
+    /// The page ceased to exist; a space without pages that have a group is forgotten as well.
+    fn discard(&mut self, id: PageId) {
+        if self.pages.contains_key(&id) {
+            self.drop_record(id);
+            if !self.pages.values().any(|page| page.group.is_some_and(|group| group.0 == id.space)) {
+                self.gone.retain(|gone| gone.0.0 != id.space);
+            }
+        }
+    }
+
+    /// The page's whereabouts changed: outqueue.
+    fn place(&mut self, id: PageId) {
+        let page = &self.pages[&id];
+        if page.buffered || page.slot.is_some() {
+            self.outqueue.retain(|&other| other != id);
+        } else if !self.outqueue.contains(&id) {
+            self.outqueue.push(id);
+            if self.outqueue.len() > self.params.outqueue_entries {
+                let oldest = self.outqueue[0];
+                self.drop_record(oldest);
+            }
+        }
+    }
+
+    fn drop_record(&mut self, id: PageId) {
+        self.outqueue.retain(|&other| other != id);
+        if let Some(page) = self.pages.remove(&id) {
+            self.zone.retain(|c| Some(c.0) != page.slot);
+            if let (Dropped::Kept, Some(group)) = (self.params.dropped, page.group) {
+                self.gone.push((group, page.log[..page.settled].to_vec()));
+            }
+        }
+    }
+
+    fn track(&mut self, id: PageId, now: Millis) -> &mut Page {
+        let fresh =
+            Page { log: vec![], settled: 0, group: None, born: now.0 / 100, buffered: false, slot: None };
+        self.pages.entry(id).or_insert(fresh)
+    }
+
+    fn read(&mut self, id: PageId, from: Option<Home>, access: Access, now: Millis) {
+        self.track(id, now);
+        if let (Some(home), Access::Random) = (from, access) {
+            let page = &self.pages[&id];
+            if self.anticipates && page.log[page.settled..].iter().any(|e| matches!(e, Entry::Read(_))) {
+                self.settle(id, now);
+            }
+            self.pages.get_mut(&id).unwrap().log.push(Entry::Read(home));
+            self.logical(id, 1, home, now);
+            self.refile(id);
+        }
+        self.pages.get_mut(&id).unwrap().buffered = true;
+        self.place(id);
+    }
+
+    /// Reads of one home wait at a time, and no more than a `u16` holds.
+    fn logical(&mut self, id: PageId, mut n: u32, home: Home, now: Millis) {
+        while n > 0 {
+            let Some(page) = self.pages.get_mut(&id) else { return };
+            let waiting = [Home::Ssd, Home::Hdd].map(|home| Page::logical(&page.log[page.settled..], home));
+            let elsewhere = waiting[usize::from(home == Home::Ssd)] > 0;
+            let room = match self.anticipates {
+                false => n,
+                true if elsewhere => 0,
+                true => 65_535 - (waiting[0] + waiting[1]) as u32,
+            };
+            let taken = n.min(room);
+            if taken > 0 {
+                page.log.push(Entry::Logical(home, taken));
+            }
+            n -= taken;
+            if n > 0 {
+                // The zone is not looked at: the page's own counts are the same.
+                let filed = self.zone.clone();
+                self.settle(id, now);
+                self.zone = filed;
+            }
+        }
+    }
+
+    /// The lowest candidates, refiling those whose group's factor changed as they come up.
+    fn lowest(&mut self, unusable: u32, below: f64) -> Option<u32> {
+        let mut zone = self.zone.clone();
+        let mut best = None;
+        while let Some(at) =
+            (0..zone.len()).min_by(|&a, &b| zone[a].1.total_cmp(&zone[b].1).then(zone[a].0.cmp(&zone[b].0)))
+        {
+            let (slot, filed) = zone[at];
+            let fresh = self.benefit(self.page_in(slot).unwrap()).unwrap();
+            if fresh != filed {
+                zone[at].1 = fresh;
+                self.zone.iter_mut().find(|c| c.0 == slot).unwrap().1 = fresh;
+            } else if fresh >= below {
+                break;
+            } else if unusable & 1 << slot == 0 {
+                best = Some(slot);
+                break;
+            } else {
+                zone.remove(at);
+            }
+        }
+        best
+    }
+
+    fn consider(&mut self, id: PageId, cause: Cause, free: usize, unusable: u32, now: Millis) -> Verdict {
+        if free > 0 {
+            return Verdict::AdmitFree;
+        }
+        if !self.pages.contains_key(&id) {
+            return Verdict::Reject;
+        }
+        if cause == Cause::Evicted {
+            self.settle(id, now);
+        } else if self.pages[&id].group.is_none() {
+            let subrange = self.subrange(&self.pages[&id], now);
+            self.pages.get_mut(&id).unwrap().group = Some((id.space, subrange));
+        }
+        let benefit = self.benefit(id).unwrap();
+        self.lowest(unusable, benefit).map_or(Verdict::Reject, |slot| Verdict::AdmitOver(SlotId(slot)))
+    }
+
+    fn inserted(&mut self, id: PageId, slot: u32, now: Millis) {
+        if let Some(before) = self.page_in(slot).filter(|&before| before != id) {
+            self.removed(before, true, now);
+        }
+        self.track(id, now);
+        let before = self.pages[&id].slot;
+        self.zone.retain(|c| c.0 != slot && Some(c.0) != before);
+        self.pages.get_mut(&id).unwrap().slot = Some(slot);
+        self.place(id);
+    }
+
+    fn removed(&mut self, id: PageId, evicted: bool, now: Millis) {
+        let Some(slot) = self.pages.get(&id).and_then(|page| page.slot) else { return };
+        self.zone.retain(|c| c.0 != slot);
+        if evicted {
+            self.settle(id, now);
+        }
+        self.pages.get_mut(&id).unwrap().slot = None;
+        self.place(id);
+    }
+
+    fn wrote(&mut self, id: PageId, home: Home, now: Millis) {
+        let Some(page) = self.pages.get_mut(&id) else { return };
+        page.log.push(Entry::Write(home));
+        if home == Home::Ssd {
+            self.settle(id, now);
+        }
+        self.refile(id);
+    }
+
+    fn left_pool(&mut self, id: PageId, now: Millis) {
+        if self.pages.contains_key(&id) {
+            self.settle(id, now);
+            self.pages.get_mut(&id).unwrap().buffered = false;
+            self.place(id);
+        }
+    }
+
+    fn start_zone(&mut self, k: usize, ineligible: u32) -> Vec<u32> {
+        let mut all: Vec<(u32, f64)> = (0..SLOTS)
+            .filter(|slot| ineligible & 1 << slot == 0)
+            .filter_map(|slot| Some((slot, self.benefit(self.page_in(slot)?)?)))
+            .collect();
+        all.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
+        all.truncate(k);
+        self.zone = all;
+        self.zone.iter().map(|c| c.0).collect()
+    }
+}
+
+const SLOTS: u32 = 8;
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Read(PageId, Option<Home>, Access),
+    Logical(PageId, u32, Option<Home>),
+    /// With the slots that are not usable, as bits; the verdict is carried out, and the page leaves the pool.
+    Evicted(PageId, u32),
+    Cleaned(PageId, u32),
+    Invalidated(PageId),
+    Forget(PageId),
+    StartZone(usize, u32),
+    SetCosts(f64),
+    Pass(u64),
+}
+
+fn page() -> impl Strategy<Value = PageId> {
+    (1..3u32, 0..12u32).prop_map(|(space, no)| PageId::new(SpaceId(space), no))
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let home = prop_oneof![Just(Home::Ssd), Just(Home::Hdd)];
+    // The page's own home most of the time; late and early reports come too.
+    let said = prop_oneof![9 => Just(None), 1 => home.prop_map(Some)];
+    let access = prop_oneof![5 => Just(Access::Random), 1 => Just(Access::Sequential)];
+    let unusable = prop_oneof![2 => Just(0u32), 1 => any::<u32>()];
+    let logical = prop_oneof![9 => 1..20u32, 1 => 1..60_000u32];
+    prop_oneof![
+        10 => (page(), said.clone(), access).prop_map(|(p, h, a)| Event::Read(p, h, a)),
+        10 => (page(), logical, said).prop_map(|(p, n, h)| Event::Logical(p, n, h)),
+        10 => (page(), unusable.clone()).prop_map(|(p, u)| Event::Evicted(p, u)),
+        5 => (page(), unusable.clone()).prop_map(|(p, u)| Event::Cleaned(p, u)),
+        2 => page().prop_map(Event::Invalidated),
+        1 => page().prop_map(Event::Forget),
+        2 => (0..6usize, unusable).prop_map(|(k, u)| Event::StartZone(k, u)),
+        1 => (1.0..90.0f64).prop_map(Event::SetCosts),
+        3 => (1..200_000u64).prop_map(Event::Pass),
+    ]
+}
+
+struct Pair<'a> {
+    real: &'a mut dyn SsdPolicy,
+    model: Model,
+    now: Millis,
+}
+
+impl Pair<'_> {
+    fn home(&self, id: PageId) -> Home {
+        let on_ssd = self.model.pages.get(&id).is_some_and(|page| page.slot.is_some());
+        if on_ssd { Home::Ssd } else { Home::Hdd }
+    }
+
+    /// Considers a page that has no SSD copy and carries out the verdict, which both must agree on.
+    fn consider(&mut self, id: PageId, cause: Cause, unusable: u32) -> Result<(), TestCaseError> {
+        if self.home(id) == Home::Ssd {
+            return Ok(());
+        }
+        let free = (0..SLOTS).find(|&slot| self.model.page_in(slot).is_none());
+        let free_slots = usize::from(free.is_some());
+        let usable = &mut |slot: SlotId| unusable & 1 << slot.0 == 0;
+        let verdict = self.real.consider(id, cause, free_slots, usable, self.now);
+        prop_assert_eq!(verdict, self.model.consider(id, cause, free_slots, unusable, self.now));
+        let slot = match verdict {
+            Verdict::Reject => return Ok(()),
+            Verdict::AdmitFree => free.unwrap(),
+            Verdict::AdmitOver(slot) => {
+                let before = self.model.page_in(slot.0).unwrap();
+                self.real.removed(before, true, self.now);
+                self.model.removed(before, true, self.now);
+                slot.0
+            }
+        };
+        self.real.inserted(id, SlotId(slot), self.now);
+        self.model.inserted(id, slot, self.now);
+        Ok(())
+    }
+
+    fn apply(&mut self, event: Event) -> Result<(), TestCaseError> {
+        match event {
+            Event::Read(id, said, access) => {
+                let from = Some(said.unwrap_or(self.home(id))).filter(|_| id.no != 11);
+                self.real.read(id, from, access, self.now);
+                self.model.read(id, from, access, self.now);
+            }
+            Event::Logical(id, n, said) => {
+                let home = said.unwrap_or(self.home(id));
+                self.real.logical(id, n, home, self.now);
+                self.model.logical(id, n, home, self.now);
+            }
+            Event::Evicted(id, unusable) => {
+                self.consider(id, Cause::Evicted, unusable)?;
+                self.real.left_pool(id, self.now);
+                self.model.left_pool(id, self.now);
+            }
+            Event::Cleaned(id, unusable) => {
+                self.consider(id, Cause::Cleaned, unusable)?;
+                let home = self.home(id);
+                self.real.wrote(id, home, self.now);
+                self.model.wrote(id, home, self.now);
+            }
+            Event::Invalidated(id) => {
+                self.real.removed(id, false, self.now);
+                self.model.removed(id, false, self.now);
+            }
+            Event::Forget(id) => {
+                self.real.forget(id);
+                self.model.discard(id);
+            }
+            Event::StartZone(k, ineligible) => {
+                let mut out = Vec::new();
+                self.real.start_zone(k, &mut |slot| ineligible & 1 << slot.0 == 0, self.now, &mut out);
+                let zone = self.model.start_zone(k, ineligible);
+                prop_assert_eq!(out, zone.into_iter().map(SlotId).collect::<Vec<_>>());
+            }
+            Event::SetCosts(hdd_read_ms) => {
+                let costs = Costs { hdd_read_ms, ..self.model.params.costs };
+                self.real.set_costs(costs);
+                self.model.params.costs = costs;
+                for slot in self.model.zone.iter().map(|c| c.0).collect::<Vec<_>>() {
+                    self.model.refile(self.model.page_in(slot).unwrap());
+                }
+            }
+            Event::Pass(ms) => self.now.0 += ms,
+        }
+        Ok(())
+    }
+
+    fn compare(&self) -> Result<(), TestCaseError> {
+        self.real.validate().map_err(TestCaseError::fail)?;
+        for (space, no) in (1..3).flat_map(|space| (0..12).map(move |no| (space, no))) {
+            let id = PageId::new(SpaceId(space), no);
+            prop_assert_eq!(self.real.benefit(id), self.model.benefit(id), "page {}", id);
+        }
+        for group in self.real.groups() {
+            let key = (group.space, group.subrange as u16);
+            prop_assert_eq!([group.miss_rate_ssd, group.miss_rate_hdd], self.model.miss_rates(key));
+            prop_assert_eq!(group.alpha, self.model.alpha(key));
+            let pages = self.model.pages.values().filter(|p| p.group == Some(key)).count();
+            prop_assert_eq!(group.pages, pages as u64);
+        }
+        Ok(())
+    }
+}
+
+fn run(real: &mut dyn SsdPolicy, model: Model, events: Vec<Event>) -> Result<(), TestCaseError> {
+    let mut pair = Pair { real, model, now: Millis(0) };
+    for event in events {
+        pair.apply(event)?;
+        pair.compare()?;
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn cac_and_cc_agree_with_the_logs(
+        events in prop::collection::vec(event(), 1..250),
+        anticipates in prop::bool::weighted(0.75),
+        kept in any::<bool>(),
+        outqueue_entries in 0..8usize,
+        group_width_per_min in prop_oneof![Just(1.0), Just(40.0)],
+    ) {
+        let params = CacParams {
+            outqueue_entries,
+            group_width_per_min,
+            subranges_max: 50,
+            dropped: if kept { Dropped::Kept } else { Dropped::Subtracted },
+            ..CacParams::new(Costs::PAPER, 2, 0)
+        };
+        let model = Model::new(params, anticipates);
+        if anticipates {
+            run(&mut Cac::new(&params), model, events)?;
+        } else {
+            run(&mut Cc::new(&params), model, events)?;
+        }
+    }
+}
