@@ -284,6 +284,10 @@ impl Builder {
                 volume.set_pages(space.id, volume.reserved(space.id).min(u64::from(u32::MAX)) as u32);
             }
         }
+        if hdd.size() < volume.end() {
+            // A crash can undo the growth of a file.
+            hdd.grow(volume.end())?;
+        }
         let costs = self.costs.unwrap_or(Costs::PAPER);
         let cac = self.cac_params(costs, &prepared.layout, params.frames);
         // The names were checked above.

@@ -205,6 +205,11 @@ impl Volume {
         Some(DATA_AT + extents.used * self.extent_bytes())
     }
 
+    /// The end of the extents given out so far, in bytes: the device has to reach it.
+    pub(crate) fn end(&self) -> u64 {
+        DATA_AT + self.extents.lock().used * self.extent_bytes()
+    }
+
     fn extent_bytes(&self) -> u64 {
         u64::from(EXTENT_PAGES) * self.page_size.bytes() as u64
     }
