@@ -182,7 +182,12 @@ impl Database {
         }
         let pages = self.store.min_recovery_lsn().unwrap_or(end);
         let commits = self.wal.oldest_unapplied().unwrap_or(end);
-        self.wal.truncate(end.min(pages).min(commits)).await?;
+        let keep = end.min(pages).min(commits);
+        if self.wal.can_truncate(keep) {
+            // Pages that were written by now are clean, but durable only after a flush.
+            self.store.flush_to(Lsn(0)).await?;
+            self.wal.truncate(keep).await?;
+        }
         Ok(())
     }
 

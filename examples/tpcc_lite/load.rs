@@ -6,7 +6,7 @@ use crate::database::DbError;
 use crate::random::{Random, last_name};
 use crate::schema::{self, NEW_ORDER_ROW, Table};
 use crate::schema::{customer, district, history, item, order_line, orders, stock, warehouse};
-use pagetier::PageStore;
+use pagetier::{PageSize, PageStore};
 use std::sync::Arc;
 
 /// Districts of a warehouse.
@@ -15,6 +15,26 @@ pub(crate) const DISTRICTS: u8 = 10;
 /// Steps of [`load`] for `warehouses`, as reported to its `progress`.
 pub(crate) fn steps(warehouses: u16) -> u64 {
     1 + u64::from(warehouses) * (1 + u64::from(DISTRICTS))
+}
+
+/// The size of a loaded database, within a thousandth.
+pub(crate) fn estimate_bytes(scale: Scale, page_size: PageSize) -> u64 {
+    let districts = u64::from(scale.warehouses) * u64::from(DISTRICTS);
+    let customers = districts * u64::from(scale.customers);
+    let pages = Table::ALL.map(|table| {
+        let rows = match table {
+            Table::Warehouse => scale.warehouses.into(),
+            Table::District => districts,
+            Table::NewOrder => customers / 10 * 3,
+            Table::OrderLine => customers * 10,
+            Table::Item => scale.items.into(),
+            Table::Stock => u64::from(scale.warehouses) * u64::from(scale.items),
+            _ => customers,
+        };
+        let (key_len, val_len) = table.lens();
+        Tree::full_pages(rows, key_len, val_len, page_size)
+    });
+    (pages.iter().sum::<u64>() + 1) * page_size.bytes() as u64
 }
 
 /// Loads the database into a store, dropping what an earlier load left unfinished, and marks it complete.

@@ -2,7 +2,7 @@
 
 use super::node::{self, INNER, LEAF, Layout, META};
 use crate::wal::{MiniTx, Wal};
-use pagetier::{PageId, PageMut, PageRef, PageStore, SpaceId};
+use pagetier::{PageId, PageMut, PageRef, PageSize, PageStore, SpaceId};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -74,6 +74,19 @@ impl Tree {
         let payload = store.page_size().payload_bytes();
         let leaf = Layout::leaf(key_len, val_len, payload);
         Self { store, wal, space, leaf, inner: Layout::inner(key_len, payload), key_len, val_len }
+    }
+
+    /// The pages of a tree of `rows` entries whose pages are full, as after a load.
+    pub(crate) fn full_pages(rows: u64, key_len: usize, val_len: usize, page_size: PageSize) -> u64 {
+        let payload = page_size.payload_bytes();
+        let inner = Layout::inner(key_len, payload).capacity() as u64;
+        let mut level = rows.div_ceil(Layout::leaf(key_len, val_len, payload).capacity() as u64).max(1);
+        let mut pages = 1 + level;
+        while level > 1 {
+            level = level.div_ceil(inner);
+            pages += level;
+        }
+        pages
     }
 
     /// Looks `key` up and shows its value to `see`, under the leaf's latch.

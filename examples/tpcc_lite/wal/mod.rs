@@ -265,6 +265,11 @@ impl Wal {
         self.0.state.lock().unapplied.first().copied().map(Lsn)
     }
 
+    /// Whether [`Wal::truncate`] would probably give up a segment.
+    pub(crate) fn can_truncate(&self, keep: Lsn) -> bool {
+        keep.0.saturating_sub(self.0.oldest.load(Ordering::Acquire)) > self.0.limits.segment_bytes()
+    }
+
     /// Gives up the segments whose records are all older than `keep`.
     pub(crate) async fn truncate(&self, keep: Lsn) -> Result<(), WalError> {
         let shared = Arc::clone(&self.0);

@@ -1,0 +1,344 @@
+//! The command line, and what follows from it.
+
+use clap::{Parser, ValueEnum};
+use pagetier::PageSize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Runs TPC-C on Pagetier and prints what its storage did for each New-Order.
+///
+/// Without options: 4 warehouses (280 MiB) on plain files in a temporary folder, removed at the end. The SSD is a
+/// plain file; the HDD is one too, slowed down to the pace of the 2013 paper's disk (7.2 ms to read a page,
+/// 4.96 ms to write one). Load and warm-up run with these delays switched off, so that the warm-up does the work of
+/// hours; then 30 seconds are measured with them. About a minute in all.
+///
+/// The main figures count what the paper's system does, too: reads and writes of pages. Pagetier's
+/// doublewrite ring, metadata and flushes come on top and are shown apart ("all I/O").
+#[derive(Clone, Debug, Parser)]
+#[command(name = "tpcc_lite", verbatim_doc_comment)]
+pub(crate) struct Cli {
+    /// Keep the database in this folder; a later run recovers it and goes on
+    #[arg(long, value_name = "D")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Use this file or block device as the HDD, at its own pace
+    #[arg(long, value_name = "PATH")]
+    pub(crate) hdd: Option<PathBuf>,
+    /// Use this file or block device as the SSD
+    #[arg(long, value_name = "PATH")]
+    pub(crate) ssd: Option<PathBuf>,
+    /// Let --hdd and --ssd overwrite what is on them
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Warehouses, about 71 MB each
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) warehouses: u16,
+    /// Size of the SSD cache, such as 100MiB; 0 for none [default: a third of the database]
+    #[arg(long, value_name = "B", value_parser = size)]
+    pub(crate) ssd_bytes: Option<u64>,
+    /// Size of the buffer pool [default: a thirtieth of the database]
+    #[arg(long, value_name = "B", value_parser = size)]
+    pub(crate) pool_bytes: Option<u64>,
+    /// Sizes as a ratio database:SSD:pool, such as 30:10:1, of the loaded database
+    #[arg(long, value_name = "DB:SSD:POOL", value_parser = ratio, conflicts_with_all = ["ssd_bytes", "pool_bytes"])]
+    pub(crate) db_ratio: Option<Ratio>,
+    /// Page size: a power of two from 4KiB to 64KiB
+    #[arg(long, value_name = "B", default_value = "16KiB", value_parser = page_size)]
+    pub(crate) page_size: PageSize,
+    /// Pool policy: gd2l, lru, midpoint-lru
+    #[arg(long, value_name = "NAME", default_value = "gd2l")]
+    pub(crate) pool_policy: String,
+    /// SSD policy: cac, cc, none
+    #[arg(long, value_name = "NAME", default_value = "cac")]
+    pub(crate) ssd_policy: String,
+    /// Compare several policies, as POOL+SSD, from one load: a row each (in memory only)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with_all = ["pool_policy", "ssd_policy"])]
+    pub(crate) policies: Vec<Policies>,
+    /// The SSD's eviction zone, in percent of it
+    #[arg(long, value_name = "K", default_value_t = 10.0)]
+    pub(crate) zone_percent: f64,
+    /// Entries of the outqueue [default: one for each page of the SSD]
+    #[arg(long, value_name = "N")]
+    pub(crate) outqueue: Option<usize>,
+    /// Devices: files, or emulated ones in memory
+    #[arg(long, value_enum)]
+    pub(crate) devices: Option<Devices>,
+    /// The disk that is emulated where no --hdd is given
+    #[arg(long, value_enum, default_value_t = HddModel::Paper)]
+    pub(crate) hdd_model: HddModel,
+    /// Real or virtual time; virtual time uses emulated devices and is the same for the same seed
+    #[arg(long, value_enum, default_value_t = Time::Real)]
+    pub(crate) time: Time,
+    /// Terminals, working without think times [default: two per warehouse]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) terminals: Option<u32>,
+    /// Seconds before the measurement [default: 10; 1800 of virtual time]
+    #[arg(long, value_name = "S")]
+    pub(crate) warmup: Option<f64>,
+    /// Seconds measured [default: 30; 1800 of virtual time]
+    #[arg(long, value_name = "S")]
+    pub(crate) seconds: Option<f64>,
+    /// Seed of the database and of the terminals' input
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// How files are read and written
+    #[arg(long, value_enum)]
+    pub(crate) io: Option<Io>,
+    /// Most bytes of log that a recovery has to read [default: a tenth of the database, at least 64MiB]
+    #[arg(long, value_name = "B", value_parser = size)]
+    pub(crate) log_bytes: Option<u64>,
+    /// Print one JSON object (an array with --policies) instead of the report
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Sorts of devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Devices {
+    /// Files, the HDD slowed down unless it is given
+    Files,
+    /// Both in memory, slowed down
+    Emulated,
+}
+
+/// Disks to emulate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum HddModel {
+    /// 7.2 ms a read, 4.96 ms a write
+    Paper,
+    /// Seek curve, rotation, transfer, one actuator
+    #[value(name = "7200rpm")]
+    Rpm7200,
+    /// None: the file at its own pace
+    None,
+}
+
+/// Whose seconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Time {
+    /// The wall clock's
+    Real,
+    /// The simulation's
+    Virtual,
+}
+
+/// I/O backends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Io {
+    /// io_uring
+    Uring,
+    /// A pool of threads
+    Threads,
+}
+
+/// A pool policy and an SSD policy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Policies {
+    /// The pool's.
+    pub(crate) pool: String,
+    /// The SSD's.
+    pub(crate) ssd: String,
+}
+
+/// Database to SSD to pool.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Ratio {
+    db: f64,
+    ssd: f64,
+    pool: f64,
+}
+
+impl Ratio {
+    /// The paper's smallest pool.
+    pub(crate) const DEFAULT: Self = Self { db: 30.0, ssd: 10.0, pool: 1.0 };
+
+    /// The SSD's share of a database, in whole pages.
+    pub(crate) fn ssd_bytes(self, db_bytes: u64, page: PageSize) -> u64 {
+        whole_pages(db_bytes as f64 * self.ssd / self.db, page)
+    }
+
+    /// The pool's share.
+    pub(crate) fn pool_bytes(self, db_bytes: u64, page: PageSize) -> u64 {
+        whole_pages(db_bytes as f64 * self.pool / self.db, page)
+    }
+}
+
+fn whole_pages(bytes: f64, page: PageSize) -> u64 {
+    let page = page.bytes() as u64;
+    (bytes as u64).div_ceil(page) * page
+}
+
+impl std::str::FromStr for Policies {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (pool, ssd) = text.split_once('+').ok_or("expected POOL+SSD, such as GD2L+CAC")?;
+        Ok(Self { pool: pool.trim().to_lowercase(), ssd: ssd.trim().to_lowercase() })
+    }
+}
+
+impl Cli {
+    /// What is refused beyond what each option refuses for itself.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let given = [("--dir", &self.dir), ("--hdd", &self.hdd), ("--ssd", &self.ssd)];
+        let file = given.iter().find(|(_, path)| path.is_some());
+        if let (true, Some((name, _))) = (self.emulated(), file) {
+            return Err(format!("{name} names a file, but the devices are emulated in memory"));
+        }
+        if self.time == Time::Virtual && self.devices == Some(Devices::Files) {
+            return Err("--time virtual needs --devices emulated".into());
+        }
+        if !self.policies.is_empty() && !self.emulated() {
+            return Err("--policies compares in memory: add --devices emulated or --time virtual".into());
+        }
+        if self.emulated() && self.ssd_bytes == Some(0) {
+            return Err("without files, leave the SSD out by --ssd-policy none".into());
+        }
+        if self.emulated() && self.hdd_model == HddModel::None {
+            return Err("--hdd-model none needs --devices files".into());
+        }
+        for (name, seconds) in [("--warmup", self.warmup), ("--seconds", self.seconds)] {
+            if seconds.is_some_and(|s| !(0.0..=1e8).contains(&s)) {
+                return Err(format!("{name} is a number of seconds from 0 on"));
+            }
+        }
+        if self.seconds == Some(0.0) {
+            return Err("--seconds must be above 0".into());
+        }
+        Ok(())
+    }
+
+    /// Whether the devices are in memory.
+    pub(crate) fn emulated(&self) -> bool {
+        self.time == Time::Virtual || self.devices == Some(Devices::Emulated)
+    }
+
+    /// Terminals: as the paper has them unless given.
+    pub(crate) fn terminals(&self, warehouses: u16) -> u32 {
+        self.terminals.unwrap_or(2 * u32::from(warehouses))
+    }
+
+    /// How long to run before the measurement.
+    pub(crate) fn warmup(&self) -> Duration {
+        Duration::from_secs_f64(self.warmup.unwrap_or(if self.time == Time::Virtual { 1_800.0 } else { 10.0 }))
+    }
+
+    /// How long to measure.
+    pub(crate) fn seconds(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds.unwrap_or(if self.time == Time::Virtual { 1_800.0 } else { 30.0 }))
+    }
+
+    /// The policies to run, one after the other.
+    pub(crate) fn runs(&self) -> Vec<Policies> {
+        if self.policies.is_empty() {
+            vec![Policies { pool: self.pool_policy.clone(), ssd: self.ssd_policy.clone() }]
+        } else {
+            self.policies.clone()
+        }
+    }
+
+    /// The size of the SSD for a database of `db_bytes`.
+    pub(crate) fn ssd_bytes(&self, db_bytes: u64) -> u64 {
+        let ratio = self.db_ratio.unwrap_or(Ratio::DEFAULT);
+        self.ssd_bytes.unwrap_or_else(|| ratio.ssd_bytes(db_bytes, self.page_size))
+    }
+
+    /// The size of the pool for a database of `db_bytes`.
+    pub(crate) fn pool_bytes(&self, db_bytes: u64) -> u64 {
+        let ratio = self.db_ratio.unwrap_or(Ratio::DEFAULT);
+        self.pool_bytes.unwrap_or_else(|| ratio.pool_bytes(db_bytes, self.page_size))
+    }
+
+    /// The size of the log for a database of `db_bytes`.
+    pub(crate) fn log_bytes(&self, db_bytes: u64) -> u64 {
+        self.log_bytes.unwrap_or((db_bytes / 10).max(64 << 20))
+    }
+}
+
+/// A number of bytes such as `4096`, `100MiB`, `2g`, `1.5GB`.
+fn size(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: f64 = number.parse().map_err(|_| format!("{text:?} does not begin with a number"))?;
+    let unit: f64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "k" | "kib" => 1024.0,
+        "m" | "mib" => 1024.0 * 1024.0,
+        "g" | "gib" => 1024.0 * 1024.0 * 1024.0,
+        "t" | "tib" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        "tb" => 1e12,
+        other => return Err(format!("{other:?} is no unit: use KiB, MiB, GiB, TiB, KB, MB, GB or TB")),
+    };
+    let bytes = number * unit;
+    if bytes.fract() == 0.0 && bytes < 1e18 { Ok(bytes as u64) } else { Err("not a whole number of bytes".into()) }
+}
+
+fn page_size(text: &str) -> Result<PageSize, String> {
+    PageSize::new(size(text)?).map_err(|error| error.to_string())
+}
+
+fn ratio(text: &str) -> Result<Ratio, String> {
+    let parts: Vec<f64> = text.split(':').filter_map(|part| part.trim().parse().ok()).collect();
+    match parts[..] {
+        [db, ssd, pool] if db > 0.0 && ssd >= 0.0 && pool > 0.0 && pool <= 10.0 * db => Ok(Ratio { db, ssd, pool }),
+        _ => Err("expected three numbers, such as 30:10:1".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_read_as_people_write_them() {
+        for (text, bytes) in
+            [("4096", 4096), ("100MiB", 100 << 20), ("2g", 2 << 30), ("1.5GB", 1_500_000_000), ("0", 0)]
+        {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "MiB", "1.0001", "7 parsecs", "-1", "1e99"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+        assert!(page_size("12KiB").is_err());
+        assert_eq!(page_size("4k"), Ok(PageSize::MIN));
+    }
+
+    #[test]
+    fn a_ratio_gives_whole_pages() {
+        let ratio = ratio("30:10:2").unwrap();
+        assert_eq!(ratio.ssd_bytes(30 << 20, PageSize::DEFAULT), 10 << 20);
+        assert_eq!(ratio.pool_bytes((30 << 20) + 30, PageSize::DEFAULT), (2 << 20) + (16 << 10));
+        for bad in ["30:10", "30:10:0", "0:1:1", "a:b:c", "1:2:3:4"] {
+            assert!(super::ratio(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let check = |args: &[&str]| Cli::parse_from(["x"].iter().chain(args)).check();
+        assert!(check(&[]).is_ok());
+        assert!(check(&["--time", "virtual", "--policies", "LRU+CC,GD2L+CAC"]).is_ok());
+        for bad in [
+            &["--time", "virtual", "--dir", "d"][..],
+            &["--time", "virtual", "--devices", "files"],
+            &["--devices", "emulated", "--ssd", "s"],
+            &["--policies", "LRU+CC"],
+            &["--seconds", "0"],
+            &["--warmup", "-1"],
+        ] {
+            assert!(Cli::try_parse_from(["x"].iter().chain(bad)).map_or(true, |cli| cli.check().is_err()), "{bad:?}");
+        }
+        let cli = Cli::parse_from(["x", "--time", "virtual", "--policies", "LRU+CC,gd2l+cac"]);
+        assert_eq!(cli.runs()[0], Policies { pool: "lru".into(), ssd: "cc".into() });
+        assert_eq!(cli.runs().len(), 2);
+    }
+}

@@ -1,0 +1,94 @@
+//! TPC-C on Pagetier: a small but honest database engine on a page store, and what its storage costs per New-Order.
+//!
+//! `cargo run --release --example tpcc_lite`, and `-- --help` for everything else. Reading order: `schema`,
+//! `btree`, `wal`, `database`, `tx`, then `run`, `report`, `site`, `session`. The unit tests beside the modules run
+//! with `cargo test --example tpcc_lite`.
+
+mod btree;
+mod catalog;
+mod cli;
+mod consistency;
+mod database;
+mod load;
+mod locks;
+mod operations;
+mod random;
+mod report;
+mod run;
+mod schema;
+mod session;
+mod site;
+mod tx;
+mod wal;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use cli::{Cli, Time};
+use pagetier_devio::VirtualClock;
+use session::{Session, SessionError};
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::task::{Context, Waker};
+use tokio::runtime::{Builder, Runtime};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Err(why) = cli.check() {
+        <Cli as clap::CommandFactory>::command().error(ErrorKind::ArgumentConflict, why).exit();
+    }
+    match start(&cli) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("tpcc_lite: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the session; true when every report is consistent.
+fn start(cli: &Cli) -> Result<bool, Box<dyn std::error::Error>> {
+    let clock = (cli.time == Time::Virtual).then(VirtualClock::new);
+    let runtime = runtime(clock.as_ref())?;
+    let rows = runtime.block_on(async {
+        let session = Session::new(cli, clock)?;
+        session.run().await
+    });
+    let rows = match rows {
+        Err(SessionError::Interrupted) if !cli.json => {
+            println!("{}", SessionError::Interrupted);
+            return Ok(true);
+        }
+        other => other?,
+    };
+    if cli.json && cli.policies.is_empty() {
+        println!("{}", serde_json::to_string_pretty(&rows.first())?);
+    } else if cli.json {
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+    } else {
+        for row in &rows {
+            println!("\n{}\n{}", row.setup.name(), report::details(row));
+        }
+    }
+    Ok(rows.iter().all(|row| row.consistency == "ok"))
+}
+
+/// A runtime with all threads; in virtual time one with a single thread and a clock that moves only when nothing
+/// else can.
+fn runtime(clock: Option<&VirtualClock>) -> io::Result<Runtime> {
+    let Some(clock) = clock.cloned() else {
+        return Builder::new_multi_thread().enable_all().build();
+    };
+    Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .on_thread_park(move || {
+            clock.idle(|by| {
+                // The clock moves on the first poll.
+                let _ = pin!(tokio::time::advance(by)).poll(&mut Context::from_waker(Waker::noop()));
+            });
+        })
+        .build()
+}

@@ -1,0 +1,261 @@
+//! What a run cost: the columns of Figures 8, 9 and 11 of the 2013 paper, as JSON or as a table.
+
+use crate::cli::Policies;
+use crate::run::Measured;
+use crate::tx::Kind;
+use pagetier::{DeviceStats, IoClass};
+use serde::Serialize;
+use std::time::Duration;
+
+/// Traffic that the paper's system has not: left out of the main figures.
+const EXTRA: [IoClass; 2] = [IoClass::Ring, IoClass::Meta];
+
+/// The configuration of a run, as far as its report shows it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Setup {
+    pub(crate) pool_policy: String,
+    pub(crate) ssd_policy: String,
+    pub(crate) warehouses: u16,
+    pub(crate) terminals: u32,
+    pub(crate) page_bytes: u64,
+    pub(crate) pool_bytes: u64,
+    pub(crate) ssd_bytes: u64,
+    pub(crate) log_bytes: u64,
+    pub(crate) seed: u64,
+    pub(crate) time: &'static str,
+    pub(crate) hdd: String,
+    pub(crate) ssd: String,
+}
+
+impl Setup {
+    /// The name under which the paper would list it.
+    pub(crate) fn name(&self) -> String {
+        format!("{}+{}", self.pool_policy.to_uppercase(), self.ssd_policy.to_uppercase())
+    }
+}
+
+/// How a database came up that an earlier run had left.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Reopened {
+    /// Log records of page changes that recovery read.
+    pub(crate) log_records: u64,
+    /// Page changes that recovery applied again.
+    pub(crate) redone_changes: u64,
+    /// Commits that recovery executed again.
+    pub(crate) repeated_commits: u64,
+    /// Pages on the SSD after recovery.
+    pub(crate) ssd_pages: u64,
+    /// The same in percent of its slots.
+    pub(crate) ssd_warm_pct: f64,
+}
+
+/// One run's report; its fields are those of the JSON object. Times per New-Order are in milliseconds.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    #[serde(flatten)]
+    pub(crate) setup: Setup,
+    pub(crate) tpmc: f64,
+    pub(crate) new_orders: u64,
+    pub(crate) rolled_back: u64,
+    pub(crate) transactions: u64,
+    pub(crate) new_order_p50_ms: f64,
+    pub(crate) new_order_p95_ms: f64,
+    pub(crate) hdd_util_pct: f64,
+    pub(crate) hdd_ms_per_new_order: f64,
+    pub(crate) ssd_util_pct: f64,
+    pub(crate) ssd_ms_per_new_order: f64,
+    pub(crate) total_ms_per_new_order: f64,
+    pub(crate) all_hdd_ms_per_new_order: f64,
+    pub(crate) all_ssd_ms_per_new_order: f64,
+    pub(crate) all_total_ms_per_new_order: f64,
+    pub(crate) pool_miss_rate_pct: f64,
+    pub(crate) pool_hits: u64,
+    pub(crate) pool_misses: u64,
+    pub(crate) hdd_reads: u64,
+    pub(crate) hdd_writes: u64,
+    pub(crate) ssd_reads: u64,
+    pub(crate) ssd_writes: u64,
+    pub(crate) ring_writes: u64,
+    pub(crate) meta_writes: u64,
+    pub(crate) ssd_pages: u64,
+    pub(crate) ssd_slots: u64,
+    pub(crate) map_checkpoints: u64,
+    pub(crate) db_bytes: u64,
+    pub(crate) io_backend: String,
+    pub(crate) seconds: f64,
+    pub(crate) interrupted: bool,
+    pub(crate) reopened: Option<Reopened>,
+    pub(crate) consistency: String,
+}
+
+/// A device's share of a run.
+struct Share {
+    util_pct: f64,
+    ms_per_new_order: f64,
+    all_ms_per_new_order: f64,
+    reads: u64,
+    writes: u64,
+}
+
+impl Share {
+    fn of(stats: &DeviceStats, elapsed: Duration, new_orders: f64) -> Self {
+        let counted = stats.totals_without(&EXTRA);
+        let busy_ms = counted.busy_ns() as f64 / 1e6;
+        let servers = f64::from(stats.servers.max(1));
+        Self {
+            util_pct: 100.0 * busy_ms / (elapsed.as_secs_f64() * 1e3 * servers).max(1e-9),
+            ms_per_new_order: busy_ms / new_orders,
+            all_ms_per_new_order: stats.busy_ns() as f64 / 1e6 / new_orders,
+            reads: counted.read.ops,
+            writes: counted.write.ops,
+        }
+    }
+}
+
+impl Row {
+    /// The report of a measured stretch; without New-Orders times are per one of them.
+    pub(crate) fn new(
+        setup: Setup,
+        measured: &Measured,
+        db_bytes: u64,
+        io_backend: &str,
+        reopened: Option<Reopened>,
+        consistency: Result<(), String>,
+    ) -> Self {
+        let Measured { elapsed, before, after, counts, interrupted } = measured;
+        let new_orders = counts.committed[Kind::NewOrder as usize];
+        let per = new_orders.max(1) as f64;
+        let hdd_stats = after.hdd_device.since(&before.hdd_device);
+        let ssd_stats = after.ssd_device.since(&before.ssd_device);
+        let (hdd, ssd) = (Share::of(&hdd_stats, *elapsed, per), Share::of(&ssd_stats, *elapsed, per));
+        let hits = after.pool.hits - before.pool.hits;
+        let misses = after.pool.misses - before.pool.misses;
+        let extra_writes =
+            |class| hdd_stats.class(class).write.ops + ssd_stats.class(class).write.ops;
+        let percentile_ms = |q| counts.new_order_us.value_at_quantile(q) as f64 / 1e3;
+        Self {
+            setup,
+            tpmc: round(new_orders as f64 * 60.0 / elapsed.as_secs_f64().max(1e-9)),
+            new_orders,
+            rolled_back: counts.rolled_back,
+            transactions: counts.committed.iter().sum::<u64>() + counts.rolled_back,
+            new_order_p50_ms: round(percentile_ms(0.5)),
+            new_order_p95_ms: round(percentile_ms(0.95)),
+            hdd_util_pct: round(hdd.util_pct),
+            hdd_ms_per_new_order: round(hdd.ms_per_new_order),
+            ssd_util_pct: round(ssd.util_pct),
+            ssd_ms_per_new_order: round(ssd.ms_per_new_order),
+            total_ms_per_new_order: round(hdd.ms_per_new_order + ssd.ms_per_new_order),
+            all_hdd_ms_per_new_order: round(hdd.all_ms_per_new_order),
+            all_ssd_ms_per_new_order: round(ssd.all_ms_per_new_order),
+            all_total_ms_per_new_order: round(hdd.all_ms_per_new_order + ssd.all_ms_per_new_order),
+            pool_miss_rate_pct: round(100.0 * misses as f64 / (hits + misses).max(1) as f64),
+            pool_hits: hits,
+            pool_misses: misses,
+            hdd_reads: hdd.reads,
+            hdd_writes: hdd.writes,
+            ssd_reads: ssd.reads,
+            ssd_writes: ssd.writes,
+            ring_writes: extra_writes(IoClass::Ring),
+            meta_writes: extra_writes(IoClass::Meta),
+            ssd_pages: after.ssd.pages,
+            ssd_slots: after.ssd.slots,
+            map_checkpoints: after.ssd.counts.checkpoints - before.ssd.counts.checkpoints,
+            db_bytes,
+            io_backend: io_backend.to_owned(),
+            seconds: round(elapsed.as_secs_f64()),
+            interrupted: *interrupted,
+            reopened,
+            consistency: consistency.err().unwrap_or_else(|| "ok".into()),
+        }
+    }
+}
+
+fn round(x: f64) -> f64 {
+    (x * 1e3).round() / 1e3
+}
+
+/// The table's head.
+pub(crate) fn heading() -> String {
+    let columns = [
+        "policies", "HDD util %", "HDD ms", "SSD util %", "SSD ms", "total ms", "all I/O ms", "miss %", "tpmC",
+    ];
+    let units = "(ms: device time per New-Order; all I/O: with ring, metadata and flushes)";
+    format!("{}\n{units}", line(&columns.map(String::from)))
+}
+
+/// A row of the table.
+pub(crate) fn table_row(row: &Row) -> String {
+    let cells = [
+        row.setup.name(),
+        format!("{:.0}", row.hdd_util_pct),
+        format!("{:.1}", row.hdd_ms_per_new_order),
+        format!("{:.0}", row.ssd_util_pct),
+        format!("{:.2}", row.ssd_ms_per_new_order),
+        format!("{:.1}", row.total_ms_per_new_order),
+        format!("{:.1}", row.all_total_ms_per_new_order),
+        format!("{:.1}", row.pool_miss_rate_pct),
+        format!("{:.0}", row.tpmc),
+    ];
+    line(&cells)
+}
+
+/// What the table has no room for.
+pub(crate) fn details(row: &Row) -> String {
+    let mut out = format!(
+        "{} New-Orders ({} rolled back) of {} transactions in {:.1} s; response p50 {:.1} ms, p95 {:.1} ms\n\
+         HDD {} reads, {} writes; SSD {} reads, {} writes; {} ring writes, {} metadata writes, {} map checkpoints\n\
+         SSD holds {} of {} pages; database {}; I/O by {}; consistency: {}",
+        row.new_orders,
+        row.rolled_back,
+        row.transactions,
+        row.seconds,
+        row.new_order_p50_ms,
+        row.new_order_p95_ms,
+        row.hdd_reads,
+        row.hdd_writes,
+        row.ssd_reads,
+        row.ssd_writes,
+        row.ring_writes,
+        row.meta_writes,
+        row.map_checkpoints,
+        row.ssd_pages,
+        row.ssd_slots,
+        bytes(row.db_bytes),
+        row.io_backend,
+        row.consistency,
+    );
+    if let Some(reopened) = &row.reopened {
+        out += &format!(
+            "\nreopened: {} page changes and {} commits recovered; the SSD was {:.0} % warm ({} pages)",
+            reopened.redone_changes, reopened.repeated_commits, reopened.ssd_warm_pct, reopened.ssd_pages,
+        );
+    }
+    if row.interrupted {
+        out += "\nended early, as asked; nothing is lost";
+    }
+    out
+}
+
+fn line(cells: &[String; 9]) -> String {
+    let mut out = format!("{:<16}", cells[0]);
+    for cell in &cells[1..] {
+        out += &format!("{cell:>12}");
+    }
+    out
+}
+
+/// Bytes as people read them.
+pub(crate) fn bytes(n: u64) -> String {
+    match n {
+        0..1_048_576 => format!("{:.0} KiB", n as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", n as f64 / 1_048_576.0),
+        _ => format!("{:.2} GiB", n as f64 / 1_073_741_824.0),
+    }
+}
+
+impl std::fmt::Display for Policies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}+{}", self.pool.to_uppercase(), self.ssd.to_uppercase())
+    }
+}

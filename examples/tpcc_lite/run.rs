@@ -1,0 +1,210 @@
+//! A run: terminals in a closed loop, a warm-up, a measured stretch between two snapshots.
+
+use crate::database::{Database, DbError};
+use crate::tx::{Kind, Outcome, Terminal};
+use hdrhistogram::Histogram;
+use indicatif::ProgressBar;
+use pagetier::Stats;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) terminals: u32,
+    pub(crate) warmup: Duration,
+    pub(crate) seconds: Duration,
+    pub(crate) seed: u64,
+    /// In virtual time a transaction that needed no I/O takes a millisecond, which stands for the processor's work.
+    pub(crate) virtual_time: bool,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) elapsed: Duration,
+    pub(crate) before: Stats,
+    pub(crate) after: Stats,
+    pub(crate) counts: Counts,
+    /// Ended by the user before its time.
+    pub(crate) interrupted: bool,
+}
+
+/// What the terminals did during the measured stretch.
+#[derive(Clone, Debug)]
+pub(crate) struct Counts {
+    /// By [`Kind`].
+    pub(crate) committed: [u64; 5],
+    pub(crate) rolled_back: u64,
+    /// Response times of New-Orders, in microseconds.
+    pub(crate) new_order_us: Histogram<u64>,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        let new_order_us = Histogram::new(3).unwrap_or_else(|_| unreachable!("three digits are allowed"));
+        Self { committed: [0; 5], rolled_back: 0, new_order_us }
+    }
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.committed.iter_mut().zip(other.committed) {
+            *mine += theirs;
+        }
+        self.rolled_back += other.rolled_back;
+        // Both histograms resize themselves.
+        let _fits = self.new_order_us.add(&other.new_order_us);
+    }
+
+    fn record(&mut self, kind: Kind, outcome: Outcome, took: Duration) {
+        match outcome {
+            Outcome::Committed => self.committed[kind as usize] += 1,
+            Outcome::RolledBack => self.rolled_back += 1,
+        }
+        if kind == Kind::NewOrder {
+            self.new_order_us.saturating_record(took.as_micros() as u64);
+        }
+    }
+}
+
+/// Asks a run, or a load, to end early.
+#[derive(Debug, Default)]
+pub(crate) struct Stop {
+    asked: AtomicBool,
+    notify: Notify,
+}
+
+impl Stop {
+    /// A stop that Ctrl-C asks for. A second Ctrl-C ends the process at once; a kept database recovers.
+    pub(crate) fn on_ctrl_c() -> Arc<Self> {
+        let stop = Arc::new(Self::default());
+        let asked = Arc::clone(&stop);
+        tokio::spawn(async move {
+            while tokio::signal::ctrl_c().await.is_ok() {
+                if asked.asked.swap(true, Ordering::AcqRel) {
+                    std::process::exit(130);
+                }
+                asked.notify.notify_waiters();
+                eprintln!("\nending the run (once more to quit at once)");
+            }
+        });
+        stop
+    }
+
+    /// Whether the end was asked for.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    /// Waits for it. Cancel-safe.
+    pub(crate) async fn asked(&self) {
+        loop {
+            let notified = self.notify.notified();
+            if self.is_asked() {
+                return;
+            }
+            notified.await;
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Phase {
+    measuring: AtomicBool,
+    over: AtomicBool,
+}
+
+/// Runs the plan. `measure` is called when the warm-up is over. Every transaction that was begun is ended.
+pub(crate) async fn run(
+    database: &Arc<Database>,
+    plan: Plan,
+    stop: &Stop,
+    bar: &ProgressBar,
+    measure: impl FnOnce(),
+) -> Result<Measured, DbError> {
+    let phase = Arc::new(Phase::default());
+    let mut tasks = JoinSet::new();
+    for number in 0..plan.terminals {
+        let terminal = Terminal::new(Arc::clone(database), number, plan.seed);
+        tasks.spawn(work(terminal, Arc::clone(&phase), plan.virtual_time));
+    }
+    let mut checkpoints = tokio::spawn(Arc::clone(database).keep_log_short());
+
+    bar.set_message("warming up");
+    let mut failed = wait(plan.warmup, stop, bar, &mut tasks, &mut checkpoints).await;
+    measure();
+    phase.measuring.store(true, Ordering::Release);
+    let (began, before) = (Instant::now(), database.store.stats());
+    bar.set_message("measuring");
+    if failed.is_ok() {
+        failed = wait(plan.seconds, stop, bar, &mut tasks, &mut checkpoints).await;
+    }
+    phase.measuring.store(false, Ordering::Release);
+    let (elapsed, after) = (began.elapsed(), database.store.stats());
+    phase.over.store(true, Ordering::Release);
+    bar.set_message("ending the last transactions");
+    let mut counts = Counts::default();
+    while let Some(ended) = tasks.join_next().await {
+        match ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
+            Ok(theirs) => counts.add(&theirs),
+            Err(error) => failed = failed.and(Err(error)),
+        }
+    }
+    checkpoints.abort();
+    // An error of it has ended the stretch; this waits until it holds the database no more.
+    let _ended = checkpoints.await;
+    failed?;
+    Ok(Measured { elapsed, before, after, counts, interrupted: stop.is_asked() })
+}
+
+/// Waits for a stretch to pass, or for the user, or for an error.
+async fn wait(
+    stretch: Duration,
+    stop: &Stop,
+    bar: &ProgressBar,
+    tasks: &mut JoinSet<Result<Counts, DbError>>,
+    checkpoints: &mut tokio::task::JoinHandle<Result<(), DbError>>,
+) -> Result<(), DbError> {
+    let until = Instant::now() + stretch;
+    let base = bar.position();
+    let mut tick = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.asked() => return Ok(()),
+            () = tokio::time::sleep_until(until) => {
+                bar.set_position(base + stretch.as_secs());
+                return Ok(());
+            }
+            // A terminal ends by itself only with an error.
+            Some(Ok(Err(error))) = tasks.join_next() => return Err(error),
+            Ok(Err(error)) = &mut *checkpoints => return Err(error),
+            _ = tick.tick() => {
+                let left = until.saturating_duration_since(Instant::now());
+                bar.set_position(base + stretch.saturating_sub(left).as_secs());
+            }
+        }
+    }
+}
+
+async fn work(mut terminal: Terminal, phase: Arc<Phase>, virtual_time: bool) -> Result<Counts, DbError> {
+    let mut counts = Counts::default();
+    while !phase.over.load(Ordering::Acquire) {
+        let began = Instant::now();
+        let (kind, outcome) = terminal.next().await?;
+        if virtual_time && began.elapsed().is_zero() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        if phase.measuring.load(Ordering::Acquire) {
+            counts.record(kind, outcome, began.elapsed());
+        }
+        // A transaction that met no wait has not let anyone else run.
+        tokio::task::yield_now().await;
+    }
+    Ok(counts)
+}

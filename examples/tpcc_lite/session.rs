@@ -1,0 +1,260 @@
+//! The whole: load if need be, then for each pair of policies open, recover, run, check, close, report.
+
+use crate::catalog::{Catalog, Scale};
+use crate::cli::{Cli, Policies, Time};
+use crate::consistency;
+use crate::database::{Database, DbError, Recovered};
+use crate::load::{estimate_bytes, load, steps};
+use crate::report::{self, Reopened, Row, Setup};
+use crate::run::{Measured, Plan, Stop, run};
+use crate::site::{Notes, Site, SiteError};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pagetier::PageStore;
+use pagetier_devio::VirtualClock;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Now, in virtual time: 2023-11-14 22:13:20 UTC.
+const VIRTUAL_NOW_MS: i64 = 1_700_000_000_000;
+
+/// Why a session ended without a report.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SessionError {
+    /// The options contradict each other, or the database.
+    #[error("{0}")]
+    Usage(String),
+    /// The place of the database.
+    #[error(transparent)]
+    Site(#[from] SiteError),
+    /// The store did not open.
+    #[error(transparent)]
+    Open(#[from] pagetier::OpenError),
+    /// The database failed.
+    #[error(transparent)]
+    Database(#[from] DbError),
+    /// Ctrl-C during the load.
+    #[error("ended during the load, as asked: nothing was measured; the next run loads anew")]
+    Interrupted,
+}
+
+impl From<pagetier::Error> for SessionError {
+    fn from(error: pagetier::Error) -> Self {
+        Self::Database(error.into())
+    }
+}
+
+/// One invocation.
+pub(crate) struct Session<'c> {
+    cli: &'c Cli,
+    site: Site,
+    stop: Arc<Stop>,
+}
+
+impl<'c> Session<'c> {
+    /// Prepares the place. `clock` is that of virtual time.
+    pub(crate) fn new(cli: &'c Cli, clock: Option<VirtualClock>) -> Result<Self, SessionError> {
+        Ok(Self { cli, site: Site::new(cli, clock)?, stop: Stop::on_ctrl_c() })
+    }
+
+    /// Does everything; prints as it goes unless JSON is asked for.
+    pub(crate) async fn run(&self) -> Result<Vec<Row>, SessionError> {
+        let (notes, kept) = match self.site.notes()? {
+            Some(notes) => (self.adapt(notes), true),
+            None => (self.load().await?, false),
+        };
+        let mut rows = Vec::new();
+        for policies in self.cli.runs() {
+            if self.stop.is_asked() {
+                break;
+            }
+            let row = self.measure(&policies, &notes, kept).await?;
+            if !self.cli.json {
+                if rows.is_empty() {
+                    println!("\n{}", report::heading());
+                }
+                println!("{}", report::table_row(&row));
+            }
+            rows.push(row);
+        }
+        Ok(rows)
+    }
+
+    /// What an earlier run noted, with what this one wants otherwise.
+    fn adapt(&self, mut notes: Notes) -> Notes {
+        if self.cli.pool_bytes.is_some() || self.cli.db_ratio.is_some() {
+            notes.pool_bytes = self.cli.pool_bytes(notes.loaded_bytes);
+        }
+        notes.log_bytes = self.cli.log_bytes.unwrap_or(notes.log_bytes);
+        notes
+    }
+
+    async fn load(&self) -> Result<Notes, SessionError> {
+        let cli = self.cli;
+        let scale = Scale::full(cli.warehouses);
+        let ssd_bytes = cli.ssd_bytes(estimate_bytes(scale, cli.page_size));
+        self.announce(scale);
+        let bar = self.bar(steps(cli.warehouses), "loading", "districts and warehouses");
+        let store = Arc::new(self.site.for_load(cli.page_size, ssd_bytes).builder.open().await?);
+        let loading = load(&store, scale, cli.seed, self.now_ms(), || bar.inc(1));
+        tokio::select! {
+            biased;
+            () = self.stop.asked() => return Err(SessionError::Interrupted),
+            loaded = loading => loaded?,
+        };
+        let loaded_bytes = db_bytes(&store);
+        close(store).await?;
+        bar.finish_and_clear();
+        let notes = Notes {
+            page_bytes: cli.page_size.bytes() as u64,
+            loaded_bytes,
+            ssd_bytes,
+            pool_bytes: cli.pool_bytes(loaded_bytes),
+            log_bytes: cli.log_bytes(loaded_bytes),
+        };
+        self.site.write_notes(&notes)?;
+        Ok(notes)
+    }
+
+    fn announce(&self, scale: Scale) {
+        if self.cli.json {
+            return;
+        }
+        let (hdd, ssd) = self.site.describe();
+        let size = report::bytes(estimate_bytes(scale, self.cli.page_size));
+        println!("TPC-C with {} warehouses, {size}\nHDD: {hdd}\nSSD: {ssd}", scale.warehouses);
+        if self.cli.time == Time::Virtual {
+            println!("{} s of virtual time, after {} s to warm up", self.cli.seconds().as_secs(), self.cli.warmup().as_secs());
+        } else {
+            let all = self.cli.seconds() + self.cli.warmup();
+            println!("takes about {} s, and the load{}", all.as_secs(), if self.site.is_temporary() { "; leaves nothing behind" } else { "" });
+        }
+    }
+
+    async fn measure(&self, policies: &Policies, notes: &Notes, kept: bool) -> Result<Row, SessionError> {
+        let cli = self.cli;
+        let wal = self.site.wal(notes.log_bytes)?;
+        let mut opening = self.site.for_run(policies, notes)?;
+        opening.builder = opening.builder.zone_percent(cli.zone_percent).log_gate(Arc::new(wal.clone()));
+        if let Some(entries) = cli.outqueue {
+            opening.builder = opening.builder.outqueue(entries);
+        }
+        let (delays, file_backend) = (opening.delays(), opening.backend);
+        // In real time, recovery, warm-up and checks do without the delays of emulated devices.
+        let real = cli.time == Time::Real;
+        delays(!real);
+        let store = Arc::new(opening.builder.open().await?);
+        let backend = file_backend.unwrap_or_else(|| store.io_backend());
+        let catalog = Catalog::read(&store).await?.ok_or_else(|| {
+            SessionError::Usage("the folder's notes tell of a database, but the store holds none".into())
+        })?;
+        let warm = store.stats().ssd;
+        let (database, recovered) = Database::open(store, wal, catalog, self.now_ms()).await?;
+        let database = Arc::new(database);
+        let reopened = kept.then(|| reopened(recovered, warm.pages, warm.slots));
+        if kept {
+            self.check_recovered(&database, reopened.as_ref()).await?;
+        }
+
+        let warehouses = catalog.scale.warehouses;
+        let plan = Plan {
+            terminals: cli.terminals(warehouses),
+            warmup: cli.warmup(),
+            seconds: cli.seconds(),
+            seed: cli.seed,
+            virtual_time: !real,
+        };
+        let bar = self.bar((plan.warmup + plan.seconds).as_secs(), "running", "s");
+        let measured = run(&database, plan, &self.stop, &bar, || delays(true)).await?;
+        bar.finish_and_clear();
+        delays(false);
+        let setup = self.setup(policies, notes, warehouses, plan.terminals);
+        let row = self.close_and_report(database, setup, &measured, backend, reopened).await?;
+        Ok(row)
+    }
+
+    async fn check_recovered(&self, database: &Database, reopened: Option<&Reopened>) -> Result<(), SessionError> {
+        consistency::check(database).await?.map_err(|why| SessionError::Usage(format!("after recovery: {why}")))?;
+        if let Some(reopened) = reopened.filter(|_| !self.cli.json) {
+            println!(
+                "recovered: {} page changes and {} commits; {} pages on the SSD ({:.0} % warm); consistent",
+                reopened.redone_changes, reopened.repeated_commits, reopened.ssd_pages, reopened.ssd_warm_pct
+            );
+        }
+        Ok(())
+    }
+
+    async fn close_and_report(
+        &self,
+        database: Arc<Database>,
+        setup: Setup,
+        measured: &Measured,
+        backend: &str,
+        reopened: Option<Reopened>,
+    ) -> Result<Row, SessionError> {
+        let consistency = consistency::check(&database).await?;
+        let bytes = db_bytes(&database.store);
+        let row = Row::new(setup, measured, bytes, backend, reopened, consistency);
+        let store = Arc::clone(&database.store);
+        drop(database);
+        close(store).await?;
+        Ok(row)
+    }
+
+    fn setup(&self, policies: &Policies, notes: &Notes, warehouses: u16, terminals: u32) -> Setup {
+        let (hdd, ssd) = self.site.describe();
+        Setup {
+            pool_policy: policies.pool.clone(),
+            ssd_policy: policies.ssd.clone(),
+            warehouses,
+            terminals,
+            page_bytes: notes.page_bytes,
+            pool_bytes: notes.pool_bytes,
+            ssd_bytes: notes.ssd_bytes,
+            log_bytes: notes.log_bytes,
+            seed: self.cli.seed,
+            time: if self.cli.time == Time::Virtual { "virtual" } else { "real" },
+            hdd,
+            ssd,
+        }
+    }
+
+    fn now_ms(&self) -> i64 {
+        if self.cli.time == Time::Virtual {
+            return VIRTUAL_NOW_MS;
+        }
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(VIRTUAL_NOW_MS, |since| since.as_millis() as i64)
+    }
+
+    /// A progress bar: hidden with `--json` and when nobody sees it.
+    fn bar(&self, len: u64, what: &'static str, unit: &str) -> ProgressBar {
+        let target = if self.cli.json { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let bar = ProgressBar::with_draw_target(Some(len), target);
+        let template = format!("{{msg:16}} [{{bar:40}}] {{pos}}/{{len}} {unit}");
+        bar.set_style(ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_message(what);
+        bar
+    }
+}
+
+fn reopened(recovered: Recovered, pages: u64, slots: u64) -> Reopened {
+    Reopened {
+        log_records: recovered.records,
+        redone_changes: recovered.applied,
+        repeated_commits: recovered.commits,
+        ssd_pages: pages,
+        ssd_warm_pct: 100.0 * pages as f64 / slots.max(1) as f64,
+    }
+}
+
+fn db_bytes(store: &PageStore) -> u64 {
+    let pages: u64 = store.spaces().iter().map(|space| u64::from(space.pages)).sum();
+    pages * store.page_size().bytes() as u64
+}
+
+/// Closes the store; dropped instead, which is a crash, if somebody still has it.
+async fn close(store: Arc<PageStore>) -> Result<(), pagetier::Error> {
+    match Arc::try_unwrap(store) {
+        Ok(store) => store.close().await,
+        Err(_shared) => Ok(()),
+    }
+}

@@ -1,0 +1,263 @@
+//! Where a database lives: files in a folder, given files or devices, or memory.
+
+use crate::cli::{Cli, HddModel, Io, Policies};
+use crate::wal::{Wal, WalError, WalLimits};
+use pagetier::{
+    Backend, Builder, Clock, EmulatedDevice, MemoryDevice, MemoryManifest, Model, PageSize, PageStore, SharedDevice,
+};
+use pagetier_devio::{OpenOptions, VirtualClock, open_file};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// The pool of a load, in bytes.
+const LOAD_POOL_BYTES: u64 = 256 << 20;
+
+/// Why the place cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SiteError {
+    /// A file or folder.
+    #[error("{path}: {source}", path = .path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The notes of an earlier run.
+    #[error("{path}: the notes of an earlier run cannot be read: {why}", path = .path.display())]
+    Notes {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// A device.
+    #[error(transparent)]
+    Device(#[from] pagetier::DeviceError),
+    /// The log.
+    #[error(transparent)]
+    Log(#[from] WalError),
+}
+
+/// What a kept folder says of its database once the load is complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Notes {
+    pub(crate) page_bytes: u64,
+    /// Size of the loaded database.
+    pub(crate) loaded_bytes: u64,
+    pub(crate) ssd_bytes: u64,
+    pub(crate) pool_bytes: u64,
+    pub(crate) log_bytes: u64,
+}
+
+enum Place {
+    Files { dir: PathBuf, removed_at_end: Option<TempDir> },
+    Memory { hdd: Arc<MemoryDevice>, ssd: Arc<MemoryDevice>, manifest: Arc<MemoryManifest> },
+}
+
+/// Where the database lives between openings.
+pub(crate) struct Site {
+    place: Place,
+    hdd: Option<PathBuf>,
+    ssd: Option<PathBuf>,
+    model: HddModel,
+    clock: Clock,
+    io: Backend,
+    force: bool,
+}
+
+/// A store about to be opened, and what switches the delays of its emulated devices.
+pub(crate) struct Opening {
+    pub(crate) builder: Builder,
+    emulated: Vec<Arc<EmulatedDevice>>,
+    /// The backend of the file behind an emulated HDD.
+    pub(crate) backend: Option<&'static str>,
+}
+
+impl Opening {
+    /// What switches the delays.
+    pub(crate) fn delays(&self) -> impl Fn(bool) + use<> {
+        let devices = self.emulated.clone();
+        move |on| devices.iter().for_each(|device| device.set_timing(on))
+    }
+}
+
+impl Site {
+    /// The place that the command line names. `clock` is that of virtual time.
+    pub(crate) fn new(cli: &Cli, clock: Option<VirtualClock>) -> Result<Self, SiteError> {
+        let place = if cli.emulated() {
+            Place::Memory {
+                hdd: Arc::new(MemoryDevice::new("hdd", 0)),
+                ssd: Arc::new(MemoryDevice::new("ssd", 0)),
+                manifest: Arc::default(),
+            }
+        } else if let Some(dir) = &cli.dir {
+            std::fs::create_dir_all(dir).map_err(io(dir))?;
+            Place::Files { dir: dir.clone(), removed_at_end: None }
+        } else {
+            let temp = tempfile::Builder::new().prefix("tpcc_lite-").tempdir();
+            let temp = temp.map_err(io(&std::env::temp_dir()))?;
+            Place::Files { dir: temp.path().to_path_buf(), removed_at_end: Some(temp) }
+        };
+        let io = match cli.io {
+            None => Backend::Auto,
+            Some(Io::Uring) => Backend::Uring,
+            Some(Io::Threads) => Backend::Threads,
+        };
+        Ok(Self {
+            place,
+            hdd: cli.hdd.clone(),
+            ssd: cli.ssd.clone(),
+            model: cli.hdd_model,
+            clock: clock.map_or(Clock::Wall, Clock::Virtual),
+            io,
+            force: cli.force,
+        })
+    }
+
+    /// HDD and SSD in words.
+    pub(crate) fn describe(&self) -> (String, String) {
+        let pace = match self.model {
+            HddModel::Paper => "at the pace of the paper's disk",
+            HddModel::Rpm7200 => "at the pace of a 7200 rpm disk",
+            HddModel::None => "at its own pace",
+        };
+        let given = |path: &Path| format!("{} at its own pace", path.display());
+        match &self.place {
+            Place::Files { dir, .. } => (
+                self.hdd.as_deref().map_or_else(|| format!("{} {pace}", dir.join("hdd.vol").display()), given),
+                given(self.ssd.as_ref().unwrap_or(&dir.join("ssd.cache"))),
+            ),
+            Place::Memory { .. } => (format!("memory {pace}"), "memory at the pace of the paper's SSD".into()),
+        }
+    }
+
+    /// Whether the run leaves nothing behind.
+    pub(crate) fn is_temporary(&self) -> bool {
+        !matches!(&self.place, Place::Files { removed_at_end: None, .. })
+    }
+
+    /// The notes of the run that loaded this database, if one did.
+    pub(crate) fn notes(&self) -> Result<Option<Notes>, SiteError> {
+        let Place::Files { dir, .. } = &self.place else {
+            return Ok(None);
+        };
+        let path = dir.join(NOTES);
+        match std::fs::read(&path) {
+            Ok(bytes) => match serde_json::from_slice(&bytes) {
+                Ok(notes) => Ok(Some(notes)),
+                Err(why) => Err(SiteError::Notes { path, why: why.to_string() }),
+            },
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io(&path)(error)),
+        }
+    }
+
+    /// Marks the load as complete.
+    pub(crate) fn write_notes(&self, notes: &Notes) -> Result<(), SiteError> {
+        let Place::Files { dir, .. } = &self.place else {
+            return Ok(());
+        };
+        let (path, new) = (dir.join(NOTES), dir.join("tpcc_lite.json.new"));
+        let text = serde_json::to_vec_pretty(notes)
+            .map_err(|why| SiteError::Notes { path: path.clone(), why: why.to_string() })?;
+        std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &path)).map_err(io(&path))
+    }
+
+    /// The log of a run.
+    pub(crate) fn wal(&self, log_bytes: u64) -> Result<Wal, SiteError> {
+        let limits = WalLimits { capacity_bytes: log_bytes };
+        Ok(match &self.place {
+            Place::Files { dir, .. } => Wal::open(&dir.join("wal"), limits)?,
+            Place::Memory { .. } => Wal::in_memory(limits),
+        })
+    }
+
+    /// The store to load into: a large pool, no delays, and an SSD that takes no pages yet.
+    pub(crate) fn for_load(&self, page_size: PageSize, ssd_bytes: u64) -> Opening {
+        let builder = PageStore::builder()
+            .page_size(page_size)
+            .ssd_bytes(ssd_bytes)
+            .pool_bytes(LOAD_POOL_BYTES + ssd_bytes / 64)
+            .ssd_policy("none")
+            .force(self.force)
+            .io(self.io);
+        let builder = match &self.place {
+            Place::Files { dir, .. } => {
+                let builder = builder.directory(dir);
+                let builder = self.hdd.iter().fold(builder, Builder::hdd);
+                self.ssd.iter().fold(builder, Builder::ssd)
+            }
+            Place::Memory { hdd, ssd, manifest } => builder
+                .in_memory(Arc::clone(manifest))
+                .hdd_device(Arc::clone(hdd) as SharedDevice)
+                .ssd_device(Arc::clone(ssd) as SharedDevice),
+        };
+        Opening { builder, emulated: Vec::new(), backend: None }
+    }
+
+    /// The loaded store with the given policies; in memory a copy of it, so that the next run finds it as this one does.
+    pub(crate) fn for_run(&self, policies: &Policies, notes: &Notes) -> Result<Opening, SiteError> {
+        let mut opening = Opening {
+            builder: PageStore::builder()
+                .ssd_bytes(notes.ssd_bytes)
+                .pool_bytes(notes.pool_bytes)
+                .pool_policy(&policies.pool)
+                .ssd_policy(&policies.ssd)
+                .redo_span_max(notes.log_bytes / 8 * 5)
+                .io(self.io),
+            emulated: Vec::new(),
+            backend: None,
+        };
+        match &self.place {
+            Place::Files { dir, .. } => {
+                opening.builder = opening.builder.directory(dir);
+                opening.builder = self.ssd.iter().fold(opening.builder, Builder::ssd);
+                match &self.hdd {
+                    Some(path) => opening.builder = opening.builder.hdd(path),
+                    None if self.model == HddModel::None => {}
+                    None => {
+                        let options = OpenOptions { backend: self.io, ..OpenOptions::default() };
+                        let file = open_file(&dir.join("hdd.vol"), &options)?.device;
+                        opening.backend = Some(file.backend());
+                        let hdd = opening.emulate(file, self.hdd_model(notes), &self.clock);
+                        opening.builder = opening.builder.hdd_device(hdd);
+                    }
+                }
+            }
+            Place::Memory { hdd, ssd, manifest } => {
+                let hdd = opening.emulate(Arc::new(hdd.fork()), self.hdd_model(notes), &self.clock);
+                let model = Model::paper_ssd().with_page_bytes(notes.page_bytes as u32);
+                let ssd = opening.emulate(Arc::new(ssd.fork()), model, &self.clock);
+                let manifest = Arc::new(manifest.fork());
+                opening.builder = opening.builder.in_memory(manifest).hdd_device(hdd).ssd_device(ssd);
+            }
+        }
+        Ok(opening)
+    }
+
+    /// The 7200 rpm disk is one that the database fills to two thirds.
+    fn hdd_model(&self, notes: &Notes) -> Model {
+        match self.model {
+            HddModel::Rpm7200 => Model::disk_7200rpm(notes.loaded_bytes / 2 * 3),
+            _ => Model::paper_hdd().with_page_bytes(notes.page_bytes as u32),
+        }
+    }
+}
+
+impl Opening {
+    fn emulate(&mut self, device: SharedDevice, model: Model, clock: &Clock) -> SharedDevice {
+        let device = Arc::new(EmulatedDevice::new(device, model, clock.clone()));
+        self.emulated.push(Arc::clone(&device));
+        device
+    }
+}
+
+const NOTES: &str = "tpcc_lite.json";
+
+fn io(path: &Path) -> impl FnOnce(std::io::Error) -> SiteError {
+    let path = path.to_path_buf();
+    move |source| SiteError::Io { path, source }
+}
