@@ -1,1 +1,18 @@
-//! x
+//! The pure policies without a store: page references through a pool and an SSD that exist as numbers only.
+//!
+//! [`Tiers`] runs any pool policy with any SSD policy over the references of a [`Source`]: a page trace ([`Trace`]), TPC-C's page
+//! references ([`Tpcc`]), or [`Zipf`]. The `replay` binary is its command line.
+
+#![forbid(unsafe_code)]
+
+mod reference;
+mod tiers;
+mod tpcc;
+mod trace;
+mod zipf;
+
+pub use reference::{Reference, Source, Use};
+pub use tiers::{Counts, TierParams, Tiers};
+pub use tpcc::{TABLES, Tpcc, table_name};
+pub use trace::{RECORD_BYTES, Trace, TraceError, TraceSource, decode, encode};
+pub use zipf::Zipf;

@@ -1,0 +1,389 @@
+//! Replays page references over any pool policy with any SSD policy, and says what they would have cost.
+
+use clap::{ArgGroup, Parser};
+use pagetier_policy::{
+    CacParams, Costs, Dropped, GroupStats, POOL_POLICIES, SSD_POLICIES, pool_policy, ssd_policy,
+};
+use pagetier_sim::{Counts, Source, TierParams, Tiers, Tpcc, Trace, Zipf, table_name};
+use serde::Serialize;
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Replays a page trace, or generated references, over a buffer pool and an SSD cache without devices.
+#[derive(Parser, Debug)]
+#[command(name = "replay", group = ArgGroup::new("source").required(true).args(["trace", "tpcc", "zipf"]))]
+struct Args {
+    /// A page trace (.ptr).
+    #[arg(long)]
+    trace: Option<PathBuf>,
+    /// TPC-C page references of this many warehouses.
+    #[arg(long, value_name = "WAREHOUSES")]
+    tpcc: Option<u32>,
+    /// Zipf-distributed references to this many pages.
+    #[arg(long, value_name = "PAGES")]
+    zipf: Option<u32>,
+    /// The skew of --zipf.
+    #[arg(long, default_value_t = 0.9)]
+    skew: f64,
+    /// The share of writes of --zipf, in per cent.
+    #[arg(long, default_value_t = 0.0)]
+    write_percent: f64,
+
+    /// Pages that the pool holds.
+    #[arg(long, required_unless_present = "ratio")]
+    pool_pages: Option<u32>,
+    /// Pages that the SSD holds.
+    #[arg(long, required_unless_present = "ratio")]
+    ssd_pages: Option<u32>,
+    /// Sizes of database, SSD and pool, as 30:10:1, instead of pages; with --tpcc.
+    #[arg(long, conflicts_with_all = ["pool_pages", "ssd_pages"], requires = "tpcc", value_parser = parse_ratio)]
+    ratio: Option<[f64; 3]>,
+    /// The pool's policy.
+    #[arg(long, default_value = POOL_POLICIES[0], value_parser = clap::builder::PossibleValuesParser::new(POOL_POLICIES))]
+    pool_policy: String,
+    /// The SSD's policy.
+    #[arg(long, default_value = SSD_POLICIES[0], value_parser = clap::builder::PossibleValuesParser::new(SSD_POLICIES))]
+    ssd_policy: String,
+    /// `all` runs every pool policy with every SSD policy; or a list, as lru+cc,gd2l+cac.
+    #[arg(long, value_name = "PAIRS")]
+    compare: Option<String>,
+
+    /// Milliseconds of an SSD read, HDD read, SSD write and HDD write.
+    #[arg(long, value_name = "R_S,R_D,W_S,W_D", value_parser = parse_costs, default_value = "0.11,7.2,0.27,4.96")]
+    costs: Costs,
+    /// Batches (transactions, or 1,024 references of a trace, or 64 of --zipf) before counting starts.
+    #[arg(long, default_value_t = 0)]
+    warmup: u64,
+    /// Batches that count; without it the whole trace, or 10,000.
+    #[arg(long)]
+    batches: Option<u64>,
+    /// The generators' seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    /// The eviction zone in per cent of the SSD.
+    #[arg(long, default_value_t = 10.0)]
+    zone_percent: f64,
+    /// Considerations per slot of a zone after which a new one starts.
+    #[arg(long, default_value_t = 10)]
+    zone_patience: u32,
+    /// Entries of the outqueue; as many as SSD pages if not given.
+    #[arg(long)]
+    outqueue: Option<usize>,
+    /// Width of a group's subrange in logical reads per minute.
+    #[arg(long)]
+    group_width: Option<f64>,
+    /// Bounds of α.
+    #[arg(long, value_name = "MIN,MAX", value_parser = parse_pair)]
+    alpha: Option<(f64, f64)>,
+    /// The reads of pages that drop out of the outqueue are subtracted from their group.
+    #[arg(long)]
+    subtract_dropped: bool,
+    /// Next victims that the cleaner looks at.
+    #[arg(long, default_value_t = 64)]
+    look_ahead: usize,
+    /// The most dirty pages in per cent of the pool; recoverability writes clean the oldest beyond it.
+    #[arg(long, default_value_t = 100.0)]
+    dirty_percent_max: f64,
+    /// Processor time per reference in microseconds.
+    #[arg(long, default_value_t = 2.0)]
+    cpu_us: f64,
+
+    /// Print one JSON object (with --compare: an array of them).
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_costs(text: &str) -> Result<Costs, String> {
+    let numbers: Vec<f64> = text.split(',').map_while(|n| n.trim().parse().ok()).collect();
+    match numbers[..] {
+        [ssd_read_ms, hdd_read_ms, ssd_write_ms, hdd_write_ms]
+            if text.split(',').count() == 4 && numbers.iter().all(|n| n.is_finite() && *n > 0.0) =>
+        {
+            Ok(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms })
+        }
+        _ => Err("four numbers of milliseconds above 0, as 0.11,7.2,0.27,4.96".into()),
+    }
+}
+
+fn parse_ratio(text: &str) -> Result<[f64; 3], String> {
+    let numbers: Vec<f64> = text.split(':').map_while(|n| n.trim().parse().ok()).collect();
+    match numbers[..] {
+        [db, ssd, pool] if text.split(':').count() == 3 && db > 0.0 && ssd >= 0.0 && pool > 0.0 => {
+            Ok([db, ssd, pool])
+        }
+        _ => Err("three numbers, as 30:10:1".into()),
+    }
+}
+
+fn parse_pair(text: &str) -> Result<(f64, f64), String> {
+    let (low, high) = text.split_once(',').ok_or("two numbers, as 0.001,1000")?;
+    match (low.trim().parse(), high.trim().parse()) {
+        (Ok(low), Ok(high)) if 0.0 < low && low <= high => Ok((low, high)),
+        _ => Err("two numbers above 0, the lower first".into()),
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    pool_policy: String,
+    ssd_policy: String,
+    pool_pages: u32,
+    ssd_pages: u32,
+    #[serde(flatten)]
+    counts: Counts,
+    /// The sum of the four costs, in milliseconds.
+    cost: f64,
+    hdd_ms: f64,
+    ssd_ms: f64,
+    hit_ratio: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    new_orders: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_ms_per_new_order: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hdd_ms_per_new_order: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ssd_ms_per_new_order: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    db_pages: Option<u64>,
+    ssd_used: usize,
+    policy_memory_bytes: usize,
+    requests_per_second: f64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    alpha: Vec<Alpha>,
+}
+
+#[derive(Serialize)]
+struct Alpha {
+    space: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'static str>,
+    subrange: u32,
+    alpha: f64,
+    miss_rate_ssd: Option<f64>,
+    miss_rate_hdd: Option<f64>,
+    pages: u64,
+}
+
+impl From<GroupStats> for Alpha {
+    fn from(group: GroupStats) -> Self {
+        Self {
+            space: group.space.0,
+            name: None,
+            subrange: group.subrange,
+            alpha: group.alpha,
+            miss_rate_ssd: group.miss_rate_ssd,
+            miss_rate_hdd: group.miss_rate_hdd,
+            pages: group.pages,
+        }
+    }
+}
+
+/// What is replayed.
+enum Input {
+    Trace(Trace),
+    Tpcc(u32),
+    Zipf(u32),
+}
+
+impl Input {
+    fn new(args: &Args) -> Result<Self, Box<dyn Error>> {
+        match (&args.trace, args.tpcc, args.zipf) {
+            (Some(path), ..) => match Trace::read(path) {
+                Ok(trace) => Ok(Self::Trace(trace)),
+                Err(error) => Err(format!("{}: {error}", path.display()).into()),
+            },
+            (None, Some(warehouses), _) => Ok(Self::Tpcc(warehouses)),
+            (None, None, pages) => Ok(Self::Zipf(pages.unwrap_or(1))),
+        }
+    }
+
+    /// Pages of pool and SSD.
+    fn sizes(&self, args: &Args) -> (u32, u32) {
+        match (self, args.ratio) {
+            (Self::Tpcc(warehouses), Some([db, ssd, pool])) => {
+                let pages = Tpcc::new(*warehouses, args.seed).pages() as f64;
+                ((pages * pool / db) as u32, (pages * ssd / db) as u32)
+            }
+            _ => (args.pool_pages.unwrap_or(1), args.ssd_pages.unwrap_or(0)),
+        }
+    }
+}
+
+struct Run<'a> {
+    args: &'a Args,
+    sizes: (u32, u32),
+}
+
+impl Run<'_> {
+    fn tiers(&self, pool: &str, ssd: &str) -> Result<Tiers, Box<dyn Error>> {
+        let (args, (pool_pages, ssd_pages)) = (self.args, self.sizes);
+        let mut params = CacParams::new(args.costs, ssd_pages as usize, pool_pages as usize);
+        params.outqueue_entries = args.outqueue.unwrap_or(ssd_pages as usize);
+        params.group_width_per_min = args.group_width.unwrap_or(params.group_width_per_min);
+        (params.alpha_min, params.alpha_max) = args.alpha.unwrap_or((params.alpha_min, params.alpha_max));
+        if args.subtract_dropped {
+            params.dropped = Dropped::Subtracted;
+        }
+        let tier_params = TierParams {
+            costs: args.costs,
+            look_ahead: args.look_ahead,
+            dirty_share_max: args.dirty_percent_max / 100.0,
+            zone_share: args.zone_percent / 100.0,
+            zone_patience: args.zone_patience,
+            cpu_ms: args.cpu_us / 1000.0,
+            ..TierParams::new(pool_pages.max(1), ssd_pages)
+        };
+        let pool = pool_policy(pool, pool_pages as usize, args.costs).ok_or("no such pool policy")?;
+        let ssd = ssd_policy(ssd, &params).ok_or("no such SSD policy")?;
+        Ok(Tiers::new(tier_params, pool, ssd))
+    }
+
+    fn replay(&self, source: &mut dyn Source, pool: &str, ssd: &str) -> Result<Report, Box<dyn Error>> {
+        let args = self.args;
+        let mut tiers = self.tiers(pool, ssd)?;
+        let mut batch = Vec::new();
+        let mut pass = |tiers: &mut Tiers, source: &mut dyn Source, batches: u64| {
+            for _ in 0..batches {
+                batch.clear();
+                if !source.batch(&mut batch) {
+                    break;
+                }
+                batch.iter().for_each(|&reference| tiers.apply(reference));
+            }
+        };
+        let started = Instant::now();
+        pass(&mut tiers, source, args.warmup);
+        let (before, orders_before) = (*tiers.counts(), source.new_orders());
+        let limit = if args.trace.is_some() { u64::MAX } else { 10_000 };
+        pass(&mut tiers, source, args.batches.unwrap_or(limit));
+        let seconds = started.elapsed().as_secs_f64();
+        let counts = tiers.counts().since(&before);
+        let orders = Some(source.new_orders() - orders_before).filter(|&n| n > 0);
+        let (hdd_ms, ssd_ms) = (counts.hdd_ms(&args.costs), counts.ssd_ms(&args.costs));
+        let per_order = |ms: f64| orders.map(|n| ms / n as f64);
+        let mut alpha: Vec<Alpha> = tiers.ssd_policy().groups().into_iter().map(Alpha::from).collect();
+        if args.tpcc.is_some() {
+            alpha.iter_mut().for_each(|a| a.name = table_name(pagetier_policy::SpaceId(a.space)));
+        }
+        Ok(Report {
+            pool_policy: pool.into(),
+            ssd_policy: ssd.into(),
+            pool_pages: self.sizes.0,
+            ssd_pages: self.sizes.1,
+            counts,
+            cost: hdd_ms + ssd_ms,
+            hdd_ms,
+            ssd_ms,
+            hit_ratio: counts.pool_hits as f64 / counts.requests.max(1) as f64,
+            new_orders: orders,
+            total_ms_per_new_order: per_order(hdd_ms + ssd_ms),
+            hdd_ms_per_new_order: per_order(hdd_ms),
+            ssd_ms_per_new_order: per_order(ssd_ms),
+            db_pages: None,
+            ssd_used: tiers.ssd_used(),
+            policy_memory_bytes: tiers.ssd_policy().memory_bytes(),
+            requests_per_second: tiers.counts().requests as f64 / seconds.max(1e-9),
+            alpha,
+        })
+    }
+
+    fn pair(&self, input: &Input, pool: &str, ssd: &str) -> Result<Report, Box<dyn Error>> {
+        match input {
+            Input::Trace(trace) => self.replay(&mut trace.source(), pool, ssd),
+            Input::Zipf(pages) => {
+                let share = self.args.write_percent / 100.0;
+                self.replay(&mut Zipf::new(*pages, self.args.skew, share, self.args.seed), pool, ssd)
+            }
+            Input::Tpcc(warehouses) => {
+                let mut tpcc = Tpcc::new(*warehouses, self.args.seed);
+                let mut report = self.replay(&mut tpcc, pool, ssd)?;
+                report.db_pages = Some(tpcc.pages());
+                Ok(report)
+            }
+        }
+    }
+}
+
+/// The pairs of policies to run.
+fn pairs(args: &Args) -> Result<Vec<(String, String)>, Box<dyn Error>> {
+    let Some(list) = &args.compare else {
+        return Ok(vec![(args.pool_policy.clone(), args.ssd_policy.clone())]);
+    };
+    if list == "all" {
+        let all =
+            POOL_POLICIES.iter().flat_map(|p| SSD_POLICIES.iter().map(move |s| ((*p).into(), (*s).into())));
+        return Ok(all.collect());
+    }
+    let pair = |text: &str| match text.split_once('+') {
+        Some((p, s)) if POOL_POLICIES.contains(&p) && SSD_POLICIES.contains(&s) => Ok((p.into(), s.into())),
+        _ => {
+            Err(format!("{text}: not a pair of policies; as {}+{}", POOL_POLICIES[0], SSD_POLICIES[0]).into())
+        }
+    };
+    list.split(',').map(pair).collect()
+}
+
+fn print_table(reports: &[Report]) {
+    println!(
+        "{:<20} {:>10} {:>8} {:>10} {:>10} {:>10} {:>10} {:>13} {:>8} {:>8} {:>8}",
+        "pool+ssd",
+        "requests",
+        "miss %",
+        "HDD reads",
+        "HDD writes",
+        "SSD reads",
+        "SSD writes",
+        "cost s",
+        "HDD/NO",
+        "SSD/NO",
+        "ms/NO"
+    );
+    for r in reports {
+        let c = &r.counts;
+        let per = |ms: Option<f64>| ms.map_or_else(|| "-".into(), |ms| format!("{ms:.1}"));
+        println!(
+            "{:<20} {:>10} {:>8.2} {:>10} {:>10} {:>10} {:>10} {:>13.1} {:>8} {:>8} {:>8}",
+            format!("{}+{}", r.pool_policy, r.ssd_policy),
+            c.requests,
+            100.0 * (1.0 - r.hit_ratio),
+            c.hdd_reads,
+            c.hdd_writes,
+            c.ssd_reads,
+            c.ssd_writes,
+            r.cost / 1000.0,
+            per(r.hdd_ms_per_new_order),
+            per(r.ssd_ms_per_new_order),
+            per(r.total_ms_per_new_order),
+        );
+    }
+}
+
+fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let input = Input::new(args)?;
+    let run = Run { args, sizes: input.sizes(args) };
+    if run.sizes.0 == 0 {
+        return Err("the pool needs at least one page".into());
+    }
+    let reports: Vec<Report> =
+        pairs(args)?.iter().map(|(p, s)| run.pair(&input, p, s)).collect::<Result<_, _>>()?;
+    match (args.json, &reports[..]) {
+        (true, [report]) if args.compare.is_none() => println!("{}", serde_json::to_string_pretty(report)?),
+        (true, reports) => println!("{}", serde_json::to_string_pretty(reports)?),
+        (false, reports) => print_table(reports),
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("replay: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
