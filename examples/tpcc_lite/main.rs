@@ -68,6 +68,7 @@ fn start(cli: &Cli) -> Result<bool, Box<dyn std::error::Error>> {
     } else if cli.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
     } else {
+        println!("{}", report::LEGEND);
         for row in &rows {
             println!("\n{}\n{}", row.setup.name(), report::details(row));
         }

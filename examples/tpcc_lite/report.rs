@@ -175,13 +175,15 @@ fn round(x: f64) -> f64 {
     (x * 1e3).round() / 1e3
 }
 
+/// What the columns mean.
+pub(crate) const LEGEND: &str = "ms: device time per New-Order; all I/O: with doublewrite ring, metadata and flushes";
+
 /// The table's head.
 pub(crate) fn heading() -> String {
     let columns = [
         "policies", "HDD util %", "HDD ms", "SSD util %", "SSD ms", "total ms", "all I/O ms", "miss %", "tpmC",
     ];
-    let units = "(ms: device time per New-Order; all I/O: with ring, metadata and flushes)";
-    format!("{}\n{units}", line(&columns.map(String::from)))
+    line(&columns.map(String::from))
 }
 
 /// A row of the table.
