@@ -4,7 +4,8 @@ use crate::error::OpenError;
 use crate::manifest::{MANIFEST_FORMAT, Manifest, ManifestStore, MemoryManifest};
 use crate::store::{PageStore, Parts};
 use crate::volume::{
-    DATA_AT, EXTENT_PAGES, FoundHdd, SUPERBLOCK_BYTES, SpaceInfo, Volume, decode_superblock, encode_superblock,
+    DATA_AT, EXTENT_PAGES, FoundHdd, SUPERBLOCK_BYTES, SpaceInfo, Volume, decode_superblock,
+    encode_superblock,
 };
 use pagetier_bufpool::{FRAMES_MIN, LogGate, Pool, PoolParams};
 use pagetier_devio::{
@@ -273,8 +274,7 @@ impl Builder {
         self.check_hdd(&hdd, &manifest, fresh).await?;
         let prepared = self.check_ssd(&ssd, &manifest, page_size, fresh).await?;
         let params = self.pool_params(page_size, &prepared.layout)?;
-        let manifest =
-            self.commit(&manifests, manifest, &hdd, &ssd, &prepared, page_size, fresh).await?;
+        let manifest = self.commit(&manifests, manifest, &hdd, &ssd, &prepared, page_size, fresh).await?;
 
         let volume = Arc::new(Volume::new(&manifest, page_size));
         let counted = volume.list();
@@ -309,8 +309,8 @@ impl Builder {
         if !manifest.clean {
             find_ends(&volume, &counted, &tier, &hdd, page_size).await?;
         }
-        let policy = pool_policy(&self.pool_policy, params.frames, costs)
-            .ok_or_else(|| self.unknown_pool_policy())?;
+        let policy =
+            pool_policy(&self.pool_policy, params.frames, costs).ok_or_else(|| self.unknown_pool_policy())?;
         let pool = Pool::start(params, policy, Arc::clone(&tier), self.gate.take())?;
         let mut manifest = manifest;
         manifest.clean = false;
@@ -332,7 +332,10 @@ impl Builder {
             return bad("zone_percent", format!("{} is not above 0 and up to 100", self.zone_percent));
         }
         if !(self.group_width_per_min > 0.0 && self.group_width_per_min.is_finite()) {
-            return bad("group_width_per_min", format!("{} is not a positive number", self.group_width_per_min));
+            return bad(
+                "group_width_per_min",
+                format!("{} is not a positive number", self.group_width_per_min),
+            );
         }
         if let Some(c) = self.costs {
             let all = [c.hdd_read_ms, c.hdd_write_ms, c.ssd_read_ms, c.ssd_write_ms];
@@ -371,15 +374,19 @@ impl Builder {
         let Some(manifest) = known else { return Ok(self.page_size.unwrap_or_default()) };
         let store = PageSize::new(manifest.page_bytes)?;
         match self.page_size {
-            Some(asked) if asked != store => Err(OpenError::OtherPageSize {
-                store: manifest.page_bytes,
-                asked: asked.bytes() as u64,
-            }),
+            Some(asked) if asked != store => {
+                Err(OpenError::OtherPageSize { store: manifest.page_bytes, asked: asked.bytes() as u64 })
+            }
             _ => Ok(store),
         }
     }
 
-    fn open_place(&self, place: &Place, default: &str, option: &'static str) -> Result<SharedDevice, OpenError> {
+    fn open_place(
+        &self,
+        place: &Place,
+        default: &str,
+        option: &'static str,
+    ) -> Result<SharedDevice, OpenError> {
         let path = match (place, &self.directory) {
             (Place::Device(device), _) => return Ok(Arc::clone(device)),
             (Place::Path(path), _) => path.clone(),
@@ -389,8 +396,12 @@ impl Builder {
                 return Err(OpenError::BadOption { option, why });
             }
         };
-        let options =
-            OpenOptions { direct: self.direct_io, backend: self.io, create: self.create, ..OpenOptions::default() };
+        let options = OpenOptions {
+            direct: self.direct_io,
+            backend: self.io,
+            create: self.create,
+            ..OpenOptions::default()
+        };
         let opened = open_file(&path, &options)?;
         if let Some(cause) = &opened.fallback {
             tracing::warn!(path = %path.display(), cause, "serving by threads");
@@ -486,11 +497,8 @@ impl Builder {
         let outqueue = self.outqueue.unwrap_or(layout.slots as usize) as u64;
         let tables = u64::from(layout.slots) * SLOT_BYTES + outqueue * OUTQUEUE_BYTES;
         let least = PoolParams::bytes_for(FRAMES_MIN, page_size, POOL_POLICY_BYTES) + tables;
-        let mut params = PoolParams::for_budget(
-            self.pool_bytes.saturating_sub(tables),
-            page_size,
-            POOL_POLICY_BYTES,
-        );
+        let mut params =
+            PoolParams::for_budget(self.pool_bytes.saturating_sub(tables), page_size, POOL_POLICY_BYTES);
         if params.frames < FRAMES_MIN {
             return Err(OpenError::PoolTooSmall { bytes: self.pool_bytes, needed: least });
         }
@@ -628,7 +636,8 @@ async fn last_written(
 ) -> Result<Option<u32>, OpenError> {
     let bytes = EXTENT_PAGES as usize * page_size.bytes();
     let Some(at) = volume.place(first) else { return Ok(None) };
-    let len = hdd.size().saturating_sub(at).min(bytes as u64) as usize / page_size.bytes() * page_size.bytes();
+    let len =
+        hdd.size().saturating_sub(at).min(bytes as u64) as usize / page_size.bytes() * page_size.bytes();
     if len == 0 {
         return Ok(None);
     }
@@ -636,8 +645,7 @@ async fn last_written(
     done.result?;
     let Some(buf) = done.bufs.first() else { return Ok(None) };
     let images = buf.as_slice().chunks(page_size.bytes()).zip(first.no..);
-    let sound = images.filter(|(image, no)| {
-        pagetier_page::verify(image, PageId::new(first.space, *no)).is_ok()
-    });
+    let sound =
+        images.filter(|(image, no)| pagetier_page::verify(image, PageId::new(first.space, *no)).is_ok());
     Ok(sound.map(|(_, no)| no).last())
 }

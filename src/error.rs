@@ -89,7 +89,9 @@ pub enum OpenError {
         expected: String,
     },
     /// The SSD is not the one that the store was last used with, or it is missing; it may hold newer pages than the HDD.
-    #[error("the SSD {expected} of this store {what}; it may hold newer pages than the HDD, so the store does not open without it")]
+    #[error(
+        "the SSD {expected} of this store {what}; it may hold newer pages than the HDD, so the store does not open without it"
+    )]
     SsdMissing {
         /// The SSD's id.
         expected: String,

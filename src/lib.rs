@@ -19,8 +19,8 @@ pub use error::{Error, OpenError};
 pub use manifest::MemoryManifest;
 pub use pagetier_bufpool::{LogGate, PoolError, PoolMemory, PoolStats, TierError};
 pub use pagetier_devio::{
-    Backend, Clock, DeviceError, DeviceErrorKind, DeviceStats, DirectIo, EmulatedDevice, IoClass, MemoryDevice,
-    Model, SharedDevice,
+    Backend, Clock, DeviceError, DeviceErrorKind, DeviceStats, DirectIo, EmulatedDevice, IoClass,
+    MemoryDevice, Model, SharedDevice,
 };
 pub use pagetier_page::{Lsn, PageId, PageSize, PageSizeError, SpaceId};
 pub use pagetier_policy::{Costs, GroupStats, Home, POOL_POLICIES, SSD_POLICIES};

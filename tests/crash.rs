@@ -3,7 +3,7 @@
 //!
 //! `PAGETIER_CRASH_SEEDS=N` runs more seeds, `PAGETIER_CRASH_SEED=S` replays one.
 
-use pagetier::{Error, MemoryManifest, PageId, PageSize, PageStore, SpaceId};
+use pagetier::{Error, MemoryManifest, PageId, PageSize, PageStore, PoolError, SpaceId};
 use pagetier_devio::{SharedDevice, SimDevice, SimPower};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -30,19 +30,27 @@ struct World {
     pages: BTreeMap<u32, Allowed>,
     next_version: u32,
     seed: u64,
+    ssd_pages: u64,
+    zone_percent: f64,
+    policy: &'static str,
 }
 
-async fn open(world: &World, power: &SimPower) -> Result<(PageStore, Arc<SimDevice>, Arc<SimDevice>), String> {
+async fn open(
+    world: &World,
+    power: &SimPower,
+) -> Result<(PageStore, Arc<SimDevice>, Arc<SimDevice>), String> {
     let hdd = Arc::new(world.hdd.after_power_cut(world.seed, power).with_latency(Duration::from_millis(8)));
-    let ssd = Arc::new(world.ssd.after_power_cut(world.seed + 1, power).with_latency(Duration::from_millis(3)));
+    let ssd =
+        Arc::new(world.ssd.after_power_cut(world.seed + 1, power).with_latency(Duration::from_millis(3)));
     let store = PageStore::builder()
         .in_memory(Arc::clone(&world.manifest))
         .hdd_device(Arc::clone(&hdd) as SharedDevice)
         .ssd_device(Arc::clone(&ssd) as SharedDevice)
         .page_size(PageSize::MIN)
-        .ssd_bytes(110 * PAGE)
-        .ring_pages(8)
-        .zone_percent(25.0)
+        .ssd_bytes(world.ssd_pages * PAGE)
+        .ssd_policy(world.policy)
+        .ring_pages(4)
+        .zone_percent(world.zone_percent)
         .pool_bytes(44 * PAGE)
         .open()
         .await;
@@ -92,14 +100,24 @@ async fn work(store: &PageStore, space: SpaceId, world: &mut World, power: &SimP
         match rng.random_range(0..100) {
             0..4 => {
                 let before: Vec<_> = world.pages.iter().map(|(no, a)| (*no, a.newest)).collect();
-                if store.sync().await.is_ok() {
+                let synced = tokio::time::timeout(Duration::from_secs(600), store.sync()).await;
+                assert!(
+                    synced.is_ok(),
+                    "seed {}: sync hangs: {:?} {:?}",
+                    world.seed,
+                    store.stats().ssd,
+                    store.stats().pool
+                );
+                if synced.is_ok_and(|s| s.is_ok()) {
                     for (no, newest) in before {
                         world.pages.get_mut(&no).unwrap().synced = newest;
                     }
                 }
             }
             4..10 if world.pages.len() < PAGES as usize => {
-                let Ok(mut page) = store.allocate(space).await else { continue };
+                let got = store.allocate(space).await;
+                stalled(store, got.as_ref().err(), world.seed);
+                let Ok(mut page) = got else { continue };
                 world.next_version += 1;
                 let no = page.id().no;
                 fill(&mut page, no, world.next_version);
@@ -109,7 +127,9 @@ async fn work(store: &PageStore, space: SpaceId, world: &mut World, power: &SimP
             }
             10..60 if !world.pages.is_empty() => {
                 let no = pick(world, rng);
-                let Ok(mut page) = store.get_mut(PageId::new(space, no)).await else { continue };
+                let got = store.get_mut(PageId::new(space, no)).await;
+                stalled(store, got.as_ref().err(), world.seed);
+                let Ok(mut page) = got else { continue };
                 world.next_version += 1;
                 fill(&mut page, no, world.next_version);
                 world.pages.get_mut(&no).unwrap().newest = world.next_version;
@@ -127,6 +147,21 @@ async fn work(store: &PageStore, space: SpaceId, world: &mut World, power: &SimP
     }
 }
 
+/// With power on, a frame must become free sooner or later.
+fn stalled(store: &PageStore, error: Option<&Error>, seed: u64) {
+    if let Some(Error::Pool(PoolError::Exhausted { .. })) = error {
+        let stats = store.stats();
+        let stuck = stats.ssd.ssd_error.is_none() && stats.ssd.refusing.is_none();
+        assert!(
+            !stuck,
+            "seed {seed}: nothing moves: {:?} {:?} {:?}",
+            stats.ssd,
+            stats.pool,
+            store.validate()
+        );
+    }
+}
+
 /// Skewed, so that some pages stay in memory, some on the SSD, and some go to and fro.
 fn pick(world: &World, rng: &mut SmallRng) -> u32 {
     let keys = world.pages.len() as u32;
@@ -136,7 +171,8 @@ fn pick(world: &World, rng: &mut SmallRng) -> u32 {
 
 async fn one_life(world: &mut World, rng: &mut SmallRng) -> Result<bool, String> {
     let power = SimPower::new();
-    power.cut_at(rng.random_range(1..900));
+    let ops_max = if rng.random_bool(0.5) { 300 } else { 2500 };
+    power.cut_at(rng.random_range(1..ops_max));
     let opened = open(world, &power).await;
     let (store, hdd, ssd) = match opened {
         Ok(all) => all,
@@ -179,6 +215,9 @@ fn run(seed: u64) -> Result<u32, String> {
             pages: BTreeMap::new(),
             next_version: 0,
             seed,
+            ssd_pages: 60 + seed % 3 * 25,
+            zone_percent: [25.0, 40.0, 100.0][(seed / 3 % 3) as usize],
+            policy: ["cac", "cc"][(seed / 9 % 2) as usize],
         };
         // The store is made before the first cut: creating it is not what is tested here.
         let (store, hdd, ssd) = open(&world, &power).await?;

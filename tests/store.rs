@@ -1,6 +1,8 @@
 //! The store as a user has it: in memory, and on files.
 
-use pagetier::{Error, MemoryDevice, MemoryManifest, OpenError, PageId, PageSize, PageStore, SharedDevice, SpaceId};
+use pagetier::{
+    Error, MemoryDevice, MemoryManifest, OpenError, PageId, PageSize, PageStore, SharedDevice, SpaceId,
+};
 use std::sync::Arc;
 
 const PAGE: u64 = 4096;
@@ -73,7 +75,10 @@ async fn pages_survive_eviction_through_every_tier() {
     store.validate().unwrap();
     let stats = store.stats();
     assert!(stats.ssd.pages > 100, "{stats:?}");
-    assert!(stats.pool.loads_ssd > 0 && stats.pool.loads_hdd > 0 && stats.ssd.counts.checkpoints > 0, "{stats:?}");
+    assert!(
+        stats.pool.loads_ssd > 0 && stats.pool.loads_hdd > 0 && stats.ssd.counts.checkpoints > 0,
+        "{stats:?}"
+    );
     assert!(stats.memory_bytes() <= 200 * PAGE + 150_000);
 }
 

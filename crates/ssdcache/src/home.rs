@@ -19,6 +19,10 @@ use std::sync::Arc;
 /// HDD writes in flight at once: enough for the disk to sort, few enough that reads get through.
 const HDD_WRITES_MAX: usize = 8;
 
+/// Blocks of the journal that only the SSD's own write-back may use. It is done by the task that also writes the checkpoints, which make
+/// room in the journal; so it must never wait for room itself.
+const JOURNAL_SPARE: u64 = 2;
+
 /// A page image on its way home.
 #[derive(Debug)]
 pub(crate) struct HomeBound {
@@ -45,17 +49,17 @@ struct Places {
 }
 
 impl Core {
-    /// The most pages that one batch of [`Core::write_home`] may have.
-    pub(crate) fn home_batch_max(&self) -> usize {
-        let ring = if self.doublewrite() { self.state.lock().ring.batch_max() } else { RECORDS_MAX };
-        ring.min(RECORDS_MAX)
+    /// The most pages that one batch may have: what the ring takes, and one journal block.
+    fn home_batch_max(&self, pages: &[HomeBound]) -> usize {
+        let ringed = self.doublewrite() && pages.iter().any(|b| !b.backed_by_slot);
+        if ringed { self.state.lock().ring.batch_max().min(RECORDS_MAX) } else { RECORDS_MAX }
     }
 
     /// Writes `pages` to the HDD. Returns when the writes completed; they are durable then if the ring is on (its images are),
     /// otherwise after the next HDD flush.
     pub(crate) async fn write_home(&self, pages: Vec<HomeBound>, class: IoClass) -> Vec<Arrived> {
         let mut arrived = Vec::with_capacity(pages.len());
-        let max = self.home_batch_max();
+        let max = self.home_batch_max(&pages);
         let mut pages = pages.into_iter().peekable();
         while pages.peek().is_some() {
             let batch: Vec<HomeBound> = pages.by_ref().take(max).collect();
@@ -131,8 +135,10 @@ impl Core {
         let mut state = self.state.lock();
         let busy = batch.iter().any(|b| state.homeward.contains(&b.page));
         let records = if self.has_slots() { batch.len().div_ceil(RECORDS_MAX) as u64 } else { 0 };
-        let journal_full =
-            state.journal.next + records - state.journal.tail > u64::from(self.layout.journal_blocks);
+        // The write-back may use the last blocks: it runs in the task that would have to make room.
+        let spare = if batch.iter().all(|b| b.backed_by_slot) { 0 } else { JOURNAL_SPARE };
+        let room = u64::from(self.layout.journal_blocks) - spare;
+        let journal_full = state.journal.next + records - state.journal.tail > room;
         if busy || (records > 0 && journal_full) {
             return None;
         }

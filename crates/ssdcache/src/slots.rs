@@ -163,6 +163,19 @@ pub struct SlotCounts {
     pub healed: u64,
 }
 
+/// Slots without a page, by what they wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FreeSlots {
+    /// May be written now.
+    pub writable: usize,
+    /// Outside the zone: may be written after the next checkpoint.
+    pub waiting: usize,
+    /// Obsolete, until a flush of the SSD is over.
+    pub retired: usize,
+    /// A checkpoint is being written.
+    pub checkpointing: bool,
+}
+
 /// A map captured for a checkpoint.
 #[derive(Debug)]
 pub struct Capture {
@@ -656,6 +669,17 @@ impl Slots {
     /// The policy, for its statistics.
     pub fn policy(&mut self) -> &mut dyn SsdPolicy {
         &mut *self.policy
+    }
+
+    /// Slots without a page.
+    #[must_use]
+    pub fn free_slots(&self) -> FreeSlots {
+        FreeSlots {
+            writable: self.writable.len(),
+            waiting: self.waiting.len(),
+            retired: self.retired.len(),
+            checkpointing: self.capturing,
+        }
     }
 
     /// Pages that have a copy on the SSD.

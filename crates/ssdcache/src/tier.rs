@@ -2,7 +2,7 @@
 
 use crate::core::{Core, State};
 use crate::open::{OpenError, OpenParams, RecoveryReport, open};
-use crate::slots::SlotCounts;
+use crate::slots::{FreeSlots, SlotCounts};
 use crate::{maintain, write};
 use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use pagetier_devio::{IoBuf, IoClass};
@@ -30,6 +30,10 @@ pub struct TierStats {
     pub pages: u64,
     /// Copies that are newer than the HDD's version.
     pub dirty_pages: u64,
+    /// Slots without a page: writable now, writable after the next checkpoint, and waiting for a flush of the SSD.
+    pub free: FreeSlots,
+    /// Blocks of the journal that the next checkpoint will free.
+    pub journal_used: u64,
     /// What happened to pages and slots.
     pub counts: SlotCounts,
     /// Memory of slot table, page map and policy, in bytes.
@@ -62,11 +66,13 @@ impl SsdTier {
     #[must_use]
     pub fn stats(&self) -> TierStats {
         let state = self.core.state.lock();
-        let State { slots, ssd_error, .. } = &*state;
+        let State { slots, ssd_error, journal, .. } = &*state;
         TierStats {
             slots: u64::from(self.core.layout.slots),
             pages: slots.pages() as u64,
             dirty_pages: slots.dirty_pages() as u64,
+            free: slots.free_slots(),
+            journal_used: journal.next - journal.tail,
             counts: slots.counts(),
             memory_bytes: slots.memory_bytes() as u64,
             ssd_error: ssd_error.clone(),
