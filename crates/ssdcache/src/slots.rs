@@ -472,7 +472,6 @@ impl Slots {
             }
             _ => {
                 self.counts.rejected += 1;
-                self.starved |= room == 0 && self.changes > 0;
                 None
             }
         }
