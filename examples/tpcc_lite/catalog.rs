@@ -78,8 +78,7 @@ impl Catalog {
         let Constants { last, customer, item } = self.constants;
         let Scale { warehouses, items, customers } = self.scale;
         let (seed_low, seed_high) = (self.seed as u32, (self.seed >> 32) as u32);
-        let words =
-            [VERSION, warehouses.into(), last, customer, item, seed_low, seed_high, items, customers];
+        let words = [VERSION, warehouses.into(), last, customer, item, seed_low, seed_high, items, customers];
         for (at, word) in (8..).step_by(4).zip(words) {
             page[at..at + 4].copy_from_slice(&word.to_le_bytes());
         }

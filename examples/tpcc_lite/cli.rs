@@ -219,12 +219,20 @@ impl Cli {
 
     /// How long to run before the measurement.
     pub(crate) fn warmup(&self) -> Duration {
-        Duration::from_secs_f64(self.warmup.unwrap_or(if self.time == Time::Virtual { 1_800.0 } else { 10.0 }))
+        Duration::from_secs_f64(self.warmup.unwrap_or(if self.time == Time::Virtual {
+            1_800.0
+        } else {
+            10.0
+        }))
     }
 
     /// How long to measure.
     pub(crate) fn seconds(&self) -> Duration {
-        Duration::from_secs_f64(self.seconds.unwrap_or(if self.time == Time::Virtual { 1_800.0 } else { 30.0 }))
+        Duration::from_secs_f64(self.seconds.unwrap_or(if self.time == Time::Virtual {
+            1_800.0
+        } else {
+            30.0
+        }))
     }
 
     /// The policies to run, one after the other.
@@ -273,7 +281,11 @@ fn size(text: &str) -> Result<u64, String> {
         other => return Err(format!("{other:?} is no unit: use KiB, MiB, GiB, TiB, KB, MB, GB or TB")),
     };
     let bytes = number * unit;
-    if bytes.fract() == 0.0 && bytes < 1e18 { Ok(bytes as u64) } else { Err("not a whole number of bytes".into()) }
+    if bytes.fract() == 0.0 && bytes < 1e18 {
+        Ok(bytes as u64)
+    } else {
+        Err("not a whole number of bytes".into())
+    }
 }
 
 fn page_size(text: &str) -> Result<PageSize, String> {
@@ -283,7 +295,9 @@ fn page_size(text: &str) -> Result<PageSize, String> {
 fn ratio(text: &str) -> Result<Ratio, String> {
     let parts: Vec<f64> = text.split(':').filter_map(|part| part.trim().parse().ok()).collect();
     match parts[..] {
-        [db, ssd, pool] if db > 0.0 && ssd >= 0.0 && pool > 0.0 && pool <= 10.0 * db => Ok(Ratio { db, ssd, pool }),
+        [db, ssd, pool] if db > 0.0 && ssd >= 0.0 && pool > 0.0 && pool <= 10.0 * db => {
+            Ok(Ratio { db, ssd, pool })
+        }
         _ => Err("expected three numbers, such as 30:10:1".into()),
     }
 }
@@ -335,7 +349,10 @@ mod tests {
             &["--seconds", "0"],
             &["--warmup", "-1"],
         ] {
-            assert!(Cli::try_parse_from(["x"].iter().chain(bad)).map_or(true, |cli| cli.check().is_err()), "{bad:?}");
+            assert!(
+                Cli::try_parse_from(["x"].iter().chain(bad)).map_or(true, |cli| cli.check().is_err()),
+                "{bad:?}"
+            );
         }
         let cli = Cli::parse_from(["x", "--time", "virtual", "--policies", "LRU+CC,gd2l+cac"]);
         assert_eq!(cli.runs()[0], Policies { pool: "lru".into(), ssd: "cc".into() });

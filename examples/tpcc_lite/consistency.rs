@@ -100,7 +100,9 @@ fn judge_district(d: &District) -> Result<(), String> {
     let last = d.next_order.wrapping_sub(1);
     if last != d.last_order || d.new_orders > 0 && last != d.last_new_order {
         let (o, no) = (d.last_order, d.last_new_order);
-        return Err(format!("condition 2: D_NEXT_O_ID - 1 is {last}, the last order {o}, the last new-order {no}"));
+        return Err(format!(
+            "condition 2: D_NEXT_O_ID - 1 is {last}, the last order {o}, the last new-order {no}"
+        ));
     }
     let consecutive = u64::from(d.last_new_order.wrapping_sub(d.first_new_order)) + 1;
     if d.new_orders > 0 && consecutive != d.new_orders {
@@ -108,7 +110,10 @@ fn judge_district(d: &District) -> Result<(), String> {
         return Err(format!("condition 3: new-orders {first} to {last} are {n} rows"));
     }
     if d.lines_expected != d.lines {
-        return Err(format!("condition 4: O_OL_CNT adds up to {}, order-lines {}", d.lines_expected, d.lines));
+        return Err(format!(
+            "condition 4: O_OL_CNT adds up to {}, order-lines {}",
+            d.lines_expected, d.lines
+        ));
     }
     Ok(())
 }

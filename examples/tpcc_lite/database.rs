@@ -58,6 +58,7 @@ pub(crate) struct Database {
     locks: LockTable,
     next_history: AtomicU32,
     stopped: AtomicBool,
+    checkpoints_end: AtomicBool,
     began: Instant,
     epoch_ms: i64,
 }
@@ -96,6 +97,7 @@ impl Database {
             locks: LockTable::default(),
             next_history: AtomicU32::new(0),
             stopped: AtomicBool::new(false),
+            checkpoints_end: AtomicBool::new(false),
             began: Instant::now(),
             epoch_ms,
         };
@@ -191,10 +193,19 @@ impl Database {
         Ok(())
     }
 
-    /// Keeps the log below its capacity, until an error, which stops the database.
+    /// Lets [`Database::keep_log_short`] end after the step that it is at.
+    pub(crate) fn end_checkpoints(&self) {
+        self.checkpoints_end.store(true, Ordering::Release);
+        self.wal.signal_grown();
+    }
+
+    /// Keeps the log below its capacity, until [`Database::end_checkpoints`], or an error, which stops the database.
     pub(crate) async fn keep_log_short(self: Arc<Self>) -> Result<(), DbError> {
         loop {
             self.wal.grown().await;
+            if self.checkpoints_end.load(Ordering::Acquire) {
+                return Ok(());
+            }
             if let Err(error) = self.checkpoint_step().await {
                 self.stopped.store(true, Ordering::Release);
                 self.wal.abandon();

@@ -138,7 +138,10 @@ mod tests {
                 expected += f64::from(exact_n) / pairs;
             }
         }
-        assert!(expected > 0.3 && (seen - expected).abs() < 0.01, "hot share {seen}, by definition {expected}");
+        assert!(
+            expected > 0.3 && (seen - expected).abs() < 0.01,
+            "hot share {seen}, by definition {expected}"
+        );
     }
 
     #[test]

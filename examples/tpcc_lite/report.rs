@@ -130,8 +130,7 @@ impl Row {
         let (hdd, ssd) = (Share::of(&hdd_stats, *elapsed, per), Share::of(&ssd_stats, *elapsed, per));
         let hits = after.pool.hits - before.pool.hits;
         let misses = after.pool.misses - before.pool.misses;
-        let extra_writes =
-            |class| hdd_stats.class(class).write.ops + ssd_stats.class(class).write.ops;
+        let extra_writes = |class| hdd_stats.class(class).write.ops + ssd_stats.class(class).write.ops;
         let percentile_ms = |q| counts.new_order_us.value_at_quantile(q) as f64 / 1e3;
         Self {
             setup,
@@ -176,12 +175,21 @@ fn round(x: f64) -> f64 {
 }
 
 /// What the columns mean.
-pub(crate) const LEGEND: &str = "ms: device time per New-Order; all I/O: with doublewrite ring, metadata and flushes";
+pub(crate) const LEGEND: &str =
+    "ms: device time per New-Order; all I/O: with doublewrite ring, metadata and flushes";
 
 /// The table's head.
 pub(crate) fn heading() -> String {
     let columns = [
-        "policies", "HDD util %", "HDD ms", "SSD util %", "SSD ms", "total ms", "all I/O ms", "miss %", "tpmC",
+        "policies",
+        "HDD util %",
+        "HDD ms",
+        "SSD util %",
+        "SSD ms",
+        "total ms",
+        "all I/O ms",
+        "miss %",
+        "tpmC",
     ];
     line(&columns.map(String::from))
 }

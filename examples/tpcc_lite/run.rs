@@ -120,13 +120,14 @@ struct Phase {
     over: AtomicBool,
 }
 
-/// Runs the plan. `measure` is called when the warm-up is over. Every transaction that was begun is ended.
+/// Runs the plan. `measuring` is called with true when the warm-up is over and with false when the measured stretch is. Every
+/// transaction that was begun is ended.
 pub(crate) async fn run(
     database: &Arc<Database>,
     plan: Plan,
     stop: &Stop,
     bar: &ProgressBar,
-    measure: impl FnOnce(),
+    measuring: impl Fn(bool),
 ) -> Result<Measured, DbError> {
     let phase = Arc::new(Phase::default());
     let mut tasks = JoinSet::new();
@@ -138,7 +139,7 @@ pub(crate) async fn run(
 
     bar.set_message("warming up");
     let mut failed = wait(plan.warmup, stop, bar, &mut tasks, &mut checkpoints).await;
-    measure();
+    measuring(true);
     phase.measuring.store(true, Ordering::Release);
     let (began, before) = (Instant::now(), database.store.stats());
     bar.set_message("measuring");
@@ -148,6 +149,7 @@ pub(crate) async fn run(
     phase.measuring.store(false, Ordering::Release);
     let (elapsed, after) = (began.elapsed(), database.store.stats());
     phase.over.store(true, Ordering::Release);
+    measuring(false);
     bar.set_message("ending the last transactions");
     let mut counts = Counts::default();
     while let Some(ended) = tasks.join_next().await {
@@ -156,9 +158,10 @@ pub(crate) async fn run(
             Err(error) => failed = failed.and(Err(error)),
         }
     }
-    checkpoints.abort();
-    // An error of it has ended the stretch; this waits until it holds the database no more.
-    let _ended = checkpoints.await;
+    database.end_checkpoints();
+    if !checkpoints.is_finished() {
+        failed = failed.and(checkpoints.await.unwrap_or(Ok(())));
+    }
     failed?;
     Ok(Measured { elapsed, before, after, counts, interrupted: stop.is_asked() })
 }

@@ -123,10 +123,18 @@ impl<'c> Session<'c> {
         let size = report::bytes(estimate_bytes(scale, self.cli.page_size));
         println!("TPC-C with {} warehouses, {size}\nHDD: {hdd}\nSSD: {ssd}", scale.warehouses);
         if self.cli.time == Time::Virtual {
-            println!("{} s of virtual time, after {} s to warm up", self.cli.seconds().as_secs(), self.cli.warmup().as_secs());
+            println!(
+                "{} s of virtual time, after {} s to warm up",
+                self.cli.seconds().as_secs(),
+                self.cli.warmup().as_secs()
+            );
         } else {
             let all = self.cli.seconds() + self.cli.warmup();
-            println!("takes about {} s, and the load{}", all.as_secs(), if self.site.is_temporary() { "; leaves nothing behind" } else { "" });
+            println!(
+                "takes about {} s, and the load{}",
+                all.as_secs(),
+                if self.site.is_temporary() { "; leaves nothing behind" } else { "" }
+            );
         }
     }
 
@@ -164,16 +172,21 @@ impl<'c> Session<'c> {
             virtual_time: !real,
         };
         let bar = self.bar((plan.warmup + plan.seconds).as_secs(), "running", "s");
-        let measured = run(&database, plan, &self.stop, &bar, || delays(true)).await?;
+        let measured = run(&database, plan, &self.stop, &bar, delays).await?;
         bar.finish_and_clear();
-        delays(false);
         let setup = self.setup(policies, notes, warehouses, plan.terminals);
         let row = self.close_and_report(database, setup, &measured, backend, reopened).await?;
         Ok(row)
     }
 
-    async fn check_recovered(&self, database: &Database, reopened: Option<&Reopened>) -> Result<(), SessionError> {
-        consistency::check(database).await?.map_err(|why| SessionError::Usage(format!("after recovery: {why}")))?;
+    async fn check_recovered(
+        &self,
+        database: &Database,
+        reopened: Option<&Reopened>,
+    ) -> Result<(), SessionError> {
+        consistency::check(database)
+            .await?
+            .map_err(|why| SessionError::Usage(format!("after recovery: {why}")))?;
         if let Some(reopened) = reopened.filter(|_| !self.cli.json) {
             println!(
                 "recovered: {} page changes and {} commits; {} pages on the SSD ({:.0} % warm); consistent",
@@ -230,7 +243,9 @@ impl<'c> Session<'c> {
         let target = if self.cli.json { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let bar = ProgressBar::with_draw_target(Some(len), target);
         let template = format!("{{msg:16}} [{{bar:40}}] {{pos}}/{{len}} {unit}");
-        bar.set_style(ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_style(
+            ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
         bar.set_message(what);
         bar
     }

@@ -3,7 +3,8 @@
 use crate::cli::{Cli, HddModel, Io, Policies};
 use crate::wal::{Wal, WalError, WalLimits};
 use pagetier::{
-    Backend, Builder, Clock, EmulatedDevice, MemoryDevice, MemoryManifest, Model, PageSize, PageStore, SharedDevice,
+    Backend, Builder, Clock, EmulatedDevice, MemoryDevice, MemoryManifest, Model, PageSize, PageStore,
+    SharedDevice,
 };
 use pagetier_devio::{OpenOptions, VirtualClock, open_file};
 use serde::{Deserialize, Serialize};
@@ -127,10 +128,14 @@ impl Site {
         let given = |path: &Path| format!("{} at its own pace", path.display());
         match &self.place {
             Place::Files { dir, .. } => (
-                self.hdd.as_deref().map_or_else(|| format!("{} {pace}", dir.join("hdd.vol").display()), given),
+                self.hdd
+                    .as_deref()
+                    .map_or_else(|| format!("{} {pace}", dir.join("hdd.vol").display()), given),
                 given(self.ssd.as_ref().unwrap_or(&dir.join("ssd.cache"))),
             ),
-            Place::Memory { .. } => (format!("memory {pace}"), "memory at the pace of the paper's SSD".into()),
+            Place::Memory { .. } => {
+                (format!("memory {pace}"), "memory at the pace of the paper's SSD".into())
+            }
         }
     }
 

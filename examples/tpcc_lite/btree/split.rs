@@ -115,15 +115,7 @@ impl Tree {
     }
 
     /// Makes the full root the parent of two halves of itself: its page number must not change.
-    fn split_root(
-        &self,
-        m: &mut MiniTx<'_>,
-        root: usize,
-        left: usize,
-        right: usize,
-        key: &[u8],
-        val: &[u8],
-    ) {
+    fn split_root(&self, m: &mut MiniTx<'_>, root: usize, left: usize, right: usize, key: &[u8], val: &[u8]) {
         let level = node::level(m.payload(root));
         let layout = self.layout(m.payload(root));
         node::format(m, left, if level == 0 { LEAF } else { INNER }, level);

@@ -40,7 +40,10 @@ fn value(n: u32) -> [u8; VAL] {
 async fn contents(tree: &Tree) -> Vec<(u32, u32)> {
     let mut seen = Vec::new();
     let see = |k: &[u8], v: &[u8]| {
-        seen.push((u32::from_be_bytes(k.try_into().unwrap()), u32::from_le_bytes(v[..4].try_into().unwrap())));
+        seen.push((
+            u32::from_be_bytes(k.try_into().unwrap()),
+            u32::from_le_bytes(v[..4].try_into().unwrap()),
+        ));
         ControlFlow::Continue(())
     };
     tree.scan(&[0; KEY], see).await.unwrap();

@@ -90,7 +90,11 @@ impl Tree {
     }
 
     /// Looks `key` up and shows its value to `see`, under the leaf's latch.
-    pub(crate) async fn get<R>(&self, key: &[u8], see: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, TreeError> {
+    pub(crate) async fn get<R>(
+        &self,
+        key: &[u8],
+        see: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>, TreeError> {
         let leaf = self.leaf_shared(key).await?;
         Ok(self.leaf.search(&leaf, key).ok().map(|slot| see(self.leaf.val(&leaf, slot))))
     }

@@ -155,7 +155,10 @@ impl Chosen {
         })
         .await?;
         let middle = found.len().div_ceil(2).saturating_sub(1);
-        found.get(middle).copied().ok_or(DbError::MissingRow { table: Table::CustomerByName, key: from.to_vec() })
+        found
+            .get(middle)
+            .copied()
+            .ok_or(DbError::MissingRow { table: Table::CustomerByName, key: from.to_vec() })
     }
 }
 

@@ -82,7 +82,12 @@ async fn debit_customer(tx: &mut Tx<'_>, payment: &Payment) -> Result<(), DbErro
     customer::YTD_PAYMENT.set_int(&mut row, paid);
     let count = customer::PAYMENT_CNT.int(&row) + 1;
     customer::PAYMENT_CNT.set_count(&mut row, count);
-    tx.patch(Table::Customer, &key, customer::BALANCE.at, &row[customer::BALANCE.at..customer::DELIVERY_CNT.at]);
+    tx.patch(
+        Table::Customer,
+        &key,
+        customer::BALANCE.at,
+        &row[customer::BALANCE.at..customer::DELIVERY_CNT.at],
+    );
     if customer::CREDIT.of(&row) == b"BC" {
         // The payment goes in front of the customer's data, which lose as much at the end.
         let note = format!("{c} {c_d} {c_w} {d} {w} {}.{:02}|", amount / 100, amount % 100);

@@ -94,7 +94,8 @@ async fn terminals_at_once_keep_the_conditions_and_rollbacks_leave_nothing() {
         });
     }
     let ended = tasks.join_all().await;
-    checkpoints.abort();
+    database.end_checkpoints();
+    checkpoints.await.unwrap().unwrap();
     let [committed, rolled_back] = [0, 1].map(|i| ended.iter().map(|n| n[i]).sum::<u64>());
     assert_eq!(committed + rolled_back, 8 * 400 * 45 / 100);
     assert!(rolled_back > 0);

@@ -211,7 +211,7 @@ impl Wal {
         self.0.end.store(lsn, Ordering::Release);
         if lsn >= state.next_signal {
             state.next_signal = lsn + self.0.limits.capacity_bytes / 32;
-            self.0.grown.notify_one();
+            self.signal_grown();
         }
         Lsn(lsn)
     }
@@ -237,11 +237,15 @@ impl Wal {
         self.0.grown.notified().await;
     }
 
+    /// Ends a wait of [`Wal::grown`], or the next one.
+    pub(crate) fn signal_grown(&self) {
+        self.0.grown.notify_one();
+    }
+
     /// Waits until the log is below its capacity, or abandoned. Callers hold no locks and no pages.
     pub(crate) async fn has_room(&self) {
-        let full = || {
-            self.len_bytes() > self.0.limits.capacity_bytes && !self.0.abandoned.load(Ordering::Acquire)
-        };
+        let full =
+            || self.len_bytes() > self.0.limits.capacity_bytes && !self.0.abandoned.load(Ordering::Acquire);
         while full() {
             let truncated = self.0.truncated.notified();
             tokio::pin!(truncated);
@@ -249,7 +253,7 @@ impl Wal {
             if !full() {
                 return;
             }
-            self.0.grown.notify_one();
+            self.signal_grown();
             truncated.await;
         }
     }

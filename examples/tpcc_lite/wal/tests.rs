@@ -43,8 +43,7 @@ async fn a_log_cut_anywhere_keeps_its_whole_records_and_goes_on() {
     for cut in 0..bytes.len() {
         std::fs::write(&file, &bytes[..cut]).unwrap();
         let wal = Wal::open(dir.path(), LIMITS).unwrap();
-        let kept: Vec<_> =
-            whole.iter().filter(|(lsn, _)| lsn - FIRST_LSN <= cut as u64).cloned().collect();
+        let kept: Vec<_> = whole.iter().filter(|(lsn, _)| lsn - FIRST_LSN <= cut as u64).cloned().collect();
         assert_eq!(bodies(&wal), kept);
         append_and_flush(&wal, b"next").await;
         assert_eq!(bodies(&wal).last().unwrap().1, b"next");
