@@ -28,3 +28,8 @@ pub use pagetier_ssdcache::{Progress, RecoveryReport, SlotCounts, TierStats};
 pub use stats::Stats;
 pub use store::{PageMut, PageRef, PageStore, Scan};
 pub use volume::SpaceInfo;
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
