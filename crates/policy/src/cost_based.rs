@@ -391,8 +391,11 @@ impl<E: Estimate> SsdPolicy for CostBased<E> {
     }
 
     fn set_costs(&mut self, costs: Costs) {
-        self.costs = costs;
+        let before = std::mem::replace(&mut self.costs, costs);
         let Self { zone, stats, estimate, costs } = self;
+        zone.scale_ceiling(
+            (costs.hdd_read_ms - costs.ssd_read_ms) / (before.hdd_read_ms - before.ssd_read_ms),
+        );
         zone.refresh(|slot| benefit_in(stats, estimate, costs, slot));
     }
 

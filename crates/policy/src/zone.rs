@@ -1,4 +1,8 @@
 //! The eviction zone's candidates: a binary heap of slots by benefit, lowest first, whose entries can be found by slot.
+//!
+//! The zone is the pages of low priority (2013 paper, section 5.4). A candidate whose benefit has risen above the lowest that was left
+//! outside, the *ceiling*, is none of these any more. Once only such are left the zone is spent and has no candidates. Without this rule a few
+//! pages that became hot after the zone began would keep it alive, and the SSD closed to every page below them.
 
 use crate::SlotId;
 use std::cmp::Ordering;
@@ -28,11 +32,13 @@ pub(crate) struct Zone {
     at: Vec<u32>,
     /// Candidates that [`Zone::lowest`] refused in the call under way.
     aside: Vec<Entry>,
+    /// The lowest benefit outside when the zone began.
+    ceiling: f64,
 }
 
 impl Zone {
     pub(crate) fn new(slots: usize) -> Self {
-        Self { heap: Vec::new(), at: vec![0; slots], aside: Vec::new() }
+        Self { heap: Vec::new(), at: vec![0; slots], aside: Vec::new(), ceiling: f64::INFINITY }
     }
 
     /// Makes the `k` lowest of `slots` the only candidates and appends them to `out`, lowest first. O(n + k log k).
@@ -46,11 +52,10 @@ impl Zone {
             self.at[entry.slot as usize] = 0;
         }
         let mut all: Vec<Entry> = slots.map(|(slot, benefit)| Entry { benefit, slot: slot.0 }).collect();
-        if k == 0 {
-            return;
-        }
+        self.ceiling = f64::INFINITY;
         if k < all.len() {
-            all.select_nth_unstable_by(k - 1, Entry::cmp);
+            let (_, outside, _) = all.select_nth_unstable_by(k, Entry::cmp);
+            self.ceiling = outside.benefit;
             all.truncate(k);
         }
         all.sort_unstable_by(Entry::cmp);
@@ -104,6 +109,13 @@ impl Zone {
                 self.update(slot, fresh);
                 continue;
             }
+            if benefit > self.ceiling {
+                if !self.aside.is_empty() {
+                    break;
+                }
+                self.spend(&now);
+                continue;
+            }
             if accept(slot, benefit) {
                 found = Some((slot, benefit));
                 break;
@@ -119,6 +131,22 @@ impl Zone {
             self.settle(self.heap.len() - 1);
         }
         found
+    }
+
+    /// The lowest benefit on file is above the ceiling: brings the rest up to date, and gives up those that are above it too.
+    #[cold]
+    fn spend(&mut self, now: impl Fn(SlotId) -> f64) {
+        self.refresh(now);
+        let low = self.heap.partition_point(|entry| entry.benefit <= self.ceiling);
+        for entry in self.heap.drain(low..) {
+            self.at[entry.slot as usize] = 0;
+        }
+    }
+
+    /// Benefits are about `factor` times what they were; a factor that makes no sense lifts the ceiling.
+    pub(crate) fn scale_ceiling(&mut self, factor: f64) {
+        let scaled = self.ceiling * factor;
+        self.ceiling = if factor > 0.0 && !scaled.is_nan() { scaled } else { f64::INFINITY };
     }
 
     /// Recomputes every benefit.

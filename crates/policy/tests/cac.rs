@@ -271,7 +271,8 @@ fn a_candidate_that_is_read_moves_up_within_the_zone() {
     let mut next = Vec::new();
     cac.next_victims(2, NOW, &mut next);
     assert_eq!(next, [s(0), s(1)]);
-    for _ in 0..5 {
+    // 69 + 3 · 47, between the 207 of page 2 and the 276 of page 3.
+    for _ in 0..3 {
         cac.wrote(p(0), Home::Ssd, NOW);
     }
     next.clear();
@@ -284,6 +285,34 @@ fn a_candidate_that_is_read_moves_up_within_the_zone() {
     cac.next_victims(9, NOW, &mut next);
     assert_eq!(next, [s(2), s(0)]);
     cac.validate().unwrap();
+}
+
+#[test]
+fn a_candidate_that_outgrew_the_zone_is_none_any_more() {
+    let mut cc = Cc::new(&params());
+    filled(&mut cc);
+    assert_eq!(zone(&mut cc, 2), [0, 1]);
+    let candidates = |cc: &mut Cc| {
+        let mut next = Vec::new();
+        cc.next_victims(9, NOW, &mut next);
+        next.iter().map(|slot| slot.0).collect::<Vec<_>>()
+    };
+    // As good as page 2, the lowest outside: still a candidate. Better: not.
+    visit(&mut cc, p(0), Home::Ssd, 0, NOW);
+    visit(&mut cc, p(0), Home::Ssd, 0, NOW);
+    assert_eq!(candidates(&mut cc), [1, 0]);
+    visit(&mut cc, p(0), Home::Ssd, 0, NOW);
+    assert_eq!(candidates(&mut cc), [1]);
+    for _ in 0..9 {
+        visit(&mut cc, p(1), Home::Ssd, 0, NOW);
+        visit(&mut cc, p(9), Home::Hdd, 0, NOW);
+    }
+    // The zone is spent, however good the newcomer.
+    assert_eq!(cc.consider(p(9), Cause::Evicted, 0, &mut |_| true, NOW), Verdict::Reject);
+    assert_eq!(candidates(&mut cc), [0u32; 0]);
+    assert_eq!(zone(&mut cc, 2), [2, 0]);
+    assert_eq!(cc.consider(p(9), Cause::Evicted, 0, &mut |_| true, NOW), Verdict::AdmitOver(s(2)));
+    cc.validate().unwrap();
 }
 
 #[test]

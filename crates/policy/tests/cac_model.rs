@@ -49,11 +49,21 @@ struct Model {
     gone: Vec<(Group, Vec<Entry>)>,
     /// The zone's candidates with the benefit at which they were last filed.
     zone: Vec<(u32, f64)>,
+    /// The lowest benefit outside when the zone began.
+    ceiling: f64,
 }
 
 impl Model {
     fn new(params: CacParams, anticipates: bool) -> Self {
-        Self { params, anticipates, pages: BTreeMap::new(), outqueue: vec![], gone: vec![], zone: vec![] }
+        Self {
+            params,
+            anticipates,
+            pages: BTreeMap::new(),
+            outqueue: vec![],
+            gone: vec![],
+            zone: vec![],
+            ceiling: f64::INFINITY,
+        }
     }
 
     fn subrange(&self, page: &Page, now: Millis) -> u16 {
@@ -215,6 +225,15 @@ impl Model {
             if fresh != filed {
                 zone[at].1 = fresh;
                 self.zone.iter_mut().find(|c| c.0 == slot).unwrap().1 = fresh;
+            } else if fresh > self.ceiling {
+                if zone.len() < self.zone.len() {
+                    break;
+                }
+                for at in 0..zone.len() {
+                    self.zone[at].1 = self.benefit(self.page_in(self.zone[at].0).unwrap()).unwrap();
+                }
+                self.zone.retain(|c| c.1 <= self.ceiling);
+                zone.clone_from(&self.zone);
             } else if fresh >= below {
                 break;
             } else if unusable & 1 << slot == 0 {
@@ -288,6 +307,7 @@ impl Model {
             .filter_map(|slot| Some((slot, self.benefit(self.page_in(slot)?)?)))
             .collect();
         all.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
+        self.ceiling = all.get(k).map_or(f64::INFINITY, |outside| outside.1);
         all.truncate(k);
         self.zone = all;
         self.zone.iter().map(|c| c.0).collect()
@@ -410,6 +430,8 @@ impl Pair<'_> {
             }
             Event::SetCosts(hdd_read_ms) => {
                 let costs = Costs { hdd_read_ms, ..self.model.params.costs };
+                let before = self.model.params.costs.hdd_read_ms - costs.ssd_read_ms;
+                self.model.ceiling *= (costs.hdd_read_ms - costs.ssd_read_ms) / before;
                 self.real.set_costs(costs);
                 self.model.params.costs = costs;
                 for slot in self.model.zone.iter().map(|c| c.0).collect::<Vec<_>>() {

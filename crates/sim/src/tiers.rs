@@ -393,7 +393,15 @@ impl Tiers {
         }
         match self.ssd.consider(page, cause, self.free_slots.len(), &mut |_| true, now) {
             Verdict::AdmitFree => self.free_slots.pop(),
-            Verdict::Reject => None,
+            Verdict::Reject => {
+                // A zone whose candidates have all become better pages is spent.
+                let mut next = Vec::new();
+                self.ssd.next_victims(1, now, &mut next);
+                if next.is_empty() {
+                    self.zone_left = 0;
+                }
+                None
+            }
             Verdict::AdmitOver(SlotId(slot)) => {
                 let Slot { page: old, newer_than_hdd, .. } = self.slots[slot as usize];
                 if newer_than_hdd {
@@ -445,7 +453,9 @@ impl Tiers {
     fn free_slot(&mut self, slot: u32) {
         let s = &mut self.slots[slot as usize];
         s.used = false;
-        self.zone_left -= usize::from(std::mem::take(&mut s.in_zone));
+        if std::mem::take(&mut s.in_zone) {
+            self.zone_left = self.zone_left.saturating_sub(1);
+        }
         let page = s.page;
         self.free_slots.push(slot);
         match self.places.get_mut(&page) {
