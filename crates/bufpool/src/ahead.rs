@@ -3,9 +3,9 @@
 //! Read-ahead only uses frames that are free or evictable at once, and never holds more than an eighth of the pool in flight. Its pages
 //! enter the policy as sequential: they move up only when they are read on demand later.
 
+use crate::guard::PageRef;
 use crate::params::PoolError;
 use crate::pool::{Inner, Pool, bump, keep};
-use crate::guard::PageRef;
 use crate::tier::Tier;
 use crate::word::Mode;
 use pagetier_devio::IoBuf;

@@ -8,11 +8,12 @@
 use crate::frame::{Frame, NO_LSN};
 use crate::params::PoolError;
 use crate::pool::{Inner, Pool, bump};
-use crate::tier::{DirtyPage, Tier};
+use crate::tier::{DirtyPage, Tier, WrittenPage};
 use crate::word::{Attempt, Mode};
 use pagetier_devio::IoBuf;
 use pagetier_page::{Header, Lsn, PageId};
 use pagetier_policy::{CleanReason, FrameId};
+use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -165,24 +166,25 @@ impl<T: Tier> Inner<T> {
             frames.push((page, frame));
             pages.push(DirtyPage { page, image, logical });
         }
-        let mut images = pages.len();
-        let mut result = Ok(());
-        for written in self.tier.write(pages, reason).await {
-            let Some(&(_, frame)) = frames.iter().find(|(page, _)| *page == written.page) else { continue };
+        let result = Mutex::new(Ok(()));
+        let done = |written: WrittenPage| {
+            let Some(&(_, frame)) = frames.iter().find(|(page, _)| *page == written.page) else { return };
             self.displaced(&mut self.policy.lock(), written.displaced);
-            images -= 1;
-            self.unstage(written.image);
             match written.result {
                 Ok(home) => self.end_write(frame, Ok(home), reason),
                 Err(error) => {
                     tracing::warn!(page = %written.page, %error, "a page could not be written and stays dirty");
                     self.end_write(frame, Err(()), reason);
-                    result = result.and(Err(PoolError::Tier(error)));
+                    let mut first = result.lock();
+                    if first.is_ok() {
+                        *first = Err(PoolError::Tier(error));
+                    }
                 }
             }
-        }
-        debug_assert_eq!(images, 0, "the tier answers for every page");
-        result
+            self.unstage(written.image);
+        };
+        self.tier.write(pages, reason, &done).await;
+        result.into_inner()
     }
 
     async fn log_durable(&self, lsn: Lsn) -> Result<(), Arc<dyn std::error::Error + Send + Sync>> {
@@ -242,7 +244,11 @@ impl<T: Tier> Pool<T> {
 
     async fn flush_where(&self, wanted: impl Fn(&Frame) -> bool) -> Result<(), PoolError> {
         let dirty = |f: &Frame| f.word.is_dirty() || f.word.is_cleaning();
-        let mut pages: Vec<(Option<Lsn>, PageId)> = self.inner.frames.all.iter()
+        let mut pages: Vec<(Option<Lsn>, PageId)> = self
+            .inner
+            .frames
+            .all
+            .iter()
             .filter(|f| dirty(f) && wanted(f))
             .filter_map(|f| Some((f.redo_from(), f.page()?)))
             .collect();
@@ -252,7 +258,9 @@ impl<T: Tier> Pool<T> {
         let mut pages = pages.into_iter().map(|(_, page)| page).peekable();
         while pages.peek().is_some() {
             let mut batch = Vec::new();
-            while let Some(page) = pages.peek().copied().filter(|_| batch.len() < self.inner.params.clean_batch) {
+            while let Some(page) =
+                pages.peek().copied().filter(|_| batch.len() < self.inner.params.clean_batch)
+            {
                 // A batch must not wait, latches and staging buffers in hand, for what another batch has.
                 match self.inner.stage_for_flush(page, batch.is_empty()).await {
                     Turn::Staged(staged) => batch.push(staged),

@@ -127,8 +127,7 @@ impl<T: Tier> Pool<T> {
         gate: Option<Arc<dyn LogGate>>,
     ) -> Result<Self, PoolError> {
         let page_bytes = params.page_size.bytes();
-        let frames =
-            Frames::new(params.frames, page_bytes).map_err(|e| PoolError::Memory(Arc::new(e)))?;
+        let frames = Frames::new(params.frames, page_bytes).map_err(|e| PoolError::Memory(Arc::new(e)))?;
         let staging = ArrayQueue::new(params.staging.max(1));
         for _ in 0..params.staging.max(1) {
             let _ = staging.push(IoBuf::zeroed(page_bytes));
@@ -441,7 +440,8 @@ impl<T: Tier> Inner<T> {
         let home = fetched.result?;
         keep(fetched.buf);
         bump(if home == Home::Ssd { &self.counters.loads_ssd } else { &self.counters.loads_hdd });
-        self.frames.at(frame).logical.store(1, Ordering::Relaxed);
+        // The read itself is the tier's to count.
+        self.frames.at(frame).logical.store(0, Ordering::Relaxed);
         self.policy.lock().insert(FrameId(frame), page, home, access);
         Ok(())
     }

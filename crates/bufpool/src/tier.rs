@@ -19,13 +19,14 @@ pub trait Tier: Send + Sync + 'static {
     fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> impl Future<Output = Vec<Fetched>> + Send;
 
     /// Writes staged copies of dirty pages, each to the SSD or to the HDD. The pool has made the embedder's log durable
-    /// up to their LSNs. Returns when every write completed (not: is durable, see [`Tier::flush`]); one entry per page, in
-    /// any order. Must be driven to completion (the pool runs it in a task of its own).
+    /// up to their LSNs. Calls `done` once for each page, as soon as its write completed (not: is durable, see [`Tier::flush`]): a
+    /// page for the SSD does not wait for one that goes to the HDD. Must be driven to completion (the pool runs it in a task of its own).
     fn write(
         &self,
         batch: Vec<DirtyPage>,
         reason: CleanReason,
-    ) -> impl Future<Output = Vec<WrittenPage>> + Send;
+        done: &(dyn Fn(WrittenPage) + Send + Sync),
+    ) -> impl Future<Output = ()> + Send;
 
     /// Makes every write that completed before this call durable.
     fn flush(&self) -> impl Future<Output = Result<(), TierError>> + Send;
@@ -128,5 +129,7 @@ pub trait LogGate: Send + Sync + 'static {
     fn make_durable(
         &self,
         lsn: Lsn,
-    ) -> std::pin::Pin<Box<dyn Future<Output = Result<(), Arc<dyn std::error::Error + Send + Sync>>> + Send + '_>>;
+    ) -> std::pin::Pin<
+        Box<dyn Future<Output = Result<(), Arc<dyn std::error::Error + Send + Sync>>> + Send + '_>,
+    >;
 }

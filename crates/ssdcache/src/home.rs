@@ -9,15 +9,15 @@ use crate::journal::{Block, RECORDS_MAX, Record};
 use crate::layout::BLOCK_BYTES;
 use crate::plan::{Piece, Run, coalesce};
 use crate::ring::RingSpan;
-use futures_util::StreamExt;
+use futures_util::stream::{Stream, StreamExt};
 use futures_util::future::{join, join_all};
 use pagetier_bufpool::TierError;
-use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{Flags, Header, PageId};
 use std::sync::Arc;
 
-/// HDD writes in flight at once: enough for the disk to sort, few enough that reads get through.
-const HDD_WRITES_MAX: usize = 8;
+/// Writes of a batch in flight at once: enough for the disk to sort, few enough that reads get through.
+const WRITES_MAX: usize = 8;
 
 /// Blocks of the journal that only the SSD's own write-back may use. It is done by the task that also writes the checkpoints, which make
 /// room in the journal; so it must never wait for room itself.
@@ -57,33 +57,41 @@ impl Core {
 
     /// Writes `pages` to the HDD. Returns when the writes completed; they are durable then if the ring is on (its images are),
     /// otherwise after the next HDD flush.
-    pub(crate) async fn write_home(&self, pages: Vec<HomeBound>, class: IoClass) -> Vec<Arrived> {
-        let mut arrived = Vec::with_capacity(pages.len());
+    pub(crate) async fn write_home(
+        &self,
+        pages: Vec<HomeBound>,
+        class: IoClass,
+        each: &(dyn Fn(Arrived) + Send + Sync),
+    ) {
         let max = self.home_batch_max(&pages);
         let mut pages = pages.into_iter().peekable();
         while pages.peek().is_some() {
             let batch: Vec<HomeBound> = pages.by_ref().take(max).collect();
-            arrived.append(&mut self.write_batch_home(batch, class).await);
+            self.write_batch_home(batch, class, each).await;
         }
-        arrived
     }
 
-    async fn write_batch_home(&self, mut batch: Vec<HomeBound>, class: IoClass) -> Vec<Arrived> {
+    async fn write_batch_home(
+        &self,
+        mut batch: Vec<HomeBound>,
+        class: IoClass,
+        each: &(dyn Fn(Arrived) + Send + Sync),
+    ) {
         let places = match self.places(&mut batch).await {
             Ok(places) => places,
-            Err(error) => return fail_all(batch, &error),
+            Err(error) => return fail_all(batch, &error, each),
         };
         let span = places.ring.as_ref().map(|s| s.id);
         let (batch, prepared) = self.prepare(batch, places).await;
         let pages: Vec<PageId> = batch.iter().map(|b| b.page).collect();
-        let arrived = match prepared {
-            Ok(()) => self.write_in_place(batch, class).await,
+        match prepared {
+            Ok(()) => self.write_in_place(batch, class, each).await,
             Err(source) => {
                 self.refuse(&source.to_string());
                 let page = pages.first().copied().unwrap_or_default();
-                fail_all(batch, &TierError::Device { page, source })
+                fail_all(batch, &TierError::Device { page, source }, each);
             }
-        };
+        }
         let flush = self.hdd_flush.next();
         let mut state = self.state.lock();
         for page in &pages {
@@ -95,7 +103,6 @@ impl Core {
         drop(state);
         self.changed.notify_waiters();
         self.wake.notify_one();
-        arrived
     }
 
     /// Waits for ring and journal places, and for earlier HDD writes of the same pages; seals the images.
@@ -220,8 +227,8 @@ impl Core {
             .map(|(b, at)| Piece { offset: self.layout.ring_at(*at), buf: b.image, tag: b.page })
             .collect();
         let mut result = Ok(());
-        for (run, done) in self.write_runs(&self.ssd, coalesce(pieces), IoClass::Ring).await {
-            let (tags, bufs) = run;
+        let mut runs = self.write_runs(&self.ssd, coalesce(pieces), IoClass::Ring);
+        while let Some((tags, bufs, done)) = runs.next().await {
             back.extend(tags.into_iter().zip(bufs).map(|(page, image)| HomeBound {
                 page,
                 image,
@@ -242,53 +249,55 @@ impl Core {
     }
 
     /// Step 3.
-    async fn write_in_place(&self, batch: Vec<HomeBound>, class: IoClass) -> Vec<Arrived> {
-        let (mut arrived, mut pieces) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
+    async fn write_in_place(
+        &self,
+        batch: Vec<HomeBound>,
+        class: IoClass,
+        each: &(dyn Fn(Arrived) + Send + Sync),
+    ) {
+        let mut pieces = Vec::with_capacity(batch.len());
         for HomeBound { page, image, .. } in batch {
             match self.homes.offset(page) {
                 Some(offset) => pieces.push(Piece { offset, buf: image, tag: page }),
                 // The space was dropped meanwhile: there is nothing to write for.
-                None => arrived.push(Arrived { page, image, result: Ok(()) }),
+                None => each(Arrived { page, image, result: Ok(()) }),
             }
         }
-        for ((pages, bufs), done) in self.write_runs(&self.hdd, coalesce(pieces), class).await {
-            arrived.extend(pages.into_iter().zip(bufs).map(|(page, image)| Arrived {
-                page,
-                image,
-                result: done.clone().map_err(|source| TierError::Device { page, source }),
-            }));
+        let hdd = Arc::clone(&self.hdd);
+        let mut runs = self.write_runs(&hdd, coalesce(pieces), class);
+        while let Some((pages, bufs, done)) = runs.next().await {
+            for (page, image) in pages.into_iter().zip(bufs) {
+                let result = done.clone().map_err(|source| TierError::Device { page, source });
+                each(Arrived { page, image, result });
+            }
         }
-        arrived
     }
 
-    #[expect(clippy::type_complexity, reason = "a run's tags and buffers, and how it ended")]
-    pub(crate) async fn write_runs<T: Send>(
+    /// Writes runs, a bounded number at a time; they come back as they complete.
+    pub(crate) fn write_runs<T: Send>(
         &self,
-        device: &pagetier_devio::SharedDevice,
+        device: &SharedDevice,
         runs: Vec<Run<T>>,
         class: IoClass,
-    ) -> Vec<((Vec<T>, IoBufs), Result<(), DeviceError>)> {
-        let writes: Vec<_> = runs
-            .into_iter()
-            .map(|run| {
-                let device = Arc::clone(device);
-                async move {
-                    let done = device.write(run.offset, run.bufs, class).await;
-                    ((run.tags, done.bufs), done.result)
-                }
-            })
-            .collect();
-        futures_util::stream::iter(writes).buffer_unordered(HDD_WRITES_MAX).collect().await
+    ) -> impl Stream<Item = (Vec<T>, IoBufs, Result<(), DeviceError>)> + Send + Unpin + use<T> {
+        let device = Arc::clone(device);
+        let writes = runs.into_iter().map(move |run| {
+            let device = Arc::clone(&device);
+            async move {
+                let done = device.write(run.offset, run.bufs, class).await;
+                (run.tags, done.bufs, done.result)
+            }
+        });
+        Box::pin(futures_util::stream::iter(writes).buffer_unordered(WRITES_MAX))
     }
 }
 
-fn fail_all(batch: Vec<HomeBound>, error: &TierError) -> Vec<Arrived> {
-    let fail = |b: HomeBound| {
+fn fail_all(batch: Vec<HomeBound>, error: &TierError, each: &(dyn Fn(Arrived) + Send + Sync)) {
+    for b in batch {
         let error = match error {
             TierError::Device { source, .. } => TierError::Device { page: b.page, source: source.clone() },
             other => other.clone(),
         };
-        Arrived { page: b.page, image: b.image, result: Err(error) }
-    };
-    batch.into_iter().map(fail).collect()
+        each(Arrived { page: b.page, image: b.image, result: Err(error) });
+    }
 }

@@ -1,12 +1,13 @@
 //! The background task: map checkpoints, cleaning of the next victims, flushes that free slots and ring.
 
 use crate::core::{Core, check};
-use crate::home::HomeBound;
+use crate::home::{Arrived, HomeBound};
 use crate::map::MapHeader;
 use crate::read::read_one;
 use crate::slots::{Work, WriteBack};
 use futures_util::future::join_all;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -129,14 +130,15 @@ impl Core {
                 }
             }
         }
-        let mut home = Vec::with_capacity(pages.len());
-        for arrived in self.write_home(pages, IoClass::WriteBack).await {
+        let home = Mutex::new(Vec::with_capacity(pages.len()));
+        let each = |arrived: Arrived| {
             self.give_back(arrived.image);
             if arrived.result.is_ok() {
-                home.extend(batch.iter().filter(|one| one.page == arrived.page));
+                home.lock().extend(batch.iter().filter(|one| one.page == arrived.page));
             }
-        }
+        };
+        self.write_home(pages, IoClass::WriteBack, &each).await;
         self.flush_hdd(self.hdd_flush.next(), IoClass::WriteBack).await?;
-        Ok(home)
+        Ok(home.into_inner())
     }
 }

@@ -553,10 +553,11 @@ impl Slots {
 
     /// What is due, most urgent first. `journal_high`: only a checkpoint makes room in the journal.
     pub fn work(&mut self, journal_high: bool, now: Millis) -> Option<Work> {
-        let low = self.params.reserve as usize / 4 + 1;
+        // Early enough that writers do not run dry while the checkpoint is written.
+        let low = self.params.reserve as usize / 2 + 1;
         let short = self.writable.len() < low || self.starved;
         if !self.capturing && self.params.slots > 0 {
-            let freed = self.waiting.len() >= low || (self.starved && !self.waiting.is_empty());
+            let freed = self.waiting.len() * 2 >= low || (self.starved && !self.waiting.is_empty());
             let used_up = self.changes > 0 && self.zone_is_used_up(now);
             if journal_high || (short && freed) || used_up {
                 return Some(Work::Checkpoint);

@@ -177,8 +177,13 @@ impl Tier for SsdTier {
         self.core.read_run(first, bufs).await
     }
 
-    async fn write(&self, batch: Vec<DirtyPage>, reason: CleanReason) -> Vec<WrittenPage> {
-        self.core.write_dirty(batch, reason).await
+    async fn write(
+        &self,
+        batch: Vec<DirtyPage>,
+        _reason: CleanReason,
+        done: &(dyn Fn(WrittenPage) + Send + Sync),
+    ) {
+        self.core.write_dirty(batch, done).await;
     }
 
     async fn flush(&self) -> Result<(), TierError> {

@@ -1,14 +1,15 @@
 //! Writing: a dirty page goes to the SSD or home, a clean one that leaves memory may get a copy.
 
 use crate::core::Core;
-use crate::home::HomeBound;
+use crate::home::{Arrived, HomeBound};
 use crate::plan::{Piece, coalesce};
 use crate::slots::{Plan, Ticket};
 use futures_util::future::join;
+use futures_util::stream::StreamExt;
 use pagetier_bufpool::{DirtyPage, Displaced, TierError, WrittenPage};
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Flags, PageId};
-use pagetier_policy::{CleanReason, Home};
+use pagetier_policy::Home;
 use std::sync::Arc;
 
 /// Dirty pages by where they go.
@@ -20,16 +21,19 @@ struct Sorted {
 }
 
 impl Core {
-    pub(crate) async fn write_dirty(&self, batch: Vec<DirtyPage>, _reason: CleanReason) -> Vec<WrittenPage> {
-        let mut written = Vec::with_capacity(batch.len());
+    pub(crate) async fn write_dirty(
+        &self,
+        batch: Vec<DirtyPage>,
+        done: &(dyn Fn(WrittenPage) + Send + Sync),
+    ) {
         let mut left = batch;
         while !left.is_empty() {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             if let Some(refusal) = self.refusal() {
-                written.extend(left.into_iter().map(|d| failed(d, &refusal)));
-                break;
+                left.into_iter().for_each(|dirty| done(failed(dirty, &refusal)));
+                return;
             }
             let sorted = self.sort_out(left);
             left = sorted.wait;
@@ -39,15 +43,10 @@ impl Core {
                 changed.await;
                 continue;
             }
-            let (mut slots, mut home) =
-                join(self.write_slots(sorted.slots), self.write_dirty_home(sorted.home)).await;
-            written.append(&mut slots.0);
-            written.append(&mut home);
-            if !slots.1.is_empty() {
-                written.append(&mut self.write_dirty_home(slots.1).await);
-            }
+            let (failed, ()) =
+                join(self.write_slots(sorted.slots, done), self.write_dirty_home(sorted.home, done)).await;
+            self.write_dirty_home(failed, done).await;
         }
-        written
     }
 
     fn sort_out(&self, batch: Vec<DirtyPage>) -> Sorted {
@@ -72,7 +71,11 @@ impl Core {
     }
 
     /// Writes images to their slots. Those that failed come back to be written home.
-    async fn write_slots(&self, slots: Vec<(Ticket, IoBuf)>) -> (Vec<WrittenPage>, Vec<HomeBound>) {
+    async fn write_slots(
+        &self,
+        slots: Vec<(Ticket, IoBuf)>,
+        done: &(dyn Fn(WrittenPage) + Send + Sync),
+    ) -> Vec<HomeBound> {
         let pieces = slots
             .into_iter()
             .map(|(ticket, mut buf)| {
@@ -81,21 +84,23 @@ impl Core {
                 Piece { offset: self.slot_at(ticket.slot), buf, tag: ticket }
             })
             .collect();
-        let (mut written, mut homeward) = (Vec::new(), Vec::new());
-        for ((tickets, bufs), result) in self.write_runs(&self.ssd, coalesce(pieces), IoClass::Clean).await {
+        let mut homeward = Vec::new();
+        let mut runs = self.write_runs(&self.ssd, coalesce(pieces), IoClass::Clean);
+        while let Some((tickets, bufs, result)) = runs.next().await {
             for (ticket, image) in tickets.into_iter().zip(bufs) {
                 self.end_slot_write(ticket, &result);
+                let page = ticket.page;
                 if result.is_ok() {
                     let displaced = Displaced(ticket.displaced);
-                    written.push(WrittenPage { page: ticket.page, result: Ok(Home::Ssd), displaced, image });
+                    done(WrittenPage { page, result: Ok(Home::Ssd), displaced, image });
                 } else {
-                    homeward.push(HomeBound { page: ticket.page, image, backed_by_slot: false });
+                    homeward.push(HomeBound { page, image, backed_by_slot: false });
                 }
             }
+            self.changed.notify_waiters();
         }
-        self.changed.notify_waiters();
         self.wake.notify_one();
-        (written, homeward)
+        homeward
     }
 
     fn end_slot_write(&self, ticket: Ticket, result: &Result<(), DeviceError>) {
@@ -112,27 +117,26 @@ impl Core {
         }
     }
 
-    async fn write_dirty_home(&self, pages: Vec<HomeBound>) -> Vec<WrittenPage> {
-        if pages.is_empty() {
-            return Vec::new();
-        }
-        let now = self.now();
-        let mut written = Vec::with_capacity(pages.len());
-        for arrived in self.write_home(pages, IoClass::Clean).await {
-            let page = arrived.page;
-            let image = arrived.image;
-            let result = arrived.result.map(|()| {
-                let mut state = self.state.lock();
-                // A copy that could not be rewritten on a failing SSD is obsolete now.
-                if state.slots.home(page) == Home::Ssd {
-                    state.slots.discard(page);
-                }
-                state.slots.policy().wrote(page, Home::Hdd, now);
+    async fn write_dirty_home(&self, pages: Vec<HomeBound>, done: &(dyn Fn(WrittenPage) + Send + Sync)) {
+        let each = |arrived: Arrived| {
+            let Arrived { page, image, result } = arrived;
+            let result = result.map(|()| {
+                self.arrived_home(page);
                 Home::Hdd
             });
-            written.push(WrittenPage { page, result, displaced: Displaced(None), image });
+            done(WrittenPage { page, result, displaced: Displaced(None), image });
+        };
+        self.write_home(pages, IoClass::Clean, &each).await;
+    }
+
+    fn arrived_home(&self, page: PageId) {
+        let now = self.now();
+        let mut state = self.state.lock();
+        // A copy that could not be rewritten on a failing SSD is obsolete now.
+        if state.slots.home(page) == Home::Ssd {
+            state.slots.discard(page);
         }
-        written
+        state.slots.policy().wrote(page, Home::Hdd, now);
     }
 }
 
@@ -158,9 +162,9 @@ pub(crate) fn evicted(core: &Arc<Core>, page: PageId, logical: u32, image: &[u8]
     let displaced = Displaced(ticket.displaced);
     let task = Arc::clone(core);
     core.runtime.spawn(async move {
-        let (written, failed) = task.write_slots(vec![(ticket, buf)]).await;
-        let images = written.into_iter().map(|w| w.image).chain(failed.into_iter().map(|f| f.image));
-        images.for_each(|image| task.give_back(image));
+        let back = |written: WrittenPage| task.give_back(written.image);
+        let failed = task.write_slots(vec![(ticket, buf)], &back).await;
+        failed.into_iter().for_each(|f| task.give_back(f.image));
         task.state.lock().admissions -= 1;
         task.changed.notify_waiters();
     });
