@@ -191,7 +191,8 @@ impl PageStats {
     pub(crate) fn new(slots: usize, frames: usize, outqueue_entries: usize) -> Self {
         let most = slots + frames + outqueue_entries;
         Self {
-            records: Vec::new(),
+            // Reserved at once, touched as it is used: the bound is known, and growing would copy everything.
+            records: Vec::with_capacity(most + 1),
             free: NIL,
             index: PageIndex::with_capacity(most),
             by_slot: vec![NIL; slots],

@@ -51,17 +51,26 @@ impl Zone {
         for entry in self.heap.drain(..) {
             self.at[entry.slot as usize] = 0;
         }
-        let mut all: Vec<Entry> = slots.map(|(slot, benefit)| Entry { benefit, slot: slot.0 }).collect();
         self.ceiling = f64::INFINITY;
-        if k < all.len() {
-            let (_, outside, _) = all.select_nth_unstable_by(k, Entry::cmp);
-            self.ceiling = outside.benefit;
-            all.truncate(k);
+        // The lowest k + 1 so far and as many more: linear time without memory for the whole cache.
+        let keep = k.saturating_add(1);
+        let mut low = std::mem::take(&mut self.heap);
+        for (slot, benefit) in slots {
+            low.push(Entry { benefit, slot: slot.0 });
+            if low.len() / 2 >= keep {
+                low.select_nth_unstable_by(keep - 1, Entry::cmp);
+                low.truncate(keep);
+            }
         }
-        all.sort_unstable_by(Entry::cmp);
-        out.extend(all.iter().map(|entry| SlotId(entry.slot)));
-        // Copied, because the vector above keeps the capacity of the whole cache. A sorted array is a heap.
-        self.heap.extend_from_slice(&all);
+        if k < low.len() {
+            let (_, outside, _) = low.select_nth_unstable_by(k, Entry::cmp);
+            self.ceiling = outside.benefit;
+            low.truncate(k);
+        }
+        low.sort_unstable_by(Entry::cmp);
+        out.extend(low.iter().map(|entry| SlotId(entry.slot)));
+        // A sorted array is a heap.
+        self.heap = low;
         for position in 0..self.heap.len() {
             self.note(position);
         }

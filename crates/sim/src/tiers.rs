@@ -30,8 +30,6 @@ pub struct TierParams {
     pub dirty_share_max: f64,
     /// The eviction zone, as a share of the SSD (10 % in section 6.1).
     pub zone_share: f64,
-    /// A zone is also given up after this many considerations per slot of it, or pages of the zone that have become good would block the SSD.
-    pub zone_patience: u32,
     /// Processor time per reference, in milliseconds; it passes on the clock beside the slower device's.
     pub cpu_ms: f64,
 }
@@ -47,7 +45,6 @@ impl TierParams {
             look_ahead: 64,
             dirty_share_max: 1.0,
             zone_share: 0.1,
-            zone_patience: 10,
             cpu_ms: 0.002,
         }
     }
@@ -149,7 +146,6 @@ pub struct Tiers {
     free_slots: Vec<u32>,
     zone: Vec<SlotId>,
     zone_left: usize,
-    zone_considered: u64,
     dirty: usize,
     dirty_since: VecDeque<(u32, u64)>,
     to_clean: Vec<FrameId>,
@@ -175,7 +171,6 @@ impl Tiers {
             free_slots: (0..params.ssd_pages).rev().collect(),
             zone: Vec::new(),
             zone_left: 0,
-            zone_considered: 0,
             dirty: 0,
             dirty_since: VecDeque::new(),
             to_clean: Vec::new(),
@@ -424,13 +419,11 @@ impl Tiers {
     }
 
     fn renew_zone(&mut self) {
-        self.zone_considered += 1;
         let k = ((self.slots.len() as f64 * self.params.zone_share) as usize).max(1);
-        if self.zone_left > 0 && self.zone_considered <= k as u64 * u64::from(self.params.zone_patience) {
+        if self.zone_left > 0 {
             return;
         }
         self.counts.zones += 1;
-        self.zone_considered = 0;
         for slot in self.zone.drain(..) {
             self.slots[slot.at()].in_zone = false;
         }

@@ -66,9 +66,6 @@ struct Args {
     /// The eviction zone in per cent of the SSD.
     #[arg(long, default_value_t = 10.0)]
     zone_percent: f64,
-    /// Considerations per slot of a zone after which a new one starts.
-    #[arg(long, default_value_t = 10)]
-    zone_patience: u32,
     /// Entries of the outqueue; as many as SSD pages if not given.
     #[arg(long)]
     outqueue: Option<usize>,
@@ -233,7 +230,6 @@ impl Run<'_> {
             look_ahead: args.look_ahead,
             dirty_share_max: args.dirty_percent_max / 100.0,
             zone_share: args.zone_percent / 100.0,
-            zone_patience: args.zone_patience,
             cpu_ms: args.cpu_us / 1000.0,
             ..TierParams::new(pool_pages.max(1), ssd_pages)
         };
