@@ -17,8 +17,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Misses in a row, each on the page after the last, that make a linear access.
-const LINEAR_AFTER: u32 = 4;
+/// Misses in a row, each on the page after the last, that make a linear access: half an extent, as cautious as InnoDB (56 of
+/// 64 by default). With 4, TPC-C's deliveries, which visit the neighbouring pages of ten districts in order, made a third
+/// of all HDD reads useless read-ahead.
+const LINEAR_AFTER: u32 = 32;
 
 #[derive(Clone, Copy, Debug)]
 struct Line {
