@@ -28,7 +28,7 @@ struct Args {
     #[arg(long, default_value_t = 0.9)]
     skew: f64,
     /// The share of writes of --zipf, in per cent.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = parse_percent)]
     write_percent: f64,
 
     /// Pages that the pool holds.
@@ -64,7 +64,7 @@ struct Args {
     seed: u64,
 
     /// The eviction zone in per cent of the SSD.
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = parse_percent)]
     zone_percent: f64,
     /// Entries of the outqueue; as many as SSD pages if not given.
     #[arg(long)]
@@ -82,7 +82,7 @@ struct Args {
     #[arg(long, default_value_t = 64)]
     look_ahead: usize,
     /// The most dirty pages in per cent of the pool; recoverability writes clean the oldest beyond it.
-    #[arg(long, default_value_t = 100.0)]
+    #[arg(long, default_value_t = 100.0, value_parser = parse_percent)]
     dirty_percent_max: f64,
     /// Processor time per reference in microseconds.
     #[arg(long, default_value_t = 2.0)]
@@ -103,6 +103,13 @@ fn parse_costs(text: &str) -> Result<Costs, String> {
         }
         _ => Err("four numbers of milliseconds above 0, as 0.11,7.2,0.27,4.96".into()),
     }
+}
+
+fn parse_percent(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|percent| (0.0..=100.0).contains(percent))
+        .ok_or_else(|| "a number from 0 to 100".into())
 }
 
 fn parse_ratio(text: &str) -> Result<[f64; 3], String> {
