@@ -117,6 +117,12 @@ impl Core {
             match self.try_places(batch) {
                 Some(places) => return Ok(places),
                 None => {
+                    let failed = self.state.lock().ssd_error.clone();
+                    if let Some(cause) = failed.filter(|_| self.has_slots()) {
+                        // Without checkpoints the journal never has room again, and without it no page may go home.
+                        self.refuse(&cause);
+                        continue;
+                    }
                     if self.doublewrite() {
                         self.flush_for_ring().await?;
                     }
@@ -144,7 +150,7 @@ impl Core {
         let records = if self.has_slots() { batch.len().div_ceil(RECORDS_MAX) as u64 } else { 0 };
         // The write-back may use the last blocks: it runs in the task that would have to make room.
         let spare = if batch.iter().all(|b| b.backed_by_slot) { 0 } else { JOURNAL_SPARE };
-        let room = u64::from(self.layout.journal_blocks) - spare;
+        let room = u64::from(self.layout.journal_blocks).saturating_sub(spare);
         let journal_full = state.journal.next + records - state.journal.tail > room;
         if busy || (records > 0 && journal_full) {
             return None;

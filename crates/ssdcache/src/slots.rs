@@ -498,7 +498,7 @@ impl Slots {
 
     fn has_room(&self) -> bool {
         let taken = self.by_page.len() + self.arriving + self.bad;
-        taken < (self.params.slots - self.params.reserve) as usize
+        taken < self.params.slots.saturating_sub(self.params.reserve) as usize
     }
 
     fn take_writable(&mut self) -> Option<SlotId> {
