@@ -212,6 +212,9 @@ impl Site {
                 .pool_policy(&policies.pool)
                 .ssd_policy(&policies.ssd)
                 .redo_span_max(notes.log_bytes / 8 * 5)
+                // Rows are looked up at random. Neighbouring pages missed by chance (the districts of a Delivery) would set
+                // read-ahead off in vain; InnoDB's waits for 56 pages of 64.
+                .read_ahead(false)
                 .io(self.io),
             emulated: Vec::new(),
             backend: None,
