@@ -17,7 +17,7 @@ mod volume;
 pub use builder::Builder;
 pub use error::{Error, OpenError};
 pub use manifest::MemoryManifest;
-pub use pagetier_bufpool::{LogGate, PoolError, PoolMemory, PoolStats, TierError};
+pub use pagetier_bufpool::{GateError, GateFuture, LogGate, PoolError, PoolMemory, PoolStats, TierError};
 pub use pagetier_devio::{
     Backend, Clock, DeviceError, DeviceErrorKind, DeviceStats, DirectIo, EmulatedDevice, IoClass,
     MemoryDevice, Model, SharedDevice,

@@ -59,7 +59,6 @@ impl Arena {
     ///
     /// # Safety
     /// The caller holds the frame's latch exclusively, or nobody else can reach the frame, for `'a`.
-    #[expect(clippy::mut_from_ref, reason = "exclusiveness is the latch's, see the safety section")]
     pub(crate) unsafe fn bytes_mut<'a>(&self, index: usize) -> &'a mut [u8] {
         // SAFETY: in bounds; nobody else reads or writes by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.frame(index).as_ptr(), self.page_bytes) }

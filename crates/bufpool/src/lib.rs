@@ -20,4 +20,4 @@ pub use ahead::Scan;
 pub use guard::{PageMut, PageRef};
 pub use params::{FRAME_OVERHEAD_BYTES, FRAMES_MIN, PoolError, PoolMemory, PoolParams, PoolStats};
 pub use pool::Pool;
-pub use tier::{DirtyPage, Displaced, Fetched, LogGate, Tier, TierError, WrittenPage};
+pub use tier::{DirtyPage, Displaced, Fetched, GateError, GateFuture, LogGate, Tier, TierError, WrittenPage};

@@ -123,13 +123,14 @@ pub enum TierError {
     },
 }
 
+/// Why the embedder's log could not be made durable.
+pub type GateError = Arc<dyn std::error::Error + Send + Sync>;
+
+/// The log on its way to the disk.
+pub type GateFuture<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), GateError>> + Send + 'a>>;
+
 /// The embedder's log, as far as the pool needs it: a page is written only after the log is durable up to its LSN.
 pub trait LogGate: Send + Sync + 'static {
     /// Makes the log durable up to `lsn` (at least). Called often with an LSN that is durable already: that must be cheap.
-    fn make_durable(
-        &self,
-        lsn: Lsn,
-    ) -> std::pin::Pin<
-        Box<dyn Future<Output = Result<(), Arc<dyn std::error::Error + Send + Sync>>> + Send + '_>,
-    >;
+    fn make_durable(&self, lsn: Lsn) -> GateFuture<'_>;
 }

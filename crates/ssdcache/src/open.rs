@@ -325,7 +325,7 @@ impl<'a> Reader<'a> {
             images.push(one?);
             self.bytes_read += page_bytes as u64;
             self.done += 1;
-            if let Some(report) = self.params.progress.as_ref().filter(|_| self.done % 64 == 0) {
+            if let Some(report) = self.params.progress.as_ref().filter(|_| self.done.is_multiple_of(64)) {
                 report(Progress { done: self.done, total: self.total });
             }
         }

@@ -19,6 +19,13 @@ impl Drop for SlotHold<'_> {
     }
 }
 
+/// Neighbours on the HDD, read at once; each page with its place in the run.
+struct Stretch {
+    offset: u64,
+    pages: Vec<(usize, PageId)>,
+    bufs: IoBufs,
+}
+
 fn class_of(access: Access) -> IoClass {
     match access {
         Access::Random => IoClass::Demand,
@@ -127,16 +134,19 @@ impl Core {
     pub(crate) async fn read_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Vec<Fetched> {
         let pages = (first.no..).map(|no| PageId::new(first.space, no));
         let mut singles = Vec::new();
-        let mut stretches: Vec<(u64, Vec<(usize, PageId)>, IoBufs)> = Vec::new();
+        let mut stretches: Vec<Stretch> = Vec::new();
         for (index, (page, buf)) in pages.zip(bufs).enumerate() {
             let on_ssd = self.has_slots() && self.state.lock().slots.home(page) == Home::Ssd;
             match self.homes.offset(page).filter(|_| !on_ssd) {
-                Some(offset) => match stretches.last_mut().filter(|s| self.end_of(s.0, &s.2) == offset) {
-                    Some((_, pages, bufs)) => {
-                        pages.push((index, page));
-                        bufs.push(buf);
+                Some(offset) => match stretches.last_mut().filter(|s| self.end_of(s) == offset) {
+                    Some(stretch) => {
+                        stretch.pages.push((index, page));
+                        stretch.bufs.push(buf);
                     }
-                    None => stretches.push((offset, vec![(index, page)], IoBufs::from_iter([buf]))),
+                    None => {
+                        let (pages, bufs) = (vec![(index, page)], IoBufs::from_iter([buf]));
+                        stretches.push(Stretch { offset, pages, bufs });
+                    }
                 },
                 None => singles.push((index, page, buf)),
             }
@@ -145,25 +155,20 @@ impl Core {
             futures_util::future::join_all(singles.into_iter().map(|(index, page, buf)| async move {
                 (index, self.read_page(page, Access::Sequential, buf).await)
             }));
-        let from_hdd = futures_util::future::join_all(
-            stretches.into_iter().map(|(offset, pages, bufs)| self.read_stretch(offset, pages, bufs)),
-        );
+        let from_hdd =
+            futures_util::future::join_all(stretches.into_iter().map(|stretch| self.read_stretch(stretch)));
         let (ssd, hdd) = futures_util::future::join(from_ssd, from_hdd).await;
         let mut all: Vec<(usize, Fetched)> = ssd.into_iter().chain(hdd.into_iter().flatten()).collect();
         all.sort_by_key(|(index, _)| *index);
         all.into_iter().map(|(_, fetched)| fetched).collect()
     }
 
-    fn end_of(&self, offset: u64, bufs: &IoBufs) -> u64 {
-        offset + (bufs.len() * self.page_size.bytes()) as u64
+    fn end_of(&self, stretch: &Stretch) -> u64 {
+        stretch.offset + (stretch.bufs.len() * self.page_size.bytes()) as u64
     }
 
-    async fn read_stretch(
-        &self,
-        offset: u64,
-        pages: Vec<(usize, PageId)>,
-        bufs: IoBufs,
-    ) -> Vec<(usize, Fetched)> {
+    async fn read_stretch(&self, stretch: Stretch) -> Vec<(usize, Fetched)> {
+        let Stretch { offset, pages, bufs } = stretch;
         let done = self.hdd.read(offset, bufs, IoClass::Prefetch).await;
         let mut fetched = Vec::with_capacity(pages.len());
         let mut at = offset;
