@@ -1,5 +1,6 @@
 //! How a store is opened: what it is given, what it finds, and in which order it becomes usable.
 
+use crate::calibrate::calibrate;
 use crate::error::OpenError;
 use crate::manifest::{MANIFEST_FORMAT, Manifest, ManifestStore, MemoryManifest};
 use crate::store::{PageStore, Parts};
@@ -52,6 +53,7 @@ pub struct Builder {
     outqueue: Option<usize>,
     group_width_per_min: f64,
     costs: Option<Costs>,
+    calibrate: Option<Duration>,
     io: Backend,
     direct_io: DirectIo,
     create: bool,
@@ -81,6 +83,7 @@ impl Default for Builder {
             outqueue: None,
             group_width_per_min: 1.0,
             costs: None,
+            calibrate: None,
             io: Backend::Auto,
             direct_io: DirectIo::Preferred,
             create: true,
@@ -200,6 +203,13 @@ impl Builder {
         self
     }
 
+    /// Measures the devices for about `budget` each when the store is created, unless [`Builder::costs`] gives their costs. The store remembers the
+    /// outcome. Default: not.
+    pub fn calibrate(mut self, budget: Duration) -> Self {
+        self.calibrate = Some(budget);
+        self
+    }
+
     /// How files are served. Default: io_uring where it can be had.
     pub fn io(mut self, backend: Backend) -> Self {
         self.io = backend;
@@ -288,7 +298,7 @@ impl Builder {
             // A crash can undo the growth of a file.
             hdd.grow(volume.end())?;
         }
-        let costs = self.costs.unwrap_or(Costs::PAPER);
+        let costs = self.costs.or_else(|| known_costs(&manifest)).unwrap_or(Costs::PAPER);
         let cac = self.cac_params(costs, &prepared.layout, params.frames);
         // The names were checked above.
         let policy = ssd_policy(&self.ssd_policy, &cac).ok_or_else(|| self.unknown_ssd_policy())?;
@@ -531,6 +541,14 @@ impl Builder {
             let block = IoBufs::from_iter([IoBuf::copy_of(&encode_superblock(&manifest.store, page_size))]);
             hdd.write(0, block, IoClass::Meta).await.result?;
             hdd.flush(IoClass::Meta).await?;
+            if let Some(budget) = self.calibrate.filter(|_| self.costs.is_none()) {
+                hdd.grow(DATA_AT + SCRATCH_BYTES)?;
+                let slots_at = prepared.layout.slot_at(0);
+                let costs = calibrate(hdd, DATA_AT, ssd, slots_at, page_size, budget).await?;
+                tracing::info!(?costs, "calibrated");
+                let all = [costs.hdd_read_ms, costs.hdd_write_ms, costs.ssd_read_ms, costs.ssd_write_ms];
+                manifest.costs_ms = Some(all.map(|ms| ms.to_string()));
+            }
         }
         manifest.epoch += 1;
         let was_clean = std::mem::replace(&mut manifest.clean, false);
@@ -553,6 +571,17 @@ impl std::fmt::Debug for Builder {
             .field("ssd_bytes", &self.ssd_bytes)
             .finish_non_exhaustive()
     }
+}
+
+/// How much of a new HDD a calibration uses.
+const SCRATCH_BYTES: u64 = 256 << 20;
+
+/// The costs that a calibration left in the manifest.
+fn known_costs(manifest: &Manifest) -> Option<Costs> {
+    let ms = manifest.costs_ms.as_ref()?;
+    let all: Vec<f64> = ms.iter().filter_map(|text| text.parse().ok()).collect();
+    let [hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms] = all.try_into().ok()?;
+    Some(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms })
 }
 
 struct PreparedSsd {
@@ -584,6 +613,7 @@ fn new_manifest(page_size: PageSize) -> Manifest {
         epoch: 0,
         clean: true,
         ssd: None,
+        costs_ms: None,
         next_space: 1,
         extents_used: 0,
         extents_free: Vec::new(),

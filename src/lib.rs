@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod calibrate;
 mod error;
 mod manifest;
 mod stats;
@@ -15,6 +16,7 @@ mod store;
 mod volume;
 
 pub use builder::Builder;
+pub use calibrate::calibrate;
 pub use error::{Error, OpenError};
 pub use manifest::MemoryManifest;
 pub use pagetier_bufpool::{GateError, GateFuture, LogGate, PoolError, PoolMemory, PoolStats, TierError};

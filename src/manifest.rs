@@ -25,6 +25,9 @@ pub(crate) struct Manifest {
     pub(crate) clean: bool,
     /// The id of the SSD, if the store has one.
     pub(crate) ssd: Option<String>,
+    /// The devices' costs in milliseconds (R_D, W_D, R_S, W_S), if they were calibrated when the store was created.
+    #[serde(default)]
+    pub(crate) costs_ms: Option<[String; 4]>,
     pub(crate) next_space: u32,
     /// Extents of the HDD in use, counted from its start.
     pub(crate) extents_used: u64,
@@ -167,6 +170,7 @@ mod tests {
             epoch: 3,
             clean: false,
             ssd: Some("x".into()),
+            costs_ms: None,
             next_space: 2,
             extents_used: 5,
             extents_free: vec![(1, 1)],

@@ -174,3 +174,25 @@ async fn pages_and_spaces_that_do_not_exist_are_errors() {
     assert_ne!(again, space);
     store.close().await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_new_store_measures_its_devices_and_remembers() {
+    use pagetier::{Clock, EmulatedDevice, Model};
+    use std::time::Duration;
+    let devices = Devices::new();
+    let emulated = |device: &SharedDevice, model: Model| -> SharedDevice {
+        Arc::new(EmulatedDevice::new(Arc::clone(device), model.with_page_bytes(4096), Clock::Tokio))
+    };
+    let (hdd, ssd) = (emulated(&devices.hdd, Model::paper_hdd()), emulated(&devices.ssd, Model::paper_ssd()));
+    let (hdd, ssd) = (growing(&hdd), growing(&ssd));
+    let budget = Duration::from_secs(2);
+    let costs = pagetier::calibrate(&hdd, 0, &ssd, 0, PageSize::MIN, budget).await.unwrap();
+    let close = |a: f64, b: f64| (a - b).abs() < 0.05 * b;
+    assert!(close(costs.hdd_read_ms, 7.2) && close(costs.hdd_write_ms, 4.96), "{costs:?}");
+    assert!(close(costs.ssd_read_ms, 0.11) && close(costs.ssd_write_ms, 0.27), "{costs:?}");
+}
+
+fn growing(device: &SharedDevice) -> SharedDevice {
+    device.grow(16 << 20).unwrap();
+    Arc::clone(device)
+}
