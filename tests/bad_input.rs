@@ -1,0 +1,162 @@
+//! Bad input gets a typed error that names the thing, and changes nothing on disk.
+
+use pagetier::{Backend, DirectIo, Error, OpenError, PageId, PageSize, PageStore};
+use std::path::Path;
+
+fn dir() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+async fn small(path: &Path) -> Result<PageStore, OpenError> {
+    PageStore::builder().directory(path).pool_bytes(2 << 20).ssd_bytes(8 << 20).open().await
+}
+
+#[tokio::test]
+async fn page_sizes_that_are_none_are_refused() {
+    let dir = dir();
+    for bytes in [0, 512, 2048, 5000, 16383, 131_072] {
+        let open = PageStore::builder().directory(dir.path().join("s")).page_bytes(bytes).open().await;
+        assert!(matches!(open, Err(OpenError::PageSize(_))), "{bytes}");
+    }
+    assert!(!dir.path().join("s").exists(), "nothing was created");
+}
+
+#[tokio::test]
+async fn tiers_that_are_too_small_say_how_much_is_needed() {
+    let dir = dir();
+    let open = PageStore::builder().directory(dir.path()).pool_bytes(10_000).ssd_bytes(0).open().await;
+    let Err(OpenError::PoolTooSmall { needed, .. }) = open else { panic!("{open:?}") };
+    let open = PageStore::builder().directory(dir.path()).pool_bytes(needed + 4096).ssd_bytes(0).open().await;
+    open.unwrap().close().await.unwrap();
+    let other = self::dir();
+    let open = PageStore::builder().directory(other.path()).ssd_bytes(100_000).open().await;
+    assert!(matches!(open, Err(OpenError::SsdTooSmall(_))), "{open:?}");
+}
+
+#[tokio::test]
+async fn unknown_policies_and_options_out_of_range_are_named() {
+    let dir = dir();
+    let open = PageStore::builder().directory(dir.path()).pool_policy("clock").open().await;
+    assert!(open.unwrap_err().to_string().contains("gd2l"));
+    let open = PageStore::builder().directory(dir.path()).ssd_policy("arc").open().await;
+    assert!(open.unwrap_err().to_string().contains("cac"));
+    for percent in [0.0, -1.0, 101.0, f64::NAN] {
+        let open = PageStore::builder().directory(dir.path()).zone_percent(percent).open().await;
+        assert!(matches!(open, Err(OpenError::BadOption { option: "zone_percent", .. })), "{percent}");
+    }
+}
+
+#[tokio::test]
+async fn a_second_opener_is_told_so() {
+    let dir = dir();
+    let store = small(dir.path()).await.unwrap();
+    let again = small(dir.path()).await;
+    assert!(matches!(&again, Err(OpenError::AlreadyOpen { path }) if path == dir.path()), "{again:?}");
+    store.close().await.unwrap();
+    small(dir.path()).await.unwrap().close().await.unwrap();
+}
+
+#[tokio::test]
+async fn another_page_size_than_the_stores_is_refused() {
+    let dir = dir();
+    small(dir.path()).await.unwrap().close().await.unwrap();
+    let open = PageStore::builder().directory(dir.path()).page_size(PageSize::MIN).open().await;
+    assert!(matches!(open, Err(OpenError::OtherPageSize { store: 16384, asked: 4096 })), "{open:?}");
+}
+
+#[tokio::test]
+async fn a_missing_or_strange_ssd_does_not_open_as_if_nothing_were_wrong() {
+    let (a, b) = (dir(), dir());
+    let store = small(a.path()).await.unwrap();
+    let space = store.create_space("t").await.unwrap();
+    store.allocate(space).await.unwrap()[..3].copy_from_slice(b"abc");
+    store.close().await.unwrap();
+    small(b.path()).await.unwrap().close().await.unwrap();
+    let ssd = a.path().join("ssd.cache");
+    let kept = a.path().join("kept");
+    std::fs::rename(&ssd, &kept).unwrap();
+    let open = small(a.path()).await;
+    assert!(matches!(open, Err(OpenError::SsdMissing { .. })), "{open:?}");
+    std::fs::copy(b.path().join("ssd.cache"), &ssd).unwrap();
+    let open = small(a.path()).await;
+    assert!(matches!(open, Err(OpenError::OtherStore { .. })), "{open:?}");
+    let open = PageStore::builder().directory(a.path()).ssd_bytes(0).open().await;
+    assert!(matches!(open, Err(OpenError::SsdMissing { .. })), "{open:?}");
+    std::fs::rename(&kept, &ssd).unwrap();
+    let store = small(a.path()).await.unwrap();
+    assert_eq!(&store.get(PageId::new(space, 0)).await.unwrap()[..3], b"abc");
+    let beyond = PageId::new(space, 1);
+    assert!(matches!(store.get(beyond).await, Err(Error::NoSuchPage { page }) if page == beyond));
+}
+
+#[tokio::test]
+async fn somebody_elses_data_is_not_overwritten_without_force() {
+    let dir = dir();
+    let hdd = dir.path().join("disk");
+    let bytes = vec![0xab; 4 << 20];
+    std::fs::write(&hdd, &bytes).unwrap();
+    let open = |force| {
+        PageStore::builder().directory(dir.path().join("s")).hdd(&hdd).ssd_bytes(0).force(force).open()
+    };
+    let refused = open(false).await;
+    assert!(matches!(refused, Err(OpenError::Foreign { .. })), "{refused:?}");
+    assert!(std::fs::read(&hdd).unwrap() == bytes, "nothing was changed");
+    open(true).await.unwrap().close().await.unwrap();
+}
+
+#[tokio::test]
+async fn paths_that_cannot_be_used_are_named() {
+    let dir = dir();
+    let missing = PageStore::builder().directory(dir.path().join("none")).create(false).open().await;
+    assert!(matches!(missing, Err(OpenError::NotADirectory { .. })), "{missing:?}");
+    let file = dir.path().join("file");
+    std::fs::write(&file, b"x").unwrap();
+    let on_file = PageStore::builder().directory(&file).open().await;
+    assert!(matches!(on_file, Err(OpenError::NotADirectory { .. })), "{on_file:?}");
+    let a_directory = PageStore::builder().directory(dir.path().join("s")).hdd(dir.path()).open().await;
+    let message = a_directory.unwrap_err().to_string();
+    assert!(message.contains(&*dir.path().to_string_lossy()), "{message}");
+}
+
+#[tokio::test]
+async fn memory_file_systems_without_direct_io_are_refused_only_when_it_is_required() {
+    let shm = Path::new("/dev/shm");
+    let Ok(dir) = tempfile::tempdir_in(shm) else {
+        eprintln!("SKIPPED: there is no /dev/shm to try a file system without O_DIRECT");
+        return;
+    };
+    let open = |direct, name: &str| {
+        PageStore::builder()
+            .directory(dir.path().join(name))
+            .ssd_bytes(8 << 20)
+            .pool_bytes(2 << 20)
+            .direct_io(direct)
+            .open()
+    };
+    let required = open(DirectIo::Required, "a").await;
+    assert!(matches!(required, Err(OpenError::Device(_))), "{required:?}");
+    open(DirectIo::Preferred, "b").await.unwrap().close().await.unwrap();
+}
+
+#[tokio::test]
+async fn both_backends_serve_the_same_store() {
+    let dir = dir();
+    let open = |backend| {
+        PageStore::builder().directory(dir.path()).pool_bytes(2 << 20).ssd_bytes(8 << 20).io(backend).open()
+    };
+    let store = open(Backend::Threads).await.unwrap();
+    assert_eq!(store.io_backend(), "threads");
+    let space = store.create_space("t").await.unwrap();
+    for no in 0..600u32 {
+        store.allocate(space).await.unwrap()[..4].copy_from_slice(&no.to_le_bytes());
+    }
+    store.close().await.unwrap();
+    let store = open(Backend::Auto).await.unwrap();
+    let mut scan = store.scan(space, 0..u32::MAX);
+    let mut next = 0u32;
+    while let Some(page) = scan.next().await {
+        assert_eq!(page.unwrap()[..4], next.to_le_bytes());
+        next += 1;
+    }
+    assert_eq!(next, 600);
+}
