@@ -1,7 +1,7 @@
 //! The command line, and what follows from it.
 
 use clap::{Parser, ValueEnum};
-use pagetier::PageSize;
+use pagetier::{POOL_POLICIES, PageSize, SSD_POLICIES};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,9 +29,9 @@ pub(crate) struct Cli {
     /// Let --hdd and --ssd overwrite what is on them
     #[arg(long)]
     pub(crate) force: bool,
-    /// Warehouses, about 71 MB each
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) warehouses: u16,
+    /// Warehouses, about 71 MB each [default: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) warehouses: Option<u16>,
     /// Size of the SSD cache, such as 100MiB; 0 for none [default: a third of the database]
     #[arg(long, value_name = "B", value_parser = size)]
     pub(crate) ssd_bytes: Option<u64>,
@@ -41,9 +41,9 @@ pub(crate) struct Cli {
     /// Sizes as a ratio database:SSD:pool, such as 30:10:1, of the loaded database
     #[arg(long, value_name = "DB:SSD:POOL", value_parser = ratio, conflicts_with_all = ["ssd_bytes", "pool_bytes"])]
     pub(crate) db_ratio: Option<Ratio>,
-    /// Page size: a power of two from 4KiB to 64KiB
-    #[arg(long, value_name = "B", default_value = "16KiB", value_parser = page_size)]
-    pub(crate) page_size: PageSize,
+    /// Page size: a power of two from 4KiB to 64KiB [default: 16KiB]
+    #[arg(long, value_name = "B", value_parser = page_size)]
+    pub(crate) page_size: Option<PageSize>,
     /// Pool policy: gd2l, lru, midpoint-lru
     #[arg(long, value_name = "NAME", default_value = "gd2l")]
     pub(crate) pool_policy: String,
@@ -201,6 +201,18 @@ impl Cli {
                 return Err(format!("{name} is a number of seconds from 0 on"));
             }
         }
+        for policies in self.runs() {
+            for (kind, name, known) in
+                [("pool", &policies.pool, POOL_POLICIES), ("SSD", &policies.ssd, SSD_POLICIES)]
+            {
+                if !known.contains(&name.as_str()) {
+                    return Err(format!(
+                        "there is no {kind} policy {name:?}; there are: {}",
+                        known.join(", ")
+                    ));
+                }
+            }
+        }
         if self.seconds == Some(0.0) {
             return Err("--seconds must be above 0".into());
         }
@@ -210,6 +222,16 @@ impl Cli {
     /// Whether the devices are in memory.
     pub(crate) fn emulated(&self) -> bool {
         self.time == Time::Virtual || self.devices == Some(Devices::Emulated)
+    }
+
+    /// Warehouses of a new database.
+    pub(crate) fn warehouses(&self) -> u16 {
+        self.warehouses.unwrap_or(4)
+    }
+
+    /// The page size of a new database.
+    pub(crate) fn page_size(&self) -> PageSize {
+        self.page_size.unwrap_or_default()
     }
 
     /// Terminals: as the paper has them unless given.
@@ -247,13 +269,13 @@ impl Cli {
     /// The size of the SSD for a database of `db_bytes`.
     pub(crate) fn ssd_bytes(&self, db_bytes: u64) -> u64 {
         let ratio = self.db_ratio.unwrap_or(Ratio::DEFAULT);
-        self.ssd_bytes.unwrap_or_else(|| ratio.ssd_bytes(db_bytes, self.page_size))
+        self.ssd_bytes.unwrap_or_else(|| ratio.ssd_bytes(db_bytes, self.page_size()))
     }
 
     /// The size of the pool for a database of `db_bytes`.
     pub(crate) fn pool_bytes(&self, db_bytes: u64) -> u64 {
         let ratio = self.db_ratio.unwrap_or(Ratio::DEFAULT);
-        self.pool_bytes.unwrap_or_else(|| ratio.pool_bytes(db_bytes, self.page_size))
+        self.pool_bytes.unwrap_or_else(|| ratio.pool_bytes(db_bytes, self.page_size()))
     }
 
     /// The size of the log for a database of `db_bytes`.
@@ -346,6 +368,7 @@ mod tests {
             &["--time", "virtual", "--devices", "files"],
             &["--devices", "emulated", "--ssd", "s"],
             &["--policies", "LRU+CC"],
+            &["--pool-policy", "magic"],
             &["--seconds", "0"],
             &["--warmup", "-1"],
         ] {

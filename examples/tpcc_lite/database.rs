@@ -41,8 +41,8 @@ pub(crate) enum DbError {
     /// A commit record that makes no sense.
     #[error("a commit in the log cannot be read")]
     BadCommit,
-    /// The store holds a database of another program or version.
-    #[error("the store holds no database of this program: {0}")]
+    /// The store holds something of another program or version.
+    #[error("the store is another program's: {0}")]
     NotOurs(String),
     /// A transaction failed after its commit, so the rows in memory are behind the log; reopening repairs it.
     #[error("the database stopped after an earlier error; open it again to recover")]

@@ -37,7 +37,7 @@ pub(crate) fn estimate_bytes(scale: Scale, page_size: PageSize) -> u64 {
     (pages.iter().sum::<u64>() + 1) * page_size.bytes() as u64
 }
 
-/// Loads the database into a store, dropping what an earlier load left unfinished, and marks it complete.
+/// Loads the database into an empty store and marks it complete.
 pub(crate) async fn load(
     store: &Arc<PageStore>,
     scale: Scale,
@@ -45,8 +45,8 @@ pub(crate) async fn load(
     now_ms: i64,
     mut progress: impl FnMut(),
 ) -> Result<Catalog, DbError> {
-    for space in store.spaces() {
-        store.drop_space(space.id).await?;
+    if let Some(space) = store.spaces().first() {
+        return Err(DbError::NotOurs(format!("it has a space called {:?}", space.name)));
     }
     let mut trees = Vec::new();
     for table in Table::ALL {

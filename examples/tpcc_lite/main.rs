@@ -25,7 +25,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use cli::{Cli, Time};
 use pagetier_devio::VirtualClock;
-use session::{Session, SessionError};
+use session::Session;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
@@ -52,17 +52,7 @@ fn main() -> ExitCode {
 fn start(cli: &Cli) -> Result<bool, Box<dyn std::error::Error>> {
     let clock = (cli.time == Time::Virtual).then(VirtualClock::new);
     let runtime = runtime(clock.as_ref())?;
-    let rows = runtime.block_on(async {
-        let session = Session::new(cli, clock)?;
-        session.run().await
-    });
-    let rows = match rows {
-        Err(SessionError::Interrupted) if !cli.json => {
-            println!("{}", SessionError::Interrupted);
-            return Ok(true);
-        }
-        other => other?,
-    };
+    let rows = runtime.block_on(async { Session::new(cli, clock)?.run().await })?;
     if cli.json && cli.policies.is_empty() {
         println!("{}", serde_json::to_string_pretty(&rows.first())?);
     } else if cli.json {

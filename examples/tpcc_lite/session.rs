@@ -59,7 +59,7 @@ impl<'c> Session<'c> {
     /// Does everything; prints as it goes unless JSON is asked for.
     pub(crate) async fn run(&self) -> Result<Vec<Row>, SessionError> {
         let (notes, kept) = match self.site.notes()? {
-            Some(notes) => (self.adapt(notes), true),
+            Some(notes) => (self.adapt(notes)?, true),
             None => (self.load().await?, false),
         };
         let mut rows = Vec::new();
@@ -80,21 +80,28 @@ impl<'c> Session<'c> {
     }
 
     /// What an earlier run noted, with what this one wants otherwise.
-    fn adapt(&self, mut notes: Notes) -> Notes {
+    fn adapt(&self, mut notes: Notes) -> Result<Notes, SessionError> {
+        if let Some(given) = self.cli.ssd_bytes.filter(|given| *given != notes.ssd_bytes) {
+            let (given, is) = (report::bytes(given), report::bytes(notes.ssd_bytes));
+            return Err(SessionError::Usage(format!(
+                "the database's SSD has {is}, not {given}; it keeps its size"
+            )));
+        }
         if self.cli.pool_bytes.is_some() || self.cli.db_ratio.is_some() {
             notes.pool_bytes = self.cli.pool_bytes(notes.loaded_bytes);
         }
         notes.log_bytes = self.cli.log_bytes.unwrap_or(notes.log_bytes);
-        notes
+        Ok(notes)
     }
 
     async fn load(&self) -> Result<Notes, SessionError> {
         let cli = self.cli;
-        let scale = Scale::full(cli.warehouses);
-        let ssd_bytes = cli.ssd_bytes(estimate_bytes(scale, cli.page_size));
+        let scale = Scale::full(cli.warehouses());
+        let ssd_bytes = cli.ssd_bytes(estimate_bytes(scale, cli.page_size()));
         self.announce(scale);
-        let bar = self.bar(steps(cli.warehouses), "loading", "districts and warehouses");
-        let store = Arc::new(self.site.for_load(cli.page_size, ssd_bytes).builder.open().await?);
+        self.site.begin_load()?;
+        let bar = self.bar(steps(scale.warehouses), "loading", "districts and warehouses");
+        let store = Arc::new(self.site.for_load(cli.page_size(), ssd_bytes).builder.open().await?);
         let loading = load(&store, scale, cli.seed, self.now_ms(), || bar.inc(1));
         tokio::select! {
             biased;
@@ -105,7 +112,7 @@ impl<'c> Session<'c> {
         close(store).await?;
         bar.finish_and_clear();
         let notes = Notes {
-            page_bytes: cli.page_size.bytes() as u64,
+            page_bytes: cli.page_size().bytes() as u64,
             loaded_bytes,
             ssd_bytes,
             pool_bytes: cli.pool_bytes(loaded_bytes),
@@ -120,7 +127,7 @@ impl<'c> Session<'c> {
             return;
         }
         let (hdd, ssd) = self.site.describe();
-        let size = report::bytes(estimate_bytes(scale, self.cli.page_size));
+        let size = report::bytes(estimate_bytes(scale, self.cli.page_size()));
         println!("TPC-C with {} warehouses, {size}\nHDD: {hdd}\nSSD: {ssd}", scale.warehouses);
         if self.cli.time == Time::Virtual {
             println!(
@@ -143,6 +150,9 @@ impl<'c> Session<'c> {
         let wal = self.site.wal(notes.log_bytes)?;
         let mut opening = self.site.for_run(policies, notes)?;
         opening.builder = opening.builder.zone_percent(cli.zone_percent).log_gate(Arc::new(wal.clone()));
+        if let Some(size) = cli.page_size {
+            opening.builder = opening.builder.page_size(size);
+        }
         if let Some(entries) = cli.outqueue {
             opening.builder = opening.builder.outqueue(entries);
         }
@@ -155,6 +165,12 @@ impl<'c> Session<'c> {
         let catalog = Catalog::read(&store).await?.ok_or_else(|| {
             SessionError::Usage("the folder's notes tell of a database, but the store holds none".into())
         })?;
+        let warehouses = catalog.scale.warehouses;
+        if cli.warehouses.is_some_and(|given| given != warehouses) {
+            return Err(SessionError::Usage(format!(
+                "the database has {warehouses} warehouses; leave the option out"
+            )));
+        }
         let warm = store.stats().ssd;
         let (database, recovered) = Database::open(store, wal, catalog, self.now_ms()).await?;
         let database = Arc::new(database);
@@ -163,7 +179,6 @@ impl<'c> Session<'c> {
             self.check_recovered(&database, reopened.as_ref()).await?;
         }
 
-        let warehouses = catalog.scale.warehouses;
         let plan = Plan {
             terminals: cli.terminals(warehouses),
             warmup: cli.warmup(),

@@ -160,6 +160,25 @@ impl Site {
         }
     }
 
+    /// Marks the folder as being loaded; what a load that did not end has left there is removed.
+    pub(crate) fn begin_load(&self) -> Result<(), SiteError> {
+        let Place::Files { dir, .. } = &self.place else {
+            return Ok(());
+        };
+        let marker = dir.join(LOADING);
+        if marker.exists() {
+            for name in ["manifest.json", "hdd.vol", "ssd.cache", "ring"] {
+                match std::fs::remove_file(dir.join(name)) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(io(&dir.join(name))(error));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        std::fs::write(&marker, "").map_err(io(&marker))
+    }
+
     /// Marks the load as complete.
     pub(crate) fn write_notes(&self, notes: &Notes) -> Result<(), SiteError> {
         let Place::Files { dir, .. } = &self.place else {
@@ -168,7 +187,10 @@ impl Site {
         let (path, new) = (dir.join(NOTES), dir.join("tpcc_lite.json.new"));
         let text = serde_json::to_vec_pretty(notes)
             .map_err(|why| SiteError::Notes { path: path.clone(), why: why.to_string() })?;
-        std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &path)).map_err(io(&path))
+        std::fs::write(&new, text)
+            .and_then(|()| std::fs::rename(&new, &path))
+            .and_then(|()| std::fs::remove_file(dir.join(LOADING)))
+            .map_err(io(&path))
     }
 
     /// The log of a run.
@@ -264,6 +286,7 @@ impl Opening {
 }
 
 const NOTES: &str = "tpcc_lite.json";
+const LOADING: &str = "tpcc_lite.loading";
 
 fn io(path: &Path) -> impl FnOnce(std::io::Error) -> SiteError {
     let path = path.to_path_buf();

@@ -71,6 +71,6 @@ impl Tree {
     }
 
     async fn child_exclusive(&self, parent: &PageMut<'_>, slot: usize) -> Result<PageMut<'_>, TreeError> {
-        self.node_exclusive(self.inner.child(parent, slot), 0).await
+        self.node_exclusive(self.inner.child(parent, slot), Some(0)).await
     }
 }

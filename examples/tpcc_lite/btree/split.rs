@@ -24,7 +24,7 @@ impl Tree {
         let mut page = self.root_exclusive().await?;
         while node::level(&page) > 0 {
             let child = self.inner.child(&page, self.inner.slot_for(&page, key));
-            let child = self.node_exclusive(child, node::level(&page) - 1).await?;
+            let child = self.node_exclusive(child, Some(node::level(&page) - 1)).await?;
             held.push(page);
             if !self.is_full(&child) {
                 held.clear();

@@ -200,32 +200,44 @@ async fn tasks_do_not_lose_each_others_entries() {
     assert_eq!(validate(&tree).await, space_pages(&tree));
 }
 
-#[tokio::test]
-async fn redo_brings_a_tree_back_as_it_was() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut tree = new_tree(dir.path()).await;
-    let mut model = BTreeMap::new();
-    let mut rng = SmallRng::seed_from_u64(7);
-    for crash in 0..6_u32 {
-        for round in 0..700 {
-            let key: u32 = rng.random_range(0..2_000);
-            if rng.random_range(0..10) < 7 {
-                tree.put(&key.to_be_bytes(), &value(crash * 1_000 + round)).await.unwrap();
-                model.insert(key, crash * 1_000 + round);
-            } else {
-                tree.delete(&key.to_be_bytes()).await.unwrap();
-                model.remove(&key);
-            }
+/// One life of a store: redo, a comparison with the model, more changes, and no orderly end.
+async fn live_and_crash(dir: &Path, life: u32, model: &mut BTreeMap<u32, u32>) {
+    let wal = wal(dir);
+    let store = store(dir, &wal).await;
+    let tree = match store.space("t") {
+        None => {
+            let space = store.create_space("t").await.unwrap();
+            Tree::create(store, Some(wal.clone()), space, KEY, VAL).await.unwrap()
         }
-        let space = tree.space;
-        tree.wal.as_ref().unwrap().flush(tree.wal.as_ref().unwrap().end()).await.unwrap();
-        drop(tree);
-        let wal = wal(dir.path());
-        let store = store(dir.path(), &wal).await;
-        let redone = redo(&store, &wal).await.unwrap();
-        assert!(redone.records > 0 && redone.commits.is_empty());
-        tree = Tree::open(store, Some(wal), space, KEY, VAL);
-        assert_eq!(contents(&tree).await, model.iter().map(|(&k, &v)| (k, v)).collect::<Vec<_>>());
-        validate(&tree).await;
+        Some(space) => {
+            let redone = redo(&store, &wal).await.unwrap();
+            assert!(redone.records > 0 && redone.commits.is_empty());
+            Tree::open(store, Some(wal.clone()), space, KEY, VAL)
+        }
+    };
+    assert_eq!(contents(&tree).await, model.iter().map(|(&k, &v)| (k, v)).collect::<Vec<_>>());
+    validate(&tree).await;
+    let mut rng = SmallRng::seed_from_u64(life.into());
+    for round in 0..700 {
+        let key: u32 = rng.random_range(0..2_000);
+        if rng.random_range(0..10) < 7 {
+            tree.put(&key.to_be_bytes(), &value(life * 1_000 + round)).await.unwrap();
+            model.insert(key, life * 1_000 + round);
+        } else {
+            tree.delete(&key.to_be_bytes()).await.unwrap();
+            model.remove(&key);
+        }
+    }
+    wal.flush(wal.end()).await.unwrap();
+}
+
+#[test]
+fn redo_brings_a_tree_back_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut model = BTreeMap::new();
+    for life in 0..6 {
+        // With its runtime a life ends at once, background tasks included.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(live_and_crash(dir.path(), life, &mut model));
     }
 }

@@ -117,7 +117,7 @@ impl Tree {
             if next == node::NONE {
                 return Ok(());
             }
-            leaf = self.node_shared(next, 0).await?;
+            leaf = self.node_shared(next, Some(0)).await?;
             slot = 0;
         }
     }
@@ -185,7 +185,7 @@ impl Tree {
         let mut page = self.root_shared().await?;
         while node::level(&page) > 0 {
             let slot = self.inner.slot_for(&page, key);
-            page = self.node_shared(self.inner.child(&page, slot), node::level(&page) - 1).await?;
+            page = self.node_shared(self.inner.child(&page, slot), Some(node::level(&page) - 1)).await?;
         }
         Ok(page)
     }
@@ -206,45 +206,44 @@ impl Tree {
                 let child = self.inner.child(&page, self.inner.slot_for(&page, key));
                 let below = node::level(&page) - 1;
                 if below == level {
-                    return self.node_exclusive(child, level).await;
+                    return self.node_exclusive(child, Some(level)).await;
                 }
-                page = self.node_shared(child, below).await?;
+                page = self.node_shared(child, Some(below)).await?;
             }
         }
     }
 
     async fn root_shared(&self) -> Result<PageRef<'_>, TreeError> {
-        let page = self.store.get(PageId::new(self.space, ROOT)).await?;
-        check(page.id(), &page, None)?;
-        Ok(page)
+        self.node_shared(ROOT, None).await
     }
 
     pub(super) async fn root_exclusive(&self) -> Result<PageMut<'_>, TreeError> {
-        let page = self.store.get_mut(PageId::new(self.space, ROOT)).await?;
-        check(page.id(), &page, None)?;
+        self.node_exclusive(ROOT, None).await
+    }
+
+    async fn node_shared(&self, no: u32, level: Option<u8>) -> Result<PageRef<'_>, TreeError> {
+        let id = PageId::new(self.space, no);
+        let page = self.store.get(id).await?;
+        check(&page, level).map_err(|what| TreeError::Damaged { page: id, what })?;
         Ok(page)
     }
 
-    async fn node_shared(&self, no: u32, level: u8) -> Result<PageRef<'_>, TreeError> {
-        let page = self.store.get(PageId::new(self.space, no)).await?;
-        check(page.id(), &page, Some(level))?;
-        Ok(page)
-    }
-
-    pub(super) async fn node_exclusive(&self, no: u32, level: u8) -> Result<PageMut<'_>, TreeError> {
-        let page = self.store.get_mut(PageId::new(self.space, no)).await?;
-        check(page.id(), &page, Some(level))?;
+    pub(super) async fn node_exclusive(&self, no: u32, level: Option<u8>) -> Result<PageMut<'_>, TreeError> {
+        let id = PageId::new(self.space, no);
+        let page = self.store.get_mut(id).await?;
+        check(&page, level).map_err(|what| TreeError::Damaged { page: id, what })?;
         Ok(page)
     }
 }
 
-fn check(page: PageId, node: &[u8], level: Option<u8>) -> Result<(), TreeError> {
+/// Whether a page is a node, of the level expected; says what is wrong with it.
+fn check(node: &[u8], level: Option<u8>) -> Result<(), &'static str> {
     let expected = if node::level(node) == 0 { LEAF } else { INNER };
     if node::kind(node) != expected {
-        return Err(TreeError::Damaged { page, what: "its kind" });
+        return Err("its kind");
     }
     if level.is_some_and(|level| level != node::level(node)) {
-        return Err(TreeError::Damaged { page, what: "its level" });
+        return Err("its level");
     }
     Ok(())
 }

@@ -4,9 +4,12 @@
 //! names alone. A new one is begun once the last is full; all but the last are complete and durable.
 
 use super::{Records, WalError};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,12 +21,15 @@ pub(super) struct FileLog {
     starts: VecDeque<u64>,
     active: File,
     active_bytes: u64,
+    /// Held as long as the log is open.
+    _lock: OwnedFd,
 }
 
 impl FileLog {
     /// Opens the log in `dir`; returns where it begins and ends, too.
     pub(super) fn open(dir: &Path, first_lsn: u64) -> Result<(Self, u64, u64), WalError> {
         fs::create_dir_all(dir).map_err(at(dir))?;
+        let lock = lock(dir)?;
         let mut starts = list(dir)?;
         let mut end = starts.first().copied().unwrap_or(first_lsn);
         for (i, &start) in starts.iter().enumerate() {
@@ -49,7 +55,8 @@ impl FileLog {
         let last = starts[starts.len() - 1];
         let file = path(dir, last);
         let active = OpenOptions::new().append(true).open(&file).map_err(at(&file))?;
-        let log = Self { dir: dir.into(), starts: starts.into(), active, active_bytes: end - last };
+        let log =
+            Self { dir: dir.into(), starts: starts.into(), active, active_bytes: end - last, _lock: lock };
         Ok((log, oldest, end))
     }
 
@@ -89,6 +96,18 @@ impl FileLog {
 fn at(path: &Path) -> impl FnOnce(io::Error) -> WalError {
     let path = path.to_path_buf();
     move |error| WalError::Io { path, source: Arc::new(error) }
+}
+
+/// Keeps a second opener out: it would take records that are being written for a torn tail.
+fn lock(dir: &Path) -> Result<OwnedFd, WalError> {
+    let file = dir.join("lock");
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let lock = rustix::fs::open(&file, flags, Mode::RUSR | Mode::WUSR).map_err(|e| at(&file)(e.into()))?;
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(Errno::WOULDBLOCK) => Err(WalError::InUse { path: dir.into() }),
+        Err(error) => Err(at(&file)(error.into())),
+    }
 }
 
 fn path(dir: &Path, start: u64) -> PathBuf {

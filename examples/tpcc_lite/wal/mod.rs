@@ -54,6 +54,12 @@ pub(crate) enum WalError {
         /// The system's error.
         source: Arc<io::Error>,
     },
+    /// Somebody else has the log open.
+    #[error("log {path}: it is in use, here or in another process")]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
     /// A segment that is followed by another one ends in the middle of a record.
     #[error("log {path}: damaged at position {at}, though later segments exist")]
     Damaged {

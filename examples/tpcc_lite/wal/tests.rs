@@ -18,7 +18,8 @@ fn bodies(wal: &Wal) -> Vec<(u64, Vec<u8>)> {
 }
 
 fn segments(dir: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+    let files = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
+    let mut files: Vec<_> = files.filter(|path| path.extension().is_some()).collect();
     files.sort();
     files
 }
@@ -94,8 +95,18 @@ async fn truncation_keeps_every_record_from_the_one_named_on() {
         assert_eq!(kept.last().unwrap().0, lsns[59].0);
         assert!(wal.len_bytes() < before);
     }
+    // The file's log was dropped by the loop.
     let reopened = Wal::open(dir.path(), LIMITS).unwrap();
     assert_eq!(bodies(&reopened).last().unwrap().1, vec![59; 10_000]);
+}
+
+#[test]
+fn a_log_is_opened_once_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let wal = Wal::open(dir.path(), LIMITS).unwrap();
+    assert!(matches!(Wal::open(dir.path(), LIMITS), Err(WalError::InUse { .. })));
+    drop(wal);
+    assert!(Wal::open(dir.path(), LIMITS).is_ok());
 }
 
 #[tokio::test]
