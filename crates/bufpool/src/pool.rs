@@ -194,11 +194,17 @@ impl<T: Tier> Pool<T> {
     /// No frame is to be had.
     pub async fn create(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
         let inner = &self.inner;
-        let frame = inner.free_frame(page).await?;
-        if !inner.name(frame, page) {
+        let frame = loop {
+            let frame = inner.free_frame(page).await?;
+            if inner.name(frame, page) {
+                break frame;
+            }
             let _ = inner.frames.free.push(frame);
-            return self.get_mut(page).await;
-        }
+            // Read-ahead may be finding out just now that the page does not exist.
+            if let Some(existing) = inner.latch_resident(page, Mode::Exclusive).await {
+                return Ok(PageMut::new(inner, existing, true));
+            }
+        };
         // SAFETY: the frame was just taken and is exclusively latched by `name`.
         let image = unsafe { inner.frames.arena.bytes_mut(frame as usize) };
         image.fill(0);

@@ -1,0 +1,400 @@
+//! The pool over a tier in memory, with delays, errors and checks.
+
+use pagetier_bufpool::{
+    DirtyPage, Displaced, Fetched, GateFuture, LogGate, Pool, PoolError, PoolParams, Tier, TierError,
+    WrittenPage,
+};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoOp};
+use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
+use pagetier_policy::{Access, CleanReason, Costs, Home, pool_policy};
+use proptest::prelude::*;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const PAGE: usize = 4096;
+const SPACE: SpaceId = SpaceId(1);
+
+fn page(no: u32) -> PageId {
+    PageId::new(SPACE, no)
+}
+
+/// Pages in a map; reads and writes take a while of tokio's time.
+#[derive(Default)]
+struct Memory {
+    pages: Mutex<HashMap<PageId, Vec<u8>>>,
+    fetches: AtomicU64,
+    writes: AtomicU64,
+    fail_reads: AtomicBool,
+    fail_writes: AtomicBool,
+    log_durable: AtomicU64,
+}
+
+fn eio(op: IoOp) -> DeviceError {
+    let kind = DeviceErrorKind::Io(Arc::new(std::io::Error::other("injected")));
+    DeviceError { device: Arc::from("memory"), op, offset: 0, len: PAGE as u64, kind }
+}
+
+impl Memory {
+    fn with_pages(count: u32) -> Arc<Self> {
+        let memory = Self::default();
+        for no in 0..count {
+            let mut image = vec![0; PAGE];
+            Header { page: page(no), lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(&mut image);
+            image[32..36].copy_from_slice(&no.to_le_bytes());
+            memory.pages.lock().unwrap().insert(page(no), image);
+        }
+        Arc::new(memory)
+    }
+
+    fn version(&self, no: u32) -> u32 {
+        let pages = self.pages.lock().unwrap();
+        u32::from_le_bytes(pages[&page(no)][36..40].try_into().unwrap())
+    }
+}
+
+impl Tier for Memory {
+    async fn fetch(&self, page: PageId, _: Access, mut buf: IoBuf) -> Fetched {
+        self.fetches.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(3)).await;
+        if self.fail_reads.load(Ordering::Relaxed) {
+            return Fetched { buf, result: Err(TierError::Device { page, source: eio(IoOp::Read) }) };
+        }
+        let result = match self.pages.lock().unwrap().get(&page) {
+            Some(image) => {
+                buf.as_mut_slice().copy_from_slice(image);
+                Ok(Home::Hdd)
+            }
+            None => Err(TierError::NoSuchPage { page }),
+        };
+        Fetched { buf, result }
+    }
+
+    async fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Vec<Fetched> {
+        let mut fetched = Vec::new();
+        for (no, buf) in (first.no..).zip(bufs) {
+            fetched.push(self.fetch(page(no), Access::Sequential, buf).await);
+        }
+        fetched
+    }
+
+    async fn write(&self, batch: Vec<DirtyPage>, _: CleanReason, done: &(dyn Fn(WrittenPage) + Send + Sync)) {
+        for DirtyPage { page, image, .. } in batch {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let header = Header::peek(image.as_slice());
+            assert_eq!(header.page, page);
+            assert!(header.lsn.0 <= self.log_durable.load(Ordering::SeqCst), "written before its log");
+            let failed = self.fail_writes.load(Ordering::Relaxed);
+            let result = if failed {
+                Err(TierError::Device { page, source: eio(IoOp::Write) })
+            } else {
+                self.pages.lock().unwrap().insert(page, image.as_slice().to_vec());
+                self.writes.fetch_add(1, Ordering::Relaxed);
+                Ok(Home::Hdd)
+            };
+            done(WrittenPage { page, result, displaced: Displaced(None), image });
+        }
+    }
+
+    async fn flush(&self) -> Result<(), TierError> {
+        Ok(())
+    }
+
+    fn evicted(&self, page: PageId, _: u32, image: &[u8]) -> Displaced {
+        let pages = self.pages.lock().unwrap();
+        assert_eq!(
+            pages.get(&page).map(|i| &i[32..]),
+            Some(&image[32..]),
+            "a changed page was evicted unwritten"
+        );
+        Displaced(None)
+    }
+
+    fn dirtied(&self, _: PageId, _: u32) -> bool {
+        false
+    }
+
+    fn allocated(&self, _: PageId) {}
+
+    fn discarded(&self, _: PageId) {}
+}
+
+/// A log that becomes durable when it is asked to.
+struct Gate(Arc<Memory>);
+
+impl LogGate for Gate {
+    fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            self.0.log_durable.fetch_max(lsn.0, Ordering::SeqCst);
+            Ok(())
+        })
+    }
+}
+
+fn pool(memory: &Arc<Memory>, policy: &str, frames: usize) -> Pool<Memory> {
+    pool_ahead(memory, policy, frames, 0)
+}
+
+fn pool_ahead(memory: &Arc<Memory>, policy: &str, frames: usize, ahead: usize) -> Pool<Memory> {
+    let params = PoolParams { read_ahead_pages: ahead, ..PoolParams::new(frames, PageSize::MIN) };
+    let policy = pool_policy(policy, frames, Costs::PAPER).unwrap();
+    Pool::start(params, policy, Arc::clone(memory), Some(Arc::new(Gate(Arc::clone(memory))))).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_concurrent_readers_share_one_read() {
+    let memory = Memory::with_pages(4);
+    let pool = pool(&memory, "gd2l", 16);
+    let readers: Vec<_> = (0..100)
+        .map(|_| {
+            let pool = pool.clone();
+            tokio::spawn(async move { pool.get(page(2)).await.unwrap()[0] })
+        })
+        .collect();
+    for reader in readers {
+        assert_eq!(reader.await.unwrap(), 2);
+    }
+    assert_eq!(memory.fetches.load(Ordering::Relaxed), 1);
+    let stats = pool.stats();
+    assert_eq!((stats.hits, stats.misses), (99, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_or_dropped_load_leaves_the_page_loadable_and_the_frame_free() {
+    let memory = Memory::with_pages(100);
+    let pool = pool(&memory, "lru", 16);
+    memory.fail_reads.store(true, Ordering::Relaxed);
+    for no in 0..50 {
+        assert!(matches!(pool.get(page(no)).await, Err(PoolError::Tier(TierError::Device { .. }))));
+    }
+    memory.fail_reads.store(false, Ordering::Relaxed);
+    for no in 0..50 {
+        let dropped = tokio::time::timeout(Duration::from_millis(1), pool.get(page(no))).await;
+        assert!(dropped.is_err(), "the read takes longer than that");
+        assert_eq!(pool.get(page(no)).await.unwrap()[0], no as u8);
+    }
+    pool.validate().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_writer_is_not_starved_and_dropped_waiters_leave_nothing_behind() {
+    let memory = Memory::with_pages(4);
+    let pool = pool(&memory, "lru", 16);
+    let first = pool.get(page(1)).await.unwrap();
+    let writer = tokio::spawn({
+        let pool = pool.clone();
+        async move { pool.get_mut(page(1)).await.unwrap()[4] = 9 }
+    });
+    tokio::task::yield_now().await;
+    for _ in 0..20 {
+        let impatient = tokio::time::timeout(Duration::from_millis(1), pool.get(page(1))).await;
+        assert!(impatient.is_err(), "newcomers queue behind the writer");
+    }
+    let gives_up = tokio::time::timeout(Duration::from_millis(1), pool.get_mut(page(1))).await;
+    assert!(gives_up.is_err());
+    drop(first);
+    writer.await.unwrap();
+    assert_eq!(pool.get(page(1)).await.unwrap()[4], 9);
+    drop(pool.get_mut(page(1)).await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_cannot_be_written_stays_dirty_and_flush_reports_it() {
+    let memory = Memory::with_pages(8);
+    let pool = pool(&memory, "gd2l", 16);
+    let mut guard = pool.get_mut(page(3)).await.unwrap();
+    guard[4..8].copy_from_slice(&7u32.to_le_bytes());
+    guard.set_lsn(Lsn(40));
+    drop(guard);
+    assert_eq!(pool.min_recovery_lsn(), Some(Lsn(40)));
+    memory.fail_writes.store(true, Ordering::Relaxed);
+    assert!(pool.flush_all().await.is_err());
+    assert_eq!((pool.min_recovery_lsn(), memory.version(3)), (Some(Lsn(40)), 0));
+    memory.fail_writes.store(false, Ordering::Relaxed);
+    pool.flush_to(Lsn(39)).await.unwrap();
+    assert_eq!(memory.version(3), 0, "its change is younger than that");
+    pool.flush_to(Lsn(40)).await.unwrap();
+    assert_eq!((pool.min_recovery_lsn(), memory.version(3)), (None, 7));
+    assert_eq!(memory.log_durable.load(Ordering::SeqCst), 40);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_whose_frames_are_all_pinned_is_an_error_not_a_hang() {
+    let memory = Memory::with_pages(40);
+    let pool = pool(&memory, "midpoint-lru", 16);
+    let mut guards = Vec::new();
+    for no in 0..16 {
+        guards.push(pool.get(page(no)).await.unwrap());
+    }
+    assert!(matches!(pool.get(page(20)).await, Err(PoolError::Exhausted { frames: 16, .. })));
+    guards.pop();
+    assert_eq!(pool.get(page(20)).await.unwrap()[0], 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scan_reads_ahead_and_spares_what_is_hot() {
+    for policy in ["midpoint-lru", "gd2l"] {
+        let memory = Memory::with_pages(4000);
+        let pool = pool_ahead(&memory, policy, 256, 16);
+        for _ in 0..50 {
+            touch_hot(&pool).await;
+        }
+        let mut scan = pool.scan(SPACE, 1000..4000);
+        let mut seen = 0;
+        while let Some(next) = scan.next().await {
+            if seen % 100 == 0 {
+                touch_hot(&pool).await;
+            }
+            assert_eq!(next.unwrap().id(), page(1000 + seen));
+            seen += 1;
+        }
+        assert_eq!(seen, 3000);
+        assert!(pool.stats().prefetched > 2500, "{policy}: {:?}", pool.stats());
+        let before = memory.fetches.load(Ordering::Relaxed);
+        touch_hot(&pool).await;
+        let lost = memory.fetches.load(Ordering::Relaxed) - before;
+        assert!(lost <= 5, "{policy}: the scan threw out {lost} of 100 hot pages");
+    }
+}
+
+async fn touch_hot(pool: &Pool<Memory>) {
+    for no in 0..100 {
+        drop(pool.get(page(no)).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn no_task_keeps_a_dropped_pool_alive() {
+    let memory = Memory::with_pages(4);
+    let pool = pool(&memory, "lru", 16);
+    drop(pool.get(page(0)).await.unwrap());
+    drop(pool);
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+        if Arc::strong_count(&memory) == 1 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    panic!("{} owners are left", Arc::strong_count(&memory));
+}
+
+/// Every word of a page carries the same number whenever nobody holds it exclusively.
+#[test]
+fn threads_never_see_a_page_half_changed() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let memory = Memory::with_pages(60);
+        for image in memory.pages.lock().unwrap().values_mut() {
+            image[32..].fill(0);
+        }
+        let pool = pool(&memory, "gd2l", 24);
+        let tasks: Vec<_> = (0..8u32).map(|task| tokio::spawn(hammer(pool.clone(), task))).collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        pool.flush_all().await.unwrap();
+        pool.validate().unwrap();
+    });
+}
+
+async fn hammer(pool: Pool<Memory>, task: u32) {
+    let mut state = u64::from(task) + 1;
+    for round in 0..400u32 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let (no, kind) = ((state >> 33) as u32 % 60, (state >> 60) as u32 % 4);
+        if kind == 0 {
+            let mut guard = pool.get_mut(page(no)).await.unwrap();
+            let value = (task << 16 | round).to_le_bytes();
+            guard.chunks_exact_mut(4).for_each(|word| word.copy_from_slice(&value));
+        } else if kind == 1 {
+            let _ = tokio::time::timeout(Duration::from_micros(200), pool.get(page(no))).await;
+        } else {
+            let guard = pool.get(page(no)).await.unwrap();
+            assert!(guard.chunks_exact(4).all(|word| word == &guard[..4]), "page {no} is half changed");
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Get(u32),
+    Put(u32),
+    Create,
+    Prefetch(u32),
+    Flush,
+    FlushTo,
+    Drop(u32),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let no = 0..60u32;
+    let op = prop_oneof![
+        6 => no.clone().prop_map(Op::Get),
+        6 => no.clone().prop_map(Op::Put),
+        1 => Just(Op::Create),
+        2 => no.clone().prop_map(Op::Prefetch),
+        1 => Just(Op::Flush),
+        1 => Just(Op::FlushTo),
+        2 => no.prop_map(Op::Drop),
+    ];
+    prop::collection::vec(op, 1..200)
+}
+
+async fn follow(ops: Vec<Op>, policy: &str) {
+    let memory = Memory::with_pages(40);
+    let pool = pool(&memory, policy, 16);
+    let mut model: HashMap<u32, u32> = (0..40).map(|no| (no, 0)).collect();
+    let (mut next, mut lsn) = (40, 0);
+    for op in ops {
+        match op {
+            Op::Get(no) => match (pool.get(page(no)).await, model.get(&no)) {
+                (Ok(guard), Some(version)) => assert_eq!(guard[4..8], version.to_le_bytes()),
+                (Err(PoolError::Tier(TierError::NoSuchPage { .. })), None) => {}
+                (other, expected) => panic!("page {no}: {other:?}, expected {expected:?}"),
+            },
+            Op::Put(no) => {
+                if let Some(version) = model.get_mut(&no) {
+                    *version += 1;
+                    lsn += 1;
+                    let mut guard = pool.get_mut(page(no)).await.unwrap();
+                    guard[4..8].copy_from_slice(&version.to_le_bytes());
+                    guard.set_lsn(Lsn(lsn));
+                }
+            }
+            Op::Create => {
+                drop(pool.create(page(next)).await.unwrap());
+                model.insert(next, 0);
+                next += 1;
+            }
+            Op::Prefetch(no) => pool.prefetch(&[page(no), page(no + 1), page(no + 2)]),
+            Op::Flush => {
+                pool.flush_all().await.unwrap();
+                assert_eq!(pool.min_recovery_lsn(), None);
+                for (no, version) in &model {
+                    assert_eq!(memory.version(*no), *version, "page {no} after a flush");
+                }
+            }
+            Op::FlushTo => {
+                pool.flush_to(Lsn(lsn / 2)).await.unwrap();
+                assert!(pool.min_recovery_lsn().is_none_or(|left| left > Lsn(lsn / 2)));
+            }
+            Op::Drop(no) => {
+                let _ = tokio::time::timeout(Duration::from_millis(1), pool.get(page(no))).await;
+            }
+        }
+        pool.validate().unwrap();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn random_operations_agree_with_a_map(ops in ops(), policy in prop::sample::select(vec!["gd2l", "lru", "midpoint-lru"])) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(follow(ops, policy));
+    }
+}
