@@ -293,6 +293,7 @@ impl<E: Estimate> SsdPolicy for CostBased<E> {
             Cause::Cleaned => self.estimate.assign(self.stats.get_mut(id), now),
         }
         let benefit = self.benefit_of(self.stats.get(id));
+        self.zone.note_decision();
         let mut found = None;
         self.lowest(LOOK_MAX, |slot, lowest| {
             // In ascending order: once one is too good, so are the rest.

@@ -13,9 +13,9 @@ pub(crate) struct PageIndex {
 }
 
 impl PageIndex {
-    /// Room for `pages` pages at a load of at most 3/4.
+    /// Room for `pages` pages at a load of at most 1/2: every cell looked at on the way is a record touched.
     pub(crate) fn with_capacity(pages: usize) -> Self {
-        Self { cells: vec![0; (pages + 1).div_ceil(3) * 4], len: 0 }
+        Self { cells: vec![0; (pages + 1) * 2], len: 0 }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -33,7 +33,7 @@ impl PageIndex {
 
     /// Adds a page that is not in the index.
     pub(crate) fn insert(&mut self, page: PageId, record: u32, page_of: impl Fn(u32) -> PageId) {
-        if (self.len + 1) * 4 > self.cells.len() * 3 {
+        if (self.len + 1) * 2 > self.cells.len() {
             self.grow(&page_of);
         }
         self.put(page, record);

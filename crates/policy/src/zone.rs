@@ -2,10 +2,16 @@
 //!
 //! The zone is the pages of low priority (2013 paper, section 5.4). A candidate whose benefit has risen above the lowest that was left
 //! outside, the *ceiling*, is none of these any more. Once only such are left the zone is spent and has no candidates. Without this rule a few
-//! pages that became hot after the zone began would keep it alive, and the SSD closed to every page below them.
+//! pages that became hot after the zone began would keep it alive, and the SSD closed to every page below them. A zone of k slots is
+//! not spent before k decisions were taken on it: where benefits drift as a whole, zones would follow each other without pause.
 
 use crate::SlotId;
 use std::cmp::Ordering;
+
+/// How many candidates one decision files anew. A group's factor changes with every page that is evicted, and the benefits of
+/// all its pages with it; a zone of millions cannot be sorted again each time. A decision compares with the benefit as it is now in any
+/// case; beyond this number, which candidate is the lowest is told by what is on file.
+const REFILE_MAX: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -34,11 +40,13 @@ pub(crate) struct Zone {
     aside: Vec<Entry>,
     /// The lowest benefit outside when the zone began.
     ceiling: f64,
+    /// Decisions to be taken before the zone can be spent.
+    young_for: usize,
 }
 
 impl Zone {
     pub(crate) fn new(slots: usize) -> Self {
-        Self { heap: Vec::new(), at: vec![0; slots], aside: Vec::new(), ceiling: f64::INFINITY }
+        Self { heap: Vec::new(), at: vec![0; slots], aside: Vec::new(), ceiling: f64::INFINITY, young_for: 0 }
     }
 
     /// Makes the `k` lowest of `slots` the only candidates and appends them to `out`, lowest first. O(n + k log k).
@@ -69,6 +77,7 @@ impl Zone {
         }
         low.sort_unstable_by(Entry::cmp);
         out.extend(low.iter().map(|entry| SlotId(entry.slot)));
+        self.young_for = low.len();
         // A sorted array is a heap.
         self.heap = low;
         for position in 0..self.heap.len() {
@@ -102,23 +111,24 @@ impl Zone {
         }
     }
 
-    /// The candidate of lowest benefit that `accept` takes, looking at no more than `look` of them, with benefits brought up to date by `now`.
+    /// The candidate of lowest benefit that `accept` takes, looking at no more than `look` of them. Those that come up and whose benefit is `now`
+    /// another than on file, because their group's factor changed, are filed anew first, up to [`REFILE_MAX`] of them.
     pub(crate) fn lowest(
         &mut self,
         look: usize,
         now: impl Fn(SlotId) -> f64,
         mut accept: impl FnMut(SlotId, f64) -> bool,
     ) -> Option<(SlotId, f64)> {
-        let mut found = None;
-        while let Some(&Entry { slot, benefit }) = self.heap.first() {
+        let (mut found, mut refiled) = (None, 0);
+        while let Some(&Entry { slot, benefit: on_file }) = self.heap.first() {
             let slot = SlotId(slot);
-            let fresh = now(slot);
-            if fresh.total_cmp(&benefit) != Ordering::Equal {
-                // Its group's factor changed since: it may not be the lowest.
-                self.update(slot, fresh);
+            let benefit = now(slot);
+            if refiled < REFILE_MAX && benefit.total_cmp(&on_file) != Ordering::Equal {
+                self.update(slot, benefit);
+                refiled += 1;
                 continue;
             }
-            if benefit > self.ceiling {
+            if benefit > self.ceiling && self.young_for == 0 {
                 if !self.aside.is_empty() {
                     break;
                 }
@@ -129,8 +139,8 @@ impl Zone {
                 found = Some((slot, benefit));
                 break;
             }
-            self.aside.push(Entry { benefit, slot: slot.0 });
             self.remove(slot);
+            self.aside.push(Entry { benefit, slot: slot.0 });
             if self.aside.len() >= look {
                 break;
             }
@@ -150,6 +160,11 @@ impl Zone {
         for entry in self.heap.drain(low..) {
             self.at[entry.slot as usize] = 0;
         }
+    }
+
+    /// A decision is being taken on the zone.
+    pub(crate) fn note_decision(&mut self) {
+        self.young_for = self.young_for.saturating_sub(1);
     }
 
     /// Benefits are about `factor` times what they were; a factor that makes no sense lifts the ceiling.
@@ -225,5 +240,73 @@ impl Zone {
     /// The candidates, in no order.
     pub(crate) fn slots(&self) -> impl Iterator<Item = SlotId> + '_ {
         self.heap.iter().map(|entry| SlotId(entry.slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    fn zone_of(benefits: &[f64], k: usize) -> Zone {
+        let mut zone = Zone::new(benefits.len());
+        let slots = benefits.iter().enumerate().map(|(slot, &benefit)| (SlotId(slot as u32), benefit));
+        zone.start(k, slots, &mut Vec::new());
+        zone
+    }
+
+    #[test]
+    fn the_lowest_are_chosen_whatever_their_order() {
+        for n in [0, 1, 2, 5, 40, 301] {
+            for k in [0, 1, 2, 7, 299, 300, 301, 400, usize::MAX] {
+                let benefits: Vec<f64> = (0..n).map(|i| f64::from(i * 7919 % 301)).collect();
+                let mut out = Vec::new();
+                let mut zone = Zone::new(0);
+                let slots = benefits.iter().enumerate().map(|(slot, &b)| (SlotId(slot as u32), b));
+                zone.start(k, slots, &mut out);
+                zone.validate().unwrap();
+                let mut sorted = benefits.clone();
+                sorted.sort_by(f64::total_cmp);
+                let chosen: Vec<f64> = out.iter().map(|slot| benefits[slot.at()]).collect();
+                assert_eq!(chosen, sorted[..k.min(sorted.len())]);
+                assert_eq!(zone.ceiling, sorted.get(k).copied().unwrap_or(f64::INFINITY));
+            }
+        }
+    }
+
+    #[test]
+    fn a_decision_files_a_bounded_number_anew_and_compares_with_what_is_true() {
+        let mut benefits: Vec<f64> = (0..1000).map(f64::from).collect();
+        let mut zone = zone_of(&benefits, 1000);
+        // Every benefit rises: all that is on file is too low.
+        benefits.iter_mut().for_each(|b| *b += 5000.0);
+        let looked = Cell::new(0);
+        let now = |slot: SlotId| {
+            looked.set(looked.get() + 1);
+            benefits[slot.at()]
+        };
+        let lowest = zone.lowest(256, now, |_, _| true);
+        assert_eq!(lowest, Some((SlotId(REFILE_MAX as u32), 5016.0)));
+        assert_eq!(looked.get(), REFILE_MAX + 1);
+        zone.validate().unwrap();
+        // Some decisions later all is filed, and the lowest is found.
+        for _ in 0..1000 {
+            zone.lowest(256, |slot| benefits[slot.at()], |_, _| true);
+        }
+        assert_eq!(zone.lowest(256, |slot| benefits[slot.at()], |_, _| true), Some((SlotId(0), 5000.0)));
+    }
+
+    #[test]
+    fn no_more_than_asked_are_looked_at() {
+        let benefits = [4.0, 2.0, 3.0, 1.0];
+        let mut zone = zone_of(&benefits, 4);
+        let mut seen = Vec::new();
+        let refuse = |slot: SlotId, _: f64| {
+            seen.push(slot.0);
+            false
+        };
+        assert_eq!(zone.lowest(3, |slot| benefits[slot.at()], refuse), None);
+        assert_eq!(seen, [3, 1, 2]);
+        zone.validate().unwrap();
     }
 }

@@ -291,27 +291,34 @@ fn a_candidate_that_is_read_moves_up_within_the_zone() {
 fn a_candidate_that_outgrew_the_zone_is_none_any_more() {
     let mut cc = Cc::new(&params());
     filled(&mut cc);
-    assert_eq!(zone(&mut cc, 2), [0, 1]);
     let candidates = |cc: &mut Cc| {
         let mut next = Vec::new();
         cc.next_victims(9, NOW, &mut next);
         next.iter().map(|slot| slot.0).collect::<Vec<_>>()
     };
-    // As good as page 2, the lowest outside: still a candidate. Better: not.
-    visit(&mut cc, p(0), Home::Ssd, 0, NOW);
-    visit(&mut cc, p(0), Home::Ssd, 0, NOW);
-    assert_eq!(candidates(&mut cc), [1, 0]);
-    visit(&mut cc, p(0), Home::Ssd, 0, NOW);
-    assert_eq!(candidates(&mut cc), [1]);
+    let consider = |cc: &mut Cc| cc.consider(p(9), Cause::Evicted, 0, &mut |_| true, NOW);
+    assert_eq!(zone(&mut cc, 2), [0, 1]);
     for _ in 0..9 {
-        visit(&mut cc, p(1), Home::Ssd, 0, NOW);
+        visit(&mut cc, p(0), Home::Ssd, 0, NOW);
+    }
+    visit(&mut cc, p(9), Home::Hdd, 0, NOW);
+    // A zone of two holds for two decisions.
+    assert_eq!(consider(&mut cc), Verdict::Reject);
+    assert_eq!(candidates(&mut cc), [1, 0]);
+    assert_eq!(consider(&mut cc), Verdict::Reject);
+    assert_eq!(candidates(&mut cc), [1]);
+    // As good as page 2, the lowest outside: still a candidate. Better: not.
+    visit(&mut cc, p(1), Home::Ssd, 0, NOW);
+    assert_eq!(candidates(&mut cc), [1]);
+    visit(&mut cc, p(1), Home::Ssd, 0, NOW);
+    for _ in 0..9 {
         visit(&mut cc, p(9), Home::Hdd, 0, NOW);
     }
     // The zone is spent, however good the newcomer.
-    assert_eq!(cc.consider(p(9), Cause::Evicted, 0, &mut |_| true, NOW), Verdict::Reject);
+    assert_eq!(consider(&mut cc), Verdict::Reject);
     assert_eq!(candidates(&mut cc), [0u32; 0]);
-    assert_eq!(zone(&mut cc, 2), [2, 0]);
-    assert_eq!(cc.consider(p(9), Cause::Evicted, 0, &mut |_| true, NOW), Verdict::AdmitOver(s(2)));
+    assert_eq!(zone(&mut cc, 2), [2, 1]);
+    assert_eq!(consider(&mut cc), Verdict::AdmitOver(s(2)));
     cc.validate().unwrap();
 }
 

@@ -51,6 +51,8 @@ struct Model {
     zone: Vec<(u32, f64)>,
     /// The lowest benefit outside when the zone began.
     ceiling: f64,
+    /// Decisions to be taken before the zone can be spent.
+    young_for: usize,
 }
 
 impl Model {
@@ -63,6 +65,7 @@ impl Model {
             gone: vec![],
             zone: vec![],
             ceiling: f64::INFINITY,
+            young_for: 0,
         }
     }
 
@@ -225,7 +228,7 @@ impl Model {
             if fresh != filed {
                 zone[at].1 = fresh;
                 self.zone.iter_mut().find(|c| c.0 == slot).unwrap().1 = fresh;
-            } else if fresh > self.ceiling {
+            } else if fresh > self.ceiling && self.young_for == 0 {
                 if zone.len() < self.zone.len() {
                     break;
                 }
@@ -260,6 +263,7 @@ impl Model {
             self.pages.get_mut(&id).unwrap().group = Some((id.space, subrange));
         }
         let benefit = self.benefit(id).unwrap();
+        self.young_for = self.young_for.saturating_sub(1);
         self.lowest(unusable, benefit).map_or(Verdict::Reject, |slot| Verdict::AdmitOver(SlotId(slot)))
     }
 
@@ -309,6 +313,7 @@ impl Model {
         all.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
         self.ceiling = all.get(k).map_or(f64::INFINITY, |outside| outside.1);
         all.truncate(k);
+        self.young_for = all.len();
         self.zone = all;
         self.zone.iter().map(|c| c.0).collect()
     }

@@ -9,11 +9,14 @@ use crate::reference::{Reference, Use};
 use pagetier_policy::{
     Access, Cause, CleanReason, Costs, FrameId, Home, Millis, PageId, PoolPolicy, SlotId, SsdPolicy, Verdict,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use serde::Serialize;
 use std::collections::VecDeque;
 
 const NONE: u32 = u32::MAX;
+
+/// Rejections between two looks at whether the zone is spent.
+const ZONE_CHECK: u64 = 64;
 
 /// How large the tiers are and how they behave.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -146,6 +149,7 @@ pub struct Tiers {
     free_slots: Vec<u32>,
     zone: Vec<SlotId>,
     zone_left: usize,
+    rejections: u64,
     dirty: usize,
     dirty_since: VecDeque<(u32, u64)>,
     to_clean: Vec<FrameId>,
@@ -161,7 +165,10 @@ impl Tiers {
             params,
             pool,
             ssd,
-            places: FxHashMap::default(),
+            places: FxHashMap::with_capacity_and_hasher(
+                params.pool_pages as usize + params.ssd_pages as usize,
+                FxBuildHasher,
+            ),
             frames: vec![Frame { page, dirty: false, logical: 0, dirtied_at: 0 }; params.pool_pages as usize],
             free_frames: (0..params.pool_pages).rev().collect(),
             slots: vec![
@@ -171,6 +178,7 @@ impl Tiers {
             free_slots: (0..params.ssd_pages).rev().collect(),
             zone: Vec::new(),
             zone_left: 0,
+            rejections: 0,
             dirty: 0,
             dirty_since: VecDeque::new(),
             to_clean: Vec::new(),
@@ -389,11 +397,12 @@ impl Tiers {
         match self.ssd.consider(page, cause, self.free_slots.len(), &mut |_| true, now) {
             Verdict::AdmitFree => self.free_slots.pop(),
             Verdict::Reject => {
-                // A zone whose candidates have all become better pages is spent.
-                let mut next = Vec::new();
-                self.ssd.next_victims(1, now, &mut next);
-                if next.is_empty() {
-                    self.zone_left = 0;
+                self.rejections += 1;
+                if self.rejections.is_multiple_of(ZONE_CHECK) {
+                    // A zone whose candidates have all become better pages is spent.
+                    let mut next = Vec::new();
+                    self.ssd.next_victims(1, now, &mut next);
+                    self.zone_left = if next.is_empty() { 0 } else { self.zone_left };
                 }
                 None
             }
