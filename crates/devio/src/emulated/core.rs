@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 /// An operation that has waited so long goes first, whatever its class.
-const AGE_LIMIT_NS: u64 = 100_000_000;
+const AGE_LIMIT_NS: u64 = 500_000_000;
 
 /// Starts the inner operation.
 pub(super) type Start = Box<dyn FnOnce() -> IoFuture + Send>;
