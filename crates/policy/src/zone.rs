@@ -286,7 +286,7 @@ mod tests {
             benefits[slot.at()]
         };
         let lowest = zone.lowest(256, now, |_, _| true);
-        assert_eq!(lowest, Some((SlotId(REFILE_MAX as u32), 5016.0)));
+        assert_eq!(lowest, Some((SlotId(REFILE_MAX as u32), 5000.0 + REFILE_MAX as f64)));
         assert_eq!(looked.get(), REFILE_MAX + 1);
         zone.validate().unwrap();
         // Some decisions later all is filed, and the lowest is found.
