@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const SHARED: u64 = 1;
 const SHARED_MASK: u64 = 0xffff;
+/// So many readers at once that the next ones wait, long before the count could run over into the bits beside it.
+const SHARED_FULL: u64 = 1 << 15;
 const EXCLUSIVE: u64 = 1 << 16;
 /// Somebody waits for the latch: newcomers queue up behind, so that writers are not starved.
 const WAITERS: u64 = 1 << 17;
@@ -52,7 +54,7 @@ pub(crate) struct Released {
 impl Mode {
     fn taken(self, word: u64) -> Option<u64> {
         match self {
-            Self::Shared if word & EXCLUSIVE == 0 => Some(word + SHARED),
+            Self::Shared if word & (EXCLUSIVE | SHARED_FULL) == 0 => Some(word + SHARED),
             Self::Exclusive if word & (EXCLUSIVE | SHARED_MASK) == 0 => Some(word | EXCLUSIVE),
             _ => None,
         }
@@ -237,6 +239,19 @@ mod tests {
         assert!(word.grant(Mode::Exclusive));
         word.set_waiters(false);
         assert_eq!(word.release(Mode::Exclusive), Released { wake: false, free: false });
+    }
+
+    #[test]
+    fn the_count_of_readers_never_runs_over() {
+        let word = filled();
+        word.downgrade();
+        while word.try_latch(Mode::Shared) == Attempt::Latched {}
+        assert_eq!(u64::from(word.pins()), SHARED_FULL);
+        assert_eq!(word.try_latch(Mode::Exclusive), Attempt::Busy);
+        for _ in 0..SHARED_FULL {
+            word.release(Mode::Shared);
+        }
+        assert_eq!(word.try_latch(Mode::Exclusive), Attempt::Latched);
     }
 
     #[test]
