@@ -191,7 +191,7 @@ impl PageStore {
         while !self.volume.extend_to(page).ok_or(Error::NoSuchSpace { space: page.space })? {
             self.grow(page.space, page.no).await?;
         }
-        Ok(self.pool.create(page).await?)
+        Ok(self.pool.get_or_create(page).await?)
     }
 
     /// The pages `range` of `space` in order, read ahead in large reads, without disturbing what is hot in memory. Pages that

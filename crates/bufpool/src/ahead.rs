@@ -22,6 +22,9 @@ use std::sync::atomic::Ordering;
 /// of all HDD reads useless read-ahead.
 const LINEAR_AFTER: u32 = 32;
 
+/// Spaces watched at once; beyond that the detector starts anew.
+const LINES_MAX: usize = 4096;
+
 #[derive(Clone, Copy, Debug)]
 struct Line {
     /// The page whose miss would continue the line.
@@ -47,6 +50,9 @@ impl Detector {
             return None;
         }
         let mut lines = self.lines.lock();
+        if lines.len() >= LINES_MAX {
+            lines.clear();
+        }
         let line = lines.entry(page.space).or_insert(Line { next: page.no, length: 0 });
         line.length = if line.next == page.no { line.length + 1 } else { 1 };
         line.next = page.no.saturating_add(1);
@@ -120,10 +126,11 @@ impl<'a, T: Tier> Scan<'a, T> {
 }
 
 impl<T: Tier> Inner<T> {
-    /// A page for a scan: not noted as a hit, so that it stays where read-ahead put it.
+    /// A page for a scan: no hit as far as the policy is concerned, so that it stays where read-ahead put it.
     async fn get_scanned(&self, page: PageId) -> Result<u32, PoolError> {
         loop {
             if let Some(frame) = self.latch_resident(page, Mode::Shared).await {
+                bump(&self.counters.scan_hits);
                 return Ok(frame);
             }
             let frame = self.free_frame(page).await?;
@@ -134,7 +141,7 @@ impl<T: Tier> Inner<T> {
                 }
                 return Ok(frame);
             }
-            let _ = self.frames.free.push(frame);
+            self.frames.give_back(frame);
         }
     }
 
@@ -166,7 +173,7 @@ impl<T: Tier> Inner<T> {
         }
         let frame = self.frames.free.pop().or_else(|| self.evict())?;
         if !self.name(frame, page) {
-            let _ = self.frames.free.push(frame);
+            self.frames.give_back(frame);
             return None;
         }
         self.ahead_in_flight.fetch_add(1, Ordering::Relaxed);
@@ -177,12 +184,13 @@ impl<T: Tier> Inner<T> {
         if run.is_empty() {
             return;
         }
-        let inner = Arc::clone(self);
+        let flight = InFlight { pool: Arc::clone(self), pages: run.len() };
         self.runtime.spawn(async move {
+            let inner = Arc::clone(&flight.pool);
             let (frames, bufs): (Vec<u32>, Vec<IoBuf>) = run.into_iter().unzip();
             let pages = (first.no..).map(|no| PageId::new(first.space, no));
             let fetched = inner.tier.fetch_run(first, bufs).await;
-            inner.ahead_in_flight.fetch_sub(frames.len(), Ordering::Relaxed);
+            drop(flight);
             for ((frame, page), one) in frames.into_iter().zip(pages).zip(fetched) {
                 // A failed read gives its frame back; whoever wants the page reads it and learns why.
                 let Ok(home) = one.result else { continue };
@@ -192,5 +200,17 @@ impl<T: Tier> Inner<T> {
                 inner.frames.release(frame, Mode::Exclusive);
             }
         });
+    }
+}
+
+/// Counts pages in flight out again, also when their task is dropped half-way.
+struct InFlight<T: Tier> {
+    pool: Arc<Inner<T>>,
+    pages: usize,
+}
+
+impl<T: Tier> Drop for InFlight<T> {
+    fn drop(&mut self) {
+        self.pool.ahead_in_flight.fetch_sub(self.pages, Ordering::Relaxed);
     }
 }

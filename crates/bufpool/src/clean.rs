@@ -12,7 +12,7 @@ use crate::tier::{DirtyPage, Tier, WrittenPage};
 use crate::word::{Attempt, Mode};
 use pagetier_devio::IoBuf;
 use pagetier_page::{Header, Lsn, PageId};
-use pagetier_policy::{CleanReason, FrameId};
+use pagetier_policy::{CleanReason, FrameId, Home};
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -23,13 +23,48 @@ use tokio::task::JoinSet;
 /// After a failed write the cleaner waits this long, twice as long each time, up to the second number.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
 
-/// A staged copy, and the frame it came from.
-struct Staged {
-    frame: u32,
-    page: PageId,
+/// A staged copy of a page, on its way.
+struct Staged<T: Tier> {
+    write: Write<T>,
     lsn: Lsn,
     image: IoBuf,
     logical: u32,
+}
+
+/// The write of a page. One that is dropped before it ended (its task was aborted, the tier panicked) has failed: the page
+/// is dirty again, and a new staging buffer takes the place of the one that is lost.
+struct Write<T: Tier> {
+    pool: Arc<Inner<T>>,
+    frame: u32,
+    page: PageId,
+    reason: CleanReason,
+    ended: bool,
+}
+
+impl<T: Tier> Write<T> {
+    fn end(mut self, result: Result<Home, ()>, image: IoBuf) {
+        self.ended = true;
+        self.pool.end_write(self.frame, result, self.reason);
+        self.pool.unstage(image);
+    }
+}
+
+impl<T: Tier> Drop for Write<T> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.pool.end_write(self.frame, Err(()), self.reason);
+            self.pool.unstage(IoBuf::zeroed(self.pool.params.page_size.bytes()));
+        }
+    }
+}
+
+/// The writes of a flush. Dropped, they go on.
+struct Flushes(JoinSet<Result<(), PoolError>>);
+
+impl Drop for Flushes {
+    fn drop(&mut self) {
+        self.0.detach_all();
+    }
 }
 
 /// The cleaner task: ends when the pool does.
@@ -43,9 +78,9 @@ pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>) {
             return;
         }
         let staged = if writes.len() < inner.params.clean_batches { inner.next_batch() } else { None };
-        if let Some((batch, reason)) = staged {
+        if let Some(batch) = staged {
             let task = Arc::clone(&inner);
-            writes.spawn_on(async move { task.write_batch(batch, reason).await.is_ok() }, &inner.runtime);
+            writes.spawn_on(async move { task.write_batch(batch).await.is_ok() }, &inner.runtime);
             continue;
         }
         // Nobody but the users and their writes keep the pool alive.
@@ -70,30 +105,28 @@ async fn wait_for_work(woken: &Notify, writes: &mut JoinSet<bool>) -> bool {
 
 impl<T: Tier> Inner<T> {
     /// The next pages to write, staged: likely victims first, then changes older than the redo bound.
-    fn next_batch(&self) -> Option<(Vec<Staged>, CleanReason)> {
+    fn next_batch(self: &Arc<Self>) -> Option<Vec<Staged<T>>> {
         self.evicted_since_clean.store(0, Ordering::Relaxed);
-        let mut set = Vec::new();
-        let max = self.params.clean_batch;
         let frames = &self.frames;
-        self.policy.lock().clean_set(
-            self.params.clean_depth,
-            max,
-            &mut |f: FrameId| frames.at(f.0).word.is_cleanable(),
-            &mut set,
-        );
-        let batch = self.stage_all(set.iter().map(|f| f.0));
+        // When the next victims are all pinned, those behind them have to do.
+        let starved = self.starved.swap(false, Ordering::Relaxed);
+        let depth = if starved { frames.all.len() } else { self.params.clean_depth };
+        let mut cleanable = |f: FrameId| frames.at(f.0).word.is_cleanable();
+        let mut set = Vec::new();
+        self.policy.lock().clean_set(depth, self.params.clean_batch, &mut cleanable, &mut set);
+        let batch = self.stage_all(set.iter().map(|f| f.0), CleanReason::Replacement);
         if !batch.is_empty() {
-            return Some((batch, CleanReason::Replacement));
+            return Some(batch);
         }
-        let batch = self.stage_all(self.too_old().into_iter());
-        (!batch.is_empty()).then_some((batch, CleanReason::Recoverability))
+        let batch = self.stage_all(self.too_old().into_iter(), CleanReason::Recoverability);
+        (!batch.is_empty()).then_some(batch)
     }
 
-    fn stage_all(&self, frames: impl Iterator<Item = u32>) -> Vec<Staged> {
+    fn stage_all(self: &Arc<Self>, frames: impl Iterator<Item = u32>, reason: CleanReason) -> Vec<Staged<T>> {
         let mut batch = Vec::new();
         for frame in frames.take(self.params.clean_batch) {
             let Some(buf) = self.staging.pop() else { break };
-            match self.try_stage(frame, buf) {
+            match self.try_stage(frame, buf, reason) {
                 Ok(staged) => batch.push(staged),
                 Err(buf) => self.unstage(buf),
             }
@@ -120,17 +153,17 @@ impl<T: Tier> Inner<T> {
         old.into_iter().map(|(_, i)| i).collect()
     }
 
-    fn try_stage(&self, frame: u32, buf: IoBuf) -> Result<Staged, IoBuf> {
+    fn try_stage(self: &Arc<Self>, frame: u32, buf: IoBuf, reason: CleanReason) -> Result<Staged<T>, IoBuf> {
         if self.frames.at(frame).word.try_latch(Mode::Shared) != Attempt::Latched {
             return Err(buf);
         }
-        let staged = self.stage(frame, buf);
+        let staged = self.stage(frame, buf, reason);
         self.frames.release(frame, Mode::Shared);
         staged
     }
 
     /// Copies the page in `frame`, which is latched shared, if it is dirty and not being written.
-    fn stage(&self, frame: u32, mut buf: IoBuf) -> Result<Staged, IoBuf> {
+    fn stage(self: &Arc<Self>, frame: u32, mut buf: IoBuf, reason: CleanReason) -> Result<Staged<T>, IoBuf> {
         let f = self.frames.at(frame);
         if !f.word.begin_clean() {
             return Err(buf);
@@ -138,10 +171,12 @@ impl<T: Tier> Inner<T> {
         // SAFETY: the shared latch is held by the caller for the whole call.
         let image = unsafe { self.frames.arena.bytes(frame as usize) };
         buf.as_mut_slice().copy_from_slice(image);
-        f.writing_lsn.store(f.recovery_lsn.swap(NO_LSN, Ordering::AcqRel), Ordering::Release);
-        let header = Header::peek(buf.as_slice());
-        let logical = f.take_logical();
-        Ok(Staged { frame, page: header.page, lsn: header.lsn, image: buf, logical })
+        // In this order: `Frame::redo_from` must find it in one of them at every moment.
+        f.writing_lsn.store(f.recovery_lsn.load(Ordering::Acquire), Ordering::Release);
+        f.recovery_lsn.store(NO_LSN, Ordering::Release);
+        let Header { page, lsn, .. } = Header::peek(buf.as_slice());
+        let write = Write { pool: Arc::clone(self), frame, page, reason, ended: false };
+        Ok(Staged { write, lsn, image: buf, logical: f.take_logical() })
     }
 
     fn unstage(&self, buf: IoBuf) {
@@ -150,40 +185,39 @@ impl<T: Tier> Inner<T> {
     }
 
     /// Writes the batch: the log first, then the pages. Every page comes out clean or dirty again.
-    async fn write_batch(&self, batch: Vec<Staged>, reason: CleanReason) -> Result<(), PoolError> {
+    async fn write_batch(&self, batch: Vec<Staged<T>>) -> Result<(), PoolError> {
+        let Some(Write { page, reason, .. }) = batch.first().map(|s| &s.write) else { return Ok(()) };
+        let (page, reason) = (*page, *reason);
         let newest = batch.iter().map(|s| s.lsn).max().unwrap_or_default();
         if let Err(source) = self.log_durable(newest).await {
-            let page = batch.first().map_or(PageId::default(), |s| s.page);
-            for staged in batch {
-                self.end_write(staged.frame, Err(()), reason);
-                self.unstage(staged.image);
-            }
+            batch.into_iter().for_each(|staged| staged.write.end(Err(()), staged.image));
             return Err(PoolError::Log { page, source });
         }
-        let mut frames: Vec<(PageId, u32)> = Vec::with_capacity(batch.len());
+        let mut open = Vec::with_capacity(batch.len());
         let mut pages = Vec::with_capacity(batch.len());
-        for Staged { frame, page, image, logical, .. } in batch {
-            frames.push((page, frame));
-            pages.push(DirtyPage { page, image, logical });
+        for Staged { write, image, logical, .. } in batch {
+            pages.push(DirtyPage { page: write.page, image, logical });
+            open.push(write);
         }
+        let open = Mutex::new(open);
         let result = Mutex::new(Ok(()));
         let done = |written: WrittenPage| {
-            let Some(&(_, frame)) = frames.iter().find(|(page, _)| *page == written.page) else { return };
+            let mut writes = open.lock();
+            let Some(at) = writes.iter().position(|w| w.page == written.page) else { return };
+            let write = writes.swap_remove(at);
+            drop(writes);
             self.displaced(&mut self.policy.lock(), written.displaced);
-            match written.result {
-                Ok(home) => self.end_write(frame, Ok(home), reason),
-                Err(error) => {
-                    tracing::warn!(page = %written.page, %error, "a page could not be written and stays dirty");
-                    self.end_write(frame, Err(()), reason);
-                    let mut first = result.lock();
-                    if first.is_ok() {
-                        *first = Err(PoolError::Tier(error));
-                    }
+            write.end(written.result.as_ref().map(|home| *home).map_err(|_| ()), written.image);
+            if let Err(error) = written.result {
+                tracing::warn!(page = %written.page, %error, "a page could not be written and stays dirty");
+                let mut first = result.lock();
+                if first.is_ok() {
+                    *first = Err(PoolError::Tier(error));
                 }
             }
-            self.unstage(written.image);
         };
         self.tier.write(pages, reason, &done).await;
+        debug_assert!(open.lock().is_empty(), "the tier answers for every page");
         result.into_inner()
     }
 
@@ -194,14 +228,15 @@ impl<T: Tier> Inner<T> {
         }
     }
 
-    fn end_write(&self, frame: u32, result: Result<pagetier_policy::Home, ()>, reason: CleanReason) {
+    fn end_write(&self, frame: u32, result: Result<Home, ()>, reason: CleanReason) {
         let f = self.frames.at(frame);
         let lsn = f.writing_lsn.load(Ordering::Acquire);
         if result.is_err() {
             bump(&self.counters.write_errors);
             f.recovery_lsn.fetch_min(lsn, Ordering::AcqRel);
+        } else {
+            f.writing_lsn.store(NO_LSN, Ordering::Release);
         }
-        f.writing_lsn.store(NO_LSN, Ordering::Release);
         let mut policy = self.policy.lock();
         let clean = f.word.end_clean(result.is_ok());
         if let Ok(home) = result {
@@ -214,7 +249,7 @@ impl<T: Tier> Inner<T> {
                 CleanReason::Recoverability => &self.counters.written_recoverability,
             };
             bump(by_reason);
-            if home == pagetier_policy::Home::Ssd {
+            if home == Home::Ssd {
                 bump(&self.counters.written_ssd);
             }
         }
@@ -230,7 +265,7 @@ impl<T: Tier> Pool<T> {
     /// # Errors
     /// The first failure; pages that could not be written stay dirty.
     pub async fn flush_all(&self) -> Result<(), PoolError> {
-        self.flush_where(|_| true).await
+        self.flush_where(|frame| frame.word.is_dirty() || frame.word.is_cleaning()).await
     }
 
     /// Writes every page whose recovery LSN is at most `lsn`, and makes it durable. Afterwards redo needs nothing up to `lsn`, as long as
@@ -239,21 +274,21 @@ impl<T: Tier> Pool<T> {
     /// # Errors
     /// As [`Pool::flush_all`].
     pub async fn flush_to(&self, lsn: Lsn) -> Result<(), PoolError> {
+        // Also those that are not dirty yet, because the guard that logged the change still lives.
         self.flush_where(|frame| frame.redo_from().is_some_and(|from| from <= lsn)).await
     }
 
     async fn flush_where(&self, wanted: impl Fn(&Frame) -> bool) -> Result<(), PoolError> {
-        let dirty = |f: &Frame| f.word.is_dirty() || f.word.is_cleaning();
         let mut pages: Vec<(Option<Lsn>, PageId)> = self
             .inner
             .frames
             .all
             .iter()
-            .filter(|f| dirty(f) && wanted(f))
+            .filter(|f| wanted(f))
             .filter_map(|f| Some((f.redo_from(), f.page()?)))
             .collect();
         pages.sort_unstable();
-        let mut tasks: JoinSet<Result<(), PoolError>> = JoinSet::new();
+        let mut tasks = Flushes(JoinSet::new());
         let mut result = Ok(());
         let mut pages = pages.into_iter().map(|(_, page)| page).peekable();
         while pages.peek().is_some() {
@@ -271,14 +306,14 @@ impl<T: Tier> Pool<T> {
             }
             if !batch.is_empty() {
                 let inner = Arc::clone(&self.inner);
-                tasks.spawn(async move { inner.write_batch(batch, CleanReason::Recoverability).await });
+                tasks.0.spawn_on(async move { inner.write_batch(batch).await }, &self.inner.runtime);
             }
-            while tasks.len() >= self.inner.params.clean_batches {
-                result = result.and(joined(tasks.join_next().await));
+            while tasks.0.len() >= self.inner.params.clean_batches {
+                result = result.and(joined(tasks.0.join_next().await));
             }
         }
-        while !tasks.is_empty() {
-            result = result.and(joined(tasks.join_next().await));
+        while !tasks.0.is_empty() {
+            result = result.and(joined(tasks.0.join_next().await));
         }
         result?;
         Ok(self.inner.tier.flush().await?)
@@ -308,8 +343,8 @@ fn joined(done: Option<Result<Result<(), PoolError>, tokio::task::JoinError>>) -
     }
 }
 
-enum Turn {
-    Staged(Staged),
+enum Turn<T: Tier> {
+    Staged(Staged<T>),
     /// Written meanwhile, or gone.
     Clean,
     /// Has to wait: hand in what is staged first.
@@ -317,49 +352,41 @@ enum Turn {
 }
 
 impl<T: Tier> Inner<T> {
-    /// Stages `page` for a flush. When `may_wait`, waits for its latch, for a write of it under way, and for a staging buffer.
-    async fn stage_for_flush(&self, page: PageId, may_wait: bool) -> Turn {
+    /// Stages `page` for a flush. When `may_wait`, waits for its latch, for a write of it under way, and for a staging buffer; for
+    /// each with nothing else in hand, so that dropping the flush loses nothing and others can go on.
+    async fn stage_for_flush(self: &Arc<Self>, page: PageId, may_wait: bool) -> Turn<T> {
         loop {
-            let (cleaned, staged) = (self.cleaned.notified(), self.staged.notified());
-            tokio::pin!(cleaned, staged);
+            let (cleaned, unstaged) = (self.cleaned.notified(), self.staged.notified());
+            tokio::pin!(cleaned, unstaged);
             cleaned.as_mut().enable();
-            staged.as_mut().enable();
-            let Some(buf) = self.staging.pop() else {
-                if !may_wait {
-                    return Turn::Later;
-                }
-                staged.await;
-                continue;
-            };
+            unstaged.as_mut().enable();
             let frame = match self.hit_quietly(page) {
                 Some(frame) => frame,
-                None if !may_wait => {
-                    self.unstage(buf);
-                    return Turn::Later;
-                }
+                None if !may_wait => return Turn::Later,
                 None => match self.latch_resident(page, Mode::Shared).await {
                     Some(frame) => frame,
-                    None => {
-                        self.unstage(buf);
-                        return Turn::Clean;
-                    }
+                    None => return Turn::Clean,
                 },
             };
-            let outcome = self.stage(frame, buf);
+            let staged = self.stage_latched(frame);
             let word = &self.frames.at(frame).word;
             let (dirty, writing) = (word.is_dirty(), word.is_cleaning());
             self.frames.release(frame, Mode::Shared);
-            match outcome {
-                Ok(staged) => return Turn::Staged(staged),
-                Err(buf) => self.unstage(buf),
-            }
-            match (dirty || writing, may_wait) {
-                (false, _) => return Turn::Clean,
-                (true, false) => return Turn::Later,
-                // Being written: if that fails, or the page was changed since, it is dirty afterwards.
-                (true, true) => cleaned.await,
+            match staged {
+                Some(staged) => return Turn::Staged(staged),
+                None if !dirty && !writing => return Turn::Clean,
+                None if !may_wait => return Turn::Later,
+                // If the write fails, or the page was changed since, it is dirty afterwards.
+                None if writing => cleaned.await,
+                None => unstaged.await,
             }
         }
+    }
+
+    /// `None`: clean, or being written, or no staging buffer is free.
+    fn stage_latched(self: &Arc<Self>, frame: u32) -> Option<Staged<T>> {
+        let buf = self.staging.pop()?;
+        self.stage(frame, buf, CleanReason::Recoverability).map_err(|buf| self.unstage(buf)).ok()
     }
 
     fn hit_quietly(&self, page: PageId) -> Option<u32> {

@@ -23,7 +23,7 @@ pub(crate) struct Frame {
     pub(crate) page: AtomicU64,
     /// The LSN of the first change since the page was last clean.
     pub(crate) recovery_lsn: AtomicU64,
-    /// The same of the version that is being written.
+    /// The same of the version that is being written. Kept when the write fails: the changes are still missing below.
     pub(crate) writing_lsn: AtomicU64,
     /// The next frame in the page table's chain.
     pub(crate) next: AtomicU32,
@@ -41,7 +41,8 @@ impl Frame {
         self.logical.swap(0, Ordering::Relaxed)
     }
 
-    /// The smallest LSN that redo would need for this page.
+    /// The smallest LSN that redo would need for this page. An LSN moves from `recovery_lsn` to `writing_lsn` only, and is in both
+    /// on the way; reading them in that order never misses it.
     pub(crate) fn redo_from(&self) -> Option<Lsn> {
         let lsn = self.recovery_lsn.load(Ordering::Acquire).min(self.writing_lsn.load(Ordering::Acquire));
         (lsn != NO_LSN).then_some(Lsn(lsn))
@@ -117,6 +118,11 @@ impl Frames {
         f.writing_lsn.store(NO_LSN, Ordering::Release);
         f.logical.store(0, Ordering::Relaxed);
         f.word.reset();
+        self.give_back(frame);
+    }
+
+    /// A frame without a page goes (back) to the free ones.
+    pub(crate) fn give_back(&self, frame: u32) {
         let _ = self.free.push(frame);
         self.freed.notify_one();
     }

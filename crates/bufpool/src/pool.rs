@@ -12,7 +12,7 @@ use crate::frame::Frames;
 use crate::guard::{PageMut, PageRef};
 use crate::hits::HitBuffers;
 use crate::params::{PoolError, PoolMemory, PoolParams, PoolStats};
-use crate::tier::{Displaced, LogGate, Tier};
+use crate::tier::{Displaced, LogGate, Tier, TierError};
 use crate::waiters::Wait;
 use crate::word::{Attempt, Mode};
 use crossbeam::queue::ArrayQueue;
@@ -63,6 +63,7 @@ impl std::ops::DerefMut for PolicyGuard<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) misses: AtomicU64,
+    pub(crate) scan_hits: AtomicU64,
     pub(crate) loads_ssd: AtomicU64,
     pub(crate) loads_hdd: AtomicU64,
     pub(crate) prefetched: AtomicU64,
@@ -99,6 +100,8 @@ pub(crate) struct Inner<T: Tier> {
     pub(crate) lsn_max: AtomicU64,
     pub(crate) lsn_checked: AtomicU64,
     pub(crate) closed: AtomicBool,
+    /// A request waits for a frame: the likely victims were not enough.
+    pub(crate) starved: AtomicBool,
     /// Pages that read-ahead is reading.
     pub(crate) ahead_in_flight: AtomicUsize,
     pub(crate) runtime: tokio::runtime::Handle,
@@ -150,6 +153,7 @@ impl<T: Tier> Pool<T> {
             lsn_max: AtomicU64::new(0),
             lsn_checked: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            starved: AtomicBool::new(false),
             runtime: tokio::runtime::Handle::current(),
         });
         tokio::spawn(crate::clean::run(Arc::downgrade(&inner), Arc::clone(&inner.clean)));
@@ -188,31 +192,53 @@ impl<T: Tier> Pool<T> {
         self.inner.hit(page, Mode::Shared).map(|frame| PageRef::new(&self.inner, frame))
     }
 
-    /// A new page, all zeroes and dirty. `page` must not exist yet (or hold nothing of value). Cancel-safe.
+    /// A new page, all zeroes and dirty. `page` must not exist yet, or hold nothing of value: what read-ahead may have found under its
+    /// name is overwritten. Cancel-safe.
     ///
     /// # Errors
     /// No frame is to be had.
     pub async fn create(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
         let inner = &self.inner;
-        let frame = loop {
-            let frame = inner.free_frame(page).await?;
-            if inner.name(frame, page) {
-                break frame;
+        loop {
+            // Read-ahead may have it, or be finding out just now that it does not exist.
+            if let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await {
+                inner.blank(frame, page);
+                return Ok(PageMut::new(inner, frame, true));
             }
-            let _ = inner.frames.free.push(frame);
-            // Read-ahead may be finding out just now that the page does not exist.
-            if let Some(existing) = inner.latch_resident(page, Mode::Exclusive).await {
-                return Ok(PageMut::new(inner, existing, true));
+            if let Some(guard) = self.try_create(page).await? {
+                return Ok(guard);
             }
-        };
-        // SAFETY: the frame was just taken and is exclusively latched by `name`.
-        let image = unsafe { inner.frames.arena.bytes_mut(frame as usize) };
-        image.fill(0);
-        Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(image);
-        inner.tier.allocated(page);
+        }
+    }
+
+    /// The page `page`, to change; when it does not exist below, a new one as by [`Pool::create`]. Two callers at once get the same
+    /// page, one after the other. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`Pool::get`], but for a page that does not exist.
+    pub async fn get_or_create(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
+        loop {
+            match self.get_mut(page).await {
+                Err(PoolError::Tier(TierError::NoSuchPage { .. })) => {}
+                found => return found,
+            }
+            if let Some(guard) = self.try_create(page).await? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// `None` when somebody else put the page into the table first.
+    async fn try_create(&self, page: PageId) -> Result<Option<PageMut<'_, T>>, PoolError> {
+        let inner = &self.inner;
+        let frame = inner.free_frame(page).await?;
+        if !inner.name(frame, page) {
+            inner.frames.give_back(frame);
+            return Ok(None);
+        }
+        inner.blank(frame, page);
         inner.policy.lock().insert(FrameId(frame), page, Home::Hdd, Access::Random);
-        bump(&inner.counters.created);
-        Ok(PageMut::new(inner, frame, true))
+        Ok(Some(PageMut::new(inner, frame, true)))
     }
 
     /// Drops the page from memory without writing it, and its copies below as far as they are caches. Waits for a write of it
@@ -227,6 +253,11 @@ impl<T: Tier> Pool<T> {
             tokio::pin!(cleaned);
             cleaned.as_mut().enable();
             let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await else {
+                // Under the lock, so that no load of it starts meanwhile.
+                let bucket = inner.frames.table.lock(page);
+                if bucket.find(&inner.frames.all).is_some() {
+                    continue;
+                }
                 inner.tier.discarded(page);
                 return Ok(());
             };
@@ -261,7 +292,7 @@ impl<T: Tier> Pool<T> {
         let c = &self.inner.counters;
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         PoolStats {
-            hits: self.inner.hits.hits(),
+            hits: self.inner.hits.hits() + of(&c.scan_hits),
             misses: of(&c.misses),
             loads_ssd: of(&c.loads_ssd),
             loads_hdd: of(&c.loads_hdd),
@@ -304,7 +335,8 @@ impl<T: Tier> Pool<T> {
         self.inner.policy.lock().set_costs(costs);
     }
 
-    /// The oldest log position that redo would need after a crash now; `None` when nothing is dirty.
+    /// The oldest log position that redo needs for what is dirty in memory; `None` when nothing is dirty. Pages that were written
+    /// are clean, but safe only after a flush ([`Pool::flush_to`] any LSN): take this, flush, then give up log.
     #[must_use]
     pub fn min_recovery_lsn(&self) -> Option<Lsn> {
         self.inner.frames.all.iter().filter_map(crate::frame::Frame::redo_from).min()
@@ -380,8 +412,7 @@ impl<T: Tier> Inner<T> {
             }
             let frame = self.free_frame(page).await?;
             if !self.name(frame, page) {
-                let _ = self.frames.free.push(frame);
-                self.frames.freed.notify_one();
+                self.frames.give_back(frame);
                 continue;
             }
             self.load(frame, page, Access::Random).await?;
@@ -418,6 +449,16 @@ impl<T: Tier> Inner<T> {
             }
             self.frames.release(frame, mode);
         }
+    }
+
+    /// Makes the page in `frame`, latched exclusively, a new one.
+    fn blank(&self, frame: u32, page: PageId) {
+        // SAFETY: the caller has the frame's exclusive latch.
+        let image = unsafe { self.frames.arena.bytes_mut(frame as usize) };
+        image.fill(0);
+        Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(image);
+        self.tier.allocated(page);
+        bump(&self.counters.created);
     }
 
     /// Puts `page` into the table for the free frame `frame`, latched exclusively. False when somebody was faster.
@@ -473,6 +514,7 @@ impl<T: Tier> Inner<T> {
                 if let Some(frame) = self.frames.free.pop().or_else(|| self.evict()) {
                     return frame;
                 }
+                self.starved.store(true, Ordering::Relaxed);
                 self.clean.notify_one();
                 // A pin may be dropped without anybody being told: look again now and then.
                 let again = tokio::time::sleep(std::time::Duration::from_millis(5));

@@ -1,0 +1,451 @@
+//! What must hold when things go wrong half-way: aborted tasks, panics below, dropped calls, guards in the way.
+
+use pagetier_bufpool::{
+    DirtyPage, Displaced, Fetched, GateFuture, LogGate, Pool, PoolError, PoolParams, Tier, TierError,
+    WrittenPage,
+};
+use pagetier_devio::IoBuf;
+use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
+use pagetier_policy::{Access, CleanReason, Costs, Home, pool_policy};
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+const PAGE: usize = 4096;
+const SPACE: SpaceId = SpaceId(1);
+const SHORT: Duration = Duration::from_millis(1);
+
+fn page(no: u32) -> PageId {
+    PageId::new(SPACE, no)
+}
+
+/// A tier whose reads go on in tasks of their own, with the buffer, when nobody waits for them any more.
+struct Slow {
+    pages: Mutex<HashMap<PageId, Vec<u8>>>,
+    in_fetch: Mutex<HashSet<PageId>>,
+    fetches: AtomicU64,
+    discards: AtomicU64,
+    panic_on_write: AtomicBool,
+    /// Writes need a permit.
+    writes: Semaphore,
+    read_takes: Duration,
+}
+
+impl Slow {
+    fn new(count: u32) -> Self {
+        let blank = |no| {
+            let mut image = vec![0; PAGE];
+            Header { page: page(no), lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(&mut image);
+            (page(no), image)
+        };
+        Self {
+            pages: Mutex::new((0..count).map(blank).collect()),
+            in_fetch: Mutex::default(),
+            fetches: AtomicU64::new(0),
+            discards: AtomicU64::new(0),
+            panic_on_write: AtomicBool::new(false),
+            writes: Semaphore::new(Semaphore::MAX_PERMITS),
+            read_takes: Duration::from_millis(3),
+        }
+    }
+
+    /// The first word of the page's payload.
+    fn first(&self, no: u32) -> u32 {
+        word(&self.pages.lock().unwrap()[&page(no)][PAGE - payload()..])
+    }
+}
+
+fn payload() -> usize {
+    PoolParams::new(16, PageSize::MIN).payload_bytes()
+}
+
+fn word(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(bytes[..4].try_into().unwrap())
+}
+
+/// The tier, and a handle of it for its own tasks.
+struct Tiered(Arc<Slow>);
+
+impl Tier for Tiered {
+    async fn fetch(&self, page: PageId, _: Access, mut buf: IoBuf) -> Fetched {
+        let tier = Arc::clone(&self.0);
+        tier.fetches.fetch_add(1, Ordering::Relaxed);
+        assert!(tier.in_fetch.lock().unwrap().insert(page), "{page} is read twice at once");
+        let reading = tokio::spawn(async move {
+            // As a device does: the first half is there long before the rest.
+            let image = tier.pages.lock().unwrap().get(&page).cloned();
+            if let Some(image) = &image {
+                buf.as_mut_slice()[..PAGE / 2].copy_from_slice(&image[..PAGE / 2]);
+            }
+            tokio::time::sleep(tier.read_takes).await;
+            if let Some(image) = &image {
+                buf.as_mut_slice()[PAGE / 2..].copy_from_slice(&image[PAGE / 2..]);
+            }
+            tier.in_fetch.lock().unwrap().remove(&page);
+            let result = image.map(|_| Home::Hdd).ok_or(TierError::NoSuchPage { page });
+            Fetched { buf, result }
+        });
+        reading.await.unwrap()
+    }
+
+    async fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Vec<Fetched> {
+        let mut fetched = Vec::new();
+        for (no, buf) in (first.no..).zip(bufs) {
+            fetched.push(self.fetch(page(no), Access::Sequential, buf).await);
+        }
+        fetched
+    }
+
+    async fn write(&self, batch: Vec<DirtyPage>, _: CleanReason, done: &(dyn Fn(WrittenPage) + Send + Sync)) {
+        assert!(!self.0.panic_on_write.load(Ordering::Relaxed), "injected");
+        for DirtyPage { page, image, .. } in batch {
+            self.0.writes.acquire().await.unwrap().forget();
+            tokio::time::sleep(Duration::from_micros(50)).await;
+            self.0.pages.lock().unwrap().insert(page, image.as_slice().to_vec());
+            done(WrittenPage { page, result: Ok(Home::Hdd), displaced: Displaced(None), image });
+        }
+    }
+
+    async fn flush(&self) -> Result<(), TierError> {
+        Ok(())
+    }
+
+    fn evicted(&self, page: PageId, _: u32, image: &[u8]) -> Displaced {
+        assert_eq!(self.0.pages.lock().unwrap()[&page][32..], image[32..], "{page} was lost");
+        Displaced(None)
+    }
+
+    fn dirtied(&self, _: PageId, _: u32) -> bool {
+        false
+    }
+
+    fn allocated(&self, _: PageId) {}
+
+    fn discarded(&self, _: PageId) {
+        self.0.discards.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A log that is stuck until it is let go.
+#[derive(Default)]
+struct StuckLog {
+    go: tokio::sync::Notify,
+    asked: AtomicU64,
+}
+
+impl LogGate for StuckLog {
+    fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
+        Box::pin(async move {
+            self.asked.fetch_max(lsn.0, Ordering::SeqCst);
+            self.go.notified().await;
+            Ok(())
+        })
+    }
+}
+
+fn start(tier: &Arc<Slow>, frames: usize, gate: Option<Arc<dyn LogGate>>) -> Pool<Tiered> {
+    let params = PoolParams { read_ahead_pages: 0, ..PoolParams::new(frames, PageSize::MIN) };
+    let policy = pool_policy("lru", frames, Costs::PAPER).unwrap();
+    Pool::start(params, policy, Arc::new(Tiered(Arc::clone(tier))), gate).unwrap()
+}
+
+async fn put(pool: &Pool<Tiered>, no: u32, value: u32, lsn: u64) {
+    let mut guard = pool.get_mut(page(no)).await.unwrap();
+    guard[..4].copy_from_slice(&value.to_le_bytes());
+    guard.set_lsn(Lsn(lsn));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_writes_of_a_dropped_flush_finish() {
+    let slow = Arc::new(Slow::new(8));
+    slow.writes.forget_permits(Semaphore::MAX_PERMITS);
+    let pool = start(&slow, 16, None);
+    for round in 1..20 {
+        put(&pool, 3, round, u64::from(round)).await;
+        assert!(timeout(SHORT, pool.flush_all()).await.is_err());
+        slow.writes.add_permits(1);
+        pool.flush_all().await.unwrap();
+        assert_eq!(slow.first(3), round);
+        assert_eq!(pool.min_recovery_lsn(), None);
+        assert_eq!(pool.stats().written_recoverability, u64::from(round), "one write did it");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_dropped_while_it_waits_for_a_latch_keeps_no_staging_buffer() {
+    let slow = Arc::new(Slow::new(8));
+    let pool = start(&slow, 16, None);
+    put(&pool, 3, 1, 1).await;
+    for _ in 0..50 {
+        let guard = pool.get_mut(page(3)).await.unwrap();
+        assert!(timeout(SHORT, pool.flush_all()).await.is_err(), "the guard is in the way");
+        drop(guard);
+    }
+    timeout(Duration::from_secs(60), pool.flush_all()).await.expect("a staging buffer is left").unwrap();
+    assert_eq!(slow.first(3), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_below_leaves_pages_dirty_and_the_pool_usable() {
+    let slow = Arc::new(Slow::new(8));
+    let pool = start(&slow, 16, None);
+    slow.panic_on_write.store(true, Ordering::Relaxed);
+    for round in 1..20 {
+        put(&pool, 3, round, u64::from(round)).await;
+        assert!(pool.flush_all().await.is_err());
+        assert_eq!(pool.min_recovery_lsn(), Some(Lsn(1)));
+    }
+    slow.panic_on_write.store(false, Ordering::Relaxed);
+    timeout(Duration::from_secs(60), pool.flush_all()).await.expect("no staging buffer was lost").unwrap();
+    assert_eq!((slow.first(3), pool.min_recovery_lsn()), (19, None));
+    timeout(Duration::from_secs(60), pool.shutdown()).await.expect("nothing is being written");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_recovery_lsn_stays_while_a_page_is_written_and_changed_again() {
+    let slow = Arc::new(Slow::new(8));
+    let log = Arc::new(StuckLog::default());
+    let pool = start(&slow, 16, Some(log.clone()));
+    put(&pool, 3, 1, 70).await;
+    let flush = tokio::spawn({
+        let pool = pool.clone();
+        async move { pool.flush_all().await }
+    });
+    tokio::time::sleep(SHORT).await;
+    assert_eq!(log.asked.load(Ordering::SeqCst), 70);
+    assert_eq!(slow.first(3), 0, "not before the log");
+    put(&pool, 3, 2, 90).await;
+    assert_eq!(pool.min_recovery_lsn(), Some(Lsn(70)));
+    log.go.notify_one();
+    flush.await.unwrap().unwrap();
+    assert_eq!((slow.first(3), pool.min_recovery_lsn()), (1, Some(Lsn(90))));
+    log.go.notify_one();
+    pool.flush_to(Lsn(90)).await.unwrap();
+    assert_eq!((slow.first(3), pool.min_recovery_lsn()), (2, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn flush_to_waits_for_a_guard_that_logged_an_older_change() {
+    let slow = Arc::new(Slow::new(8));
+    let pool = start(&slow, 16, None);
+    let mut guard = pool.get_mut(page(3)).await.unwrap();
+    guard.set_lsn(Lsn(5));
+    assert!(timeout(SHORT, pool.flush_to(Lsn(4))).await.is_ok());
+    assert!(timeout(SHORT, pool.flush_to(Lsn(5))).await.is_err(), "its change is in the log up to 5");
+    guard[..4].copy_from_slice(&8u32.to_le_bytes());
+    drop(guard);
+    pool.flush_to(Lsn(5)).await.unwrap();
+    assert_eq!((slow.first(3), pool.min_recovery_lsn()), (8, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn old_pinned_pages_do_not_keep_dirty_ones_behind_them_from_being_written() {
+    let slow = Arc::new(Slow::new(60));
+    let pool = start(&slow, 16, None);
+    let mut pinned = Vec::new();
+    for no in 0..8 {
+        pinned.push(pool.get(page(no)).await.unwrap());
+    }
+    for no in 8..60 {
+        put(&pool, no, no, u64::from(no)).await;
+    }
+    assert_eq!(slow.first(20), 20);
+    drop(pinned);
+}
+
+#[tokio::test(start_paused = true)]
+async fn create_blanks_what_read_ahead_found_and_get_or_create_does_not() {
+    let slow = Arc::new(Slow::new(8));
+    let pool = start(&slow, 16, None);
+    put(&pool, 3, 77, 1).await;
+    pool.flush_all().await.unwrap();
+    pool.prefetch(&[page(3), page(20)]);
+    let missing = pool.create(page(20)).await.unwrap();
+    assert!(missing.iter().all(|b| *b == 0));
+    drop(missing);
+    let mut there = pool.get_or_create(page(3)).await.unwrap();
+    assert_eq!(word(&there), 77);
+    there[..4].copy_from_slice(&78u32.to_le_bytes());
+    drop(there);
+    assert!(pool.create(page(3)).await.unwrap().iter().all(|b| *b == 0));
+    let new = pool.get_or_create(page(21)).await.unwrap();
+    assert_eq!((new.id(), new.lsn()), (page(21), Lsn(0)));
+    drop(new);
+    pool.flush_all().await.unwrap();
+    assert_eq!(slow.first(3), 0);
+    assert!(slow.pages.lock().unwrap().contains_key(&page(21)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn discard_waits_for_a_write_under_way_and_drops_the_rest() {
+    let slow = Arc::new(Slow::new(8));
+    slow.writes.forget_permits(Semaphore::MAX_PERMITS);
+    let pool = start(&slow, 16, None);
+    put(&pool, 3, 1, 1).await;
+    let flush = tokio::spawn({
+        let pool = pool.clone();
+        async move { pool.flush_all().await }
+    });
+    tokio::time::sleep(SHORT).await;
+    put(&pool, 3, 2, 2).await;
+    assert!(timeout(SHORT, pool.discard(page(3))).await.is_err(), "the page is being written");
+    slow.writes.add_permits(1);
+    flush.await.unwrap().unwrap();
+    pool.discard(page(3)).await.unwrap();
+    assert_eq!((pool.min_recovery_lsn(), slow.discards.load(Ordering::Relaxed)), (None, 1));
+    assert_eq!(word(&pool.get(page(3)).await.unwrap()), 1);
+    pool.discard_where(|p| p == page(3)).await.unwrap();
+    pool.discard(page(5)).await.unwrap();
+    assert_eq!(slow.discards.load(Ordering::Relaxed), 3);
+    pool.validate().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn look_ups_are_hits_or_misses_also_those_of_scans() {
+    let slow = Arc::new(Slow::new(40));
+    let pool = start(&slow, 64, None);
+    let mut look_ups = 0;
+    for round in 0..3 {
+        for no in (0..40).step_by(3 - round) {
+            drop(pool.get(page(no)).await.unwrap());
+            look_ups += 1;
+        }
+        let mut scan = pool.scan(SPACE, 0..40);
+        while let Some(next) = scan.next().await {
+            next.unwrap();
+            look_ups += 1;
+        }
+    }
+    let stats = pool.stats();
+    assert_eq!((stats.hits + stats.misses, stats.misses), (look_ups, 40));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_load_is_told_to_each_who_waited() {
+    let slow = Arc::new(Slow::new(1));
+    let pool = start(&slow, 16, None);
+    let waiting: Vec<_> = (0..10)
+        .map(|_| {
+            let pool = pool.clone();
+            tokio::spawn(async move { pool.get(page(9)).await.map(|guard| guard.id()) })
+        })
+        .collect();
+    for task in waiting {
+        let result = task.await.unwrap();
+        assert!(matches!(result, Err(PoolError::Tier(TierError::NoSuchPage { .. }))), "{result:?}");
+    }
+    assert_eq!(slow.fetches.load(Ordering::Relaxed), 10, "each asked for itself, after the one before it");
+    pool.validate().unwrap();
+}
+
+/// Waiters for one latch, dropped in every order and at every stage.
+#[tokio::test(start_paused = true)]
+async fn dropped_waiters_neither_keep_the_latch_nor_stop_those_behind() {
+    let slow = Arc::new(Slow::new(2));
+    let pool = start(&slow, 16, None);
+    drop(pool.get(page(0)).await.unwrap());
+    let mut cx = Context::from_waker(Waker::noop());
+    for pattern in 0..64u32 {
+        for dropped in 0..64u32 {
+            let holder = pool.get_mut(page(0)).await.unwrap();
+            let mut waiters: Vec<_> = (0..6)
+                .map(|i| {
+                    let (pool, exclusive) = (pool.clone(), pattern >> i & 1 == 1);
+                    Some(Box::pin(async move {
+                        if exclusive {
+                            drop(pool.get_mut(page(0)).await.unwrap());
+                        } else {
+                            drop(pool.get(page(0)).await.unwrap());
+                        }
+                    }))
+                })
+                .collect();
+            for waiter in waiters.iter_mut().flatten() {
+                assert!(waiter.as_mut().poll(&mut cx).is_pending());
+            }
+            // Every other time the dropped ones may have been granted the latch already.
+            let early = dropped & 1 == 0;
+            let mut holder = Some(holder);
+            if early {
+                holder.take();
+            }
+            for (i, waiter) in waiters.iter_mut().enumerate() {
+                if dropped >> i & 1 == 1 {
+                    *waiter = None;
+                }
+            }
+            holder.take();
+            for waiter in waiters.iter_mut().flatten() {
+                assert!(waiter.as_mut().poll(&mut cx).is_ready(), "modes {pattern:b}, dropped {dropped:b}");
+            }
+            let mut free = pin!(pool.get_mut(page(0)));
+            assert!(free.as_mut().poll(&mut cx).is_ready());
+        }
+    }
+    pool.validate().unwrap();
+}
+
+/// Real threads: loads dropped in mid-read while the device goes on filling the frame, evictions, discards, flushes. Every word
+/// of a page is the same number whenever it can be seen.
+#[test]
+fn threads_that_drop_their_reads_never_see_a_frame_that_is_being_filled() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    let slow = Arc::new(Slow { read_takes: Duration::from_micros(300), ..Slow::new(64) });
+    runtime.block_on(async {
+        let pool = start(&slow, 24, None);
+        let tasks: Vec<_> = (0..8u64).map(|seed| tokio::spawn(drop_and_read(pool.clone(), seed))).collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        pool.flush_all().await.unwrap();
+        pool.validate().unwrap();
+        for no in 0..64 {
+            uniform(&pool.get(page(no)).await.unwrap());
+        }
+    });
+}
+
+fn uniform(payload: &[u8]) {
+    let mut words = payload.chunks_exact(4);
+    assert!(words.all(|w| w == &payload[..4]), "half changed");
+}
+
+async fn drop_and_read(pool: Pool<Tiered>, seed: u64) {
+    let mut state = seed.wrapping_mul(2) + 1;
+    for round in 0..600u32 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (no, kind) = ((state >> 33) as u32 % 64, (state >> 57) as u32 % 16);
+        match kind {
+            0..4 => {
+                let mut guard = pool.get_mut(page(no)).await.unwrap();
+                let value = ((seed as u32) << 16 | round).to_le_bytes();
+                guard.chunks_exact_mut(4).for_each(|w| w.copy_from_slice(&value));
+                if kind == 0 {
+                    uniform(&guard.downgrade());
+                }
+            }
+            4..10 => {
+                // Polled once or twice, then dropped: in the queue, in mid-read, or with the page.
+                let mut get = Box::pin(pool.get(page(no)));
+                for _ in 0..=kind % 2 {
+                    let polled = get.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                    if let Poll::Ready(guard) = polled {
+                        uniform(&guard.unwrap());
+                        break;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            }
+            10 => pool.prefetch(&[page(no), page(no ^ 1)]),
+            11 if round % 8 == 0 => pool.discard(page(no)).await.unwrap(),
+            12 if round % 8 == 0 => drop(timeout(Duration::from_micros(200), pool.flush_all()).await),
+            _ => uniform(&pool.get(page(no)).await.unwrap()),
+        }
+    }
+}
