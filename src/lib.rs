@@ -19,7 +19,9 @@ pub use builder::Builder;
 pub use calibrate::calibrate;
 pub use error::{Error, OpenError};
 pub use manifest::MemoryManifest;
-pub use pagetier_bufpool::{GateError, GateFuture, LogGate, PoolError, PoolMemory, PoolStats, TierError};
+pub use pagetier_bufpool::{
+    GateError, GateFuture, LogGate, PoolError, PoolMemory, PoolStats, Recorded, TierError,
+};
 pub use pagetier_devio::{
     Backend, Clock, DeviceError, DeviceErrorKind, DeviceStats, DirectIo, EmulatedDevice, IoClass,
     MemoryDevice, Model, SharedDevice,

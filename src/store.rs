@@ -5,7 +5,7 @@ use crate::error::{Error, OpenError};
 use crate::manifest::{Manifest, ManifestStore};
 use crate::stats::Stats;
 use crate::volume::{SpaceInfo, Volume};
-use pagetier_bufpool::{Pool, PoolError, TierError};
+use pagetier_bufpool::{Pool, PoolError, Recorded, TierError};
 use pagetier_devio::SharedDevice;
 use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
 use pagetier_policy::{Costs, GroupStats, Home};
@@ -282,6 +282,41 @@ impl PageStore {
         let mut meta = self.meta.lock().await;
         meta.manifest.clean = true;
         self.save(&mut meta)
+    }
+
+    // ---- traces ---------------------------------------------------------------------------------------------
+
+    /// Records every page request from now on to the file `path` as a page trace (`.ptr`, see [`TraceRecord`](pagetier_page::TraceRecord)), which
+    /// `replay` of `pagetier-sim` reads. A file that exists is overwritten.
+    ///
+    /// # Errors
+    /// The file cannot be created, or a recording is under way already ([`std::io::ErrorKind::ResourceBusy`]).
+    pub fn start_recording(&self, path: impl AsRef<Path>) -> std::io::Result<()> {
+        if self.pool.recorded().is_some() {
+            return Err(std::io::ErrorKind::ResourceBusy.into());
+        }
+        let file = std::fs::File::create(path)?;
+        if self.pool.start_recording(Box::new(file))? {
+            Ok(())
+        } else {
+            Err(std::io::ErrorKind::ResourceBusy.into())
+        }
+    }
+
+    /// What the recording under way has come to.
+    #[must_use]
+    pub fn recorded(&self) -> Option<Recorded> {
+        self.pool.recorded()
+    }
+
+    /// Ends the recording; when it returns the file is complete. Dropped, the recording ends all the same.
+    ///
+    /// # Errors
+    /// The file could not be written.
+    pub async fn stop_recording(&self) -> std::io::Result<Recorded> {
+        let pool = self.pool.clone();
+        let stopped = tokio::task::spawn_blocking(move || pool.stop_recording()).await;
+        stopped.unwrap_or_else(|_| Err(std::io::Error::other("the runtime is shutting down")))
     }
 
     // ---- views ----------------------------------------------------------------------------------------------

@@ -86,6 +86,9 @@ pub(crate) struct Cli {
     /// Most bytes of log that a recovery has to read [default: a tenth of the database, at least 64MiB]
     #[arg(long, value_name = "B", value_parser = size)]
     pub(crate) log_bytes: Option<u64>,
+    /// Record the page requests of the measured stretch, warm-up included, to this page trace (.ptr)
+    #[arg(long, value_name = "FILE", conflicts_with = "policies")]
+    pub(crate) record: Option<PathBuf>,
     /// Print one JSON object (an array with --policies) instead of the report
     #[arg(long)]
     pub(crate) json: bool,

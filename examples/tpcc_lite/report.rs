@@ -3,7 +3,7 @@
 use crate::cli::Policies;
 use crate::run::Measured;
 use crate::tx::Kind;
-use pagetier::{DeviceStats, IoClass};
+use pagetier::{DeviceStats, IoClass, Stats};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -81,11 +81,50 @@ pub(crate) struct Row {
     pub(crate) ssd_slots: u64,
     pub(crate) map_checkpoints: u64,
     pub(crate) db_bytes: u64,
+    pub(crate) flows: Flows,
     pub(crate) io_backend: String,
     pub(crate) seconds: f64,
     pub(crate) interrupted: bool,
     pub(crate) reopened: Option<Reopened>,
     pub(crate) consistency: String,
+}
+
+/// Which way the pages went, in pages.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Flows {
+    pub(crate) pool_frames: u64,
+    pub(crate) pool_evictions: u64,
+    pub(crate) waited_for_frame: u64,
+    pub(crate) written_replacement: u64,
+    pub(crate) written_recoverability: u64,
+    pub(crate) admitted_free: u64,
+    pub(crate) admitted_over: u64,
+    pub(crate) rejected: u64,
+    pub(crate) rejected_no_slot: u64,
+    pub(crate) rewritten: u64,
+    pub(crate) invalidated: u64,
+    pub(crate) written_back: u64,
+}
+
+impl Flows {
+    fn between(before: &Stats, after: &Stats) -> Self {
+        let (pool, was) = (&after.pool, &before.pool);
+        let (ssd, ssd_was) = (&after.ssd.counts, &before.ssd.counts);
+        Self {
+            pool_frames: after.frames,
+            pool_evictions: pool.evictions - was.evictions,
+            waited_for_frame: pool.waited_for_frame - was.waited_for_frame,
+            written_replacement: pool.written_replacement - was.written_replacement,
+            written_recoverability: pool.written_recoverability - was.written_recoverability,
+            admitted_free: ssd.admitted_free - ssd_was.admitted_free,
+            admitted_over: ssd.admitted_over - ssd_was.admitted_over,
+            rejected: ssd.rejected - ssd_was.rejected,
+            rejected_no_slot: ssd.rejected_no_slot - ssd_was.rejected_no_slot,
+            rewritten: ssd.rewritten - ssd_was.rewritten,
+            invalidated: ssd.invalidated - ssd_was.invalidated,
+            written_back: ssd.written_back - ssd_was.written_back,
+        }
+    }
 }
 
 /// A device's share of a run.
@@ -122,7 +161,7 @@ impl Row {
         reopened: Option<Reopened>,
         consistency: Result<(), String>,
     ) -> Self {
-        let Measured { elapsed, before, after, counts, interrupted } = measured;
+        let Measured { elapsed, before, after, counts, interrupted, .. } = measured;
         let new_orders = counts.committed[Kind::NewOrder as usize];
         let per = new_orders.max(1) as f64;
         let hdd_stats = after.hdd_device.since(&before.hdd_device);
@@ -161,6 +200,7 @@ impl Row {
             ssd_slots: after.ssd.slots,
             map_checkpoints: after.ssd.counts.checkpoints - before.ssd.counts.checkpoints,
             db_bytes,
+            flows: Flows::between(before, after),
             io_backend: io_backend.to_owned(),
             seconds: round(elapsed.as_secs_f64()),
             interrupted: *interrupted,

@@ -30,6 +30,8 @@ pub(crate) struct Measured {
     pub(crate) before: Stats,
     pub(crate) after: Stats,
     pub(crate) counts: Counts,
+    /// Requests recorded when the measured stretch began.
+    pub(crate) recorded_warmup: Option<u64>,
     /// Ended by the user before its time.
     pub(crate) interrupted: bool,
 }
@@ -142,6 +144,7 @@ pub(crate) async fn run(
     measuring(true);
     phase.measuring.store(true, Ordering::Release);
     let (began, before) = (Instant::now(), database.store.stats());
+    let recorded_warmup = database.store.recorded().map(|so_far| so_far.records);
     bar.set_message("measuring");
     if failed.is_ok() {
         failed = wait(plan.seconds, stop, bar, &mut tasks, &mut checkpoints).await;
@@ -163,7 +166,7 @@ pub(crate) async fn run(
         failed = failed.and(checkpoints.await.unwrap_or(Ok(())));
     }
     failed?;
-    Ok(Measured { elapsed, before, after, counts, interrupted: stop.is_asked() })
+    Ok(Measured { elapsed, before, after, counts, recorded_warmup, interrupted: stop.is_asked() })
 }
 
 /// Waits for a stretch to pass, or for the user, or for an error.

@@ -187,7 +187,20 @@ impl<'c> Session<'c> {
             virtual_time: !real,
         };
         let bar = self.bar((plan.warmup + plan.seconds).as_secs(), "running", "s");
+        if let Some(path) = &cli.record {
+            database.store.start_recording(path).map_err(|e| trace_error(path, &e))?;
+        }
         let measured = run(&database, plan, &self.stop, &bar, delays).await?;
+        if let Some(path) = &cli.record {
+            let recorded = database.store.stop_recording().await.map_err(|e| trace_error(path, &e))?;
+            let warmup = measured.recorded_warmup.unwrap_or(0);
+            bar.println(format!(
+                "{}: {} requests, {warmup} of them to warm up{}",
+                path.display(),
+                recorded.records,
+                if recorded.lost > 0 { format!("; {} are missing", recorded.lost) } else { String::new() }
+            ));
+        }
         bar.finish_and_clear();
         let setup = self.setup(policies, notes, warehouses, plan.terminals);
         let row = self.close_and_report(database, setup, &measured, backend, reopened).await?;
@@ -264,6 +277,10 @@ impl<'c> Session<'c> {
         bar.set_message(what);
         bar
     }
+}
+
+fn trace_error(path: &std::path::Path, error: &std::io::Error) -> SessionError {
+    SessionError::Usage(format!("{}: {error}", path.display()))
 }
 
 fn reopened(recovered: Recovered, pages: u64, slots: u64) -> Reopened {

@@ -12,6 +12,7 @@ use crate::frame::Frames;
 use crate::guard::{PageMut, PageRef};
 use crate::hits::HitBuffers;
 use crate::params::{PoolError, PoolMemory, PoolParams, PoolStats};
+use crate::record::{Recorded, Recorder};
 use crate::tier::{Displaced, LogGate, Tier, TierError};
 use crate::waiters::Wait;
 use crate::word::{Attempt, Mode};
@@ -89,6 +90,7 @@ pub(crate) struct Inner<T: Tier> {
     pub(crate) hits: HitBuffers,
     pub(crate) gate: Option<Arc<dyn LogGate>>,
     pub(crate) counters: Counters,
+    pub(crate) recorder: Recorder,
     pub(crate) detector: Detector,
     pub(crate) staging: ArrayQueue<IoBuf>,
     pub(crate) staged: Notify,
@@ -143,6 +145,7 @@ impl<T: Tier> Pool<T> {
             hits: HitBuffers::new(),
             gate,
             counters: Counters::default(),
+            recorder: Recorder::default(),
             detector: Detector::new(params.read_ahead_pages),
             staging,
             staged: Notify::new(),
@@ -166,6 +169,7 @@ impl<T: Tier> Pool<T> {
     /// The page does not exist or cannot be read, or no frame is to be had.
     #[inline]
     pub async fn get(&self, page: PageId) -> Result<PageRef<'_, T>, PoolError> {
+        self.inner.recorder.note(page, false, false);
         if let Some(frame) = self.inner.hit(page, Mode::Shared) {
             return Ok(PageRef::new(&self.inner, frame));
         }
@@ -179,6 +183,7 @@ impl<T: Tier> Pool<T> {
     /// As [`Pool::get`].
     #[inline]
     pub async fn get_mut(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
+        self.inner.recorder.note(page, true, false);
         if let Some(frame) = self.inner.hit(page, Mode::Exclusive) {
             return Ok(PageMut::new(&self.inner, frame, false));
         }
@@ -199,6 +204,7 @@ impl<T: Tier> Pool<T> {
     /// No frame is to be had.
     pub async fn create(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
         let inner = &self.inner;
+        inner.recorder.note(page, true, false);
         loop {
             // Read-ahead may have it, or be finding out just now that it does not exist.
             if let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await {
@@ -284,6 +290,29 @@ impl<T: Tier> Pool<T> {
             }
         }
         Ok(())
+    }
+
+    /// Records every page request from now on as a page trace to `out`, until [`Pool::stop_recording`]. False, and nothing changes, when
+    /// a recording is under way already.
+    ///
+    /// # Errors
+    /// The system gives no thread for the writer.
+    pub fn start_recording(&self, out: Box<dyn std::io::Write + Send>) -> std::io::Result<bool> {
+        self.inner.recorder.start(out)
+    }
+
+    /// What the recording under way has come to.
+    #[must_use]
+    pub fn recorded(&self) -> Option<Recorded> {
+        self.inner.recorder.recorded()
+    }
+
+    /// Ends the recording. Blocks until its writer has written everything; without a recording it does nothing.
+    ///
+    /// # Errors
+    /// The writer failed: the trace ends early.
+    pub fn stop_recording(&self) -> std::io::Result<Recorded> {
+        self.inner.recorder.stop()
     }
 
     /// Counters so far.

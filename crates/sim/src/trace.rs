@@ -1,13 +1,13 @@
-//! Page traces, `.ptr`: 12-byte little-endian records of u64 page number, u8 operation (0 read, 1 write), u8 flag (1 sequential), u16 object.
+//! Page traces in memory, read from `.ptr` files: see [`pagetier_page::TraceRecord`] for the format.
 
 use crate::reference::{Reference, Source, Use};
-use pagetier_policy::{PageId, SpaceId};
+use pagetier_page::{TRACE_RECORD_BYTES, TraceRecord};
 use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
 
 /// The size of a record.
-pub const RECORD_BYTES: usize = 12;
+pub const RECORD_BYTES: usize = TRACE_RECORD_BYTES;
 
 /// Why a trace could not be read.
 #[derive(Debug)]
@@ -34,33 +34,19 @@ impl fmt::Display for TraceError {
 
 impl std::error::Error for TraceError {}
 
-/// The reference that a record tells. Page numbers beyond 32 bits go to a space of their own.
+/// The reference that a record tells.
 #[must_use]
 pub fn decode(record: &[u8; RECORD_BYTES]) -> Option<Reference> {
-    let [p0, p1, p2, p3, p4, p5, p6, p7, op, flag, o0, o1] = *record;
-    let number = u64::from_le_bytes([p0, p1, p2, p3, p4, p5, p6, p7]);
-    let object = u16::from_le_bytes([o0, o1]);
-    let high = u16::try_from(number >> 32).ok()?;
-    let used = match op {
-        0 => Use::Read,
-        1 => Use::Write,
-        _ => return None,
-    };
-    let space = SpaceId(u32::from(high) << 16 | u32::from(object));
-    (flag <= 1).then(|| Reference { page: PageId::new(space, number as u32), used, sequential: flag == 1 })
+    let TraceRecord { page, write, sequential } = TraceRecord::decode(record)?;
+    let used = if write { Use::Write } else { Use::Read };
+    Some(Reference { page, used, sequential })
 }
 
 /// The record of a reference; a created page is told as a write. The inverse of [`decode`] otherwise.
 #[must_use]
 pub fn encode(reference: Reference) -> [u8; RECORD_BYTES] {
-    let space = reference.page.space.0;
-    let number = u64::from(space >> 16) << 32 | u64::from(reference.page.no);
-    let mut record = [0; RECORD_BYTES];
-    record[..8].copy_from_slice(&number.to_le_bytes());
-    record[8] = u8::from(reference.used != Use::Read);
-    record[9] = u8::from(reference.sequential);
-    record[10..].copy_from_slice(&(space as u16).to_le_bytes());
-    record
+    let Reference { page, used, sequential } = reference;
+    TraceRecord { page, write: used != Use::Read, sequential }.encode()
 }
 
 /// A trace in memory, to be replayed any number of times.
