@@ -45,7 +45,7 @@ impl PoolParams {
             staging: staging_for(frames),
             clean_depth: (frames / 64).clamp(4, 256),
             clean_batch: (frames / 128).clamp(4, 64),
-            clean_batches: staging_for(frames),
+            clean_batches: 16,
             read_ahead_pages: (frames / 16).clamp(4, 32),
             exhausted_after: Duration::from_secs(10),
             redo_span_max: None,

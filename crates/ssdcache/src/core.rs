@@ -44,6 +44,20 @@ pub(crate) struct State {
     pub(crate) ssd_error: Option<Arc<str>>,
 }
 
+/// Wakes the duties of the maintenance task.
+#[derive(Debug, Default)]
+pub(crate) struct Wake {
+    pub(crate) slots: Notify,
+    pub(crate) victims: Notify,
+}
+
+impl Wake {
+    pub(crate) fn notify_one(&self) {
+        self.slots.notify_one();
+        self.victims.notify_one();
+    }
+}
+
 pub(crate) struct Core {
     pub(crate) page_size: PageSize,
     pub(crate) layout: Layout,
@@ -58,7 +72,7 @@ pub(crate) struct Core {
     /// The state changed in a way that somebody may wait for.
     pub(crate) changed: Notify,
     /// Work for the maintenance task.
-    pub(crate) wake: Notify,
+    pub(crate) wake: Wake,
     pub(crate) opened: Instant,
     /// The first error after which writes can no longer be made safely.
     pub(crate) refusing: OnceLock<Arc<str>>,

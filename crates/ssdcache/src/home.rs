@@ -19,10 +19,6 @@ use std::sync::Arc;
 /// Writes of a batch in flight at once: enough for the disk to sort, few enough that reads get through.
 const WRITES_MAX: usize = 8;
 
-/// Blocks of the journal that only the SSD's own write-back may use. It is done by the task that also writes the checkpoints, which make
-/// room in the journal; so it must never wait for room itself.
-const JOURNAL_SPARE: u64 = 2;
-
 /// A page image on its way home.
 #[derive(Debug)]
 pub(crate) struct HomeBound {
@@ -148,9 +144,7 @@ impl Core {
         let mut state = self.state.lock();
         let busy = batch.iter().any(|b| state.homeward.contains(&b.page));
         let records = if self.has_slots() { batch.len().div_ceil(RECORDS_MAX) as u64 } else { 0 };
-        // The write-back may use the last blocks: it runs in the task that would have to make room.
-        let spare = if batch.iter().all(|b| b.backed_by_slot) { 0 } else { JOURNAL_SPARE };
-        let room = u64::from(self.layout.journal_blocks).saturating_sub(spare);
+        let room = u64::from(self.layout.journal_blocks);
         let journal_full = state.journal.next + records - state.journal.tail > room;
         if busy || (records > 0 && journal_full) {
             return None;

@@ -31,6 +31,8 @@ pub use map::{Entry, MapBody, MapHeader};
 pub use open::{OpenError, OpenParams, Progress, RecoveryReport, format, identify};
 pub use recovery::{Evidence, Image, Verdict};
 pub use ring::{Ring, RingSpan};
-pub use slots::{Capture, FreeSlots, Located, Plan, SlotCounts, SlotParams, Slots, Ticket, Work, WriteBack};
+pub use slots::{
+    Capture, FreeSlots, Located, MapWork, Plan, SlotCounts, SlotParams, Slots, Ticket, WriteBack,
+};
 pub use superblock::{Found, Superblock};
 pub use tier::{SsdTier, TierStats};

@@ -4,8 +4,8 @@ use crate::core::{Core, check};
 use crate::home::{Arrived, HomeBound};
 use crate::map::MapHeader;
 use crate::read::read_one;
-use crate::slots::{Work, WriteBack};
-use futures_util::future::join_all;
+use crate::slots::{MapWork, WriteBack};
+use futures_util::future::{join, join_all};
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -18,10 +18,27 @@ const WRITE_BACK_MAX: usize = 32;
 const MAP_CHUNK_BYTES: usize = 1 << 20;
 
 /// Runs until it is told to stop or aborted. Waits without polling.
+///
+/// Two duties side by side: writers out of slots wait for a map checkpoint, which must not wait in its turn for pages on
+/// their way to a slow disk.
 pub(crate) async fn run(core: Arc<Core>) {
+    join(keep_slots_writable(&core), keep_victims_clean(&core)).await;
+}
+
+async fn keep_slots_writable(core: &Core) {
     loop {
-        core.wake.notified().await;
-        while core.refusing.get().is_none() && !core.stopping.load(Ordering::Acquire) && core.step().await {}
+        core.wake.slots.notified().await;
+        while core.may_go_on() && core.map_step().await {}
+        if core.stopping.load(Ordering::Acquire) {
+            return;
+        }
+    }
+}
+
+async fn keep_victims_clean(core: &Core) {
+    loop {
+        core.wake.victims.notified().await;
+        while core.may_go_on() && core.home_step().await {}
         if core.stopping.load(Ordering::Acquire) {
             return;
         }
@@ -29,31 +46,56 @@ pub(crate) async fn run(core: Arc<Core>) {
 }
 
 impl Core {
-    /// Does what is most urgent. False when nothing is due or nothing can be done.
-    async fn step(&self) -> bool {
-        let (work, ring) = {
+    fn may_go_on(&self) -> bool {
+        self.refusing.get().is_none() && !self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Checkpoints of the map, and flushes of the SSD. False when nothing is due or nothing can be done.
+    async fn map_step(&self) -> bool {
+        let work = {
             let now = self.now();
             let mut state = self.state.lock();
             let used = state.journal.next - state.journal.tail;
             let journal_high = used * 2 > u64::from(self.layout.journal_blocks);
             let usable = state.ssd_error.is_none();
-            let work = if usable { state.slots.work(journal_high, now) } else { None };
-            (work, state.ring.wants_flush())
+            if usable { state.slots.map_work(journal_high, now) } else { None }
         };
         let result = match work {
-            Some(Work::Checkpoint) => self.checkpoint().await,
-            Some(Work::WriteBack) => self.write_back().await,
-            Some(Work::Flush) => self.flush_ssd(self.ssd_flush.next(), IoClass::Clean).await,
-            None if ring => self.flush_hdd(self.hdd_flush.next(), IoClass::Ring).await,
+            Some(MapWork::Checkpoint) => self.checkpoint().await,
+            Some(MapWork::Flush) => self.flush_ssd(self.ssd_flush.next(), IoClass::Clean).await,
             None => return false,
         };
-        match result {
-            Ok(()) => true,
-            Err(error) => {
-                self.ssd_failed(&error);
-                false
-            }
+        self.went_well(result)
+    }
+
+    /// Write-back of the next victims, and flushes of the HDD for the ring. False when nothing is due or nothing can be done.
+    async fn home_step(&self) -> bool {
+        let (batch, ring) = {
+            let now = self.now();
+            let mut state = self.state.lock();
+            let usable = state.ssd_error.is_none();
+            let due = usable && state.slots.next_victims_are_dirty(now);
+            let batch = if due { state.slots.begin_write_back(WRITE_BACK_MAX, now) } else { Vec::new() };
+            (batch, state.ring.wants_flush())
+        };
+        if !batch.is_empty() {
+            let home = self.write_back(batch).await;
+            let some = home.as_ref().is_ok_and(|pages| *pages > 0);
+            // Pages that do not get home are tried again when something else has happened.
+            self.went_well(home.map(|_| ())) && some
+        } else if ring {
+            let flushed = self.flush_hdd(self.hdd_flush.next(), IoClass::Ring).await;
+            self.went_well(flushed)
+        } else {
+            false
         }
+    }
+
+    fn went_well(&self, result: Result<(), DeviceError>) -> bool {
+        if let Err(error) = &result {
+            self.ssd_failed(error);
+        }
+        result.is_ok()
     }
 
     /// Writes a fuzzy checkpoint of the map: nobody waits for it but writers that ran out of slots.
@@ -95,9 +137,8 @@ impl Core {
         self.flush_ssd(self.ssd_flush.next(), IoClass::Meta).await
     }
 
-    /// Copies the next victims to the HDD, so that their slots can be given up at once.
-    async fn write_back(&self) -> Result<(), DeviceError> {
-        let batch = self.state.lock().slots.begin_write_back(WRITE_BACK_MAX, self.now());
+    /// Copies the next victims to the HDD, so that their slots can be given up at once. How many are home.
+    async fn write_back(&self, batch: Vec<WriteBack>) -> Result<usize, DeviceError> {
         let result = self.copy_home(&batch).await;
         let mut state = self.state.lock();
         for one in batch {
@@ -105,7 +146,7 @@ impl Core {
         }
         drop(state);
         self.changed.notify_waiters();
-        result.map(|_| ())
+        result.map(|home| home.len())
     }
 
     /// The ones that are home, durably.

@@ -3,7 +3,7 @@
 //! Recovery only reads, but for two things that may be repeated at will: torn home pages are rewritten from the ring, and a new
 //! checkpoint is written at the end, before which no slot is given out.
 
-use crate::core::{Core, Homes, JournalPlace, State, check};
+use crate::core::{Core, Homes, JournalPlace, State, Wake, check};
 use crate::flush::GroupFlush;
 use crate::journal::Block;
 use crate::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES};
@@ -207,7 +207,7 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
         }),
         stamps: StampSource::new(params.epoch),
         changed: Notify::new(),
-        wake: Notify::new(),
+        wake: Wake::default(),
         opened: Instant::now(),
         refusing: OnceLock::new(),
         spare: Mutex::new(Vec::new()),

@@ -127,13 +127,11 @@ pub struct WriteBack {
     pub durable_at: u64,
 }
 
-/// What the maintenance task should do next.
+/// What is due so that slots can be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Work {
+pub enum MapWork {
     /// Write a map checkpoint.
     Checkpoint,
-    /// Clean the next victims.
-    WriteBack,
     /// Flush the SSD, so that retired slots become free.
     Flush,
 }
@@ -552,7 +550,7 @@ impl Slots {
     // ---- checkpoints ----------------------------------------------------------------------------------------
 
     /// What is due, most urgent first. `journal_high`: only a checkpoint makes room in the journal.
-    pub fn work(&mut self, journal_high: bool, now: Millis) -> Option<Work> {
+    pub fn map_work(&mut self, journal_high: bool, now: Millis) -> Option<MapWork> {
         // Early enough that writers do not run dry while the checkpoint is written.
         let low = self.params.reserve as usize / 2 + 1;
         let short = self.writable.len() < low || self.starved;
@@ -560,14 +558,11 @@ impl Slots {
             let freed = self.waiting.len() * 2 >= low || (self.starved && !self.waiting.is_empty());
             let used_up = self.changes > 0 && self.zone_is_used_up(now);
             if journal_high || (short && freed) || used_up {
-                return Some(Work::Checkpoint);
+                return Some(MapWork::Checkpoint);
             }
         }
-        if self.next_victims_are_dirty(now) {
-            return Some(Work::WriteBack);
-        }
         if short && !self.retired.is_empty() {
-            return Some(Work::Flush);
+            return Some(MapWork::Flush);
         }
         self.starved = false;
         None
@@ -583,7 +578,8 @@ impl Slots {
         next.len() < few
     }
 
-    fn next_victims_are_dirty(&mut self, now: Millis) -> bool {
+    /// Whether a write-back is due: fewer than half of the next victims could be given up at once.
+    pub fn next_victims_are_dirty(&mut self, now: Millis) -> bool {
         if self.has_room() {
             return false;
         }
