@@ -1,0 +1,237 @@
+//! What it costs to read a page that is in memory: `cargo bench --bench hit_path [-- --quick]`.
+//!
+//! A store on devices in memory, everything resident, 8 bytes read from each page through its guard. Beside it in the same run the floor: a
+//! hash table from page to frame (open addressing, no deletions), an atomic pin, the same 8 bytes, an atomic unpin; no latch, no
+//! policy, no generations. Any pool whose pages can be evicted must do that much.
+//!
+//! | name | is |
+//! | --- | --- |
+//! | `floor`, `get`, `get_mut` | the floor; a shared guard; an exclusive guard, page not changed |
+//! | `one` | one page over and over: instructions alone |
+//! | `few` | 1,024 pages, uniform: in the processor's second cache |
+//! | `uniform`, `zipf` | 32,768 pages (512 MiB), uniform and skewed (exponent 0.9): cache misses included |
+//! | `1`, `2` | tasks that read at once, on a runtime of two workers: a task's time per read |
+//!
+//! The table at the end sets each beside the floor. With `one/2` both read the same page, and the floor's cache line travels as
+//! the store's does.
+
+mod common;
+
+use common::Board;
+use criterion::Criterion;
+use pagetier::{MemoryDevice, MemoryManifest, PageId, PageStore, SpaceId};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use rand_distr::Zipf;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+const PAGES: u32 = 32_768;
+const FEW: u32 = 1_024;
+const PAGE_BYTES: usize = 16_384;
+/// References drawn beforehand, for each task.
+const DRAWS: usize = 1 << 18;
+
+type Draws = Arc<[PageId]>;
+
+#[derive(Clone, Copy)]
+enum Way {
+    Floor,
+    Get,
+    GetMut,
+}
+
+const WAYS: [(Way, &str); 3] = [(Way::Floor, "floor"), (Way::Get, "get"), (Way::GetMut, "get_mut")];
+
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    let board = Board::default();
+    let runtime = runtime();
+    let store = runtime.block_on(resident_store());
+    let subject = Arc::new(Subject { store, floor: Floor::new() });
+    for workers in [1, 2] {
+        for keys in ["one", "few", "uniform", "zipf"] {
+            let draws: Vec<_> = (0..workers).map(|worker| draws(keys, worker)).collect();
+            for (way, name) in WAYS {
+                let name = format!("{name}/{keys}/{workers}");
+                let mut group = criterion.benchmark_group("hit_path");
+                group.sample_size(20).warm_up_time(Duration::from_millis(300));
+                group.measurement_time(Duration::from_secs(1));
+                group.bench_function(&name, |b| {
+                    b.iter_custom(|n| {
+                        board.time(&name, n, || on_workers(&runtime, &subject, way, &draws, n))
+                    });
+                });
+                group.finish();
+            }
+        }
+    }
+    criterion.final_summary();
+    board.print("way, pages, workers", |name| match name.split_once('/') {
+        Some((_, rest)) => format!("floor/{rest}"),
+        None => String::new(),
+    });
+    let pool = subject.store.stats().pool;
+    println!("\nhits {}, misses {}, hits lost to the policy {}", pool.hits, pool.misses, pool.hits_lost);
+    assert_eq!(pool.misses, 0, "everything was meant to be resident");
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
+
+async fn resident_store() -> PageStore {
+    let store = PageStore::builder()
+        .in_memory(Arc::new(MemoryManifest::default()))
+        .hdd_device(Arc::new(MemoryDevice::new("hdd", 0)))
+        .ssd_bytes(0)
+        .pool_bytes(u64::from(PAGES) * PAGE_BYTES as u64 * 9 / 8)
+        .open()
+        .await
+        .expect("opened");
+    let space = store.create_space("pages").await.expect("created");
+    assert_eq!(page(0), PageId::new(space, 0));
+    for _ in 0..PAGES {
+        store.allocate(space).await.expect("allocated")[place(0)] = 1;
+    }
+    store
+}
+
+fn page(no: u32) -> PageId {
+    PageId::new(SpaceId(1), no)
+}
+
+/// Pages to be read one after the other.
+fn draws(keys: &str, worker: u64) -> Draws {
+    let mut rng = SmallRng::seed_from_u64(worker);
+    let zipf = Zipf::new(f64::from(PAGES), 0.9).expect("parameters");
+    let mut one = || match keys {
+        "one" => 0,
+        "few" => rng.random_range(0..FEW),
+        "uniform" => rng.random_range(0..PAGES),
+        // Spread over the whole pool, so that neighbours are not hot together.
+        _ => (rng.sample(zipf) as u32).wrapping_mul(0x9e37_79b1) % PAGES,
+    };
+    (0..DRAWS).map(|_| page(one())).collect()
+}
+
+/// A task for each list of draws, on a worker of its own, makes `n` reads.
+fn on_workers(runtime: &Runtime, subject: &Arc<Subject>, way: Way, draws: &[Draws], n: u64) {
+    let start = |own: &Draws| {
+        let (subject, own) = (Arc::clone(subject), Arc::clone(own));
+        runtime.spawn(async move { subject.read(way, &own, n).await })
+    };
+    let tasks: Vec<_> = draws.iter().map(start).collect();
+    for task in tasks {
+        black_box(runtime.block_on(task).expect("read"));
+    }
+}
+
+struct Subject {
+    store: PageStore,
+    floor: Floor,
+}
+
+impl Subject {
+    async fn read(&self, way: Way, draws: &[PageId], n: u64) -> u64 {
+        let draws = draws.iter().cycle().take(n as usize);
+        let mut total = 0u64;
+        match way {
+            Way::Floor => {
+                for &page in draws {
+                    total = total.wrapping_add(self.floor.read(page));
+                }
+            }
+            Way::Get => {
+                for &page in draws {
+                    let guard = self.store.get(page).await.expect("resident");
+                    total = total.wrapping_add(word(&guard, page.no));
+                }
+            }
+            Way::GetMut => {
+                for &page in draws {
+                    let guard = self.store.get_mut(page).await.expect("resident");
+                    total = total.wrapping_add(word(&guard, page.no));
+                }
+            }
+        }
+        total
+    }
+}
+
+/// Where page `no` is read: not the same everywhere, or all reads would compete for a few sets of the caches.
+#[inline]
+fn place(no: u32) -> usize {
+    (no.wrapping_mul(0x85eb_ca6b) >> 21) as usize * 7
+}
+
+#[inline]
+fn word(payload: &[u8], no: u32) -> u64 {
+    let at = place(no);
+    payload[at..at + 8].try_into().map_or(0, u64::from_le_bytes)
+}
+
+/// A table of page and frame, pins, and the pages.
+struct Floor {
+    table: Vec<(u64, u32)>,
+    pins: Vec<AtomicU64>,
+    pages: Vec<u8>,
+    shift: u32,
+}
+
+impl Floor {
+    fn new() -> Self {
+        let slots = (PAGES as usize * 2).next_power_of_two();
+        let mut floor = Self {
+            table: vec![(u64::MAX, 0); slots],
+            pins: (0..PAGES).map(|_| AtomicU64::new(0)).collect(),
+            pages: in_huge_pages(PAGES as usize * PAGE_BYTES),
+            shift: 64 - slots.trailing_zeros(),
+        };
+        for no in 0..PAGES {
+            let key = page(no).to_u64();
+            let mut at = floor.start(key);
+            while floor.table[at].0 != u64::MAX {
+                at = (at + 1) % slots;
+            }
+            floor.table[at] = (key, no);
+        }
+        floor
+    }
+
+    fn start(&self, key: u64) -> usize {
+        (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+    }
+
+    #[inline]
+    fn read(&self, page: PageId) -> u64 {
+        let key = page.to_u64();
+        let mut at = self.start(key);
+        while self.table[at].0 != key {
+            at = (at + 1) & (self.table.len() - 1);
+        }
+        let frame = self.table[at].1 as usize;
+        self.pins[frame].fetch_add(1, Ordering::AcqRel);
+        let word = word(&self.pages[frame * PAGE_BYTES..][..PAGE_BYTES], page.no);
+        self.pins[frame].fetch_sub(1, Ordering::AcqRel);
+        word
+    }
+}
+
+/// Memory like the pool's, or the floor would pay for translations that the store does not.
+fn in_huge_pages(bytes: usize) -> Vec<u8> {
+    let mut memory = Vec::with_capacity(bytes);
+    // SAFETY: advice about the vector's own memory, which does not change its contents. It may fail.
+    unsafe {
+        libc::madvise(
+            (memory.as_mut_ptr() as usize).next_multiple_of(4096) as _,
+            bytes - 4096,
+            libc::MADV_HUGEPAGE,
+        )
+    };
+    memory.resize(bytes, 1);
+    memory
+}

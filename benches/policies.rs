@@ -1,0 +1,207 @@
+//! What a policy's decisions cost, by the number of frames: `cargo bench --bench policies [-- --quick]`.
+//!
+//! Every operation of the pool policies is meant to take the same time in a pool of any size. What does depend on the size is how much of
+//! the policy's lists lies in the processor's caches, and that would hide the rest. So there are two series:
+//!
+//! - **near**: the lists are as long as the pool, but the operations touch only a part of them that the caches can hold or foresee. Hits go round
+//!   64 frames spread over the pool, whose list neighbours soon are each other. Pages are inserted and discarded in 64 frames more. The page that
+//!   replaces a victim is written to the SSD at once, which in GD2L makes it the next victim; in the other policies the victims lie in
+//!   memory in the order of the list, so that the next one has been fetched ahead. This is the operation itself, and should be flat.
+//! - **far**: the same operations on frames in random order. This is what a large pool sees, cache misses included.
+//!
+//! | operation | is |
+//! | --- | --- |
+//! | `hit` | one hit |
+//! | `discard` | a page inserted, and discarded again |
+//! | `replace` | the victim found and evicted, another page inserted in its frame; near, also cleaned to the SSD |
+//! | `use` (SSD policies) | one logical read reported |
+//! | `miss` (SSD policies) | a page read, considered for the SSD and out of the pool again; far, with admissions and the zone's renewals |
+//!
+//! The table at the end sets each figure beside that of 1,000 frames.
+
+mod common;
+
+use common::Board;
+use criterion::Criterion;
+use pagetier_policy::{
+    Access, CacParams, Cause, CleanReason, Costs, FrameId, Home, Millis, POOL_POLICIES, PageId, PoolPolicy,
+    SlotId, SpaceId, SsdPolicy, Verdict, pool_policy, ssd_policy,
+};
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use std::hint::black_box;
+
+const SIZES: [u32; 4] = [1_000, 10_000, 100_000, 1_000_000];
+/// The frames that the near series goes round.
+const NEAR: u32 = 64;
+/// References drawn beforehand.
+const DRAWS: usize = 1 << 20;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Series {
+    Near,
+    Far,
+}
+
+impl Series {
+    const BOTH: [Self; 2] = [Self::Near, Self::Far];
+
+    fn name(self) -> &'static str {
+        if self == Self::Near { "near" } else { "far" }
+    }
+
+    /// Frames (or pages) below `count` to be touched one after the other.
+    fn draws(self, count: u32) -> Vec<u32> {
+        let mut rng = SmallRng::seed_from_u64(u64::from(count));
+        if self == Self::Far {
+            return (0..DRAWS).map(|_| rng.random_range(0..count)).collect();
+        }
+        let mut round: Vec<u32> = (0..NEAR).map(|i| count / NEAR * i).collect();
+        round.shuffle(&mut rng);
+        round
+    }
+
+    /// All frames below `count`, in the order in which a list shall have them.
+    fn order(self, count: u32) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..count).collect();
+        if self == Self::Far {
+            order.shuffle(&mut SmallRng::seed_from_u64(1));
+        }
+        order
+    }
+}
+
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    let board = Board::default();
+    for frames in SIZES {
+        for series in Series::BOTH {
+            for name in POOL_POLICIES {
+                pool_benches(&mut criterion, &board, name, series, frames);
+            }
+            for name in ["cac", "cc"] {
+                ssd_benches(&mut criterion, &board, name, series, frames);
+            }
+        }
+    }
+    criterion.final_summary();
+    board.print("policy, operation, series, frames", |name| {
+        let without = name.rsplit_once('/').map_or(name, |(rest, _)| rest);
+        format!("{without}/{}", SIZES[0])
+    });
+}
+
+/// A page of `frame`; every other one has an SSD copy.
+fn page_in(frame: u32) -> (PageId, Home) {
+    (PageId::new(SpaceId(1), frame), if frame.is_multiple_of(2) { Home::Ssd } else { Home::Hdd })
+}
+
+fn insert(policy: &mut dyn PoolPolicy, frame: u32) {
+    let (page, home) = page_in(frame);
+    policy.insert(FrameId(frame), page, home, Access::Random);
+}
+
+fn pool_benches(criterion: &mut Criterion, board: &Board, name: &str, series: Series, frames: u32) {
+    let Some(mut policy) = pool_policy(name, (frames + NEAR) as usize, Costs::PAPER) else { return };
+    series.order(frames).into_iter().for_each(|frame| insert(policy.as_mut(), frame));
+
+    // First, while the lists are in order.
+    bench(criterion, board, [name, "replace", series.name()], frames, |operations| {
+        for _ in 0..operations {
+            let Some(victim) = policy.victim(&mut |_| true) else { continue };
+            policy.remove(victim, true);
+            insert(policy.as_mut(), victim.0);
+            if series == Series::Near {
+                policy.cleaned(victim, Home::Hdd, CleanReason::Replacement);
+                policy.cleaned(victim, Home::Ssd, CleanReason::Replacement);
+            }
+        }
+    });
+    let draws = series.draws(frames);
+    bench(criterion, board, [name, "hit", series.name()], frames, |operations| {
+        for &frame in draws.iter().cycle().take(operations as usize) {
+            policy.hit(FrameId(frame), false);
+        }
+    });
+    bench(criterion, board, [name, "discard", series.name()], frames, |operations| {
+        for (frame, spare) in
+            draws.iter().cycle().zip((frames..frames + NEAR).cycle()).take(operations as usize)
+        {
+            // Far: a frame out of the middle of the lists makes room.
+            let frame = if series == Series::Far { *frame } else { spare };
+            policy.remove(FrameId(frame), false);
+            insert(policy.as_mut(), frame);
+        }
+    });
+    policy.validate().expect("sound");
+}
+
+fn ssd_benches(criterion: &mut Criterion, board: &Board, name: &str, series: Series, slots: u32) {
+    // Twice as many pages as slots, and room to remember those that have none.
+    let params = CacParams::new(Costs::PAPER, slots as usize, slots as usize / 4);
+    let Some(policy) = ssd_policy(name, &params) else { return };
+    let mut ssd = Ssd { policy, slots, now: 0, zone: Vec::new() };
+    for page in series.order(slots) {
+        ssd.fill(page);
+    }
+    let draws = series.draws(2 * slots);
+    bench(criterion, board, [name, "use", series.name()], slots, |operations| {
+        for &page in draws.iter().cycle().take(operations as usize) {
+            ssd.now += 1;
+            ssd.policy.logical(page_of(page), 1, Home::Ssd, Millis(ssd.now / 64));
+        }
+    });
+    bench(criterion, board, [name, "miss", series.name()], slots, |operations| {
+        for &page in draws.iter().cycle().take(operations as usize) {
+            ssd.miss(page, series);
+        }
+    });
+    ssd.policy.validate().expect("sound");
+}
+
+/// An SSD policy with what the tier does around it.
+struct Ssd {
+    policy: Box<dyn SsdPolicy>,
+    slots: u32,
+    now: u64,
+    zone: Vec<SlotId>,
+}
+
+fn page_of(no: u32) -> PageId {
+    PageId::new(SpaceId(1), no)
+}
+
+impl Ssd {
+    /// `no` goes into the slot of its number.
+    fn fill(&mut self, no: u32) {
+        let now = Millis(0);
+        self.policy.read(page_of(no), Some(Home::Hdd), Access::Random, now);
+        self.policy.inserted(page_of(no), SlotId(no), now);
+        self.policy.left_pool(page_of(no), now);
+    }
+
+    fn miss(&mut self, no: u32, series: Series) {
+        self.now += 1;
+        let (page, now) = (page_of(no), Millis(self.now / 64));
+        self.policy.read(page, Some(Home::Hdd), Access::Random, now);
+        match self.policy.consider(page, Cause::Evicted, 0, &mut |_| true, now) {
+            Verdict::AdmitOver(slot) if series == Series::Far => self.policy.inserted(page, slot, now),
+            verdict => drop(black_box(verdict)),
+        }
+        self.policy.left_pool(page, now);
+        if series == Series::Far && self.now.is_multiple_of(u64::from(self.slots / 10)) {
+            self.zone.clear();
+            self.policy.start_zone(self.slots as usize / 10, &mut |_| true, now, &mut self.zone);
+        }
+    }
+}
+
+fn bench(criterion: &mut Criterion, board: &Board, name: [&str; 3], frames: u32, mut work: impl FnMut(u64)) {
+    let name = format!("{}/{frames}", name.join("/"));
+    let mut group = criterion.benchmark_group("policies");
+    group.sample_size(20).warm_up_time(std::time::Duration::from_millis(200));
+    group.measurement_time(std::time::Duration::from_millis(500));
+    group.bench_function(&name, |b| b.iter_custom(|n| board.time(&name, n, || work(n))));
+    group.finish();
+}
