@@ -10,9 +10,9 @@ use crate::params::PoolError;
 use crate::pool::{Inner, Pool, bump};
 use crate::tier::{DirtyPage, Tier, WrittenPage};
 use crate::word::{Attempt, Mode};
-use pagetier_devio::IoBuf;
+use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::{Header, Lsn, PageId};
-use pagetier_policy::{CleanReason, FrameId, Home};
+use pagetier_policy::{CleanReason, FrameId, FrameState, Home};
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -38,12 +38,18 @@ struct Write<T: Tier> {
     frame: u32,
     page: PageId,
     reason: CleanReason,
+    homeward: bool,
     ended: bool,
 }
 
 impl<T: Tier> Write<T> {
     fn end(mut self, result: Result<Home, ()>, image: IoBuf) {
         self.ended = true;
+        self.over(result, image);
+    }
+
+    fn over(&self, result: Result<Home, ()>, image: IoBuf) {
+        self.pool.homeward.fetch_sub(usize::from(self.homeward), Ordering::Relaxed);
         self.pool.end_write(self.frame, result, self.reason);
         self.pool.unstage(image);
     }
@@ -52,8 +58,7 @@ impl<T: Tier> Write<T> {
 impl<T: Tier> Drop for Write<T> {
     fn drop(&mut self) {
         if !self.ended {
-            self.pool.end_write(self.frame, Err(()), self.reason);
-            self.pool.unstage(IoBuf::zeroed(self.pool.params.page_size.bytes()));
+            self.over(Err(()), IoBuf::zeroed(self.pool.params.page_size.bytes()));
         }
     }
 }
@@ -110,10 +115,22 @@ impl<T: Tier> Inner<T> {
         let frames = &self.frames;
         // When the next victims are all pinned, those behind them have to do.
         let starved = self.starved.swap(false, Ordering::Relaxed);
+        // Pages bound for the disk would soon have all staging buffers, and those bound for the SSD, a hundred times as fast, none.
+        let home_full = self.homeward.load(Ordering::Relaxed) * 2 >= self.params.staging;
         let depth = if starved { frames.all.len() } else { self.params.clean_depth };
-        let mut cleanable = |f: FrameId| frames.at(f.0).word.is_cleanable();
+        let mut state = |f: FrameId| {
+            let frame = frames.at(f.0);
+            match frame.word.is_cleanable() {
+                true if home_full && frame.page().is_some_and(|page| self.tier.goes_home(page)) => {
+                    FrameState::Busy
+                }
+                true => FrameState::Dirty,
+                false if frame.word.is_evictable() => FrameState::Clean,
+                false => FrameState::Busy,
+            }
+        };
         let mut set = Vec::new();
-        self.policy.lock().clean_set(depth, self.params.clean_batch, &mut cleanable, &mut set);
+        self.policy.lock().clean_set(depth, self.params.clean_batch, &mut state, &mut set);
         let batch = self.stage_all(set.iter().map(|f| f.0), CleanReason::Replacement);
         if !batch.is_empty() {
             return Some(batch);
@@ -175,7 +192,9 @@ impl<T: Tier> Inner<T> {
         f.writing_lsn.store(f.recovery_lsn.load(Ordering::Acquire), Ordering::Release);
         f.recovery_lsn.store(NO_LSN, Ordering::Release);
         let Header { page, lsn, .. } = Header::peek(buf.as_slice());
-        let write = Write { pool: Arc::clone(self), frame, page, reason, ended: false };
+        let homeward = self.tier.goes_home(page);
+        self.homeward.fetch_add(usize::from(homeward), Ordering::Relaxed);
+        let write = Write { pool: Arc::clone(self), frame, page, reason, homeward, ended: false };
         Ok(Staged { write, lsn, image: buf, logical: f.take_logical() })
     }
 
@@ -186,8 +205,7 @@ impl<T: Tier> Inner<T> {
 
     /// Writes the batch: the log first, then the pages. Every page comes out clean or dirty again.
     async fn write_batch(&self, batch: Vec<Staged<T>>) -> Result<(), PoolError> {
-        let Some(Write { page, reason, .. }) = batch.first().map(|s| &s.write) else { return Ok(()) };
-        let (page, reason) = (*page, *reason);
+        let Some(page) = batch.first().map(|s| s.write.page) else { return Ok(()) };
         let newest = batch.iter().map(|s| s.lsn).max().unwrap_or_default();
         if let Err(source) = self.log_durable(newest).await {
             batch.into_iter().for_each(|staged| staged.write.end(Err(()), staged.image));
@@ -216,7 +234,10 @@ impl<T: Tier> Inner<T> {
                 }
             }
         };
-        self.tier.write(pages, reason, &done).await;
+        // Beyond a quarter of the staging buffers, frames are waiting for the disk, and soon requests for frames.
+        let urgent = self.homeward.load(Ordering::Relaxed) * 4 >= self.params.staging;
+        let class = if urgent { IoClass::UrgentClean } else { IoClass::Clean };
+        self.tier.write(pages, class, &done).await;
         debug_assert!(open.lock().is_empty(), "the tier answers for every page");
         result.into_inner()
     }

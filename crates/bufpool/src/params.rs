@@ -45,7 +45,7 @@ impl PoolParams {
             staging: staging_for(frames),
             clean_depth: (frames / 64).clamp(4, 256),
             clean_batch: (frames / 128).clamp(4, 64),
-            clean_batches: 16,
+            clean_batches: staging_for(frames),
             read_ahead_pages: (frames / 16).clamp(4, 32),
             exhausted_after: Duration::from_secs(10),
             redo_span_max: None,
@@ -79,7 +79,7 @@ impl PoolParams {
 }
 
 fn staging_for(frames: usize) -> usize {
-    (frames / 32).clamp(4, 256)
+    (frames / 16).clamp(4, 256)
 }
 
 /// Why the pool could not do it.

@@ -92,6 +92,8 @@ pub(crate) struct Inner<T: Tier> {
     pub(crate) counters: Counters,
     pub(crate) recorder: Recorder,
     pub(crate) detector: Detector,
+    /// Staging buffers whose page is likely to wait for the HDD.
+    pub(crate) homeward: AtomicUsize,
     pub(crate) staging: ArrayQueue<IoBuf>,
     pub(crate) staged: Notify,
     /// The cleaner has something to look at.
@@ -148,6 +150,7 @@ impl<T: Tier> Pool<T> {
             recorder: Recorder::default(),
             detector: Detector::new(params.read_ahead_pages),
             staging,
+            homeward: AtomicUsize::new(0),
             staged: Notify::new(),
             clean: Arc::new(Notify::new()),
             ahead_in_flight: AtomicUsize::new(0),

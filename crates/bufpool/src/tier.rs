@@ -2,9 +2,9 @@
 //!
 //! `ssdcache` implements it. The pool never knows where a page lies beyond [`Home`]; the tier never sees a frame.
 
-use pagetier_devio::{DeviceError, IoBuf};
+use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Defect, Lsn, PageId};
-use pagetier_policy::{Access, CleanReason, Home};
+use pagetier_policy::{Access, Home};
 use std::future::Future;
 use std::sync::Arc;
 
@@ -20,13 +20,19 @@ pub trait Tier: Send + Sync + 'static {
 
     /// Writes staged copies of dirty pages, each to the SSD or to the HDD. The pool has made the embedder's log durable
     /// up to their LSNs. Calls `done` once for each page, as soon as its write completed (not: is durable, see [`Tier::flush`]): a
-    /// page for the SSD does not wait for one that goes to the HDD. Must be driven to completion (the pool runs it in a task of its own).
+    /// page for the SSD does not wait for one that goes to the HDD. `class` is for the writes to the HDD. Must be driven to completion (the pool runs it in a task of its own).
     fn write(
         &self,
         batch: Vec<DirtyPage>,
-        reason: CleanReason,
+        class: IoClass,
         done: &(dyn Fn(WrittenPage) + Send + Sync),
     ) -> impl Future<Output = ()> + Send;
+
+    /// Whether a write of `page`, which is dirty, is likely to wait for the HDD while writes of other pages need not. False for a tier
+    /// without an SSD, where all wait.
+    fn goes_home(&self, _page: PageId) -> bool {
+        false
+    }
 
     /// Makes every write that completed before this call durable.
     fn flush(&self) -> impl Future<Output = Result<(), TierError>> + Send;

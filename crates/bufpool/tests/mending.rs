@@ -4,9 +4,9 @@ use pagetier_bufpool::{
     DirtyPage, Displaced, Fetched, GateFuture, LogGate, Pool, PoolError, PoolParams, Tier, TierError,
     WrittenPage,
 };
-use pagetier_devio::IoBuf;
+use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
-use pagetier_policy::{Access, CleanReason, Costs, Home, pool_policy};
+use pagetier_policy::{Access, Costs, Home, pool_policy};
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::pin::pin;
@@ -102,7 +102,7 @@ impl Tier for Tiered {
         fetched
     }
 
-    async fn write(&self, batch: Vec<DirtyPage>, _: CleanReason, done: &(dyn Fn(WrittenPage) + Send + Sync)) {
+    async fn write(&self, batch: Vec<DirtyPage>, _: IoClass, done: &(dyn Fn(WrittenPage) + Send + Sync)) {
         assert!(!self.0.panic_on_write.load(Ordering::Relaxed), "injected");
         for DirtyPage { page, image, .. } in batch {
             self.0.writes.acquire().await.unwrap().forget();

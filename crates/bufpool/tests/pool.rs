@@ -4,9 +4,9 @@ use pagetier_bufpool::{
     DirtyPage, Displaced, Fetched, GateFuture, LogGate, Pool, PoolError, PoolParams, Tier, TierError,
     WrittenPage,
 };
-use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoOp};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoClass, IoOp};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
-use pagetier_policy::{Access, CleanReason, Costs, Home, pool_policy};
+use pagetier_policy::{Access, Costs, Home, pool_policy};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -79,7 +79,7 @@ impl Tier for Memory {
         fetched
     }
 
-    async fn write(&self, batch: Vec<DirtyPage>, _: CleanReason, done: &(dyn Fn(WrittenPage) + Send + Sync)) {
+    async fn write(&self, batch: Vec<DirtyPage>, _: IoClass, done: &(dyn Fn(WrittenPage) + Send + Sync)) {
         for DirtyPage { page, image, .. } in batch {
             tokio::time::sleep(Duration::from_millis(2)).await;
             let header = Header::peek(image.as_slice());

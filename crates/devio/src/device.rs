@@ -35,6 +35,8 @@ pub enum IoClass {
     Prefetch,
     /// A page written by a cleaner, or admitted to the SSD.
     Clean,
+    /// A page written by a cleaner when replacement already waits for the disk: takes turns with reads.
+    UrgentClean,
     /// The SSD's own write-back: reads of victims and their writes to the HDD.
     WriteBack,
     /// The doublewrite ring.
@@ -47,8 +49,16 @@ pub enum IoClass {
 
 impl IoClass {
     /// Every class, in the order of [`DeviceStats`].
-    pub const ALL: [Self; 7] =
-        [Self::Demand, Self::Prefetch, Self::Clean, Self::WriteBack, Self::Ring, Self::Meta, Self::Recovery];
+    pub const ALL: [Self; 8] = [
+        Self::Demand,
+        Self::Prefetch,
+        Self::Clean,
+        Self::UrgentClean,
+        Self::WriteBack,
+        Self::Ring,
+        Self::Meta,
+        Self::Recovery,
+    ];
 }
 
 /// A block device or a file used as one: positioned vectored I/O of aligned buffers.

@@ -13,7 +13,7 @@ const FAIRNESS: u32 = 8;
 /// The rank of a class: 0 goes first.
 pub(crate) const fn rank(class: IoClass) -> usize {
     match class {
-        IoClass::Demand => 0,
+        IoClass::Demand | IoClass::UrgentClean => 0,
         IoClass::Prefetch => 1,
         IoClass::Clean | IoClass::WriteBack | IoClass::Ring | IoClass::Meta | IoClass::Recovery => 2,
     }

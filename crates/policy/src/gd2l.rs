@@ -11,7 +11,9 @@
 //! - *Midpoint of a queue of fewer than three*: its LRU end, with that page's H. An empty queue has no page to take H from: the page's own cost, L + R.
 //! - *SSD copy invalidated*: that is a reference by a writer, and the page is now one that Figure 2 (lines 9-11) would
 //!   load from the HDD: MRU end of Q_D, H = L + R_D. The midpoint of 3.1 is for pages that change tier without being used.
-//! - *The LRU page cannot be evicted* (pinned or dirty): the next in order of H goes, and L = max(L, its H); L never falls, or the queues would lose their order.
+//! - *The LRU page cannot be evicted* (pinned or dirty): the next in order of H goes in its stead, and L rises to the H of the last page
+//!   passed over, not of the one that goes. R_D is some sixty times R_S: when all of a short Q_S is on its way to the SSD, one page of Q_D goes;
+//!   had L jumped to its H, every page of Q_D below it would have gone before the next page of Q_S. L never falls, or the queues would lose their order.
 //! - *Equal H*: the page of Q_S goes, being cheaper to get back.
 //! - *Costs that fall while running*: a page put at the MRU end gets at least the H of the page it is put before.
 //!
@@ -20,7 +22,8 @@
 //! H and L are therefore never renormalised.
 
 use crate::links::{Links, NIL, Queue, QueueNo};
-use crate::{Access, CleanReason, Costs, FrameId, Home, PageId, PoolPolicy};
+use crate::pool::clean_in_order;
+use crate::{Access, CleanReason, Costs, FrameId, FrameState, Home, PageId, PoolPolicy};
 
 const Q_S: QueueNo = 1;
 const Q_D: QueueNo = 2;
@@ -33,6 +36,8 @@ pub struct Gd2l {
     on_ssd: Queue,
     on_hdd: Queue,
     inflation: f64,
+    /// The last answer to [`PoolPolicy::victim`], and what L becomes if that frame goes.
+    chosen: Option<(FrameId, f64)>,
     costs: Costs,
 }
 
@@ -45,6 +50,7 @@ impl Gd2l {
             on_ssd: Queue::new(Q_S),
             on_hdd: Queue::new(Q_D),
             inflation: 0.0,
+            chosen: None,
             costs,
         }
     }
@@ -165,13 +171,24 @@ impl PoolPolicy for Gd2l {
     }
 
     fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
-        self.eviction_order().find(|&frame| evictable(frame))
+        let mut passed = None;
+        let found = self.eviction_order().find(|&frame| {
+            let takes = evictable(frame);
+            if !takes {
+                passed = Some(frame);
+            }
+            takes
+        });
+        self.chosen = found.map(|frame| (frame, self.links.value(passed.unwrap_or(frame).0)));
+        found
     }
 
     fn remove(&mut self, frame: FrameId, evicted: bool) {
         let Some(home) = self.home_of(frame) else { return };
         if evicted {
-            self.inflation = self.inflation.max(self.links.value(frame.0));
+            let chosen = self.chosen.take().filter(|(chosen, _)| *chosen == frame);
+            let level = chosen.map_or(self.links.value(frame.0), |(_, level)| level);
+            self.inflation = self.inflation.max(level);
         }
         self.take_out(frame, home);
     }
@@ -208,10 +225,10 @@ impl PoolPolicy for Gd2l {
         &mut self,
         depth: usize,
         max: usize,
-        dirty: &mut dyn FnMut(FrameId) -> bool,
+        state: &mut dyn FnMut(FrameId) -> FrameState,
         out: &mut Vec<FrameId>,
     ) {
-        out.extend(self.eviction_order().take(depth).filter(|&frame| dirty(frame)).take(max));
+        clean_in_order(self.eviction_order(), depth, max, state, out);
     }
 
     fn set_costs(&mut self, costs: Costs) {

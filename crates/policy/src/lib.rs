@@ -25,6 +25,6 @@ pub use groups::Dropped;
 pub use lru::{Lru, MidpointLru, OneQueue};
 pub use names::{POOL_POLICIES, SSD_POLICIES, pool_policy, ssd_policy};
 pub use no_ssd::NoSsd;
-pub use pool::PoolPolicy;
+pub use pool::{FrameState, LOOK_FACTOR, PoolPolicy};
 pub use ssd::{Cause, GroupStats, SsdPolicy, Verdict};
 pub use types::{Access, CleanReason, Costs, FrameId, Home, Millis, PageId, SlotId, SpaceId};

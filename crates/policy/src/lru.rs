@@ -4,7 +4,8 @@
 //! loads at the midpoint too and moves them on a later access; section 3.1 says MRU end, and so does this code.
 
 use crate::links::{Links, Queue};
-use crate::{Access, CleanReason, Costs, FrameId, Home, PageId, PoolPolicy};
+use crate::pool::clean_in_order;
+use crate::{Access, CleanReason, Costs, FrameId, FrameState, Home, PageId, PoolPolicy};
 
 /// One LRU queue; with `MIDPOINT`, prefetched pages enter 3/8 from the LRU end.
 #[derive(Debug)]
@@ -78,10 +79,10 @@ impl<const MIDPOINT: bool> PoolPolicy for OneQueue<MIDPOINT> {
         &mut self,
         depth: usize,
         max: usize,
-        dirty: &mut dyn FnMut(FrameId) -> bool,
+        state: &mut dyn FnMut(FrameId) -> FrameState,
         out: &mut Vec<FrameId>,
     ) {
-        out.extend(self.eviction_order().take(depth).filter(|&frame| dirty(frame)).take(max));
+        clean_in_order(self.eviction_order(), depth, max, state, out);
     }
 
     fn set_costs(&mut self, _costs: Costs) {}

@@ -2,6 +2,37 @@
 
 use crate::{Access, CleanReason, Costs, FrameId, Home, PageId};
 
+/// What the shell says of a frame when the policy looks for pages to write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrameState {
+    /// Clean: it could go at once.
+    Clean,
+    /// Dirty, and its write could start now.
+    Dirty,
+    /// Neither: being written, latched, or held back.
+    Busy,
+}
+
+/// How many frames [`PoolPolicy::clean_set`] looks at, at most, for each one of `depth`.
+pub const LOOK_FACTOR: usize = 16;
+
+/// [`PoolPolicy::clean_set`] for a policy that writes in the order of eviction.
+pub(crate) fn clean_in_order(
+    order: impl Iterator<Item = FrameId>,
+    depth: usize,
+    max: usize,
+    state: &mut dyn FnMut(FrameId) -> FrameState,
+    out: &mut Vec<FrameId>,
+) {
+    let dirty = order
+        .take(depth.saturating_mul(LOOK_FACTOR))
+        .map(|frame| (frame, state(frame)))
+        .filter(|(_, state)| *state != FrameState::Busy)
+        .take(depth)
+        .filter(|(_, state)| *state == FrameState::Dirty);
+    out.extend(dirty.map(|(frame, _)| frame).take(max));
+}
+
 /// Decides which frame goes. Knows frames by index only; the shell owns their contents.
 ///
 /// A frame is *tracked* between [`PoolPolicy::insert`] and [`PoolPolicy::remove`]. Events for frames that are not tracked
@@ -36,14 +67,14 @@ pub trait PoolPolicy: Send + std::fmt::Debug {
     /// The SSD copy of the page in `frame` was invalidated because the page was changed.
     fn ssd_invalidated(&mut self, frame: FrameId);
 
-    /// Replacement cleaning: looks at the first `depth` frames in eviction order and appends those that `dirty` accepts to `out`, in the
-    /// order in which they should be written, at most `max` of them. A policy that cleans in clusters appends the cluster's
-    /// other dirty frames too.
+    /// Replacement cleaning: looks at frames in eviction order until `depth` were clean or dirty and appends the dirty ones to `out`, in the
+    /// order in which they should be written, at most `max` of them. Busy frames do not count, but no more than
+    /// [`LOOK_FACTOR`] times `depth` are looked at. A policy that cleans in clusters appends the cluster's other dirty frames too.
     fn clean_set(
         &mut self,
         depth: usize,
         max: usize,
-        dirty: &mut dyn FnMut(FrameId) -> bool,
+        state: &mut dyn FnMut(FrameId) -> FrameState,
         out: &mut Vec<FrameId>,
     );
 

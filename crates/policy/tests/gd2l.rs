@@ -1,7 +1,8 @@
 //! GD2L and the LRUs: hand-computed traces, and O(n) restatements beside them on random events.
 
 use pagetier_policy::{
-    Access, CleanReason, Costs, FrameId, Gd2l, Home, Lru, MidpointLru, PageId, PoolPolicy, SpaceId,
+    Access, CleanReason, Costs, FrameId, FrameState, Gd2l, Home, Lru, MidpointLru, PageId, PoolPolicy,
+    SpaceId,
 };
 use proptest::prelude::*;
 
@@ -183,12 +184,19 @@ fn the_cleaner_gets_the_dirty_ones_among_the_next_victims() {
     }
     let clean = |gd2l: &mut Gd2l, depth, max| {
         let mut out = Vec::new();
-        gd2l.clean_set(depth, max, &mut |frame| frame.0 % 2 == 1, &mut out);
+        let state = &mut |frame: FrameId| match frame.0 {
+            3 => FrameState::Busy,
+            odd if odd % 2 == 1 => FrameState::Dirty,
+            _ => FrameState::Clean,
+        };
+        gd2l.clean_set(depth, max, state, &mut out);
         out.iter().map(|frame| frame.0).collect::<Vec<_>>()
     };
     assert_eq!(clean(&mut gd2l, 6, 9), [5, 7, 1]);
     assert_eq!(clean(&mut gd2l, 6, 2), [5, 7]);
     assert_eq!(clean(&mut gd2l, 1, 9), [0u32; 0]);
+    // Busy ones are passed over and not counted.
+    assert_eq!(clean(&mut gd2l, 8, 9), [5, 7, 1]);
 }
 
 #[test]
@@ -398,7 +406,7 @@ fn apply(policy: &mut dyn PoolPolicy, event: Event) {
 
 fn order(policy: &mut dyn PoolPolicy) -> Vec<u32> {
     let mut out = Vec::new();
-    policy.clean_set(usize::MAX, usize::MAX, &mut |_| true, &mut out);
+    policy.clean_set(usize::MAX, usize::MAX, &mut |_| FrameState::Dirty, &mut out);
     out.into_iter().map(|frame| frame.0).collect()
 }
 

@@ -7,7 +7,8 @@
 
 use crate::reference::{Reference, Use};
 use pagetier_policy::{
-    Access, Cause, CleanReason, Costs, FrameId, Home, Millis, PageId, PoolPolicy, SlotId, SsdPolicy, Verdict,
+    Access, Cause, CleanReason, Costs, FrameId, FrameState, Home, Millis, PageId, PoolPolicy, SlotId,
+    SsdPolicy, Verdict,
 };
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use serde::Serialize;
@@ -338,8 +339,11 @@ impl Tiers {
     fn clean_ahead(&mut self, fallback: FrameId) -> FrameId {
         let mut batch = std::mem::take(&mut self.to_clean);
         let frames = &self.frames;
-        let dirty = &mut |frame: FrameId| frames[frame.at()].dirty;
-        self.pool.clean_set(self.params.look_ahead.max(1), usize::MAX, dirty, &mut batch);
+        let state = &mut |frame: FrameId| match frames[frame.at()].dirty {
+            true => FrameState::Dirty,
+            false => FrameState::Clean,
+        };
+        self.pool.clean_set(self.params.look_ahead.max(1), usize::MAX, state, &mut batch);
         for frame in batch.drain(..) {
             self.clean(frame.0, CleanReason::Replacement);
         }

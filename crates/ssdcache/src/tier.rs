@@ -7,7 +7,7 @@ use crate::{maintain, write};
 use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::{PageId, SpaceId};
-use pagetier_policy::{Access, CleanReason, Costs, GroupStats, Home};
+use pagetier_policy::{Access, Costs, GroupStats, Home};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -177,13 +177,12 @@ impl Tier for SsdTier {
         self.core.read_run(first, bufs).await
     }
 
-    async fn write(
-        &self,
-        batch: Vec<DirtyPage>,
-        _reason: CleanReason,
-        done: &(dyn Fn(WrittenPage) + Send + Sync),
-    ) {
-        self.core.write_dirty(batch, done).await;
+    async fn write(&self, batch: Vec<DirtyPage>, class: IoClass, done: &(dyn Fn(WrittenPage) + Send + Sync)) {
+        self.core.write_dirty(batch, class, done).await;
+    }
+
+    fn goes_home(&self, page: PageId) -> bool {
+        self.core.has_slots() && self.core.state.lock().slots.home(page) == Home::Hdd
     }
 
     async fn flush(&self) -> Result<(), TierError> {

@@ -24,6 +24,7 @@ impl Core {
     pub(crate) async fn write_dirty(
         &self,
         batch: Vec<DirtyPage>,
+        class: IoClass,
         done: &(dyn Fn(WrittenPage) + Send + Sync),
     ) {
         let mut left = batch;
@@ -44,8 +45,9 @@ impl Core {
                 continue;
             }
             let (failed, ()) =
-                join(self.write_slots(sorted.slots, done), self.write_dirty_home(sorted.home, done)).await;
-            self.write_dirty_home(failed, done).await;
+                join(self.write_slots(sorted.slots, done), self.write_dirty_home(sorted.home, class, done))
+                    .await;
+            self.write_dirty_home(failed, class, done).await;
         }
     }
 
@@ -117,7 +119,12 @@ impl Core {
         }
     }
 
-    async fn write_dirty_home(&self, pages: Vec<HomeBound>, done: &(dyn Fn(WrittenPage) + Send + Sync)) {
+    async fn write_dirty_home(
+        &self,
+        pages: Vec<HomeBound>,
+        class: IoClass,
+        done: &(dyn Fn(WrittenPage) + Send + Sync),
+    ) {
         let each = |arrived: Arrived| {
             let Arrived { page, image, result } = arrived;
             let result = result.map(|()| {
@@ -126,7 +133,7 @@ impl Core {
             });
             done(WrittenPage { page, result, displaced: Displaced(None), image });
         };
-        self.write_home(pages, IoClass::Clean, &each).await;
+        self.write_home(pages, class, &each).await;
     }
 
     fn arrived_home(&self, page: PageId) {
