@@ -79,7 +79,7 @@ impl PoolParams {
 }
 
 fn staging_for(frames: usize) -> usize {
-    (frames / 16).clamp(4, 256)
+    (frames / 32).clamp(4, 256)
 }
 
 /// Why the pool could not do it.
