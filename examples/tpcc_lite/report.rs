@@ -1,7 +1,7 @@
 //! What a run cost: the columns of Figures 8, 9 and 11 of the 2013 paper, as JSON or as a table.
 
 use crate::cli::Policies;
-use crate::run::Measured;
+use crate::run::{Measured, Slice};
 use crate::tx::Kind;
 use pagetier::{DeviceStats, IoClass, Stats};
 use serde::Serialize;
@@ -65,6 +65,8 @@ pub(crate) struct Row {
     pub(crate) ssd_util_pct: f64,
     pub(crate) ssd_ms_per_new_order: f64,
     pub(crate) total_ms_per_new_order: f64,
+    /// The same for each fifth of the measured stretch: equal in a steady state.
+    pub(crate) total_ms_by_slice: Vec<f64>,
     pub(crate) all_hdd_ms_per_new_order: f64,
     pub(crate) all_ssd_ms_per_new_order: f64,
     pub(crate) all_total_ms_per_new_order: f64,
@@ -161,7 +163,8 @@ impl Row {
         reopened: Option<Reopened>,
         consistency: Result<(), String>,
     ) -> Self {
-        let Measured { elapsed, before, after, counts, interrupted, .. } = measured;
+        let Measured { elapsed, before, slices, counts, interrupted, .. } = measured;
+        let after = measured.after();
         let new_orders = counts.committed[Kind::NewOrder as usize];
         let per = new_orders.max(1) as f64;
         let hdd_stats = after.hdd_device.since(&before.hdd_device);
@@ -184,6 +187,7 @@ impl Row {
             ssd_util_pct: round(ssd.util_pct),
             ssd_ms_per_new_order: round(ssd.ms_per_new_order),
             total_ms_per_new_order: round(hdd.ms_per_new_order + ssd.ms_per_new_order),
+            total_ms_by_slice: by_slice(before, slices),
             all_hdd_ms_per_new_order: round(hdd.all_ms_per_new_order),
             all_ssd_ms_per_new_order: round(ssd.all_ms_per_new_order),
             all_total_ms_per_new_order: round(hdd.all_ms_per_new_order + ssd.all_ms_per_new_order),
@@ -208,6 +212,21 @@ impl Row {
             consistency: consistency.err().unwrap_or_else(|| "ok".into()),
         }
     }
+}
+
+/// Total milliseconds per New-Order in each slice.
+fn by_slice(before: &Stats, slices: &[Slice]) -> Vec<f64> {
+    let (mut was, mut counted) = (before, 0);
+    let mut costs = Vec::with_capacity(slices.len());
+    for Slice { end, new_orders } in slices {
+        let per = (new_orders - counted).max(1) as f64;
+        let cost = |now: &DeviceStats, then: &DeviceStats| {
+            now.since(then).totals_without(&EXTRA).busy_ns() as f64 / 1e6 / per
+        };
+        costs.push(round(cost(&end.hdd_device, &was.hdd_device) + cost(&end.ssd_device, &was.ssd_device)));
+        (was, counted) = (end, *new_orders);
+    }
+    costs
 }
 
 fn round(x: f64) -> f64 {
@@ -254,6 +273,7 @@ pub(crate) fn table_row(row: &Row) -> String {
 pub(crate) fn details(row: &Row) -> String {
     let mut out = format!(
         "{} New-Orders ({} rolled back) of {} transactions in {:.1} s; response p50 {:.1} ms, p95 {:.1} ms\n\
+         total ms per New-Order by fifths of the run: {}\n\
          HDD {} reads, {} writes; SSD {} reads, {} writes; {} ring writes, {} metadata writes, {} map checkpoints\n\
          SSD holds {} of {} pages; database {}; I/O by {}; consistency: {}",
         row.new_orders,
@@ -262,6 +282,7 @@ pub(crate) fn details(row: &Row) -> String {
         row.seconds,
         row.new_order_p50_ms,
         row.new_order_p95_ms,
+        row.total_ms_by_slice.iter().map(|ms| format!("{ms:.1}")).collect::<Vec<_>>().join(", "),
         row.hdd_reads,
         row.hdd_writes,
         row.ssd_reads,

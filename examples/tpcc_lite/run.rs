@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
 use pagetier::Stats;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -23,17 +23,37 @@ pub(crate) struct Plan {
     pub(crate) virtual_time: bool,
 }
 
+/// The measured stretch is looked at in this many equal slices: a steady state shows as equal costs.
+const SLICES: u32 = 5;
+
 /// What came of it.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) elapsed: Duration,
+    /// The beginning of the measured stretch.
     pub(crate) before: Stats,
-    pub(crate) after: Stats,
+    /// The ends of its slices; the last is that of the stretch.
+    pub(crate) slices: Vec<Slice>,
     pub(crate) counts: Counts,
     /// Requests recorded when the measured stretch began.
     pub(crate) recorded_warmup: Option<u64>,
     /// Ended by the user before its time.
     pub(crate) interrupted: bool,
+}
+
+/// The end of a slice.
+#[derive(Debug)]
+pub(crate) struct Slice {
+    pub(crate) end: Stats,
+    /// New-Orders committed since the measured stretch began.
+    pub(crate) new_orders: u64,
+}
+
+impl Measured {
+    /// The end of the measured stretch.
+    pub(crate) fn after(&self) -> &Stats {
+        self.slices.last().map_or(&self.before, |last| &last.end)
+    }
 }
 
 /// What the terminals did during the measured stretch.
@@ -119,6 +139,8 @@ impl Stop {
 #[derive(Debug, Default)]
 struct Phase {
     measuring: AtomicBool,
+    /// Committed while measuring.
+    new_orders: AtomicU64,
     over: AtomicBool,
 }
 
@@ -146,11 +168,16 @@ pub(crate) async fn run(
     let (began, before) = (Instant::now(), database.store.stats());
     let recorded_warmup = database.store.recorded().map(|so_far| so_far.records);
     bar.set_message("measuring");
-    if failed.is_ok() {
-        failed = wait(plan.seconds, stop, bar, &mut tasks, &mut checkpoints).await;
+    let mut slices = Vec::new();
+    for _ in 0..SLICES {
+        if failed.is_ok() {
+            failed = wait(plan.seconds / SLICES, stop, bar, &mut tasks, &mut checkpoints).await;
+        }
+        let new_orders = phase.new_orders.load(Ordering::Relaxed);
+        slices.push(Slice { end: database.store.stats(), new_orders });
     }
     phase.measuring.store(false, Ordering::Release);
-    let (elapsed, after) = (began.elapsed(), database.store.stats());
+    let elapsed = began.elapsed();
     phase.over.store(true, Ordering::Release);
     measuring(false);
     bar.set_message("ending the last transactions");
@@ -166,7 +193,7 @@ pub(crate) async fn run(
         failed = failed.and(checkpoints.await.unwrap_or(Ok(())));
     }
     failed?;
-    Ok(Measured { elapsed, before, after, counts, recorded_warmup, interrupted: stop.is_asked() })
+    Ok(Measured { elapsed, before, slices, counts, recorded_warmup, interrupted: stop.is_asked() })
 }
 
 /// Waits for a stretch to pass, or for the user, or for an error.
@@ -209,6 +236,8 @@ async fn work(mut terminal: Terminal, phase: Arc<Phase>, virtual_time: bool) -> 
         }
         if phase.measuring.load(Ordering::Acquire) {
             counts.record(kind, outcome, began.elapsed());
+            let counts_here = kind == Kind::NewOrder && outcome == Outcome::Committed;
+            phase.new_orders.fetch_add(u64::from(counts_here), Ordering::Relaxed);
         }
         // A transaction that met no wait has not let anyone else run.
         tokio::task::yield_now().await;

@@ -116,18 +116,18 @@ impl<T: Tier> Inner<T> {
         // When the next victims are all pinned, those behind them have to do.
         let starved = self.starved.swap(false, Ordering::Relaxed);
         // Pages bound for the disk would soon have all staging buffers, and those bound for the SSD, a hundred times as fast, none.
-        let home_full = self.homeward.load(Ordering::Relaxed) * 2 >= self.params.staging;
+        let mut home_room = (self.params.staging / 2).saturating_sub(self.homeward.load(Ordering::Relaxed));
         let depth = if starved { frames.all.len() } else { self.params.clean_depth };
         let mut state = |f: FrameId| {
             let frame = frames.at(f.0);
-            match frame.word.is_cleanable() {
-                true if home_full && frame.page().is_some_and(|page| self.tier.goes_home(page)) => {
-                    FrameState::Busy
-                }
-                true => FrameState::Dirty,
-                false if frame.word.is_evictable() => FrameState::Clean,
-                false => FrameState::Busy,
+            if !frame.word.is_cleanable() {
+                return if frame.word.is_evictable() { FrameState::Clean } else { FrameState::Busy };
             }
+            if frame.page().is_some_and(|page| self.tier.goes_home(page)) {
+                let Some(left) = home_room.checked_sub(1) else { return FrameState::Busy };
+                home_room = left;
+            }
+            FrameState::Dirty
         };
         let mut set = Vec::new();
         self.policy.lock().clean_set(depth, self.params.clean_batch, &mut state, &mut set);

@@ -32,8 +32,10 @@ struct Slow {
     fetches: AtomicU64,
     discards: AtomicU64,
     panic_on_write: AtomicBool,
-    /// Writes need a permit.
+    /// Writes need a permit, but for those of `quick` pages.
     writes: Semaphore,
+    /// Pages that an SSD would have: with any of these, the others go home.
+    quick: Mutex<HashSet<PageId>>,
     read_takes: Duration,
 }
 
@@ -51,6 +53,7 @@ impl Slow {
             discards: AtomicU64::new(0),
             panic_on_write: AtomicBool::new(false),
             writes: Semaphore::new(Semaphore::MAX_PERMITS),
+            quick: Mutex::default(),
             read_takes: Duration::from_millis(3),
         }
     }
@@ -104,12 +107,21 @@ impl Tier for Tiered {
 
     async fn write(&self, batch: Vec<DirtyPage>, _: IoClass, done: &(dyn Fn(WrittenPage) + Send + Sync)) {
         assert!(!self.0.panic_on_write.load(Ordering::Relaxed), "injected");
-        for DirtyPage { page, image, .. } in batch {
-            self.0.writes.acquire().await.unwrap().forget();
+        let is_quick = |page: &PageId| self.0.quick.lock().unwrap().contains(page);
+        let (quick, slow): (Vec<_>, Vec<_>) = batch.into_iter().partition(|dirty| is_quick(&dirty.page));
+        for DirtyPage { page, image, .. } in quick.into_iter().chain(slow) {
+            if !is_quick(&page) {
+                self.0.writes.acquire().await.unwrap().forget();
+            }
             tokio::time::sleep(Duration::from_micros(50)).await;
             self.0.pages.lock().unwrap().insert(page, image.as_slice().to_vec());
             done(WrittenPage { page, result: Ok(Home::Hdd), displaced: Displaced(None), image });
         }
+    }
+
+    fn goes_home(&self, page: PageId) -> bool {
+        let quick = self.0.quick.lock().unwrap();
+        !quick.is_empty() && !quick.contains(&page)
     }
 
     async fn flush(&self) -> Result<(), TierError> {
@@ -257,6 +269,26 @@ async fn old_pinned_pages_do_not_keep_dirty_ones_behind_them_from_being_written(
     }
     assert_eq!(slow.first(20), 20);
     drop(pinned);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_that_wait_for_the_disk_leave_staging_buffers_to_the_others() {
+    let slow = Arc::new(Slow::new(200));
+    slow.writes.forget_permits(Semaphore::MAX_PERMITS);
+    slow.quick.lock().unwrap().extend((32..64).map(page));
+    let pool = start(&slow, 64, None);
+    // The next victims are all dirty and bound for a disk that takes no writes.
+    for no in 0..64 {
+        put(&pool, no, no, 0).await;
+    }
+    for no in 64..96 {
+        pool.get(page(no)).await.expect("a page of the SSD makes room");
+    }
+    assert!((32..64).all(|no| slow.first(no) == no));
+    assert!((0..32).all(|no| slow.first(no) == 0));
+    slow.writes.add_permits(Semaphore::MAX_PERMITS);
+    pool.flush_all().await.unwrap();
+    assert!((0..64).all(|no| slow.first(no) == no));
 }
 
 #[tokio::test(start_paused = true)]

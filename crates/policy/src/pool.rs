@@ -51,7 +51,7 @@ pub trait PoolPolicy: Send + std::fmt::Debug {
     /// dirty ones). Changes nothing but scan positions; the shell follows up with [`PoolPolicy::remove`].
     fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId>;
 
-    /// The frame was given up. `evicted`: as the victim of replacement (GD2L then raises L to its H); otherwise its page was discarded.
+    /// The frame was given up. `evicted`: as the victim of replacement (GD2L then raises L); otherwise its page was discarded.
     fn remove(&mut self, frame: FrameId, evicted: bool);
 
     /// The page in `frame` became dirty (first change since it was loaded or cleaned).

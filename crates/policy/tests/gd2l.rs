@@ -169,11 +169,25 @@ fn victims_that_are_refused_are_passed_over_in_order_of_h() {
     });
     assert_eq!((victim, asked), (Some(f(1)), vec![2, 3, 0, 1]));
     gd2l.remove(f(1), true);
-    // L rose to 70 past the pages that could not go, and does not fall when one of them goes after all.
+    // L rose past the pages that could not go, and does not fall when one of them goes after all.
     assert_eq!(gd2l.inflation(), 70.0);
     assert_eq!(evict(&mut gd2l), Some(2));
     assert_eq!(gd2l.inflation(), 70.0);
     assert_eq!(gd2l.victim(&mut |_| false), None);
+}
+
+#[test]
+fn a_page_that_goes_in_the_stead_of_cheaper_ones_does_not_raise_l_to_its_own_h() {
+    let mut gd2l = loaded(2);
+    gd2l.insert(f(2), page(2), Home::Ssd, Access::Random);
+    assert_eq!(gd2l.victim(&mut |frame| frame != f(2)), Some(f(0)));
+    gd2l.remove(f(0), true);
+    assert_eq!(gd2l.inflation(), 1.0);
+    // An answer counts for its frame alone.
+    assert_eq!(gd2l.victim(&mut |frame| frame != f(2)), Some(f(1)));
+    gd2l.remove(f(2), true);
+    gd2l.remove(f(1), true);
+    assert_eq!(gd2l.inflation(), 70.0);
 }
 
 #[test]
@@ -321,9 +335,11 @@ impl Model {
                 }
             }
             Event::Evict(refused) => {
-                if let Some(frame) = self.order().into_iter().find(|&f| refused & 1 << f == 0) {
-                    let (_, h) = self.take(frame).unwrap();
-                    self.inflation = self.inflation.max(h);
+                let order = self.order();
+                if let Some(at) = order.iter().position(|&f| refused & 1 << f == 0) {
+                    let (q, level) = self.find(order[at.saturating_sub(1)]).unwrap();
+                    self.inflation = self.inflation.max(self.queues[q][level].1);
+                    self.take(order[at]);
                 }
             }
             Event::Discard(frame) => {
