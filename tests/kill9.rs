@@ -1,0 +1,220 @@
+//! A process that is killed with SIGKILL while it writes: nothing acknowledged is lost, nothing is torn, the SSD comes back warm.
+//!
+//! `PAGETIER_KILL_ROUNDS=1000 cargo test --release --test kill9 -- --nocapture` for a campaign; the default is a few rounds. The
+//! writer is this program again, on real files, with io_uring and O_DIRECT where the file system has them, and with threads in turn.
+
+use pagetier::{Backend, PageId, PageSize, PageStore, SpaceId};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PAGES: u32 = 600;
+const TASKS: u32 = 4;
+const ROUNDS: u64 = 6;
+const DIRECTORY: &str = "PAGETIER_KILL_DIRECTORY";
+const SEED: &str = "PAGETIER_KILL_SEED";
+
+/// By page: the last version whose `sync` returned, and the last that was begun.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    durable: u32,
+    begun: u32,
+}
+
+async fn open(directory: &Path, threads: bool) -> PageStore {
+    let opened = PageStore::builder()
+        .directory(directory)
+        .page_size(PageSize::MIN)
+        .pool_bytes(1 << 20)
+        .ssd_bytes(3 << 20)
+        .ring_pages(16)
+        .io(if threads { Backend::Threads } else { Backend::Auto })
+        .open()
+        .await;
+    opened.unwrap_or_else(|error| panic!("the store does not open after a kill: {error}"))
+}
+
+/// Every word says page and version, so that a mixture of two versions shows.
+fn fill(payload: &mut [u8], no: u32, version: u32) {
+    let word = (u64::from(version) << 32 | u64::from(no)).to_le_bytes();
+    payload.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&word));
+}
+
+fn version_of(payload: &[u8], no: u32) -> u32 {
+    let first = u64::from_le_bytes(payload[..8].try_into().unwrap());
+    assert_eq!(first as u32, no, "another page's content");
+    let whole = payload.chunks_exact(8).all(|chunk| chunk == first.to_le_bytes());
+    assert!(whole, "page {no} mixes versions");
+    (first >> 32) as u32
+}
+
+/// Not a test by itself: the process that is killed.
+#[test]
+fn the_writer_that_is_killed() {
+    let (Some(directory), Ok(seed)) = (std::env::var_os(DIRECTORY), std::env::var(SEED)) else { return };
+    let seed: u64 = seed.parse().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(write_for_ever(Path::new(&directory), seed));
+}
+
+async fn write_for_ever(directory: &Path, seed: u64) {
+    let store = Arc::new(open(directory, seed % 2 == 1).await);
+    let space = match store.space("t") {
+        Some(space) => space,
+        None => store.create_space("t").await.unwrap(),
+    };
+    let stats = store.stats();
+    say(format!("open {} {}", stats.ssd.pages, store.pages(space).unwrap()));
+    while store.pages(space).unwrap() < PAGES {
+        let mut page = store.allocate(space).await.unwrap();
+        let no = page.id().no;
+        fill(&mut page, no, 0);
+    }
+    store.sync().await.unwrap();
+    say("ready".into());
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| tokio::spawn(write(Arc::clone(&store), space, seed * 31 + u64::from(task), task)))
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+/// Each task has its own pages, so that versions of a page follow each other.
+async fn write(store: Arc<PageStore>, space: SpaceId, seed: u64, task: u32) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    loop {
+        let mut changed = Vec::new();
+        for _ in 0..rng.random_range(1..40) {
+            // Half of the changes go to a tenth of the pages.
+            let among = if rng.random_bool(0.5) { PAGES / 10 } else { PAGES } / TASKS;
+            let no = rng.random_range(0..among) * TASKS + task;
+            let page = PageId::new(space, no);
+            let version = version_of(&store.get(page).await.unwrap(), no) + 1;
+            say(format!("begun {no} {version}"));
+            fill(&mut store.get_mut(page).await.unwrap(), no, version);
+            changed.push((no, version));
+        }
+        store.sync().await.unwrap();
+        for (no, version) in changed {
+            say(format!("durable {no} {version}"));
+        }
+    }
+}
+
+/// One line in one system call: what was said before the kill arrives.
+fn say(line: String) {
+    std::io::stdout().write_all(format!("\n@{line}\n").as_bytes()).unwrap();
+}
+
+fn spawn_writer(directory: &Path, seed: u64) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "the_writer_that_is_killed", "--nocapture", "--test-threads=1"])
+        .env(DIRECTORY, directory)
+        .env(SEED, seed.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Runs the writer and kills it after a random time. Gives back the SSD's pages when it opened, once it was ready.
+fn run_and_kill(directory: &Path, seed: u64, known: &mut [Known]) -> Option<u64> {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut writer = spawn_writer(directory, seed);
+    let lines = BufReader::new(writer.stdout.take().unwrap()).lines();
+    let mut opened_with = None;
+    let mut kill_at = None;
+    // Now and then during the opening or the first allocations.
+    if rng.random_bool(0.15) {
+        std::thread::sleep(Duration::from_millis(rng.random_range(0..60)));
+        writer.kill().unwrap();
+    }
+    for line in lines {
+        let Ok(line) = line else { break };
+        let Some(line) = line.strip_prefix('@') else { continue };
+        let mut words = line.split(' ');
+        let what = words.next().unwrap_or_default();
+        let numbers: Vec<u32> = words.filter_map(|word| word.parse().ok()).collect();
+        match (what, numbers[..].split_at_checked(2)) {
+            ("open", Some(([pages, _], _))) => opened_with = Some(u64::from(*pages)),
+            ("begun", Some(([no, version], _))) => known[*no as usize].begun = *version,
+            ("durable", Some(([no, version], _))) => known[*no as usize].durable = *version,
+            ("ready", _) => {
+                let after = Duration::from_millis(rng.random_range(5..400));
+                kill_at = Some(Instant::now() + after);
+            }
+            _ => {}
+        }
+        if kill_at.is_some_and(|at| Instant::now() >= at) {
+            kill_at = None;
+            // SIGKILL.
+            writer.kill().unwrap();
+        }
+    }
+    let ended = writer.wait().unwrap();
+    assert!(!ended.success() && ended.code().is_none(), "the writer ended by itself: {ended}");
+    opened_with
+}
+
+async fn check(directory: &Path, threads: bool, known: &mut [Known]) -> (u64, u64) {
+    let store = open(directory, threads).await;
+    let Some(space) = store.space("t") else {
+        assert!(known.iter().all(|k| k.durable == 0), "the space is gone");
+        return (0, 0);
+    };
+    let pages = store.pages(space).unwrap();
+    assert!(pages == PAGES || known.iter().all(|k| k.durable == 0), "{pages} pages are left");
+    for no in 0..pages {
+        let k = &mut known[no as usize];
+        let version = match store.get(PageId::new(space, no)).await {
+            Ok(page) => version_of(&page, no),
+            Err(error) if k.durable == 0 && k.begun == 0 && pages < PAGES => {
+                // Allocated, and never synced.
+                assert!(error.to_string().contains("does not exist"), "{error}");
+                continue;
+            }
+            Err(error) => panic!("page {no}: {error}"),
+        };
+        assert!(
+            (k.durable..=k.begun).contains(&version),
+            "page {no} has version {version}: {} was durable, {} the last begun",
+            k.durable,
+            k.begun
+        );
+        // What is there now was read from durable copies.
+        *k = Known { durable: version, begun: version };
+    }
+    store.validate().unwrap();
+    let stats = store.stats();
+    // Dropped without close: one more crash.
+    (stats.ssd.pages, stats.ssd.slots)
+}
+
+#[tokio::test]
+async fn nothing_synced_is_lost_when_the_process_is_killed() {
+    let rounds =
+        std::env::var("PAGETIER_KILL_ROUNDS").map_or(ROUNDS, |n| n.parse().expect("a number of rounds"));
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut known = vec![Known::default(); PAGES as usize];
+    let (mut warm, mut verified) = (Vec::new(), 0);
+    for round in 0..rounds {
+        // A blocking writer beside an idle runtime.
+        run_and_kill(directory.path(), round, &mut known);
+        let (pages, slots) = check(directory.path(), round % 3 == 2, &mut known).await;
+        verified += u64::from(PAGES);
+        if slots > 0 && known.iter().any(|k| k.durable > 0) {
+            warm.push(100 * pages / slots);
+        }
+        if round % 50 == 49 {
+            println!("{} kills, nothing lost", round + 1);
+        }
+    }
+    warm.sort_unstable();
+    let median = warm.get(warm.len() / 2).copied().unwrap_or(0);
+    println!("{rounds} kills, {verified} pages verified; SSD {median} % full after recovery (median)");
+    assert!(rounds < 4 || median >= 50, "the SSD starts cold: {warm:?} % of its slots");
+}
