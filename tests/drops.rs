@@ -1,0 +1,153 @@
+//! Futures dropped at any moment while their I/O is under way, on real files: the kernel never writes into memory that was let go of,
+//! and nothing that was not dropped is lost. The ordinary run checks contents; memory is checked by
+//!
+//! ```text
+//! RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test --target x86_64-unknown-linux-gnu --test drops
+//! ```
+
+use pagetier::{Backend, PageId, PageSize, PageStore, SpaceId};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+const PAGES: u32 = 400;
+const TASKS: u32 = 8;
+const STEPS: u32 = 600;
+
+/// Polls `future` until it is ready or its luck runs out, then drops it.
+async fn perhaps<T>(rng: &mut SmallRng, future: impl Future<Output = T>) -> Option<T> {
+    let mut polls = if rng.random_bool(0.4) { u32::MAX } else { rng.random_range(1..4) };
+    let mut future = pin!(future);
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(value) = future.as_mut().poll(cx) {
+            return Poll::Ready(Some(value));
+        }
+        polls -= 1;
+        if polls == 0 {
+            return Poll::Ready(None);
+        }
+        if polls < 4 {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+fn fill(payload: &mut [u8], no: u32, version: u32) {
+    let word = (u64::from(version) << 32 | u64::from(no)).to_le_bytes();
+    payload.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&word));
+}
+
+fn version_of(payload: &[u8], no: u32) -> u32 {
+    let first = u64::from_le_bytes(payload[..8].try_into().unwrap());
+    assert_eq!(first as u32, no, "another page's content");
+    assert!(payload.chunks_exact(8).all(|chunk| chunk == first.to_le_bytes()), "page {no} mixes versions");
+    (first >> 32) as u32
+}
+
+/// Random calls on this task's own pages, and reads of everybody's. Gives back its pages' versions.
+async fn work(store: Arc<PageStore>, space: SpaceId, task: u32, seed: u64) -> Vec<(u32, u32)> {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut versions: Vec<(u32, u32)> =
+        (0..PAGES).filter(|no| no % TASKS == task).map(|no| (no, 0)).collect();
+    for _ in 0..STEPS {
+        let any = rng.random_range(0..PAGES);
+        match rng.random_range(0..100) {
+            0..55 => {
+                let at = rng.random_range(0..versions.len());
+                let (no, version) = versions[at];
+                if let Some(guard) = perhaps(&mut rng, store.get_mut(PageId::new(space, no))).await {
+                    let mut guard = guard.unwrap();
+                    assert_eq!(version_of(&guard, no), version);
+                    fill(&mut guard, no, version + 1);
+                    versions[at].1 += 1;
+                }
+            }
+            55..85 => {
+                if let Some(guard) = perhaps(&mut rng, store.get(PageId::new(space, any))).await {
+                    version_of(&guard.unwrap(), any);
+                }
+            }
+            85..90 => {
+                let mut scan = store.scan(space, any..PAGES.min(any + 20));
+                while let Some(Some(page)) = perhaps(&mut rng, scan.next()).await {
+                    let page = page.unwrap();
+                    version_of(&page, page.id().no);
+                }
+            }
+            90..95 => store
+                .prefetch(&(any..PAGES.min(any + 8)).map(|no| PageId::new(space, no)).collect::<Vec<_>>()),
+            95..97 => drop(perhaps(&mut rng, store.sync()).await.transpose().unwrap()),
+            _ => drop(perhaps(&mut rng, store.allocate(space)).await.transpose().unwrap()),
+        }
+    }
+    versions
+}
+
+async fn drops(backend: Backend, seed: u64) {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let open = || {
+        PageStore::builder()
+            .directory(directory.path())
+            .page_size(PageSize::MIN)
+            .pool_bytes(700 << 10)
+            .ssd_bytes(1 << 20)
+            .ring_pages(16)
+            .exhausted_after(Duration::from_secs(60))
+            .io(backend)
+            .open()
+    };
+    let store = Arc::new(open().await.unwrap());
+    let space = store.create_space("t").await.unwrap();
+    for no in 0..PAGES {
+        fill(&mut store.allocate(space).await.unwrap(), no, 0);
+    }
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| tokio::spawn(work(Arc::clone(&store), space, task, seed * 100 + u64::from(task))))
+        .collect();
+    let mut versions = Vec::new();
+    for task in tasks {
+        versions.extend(task.await.unwrap());
+    }
+    store.validate().unwrap();
+    let stats = store.stats();
+    assert!(stats.pool.misses > 1000 && stats.ssd.pages > 0, "too little I/O to be dropped: {stats:?}");
+    // The first time as it is, the second after a close.
+    for _ in 0..2 {
+        for &(no, version) in &versions {
+            assert_eq!(version_of(&store.get(PageId::new(space, no)).await.unwrap(), no), version);
+        }
+        store.sync().await.unwrap();
+    }
+    let Ok(store) = Arc::try_unwrap(store) else { panic!("a task still has the store") };
+    store.close().await.unwrap();
+    let store = open().await.unwrap();
+    for &(no, version) in &versions {
+        assert_eq!(version_of(&store.get(PageId::new(space, no)).await.unwrap(), no), version);
+    }
+    // Dropped with reads in flight.
+    let mut rng = SmallRng::seed_from_u64(seed);
+    for no in 0..40 {
+        drop(perhaps(&mut rng, store.get(PageId::new(space, no * 7))).await);
+    }
+    drop(store);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn futures_dropped_during_io_hurt_nobody_with_io_uring() {
+    for seed in 0..4 {
+        drops(Backend::Auto, seed).await;
+    }
+}
+
+#[tokio::test]
+async fn futures_dropped_during_io_hurt_nobody_with_threads() {
+    for seed in 10..13 {
+        drops(Backend::Threads, seed).await;
+    }
+}
