@@ -234,8 +234,10 @@ impl<T: Tier> Inner<T> {
                 }
             }
         };
-        // Beyond a quarter of the staging buffers, frames are waiting for the disk, and soon requests for frames.
-        let urgent = self.homeward.load(Ordering::Relaxed) * 4 >= self.params.staging;
+        // When this many staging buffers are in use, frames wait for a device, and soon requests for frames.
+        let staging = self.params.staging;
+        let homeward = self.homeward.load(Ordering::Relaxed);
+        let urgent = homeward * 4 >= staging || self.staging.len() * 2 <= staging;
         let class = if urgent { IoClass::UrgentClean } else { IoClass::Clean };
         self.tier.write(pages, class, &done).await;
         debug_assert!(open.lock().is_empty(), "the tier answers for every page");

@@ -20,7 +20,7 @@ pub trait Tier: Send + Sync + 'static {
 
     /// Writes staged copies of dirty pages, each to the SSD or to the HDD. The pool has made the embedder's log durable
     /// up to their LSNs. Calls `done` once for each page, as soon as its write completed (not: is durable, see [`Tier::flush`]): a
-    /// page for the SSD does not wait for one that goes to the HDD. `class` is for the writes to the HDD. Must be driven to completion (the pool runs it in a task of its own).
+    /// page for the SSD does not wait for one that goes to the HDD. `class` is how urgent they are. Must be driven to completion (the pool runs it in a task of its own).
     fn write(
         &self,
         batch: Vec<DirtyPage>,

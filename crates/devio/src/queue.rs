@@ -13,9 +13,10 @@ const FAIRNESS: u32 = 8;
 /// The rank of a class: 0 goes first.
 pub(crate) const fn rank(class: IoClass) -> usize {
     match class {
-        IoClass::Demand | IoClass::UrgentClean => 0,
+        // Little, and others wait for it: writers for a map checkpoint, pages going home for the journal.
+        IoClass::Demand | IoClass::UrgentClean | IoClass::Meta => 0,
         IoClass::Prefetch => 1,
-        IoClass::Clean | IoClass::WriteBack | IoClass::Ring | IoClass::Meta | IoClass::Recovery => 2,
+        IoClass::Clean | IoClass::WriteBack | IoClass::Ring | IoClass::Recovery => 2,
     }
 }
 

@@ -8,7 +8,7 @@ use crate::layout::Layout;
 use crate::ring::Ring;
 use crate::slots::Slots;
 use pagetier_bufpool::TierError;
-use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
+use pagetier_devio::{DeviceError, IoBuf, SharedDevice};
 use pagetier_page::{Defect, Header, PageId, PageSize, Stamp, StampSource};
 use pagetier_policy::Millis;
 use parking_lot::Mutex;
@@ -111,16 +111,16 @@ impl Core {
     }
 
     /// Flushes the SSD at least once from now, and frees what that makes free.
-    pub(crate) async fn flush_ssd(&self, number: u64, class: IoClass) -> Result<(), DeviceError> {
-        let over = self.ssd_flush.cover(number, class).await?;
+    pub(crate) async fn flush_ssd(&self, number: u64) -> Result<(), DeviceError> {
+        let over = self.ssd_flush.cover(number).await?;
         self.state.lock().slots.flushed(over);
         self.changed.notify_waiters();
         Ok(())
     }
 
     /// Flushes the HDD likewise, and lets the ring go of what is home.
-    pub(crate) async fn flush_hdd(&self, number: u64, class: IoClass) -> Result<(), DeviceError> {
-        match self.hdd_flush.cover(number, class).await {
+    pub(crate) async fn flush_hdd(&self, number: u64) -> Result<(), DeviceError> {
+        match self.hdd_flush.cover(number).await {
             Ok(over) => {
                 self.state.lock().ring.flushed(over);
                 self.changed.notify_waiters();

@@ -47,7 +47,7 @@ impl GroupFlush {
 
     /// Waits until flush `number` (or a later one) is over and returns the newest number that is.
     /// Cancel-safe: a flush whose runner is dropped counts as not having happened, and another waiter runs the next.
-    pub(crate) async fn cover(&self, number: u64, class: IoClass) -> Result<u64, DeviceError> {
+    pub(crate) async fn cover(&self, number: u64) -> Result<u64, DeviceError> {
         loop {
             let over = self.over.notified();
             tokio::pin!(over);
@@ -57,7 +57,8 @@ impl GroupFlush {
                 Turn::Wait => over.await,
                 Turn::Run(mine) => {
                     let running = Running { flush: self, outcome: None };
-                    let result = self.device.flush(class).await;
+                    // One flush serves all who wait, and starts only when the one before is over: it must not queue behind reads.
+                    let result = self.device.flush(IoClass::Meta).await;
                     running.end(mine, result);
                 }
             }

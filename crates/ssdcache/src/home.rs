@@ -134,7 +134,7 @@ impl Core {
         let wanted = self.state.lock().ring.wants_flush();
         if wanted {
             let next = self.hdd_flush.next();
-            let flushed = self.flush_hdd(next, IoClass::Ring).await;
+            let flushed = self.flush_hdd(next).await;
             flushed.map_err(|source| TierError::Device { page: PageId::default(), source })?;
         }
         Ok(())
@@ -194,7 +194,7 @@ impl Core {
         let (batch, result) = if ring_first {
             let (batch, ringed) = to_ring.await;
             let flushed = match ringed {
-                Ok(()) => self.flush_ssd(self.ssd_flush.next(), IoClass::Ring).await,
+                Ok(()) => self.flush_ssd(self.ssd_flush.next()).await,
                 error => error,
             };
             match flushed {
@@ -208,7 +208,7 @@ impl Core {
         let needs_flush = self.has_slots() || self.doublewrite();
         match result {
             Ok(()) if needs_flush => {
-                let flushed = self.flush_ssd(self.ssd_flush.next(), IoClass::Ring).await;
+                let flushed = self.flush_ssd(self.ssd_flush.next()).await;
                 (batch, flushed)
             }
             other => (batch, other),

@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 /// Pages of one write-back batch, at most.
 const WRITE_BACK_MAX: usize = 32;
 
-/// Bytes of one write of a map's body, at most.
-const MAP_CHUNK_BYTES: usize = 1 << 20;
+/// Bytes of one write of a map's body, at most: reads get in between.
+const MAP_CHUNK_BYTES: usize = 1 << 17;
 
 /// Runs until it is told to stop or aborted. Waits without polling.
 ///
@@ -62,7 +62,7 @@ impl Core {
         };
         let result = match work {
             Some(MapWork::Checkpoint) => self.checkpoint().await,
-            Some(MapWork::Flush) => self.flush_ssd(self.ssd_flush.next(), IoClass::Clean).await,
+            Some(MapWork::Flush) => self.flush_ssd(self.ssd_flush.next()).await,
             None => return false,
         };
         self.went_well(result)
@@ -84,7 +84,7 @@ impl Core {
             // Pages that do not get home are tried again when something else has happened.
             self.went_well(home.map(|_| ())) && some
         } else if ring {
-            let flushed = self.flush_hdd(self.hdd_flush.next(), IoClass::Ring).await;
+            let flushed = self.flush_hdd(self.hdd_flush.next()).await;
             self.went_well(flushed)
         } else {
             false
@@ -131,10 +131,10 @@ impl Core {
             self.ssd.write(offset, buf, IoClass::Meta).await.result?;
             offset += chunk.len() as u64;
         }
-        self.flush_ssd(self.ssd_flush.next(), IoClass::Meta).await?;
+        self.flush_ssd(self.ssd_flush.next()).await?;
         let buf = IoBufs::from_iter([IoBuf::copy_of(&header.encode())]);
         self.ssd.write(at, buf, IoClass::Meta).await.result?;
-        self.flush_ssd(self.ssd_flush.next(), IoClass::Meta).await
+        self.flush_ssd(self.ssd_flush.next()).await
     }
 
     /// Copies the next victims to the HDD, so that their slots can be given up at once. How many are home.
@@ -153,7 +153,7 @@ impl Core {
     async fn copy_home(&self, batch: &[WriteBack]) -> Result<Vec<WriteBack>, DeviceError> {
         let durable_at = batch.iter().map(|w| w.durable_at).max().unwrap_or(0);
         if self.ssd_flush.completed() < durable_at {
-            self.flush_ssd(durable_at, IoClass::WriteBack).await?;
+            self.flush_ssd(durable_at).await?;
         }
         let reads = batch.iter().map(|one| async move {
             let (buf, result) =
@@ -179,7 +179,7 @@ impl Core {
             }
         };
         self.write_home(pages, IoClass::WriteBack, &each).await;
-        self.flush_hdd(self.hdd_flush.next(), IoClass::WriteBack).await?;
+        self.flush_hdd(self.hdd_flush.next()).await?;
         Ok(home.into_inner())
     }
 }

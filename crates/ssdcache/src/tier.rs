@@ -138,7 +138,7 @@ impl SsdTier {
             changed.await;
         }
         let device = |source| TierError::Device { page: PageId::default(), source };
-        self.core.flush_hdd(self.core.hdd_flush.next(), IoClass::Meta).await.map_err(device)?;
+        self.core.flush_hdd(self.core.hdd_flush.next()).await.map_err(device)?;
         if self.core.has_slots() {
             self.core.checkpoint().await.map_err(device)?;
         }
@@ -191,10 +191,10 @@ impl Tier for SsdTier {
         }
         let device = |source| TierError::Device { page: PageId::default(), source };
         if self.core.has_slots() || self.core.doublewrite() {
-            self.core.flush_ssd(self.core.ssd_flush.next(), IoClass::Clean).await.map_err(device)?;
+            self.core.flush_ssd(self.core.ssd_flush.next()).await.map_err(device)?;
         }
         if !self.core.doublewrite() {
-            self.core.flush_hdd(self.core.hdd_flush.next(), IoClass::Clean).await.map_err(device)?;
+            self.core.flush_hdd(self.core.hdd_flush.next()).await.map_err(device)?;
         }
         Ok(())
     }

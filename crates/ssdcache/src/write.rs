@@ -44,9 +44,11 @@ impl Core {
                 changed.await;
                 continue;
             }
-            let (failed, ()) =
-                join(self.write_slots(sorted.slots, done), self.write_dirty_home(sorted.home, class, done))
-                    .await;
+            let (failed, ()) = join(
+                self.write_slots(sorted.slots, class, done),
+                self.write_dirty_home(sorted.home, class, done),
+            )
+            .await;
             self.write_dirty_home(failed, class, done).await;
         }
     }
@@ -76,6 +78,7 @@ impl Core {
     async fn write_slots(
         &self,
         slots: Vec<(Ticket, IoBuf)>,
+        class: IoClass,
         done: &(dyn Fn(WrittenPage) + Send + Sync),
     ) -> Vec<HomeBound> {
         let pieces = slots
@@ -87,7 +90,7 @@ impl Core {
             })
             .collect();
         let mut homeward = Vec::new();
-        let mut runs = self.write_runs(&self.ssd, coalesce(pieces), IoClass::Clean);
+        let mut runs = self.write_runs(&self.ssd, coalesce(pieces), class);
         while let Some((tickets, bufs, result)) = runs.next().await {
             for (ticket, image) in tickets.into_iter().zip(bufs) {
                 self.end_slot_write(ticket, &result);
@@ -170,7 +173,7 @@ pub(crate) fn evicted(core: &Arc<Core>, page: PageId, logical: u32, image: &[u8]
     let task = Arc::clone(core);
     core.runtime.spawn(async move {
         let back = |written: WrittenPage| task.give_back(written.image);
-        let failed = task.write_slots(vec![(ticket, buf)], &back).await;
+        let failed = task.write_slots(vec![(ticket, buf)], IoClass::Clean, &back).await;
         failed.into_iter().for_each(|f| task.give_back(f.image));
         task.state.lock().admissions -= 1;
         task.changed.notify_waiters();
