@@ -321,10 +321,12 @@ impl Model {
                 }
             }
             Event::Evict(refused) => {
-                if let Some(frame) = self.order().into_iter().find(|&f| refused & 1 << f == 0) {
-                    let (_, h) = self.take(frame).unwrap();
-                    self.inflation = self.inflation.max(h);
-                }
+                let order = self.order();
+                let Some(at) = order.iter().position(|&f| refused & 1 << f == 0) else { return };
+                // L rises to the H of the last page passed over; of the one that goes, if none was.
+                let (q, level) = self.find(order[at.saturating_sub(1)]).unwrap();
+                self.inflation = self.inflation.max(self.queues[q][level].1);
+                self.take(order[at]);
             }
             Event::Discard(frame) => {
                 self.take(frame);
