@@ -5,26 +5,37 @@
 
 #![forbid(unsafe_code)]
 
+mod ccf_lru;
+mod cflru;
+mod clusters;
 mod cost_based;
 mod gd2l;
 mod groups;
 mod links;
 mod lru;
+mod lru_wsr;
 mod names;
 mod no_ssd;
 mod page_index;
 mod page_stats;
 mod pool;
+mod ref_window;
 mod ssd;
 mod types;
+mod window;
 mod zone;
 
+pub use ccf_lru::CcfLru;
+pub use cflru::Cflru;
 pub use cost_based::{Anticipating, Cac, CacParams, Cc, CostBased, Observed};
 pub use gd2l::Gd2l;
 pub use groups::Dropped;
 pub use lru::{Lru, MidpointLru, OneQueue};
-pub use names::{POOL_POLICIES, SSD_POLICIES, pool_policy, ssd_policy};
+pub use lru_wsr::LruWsr;
+pub use names::{POOL_POLICIES, PoolPolicyParams, SSD_POLICIES, pool_policy, ssd_policy};
 pub use no_ssd::NoSsd;
 pub use pool::{FrameState, LOOK_FACTOR, PoolPolicy};
+pub use ref_window::Ref;
 pub use ssd::{Cause, GroupStats, SsdPolicy, Verdict};
 pub use types::{Access, CleanReason, Costs, FrameId, Home, Millis, PageId, SlotId, SpaceId};
+pub use window::WindowPercent;

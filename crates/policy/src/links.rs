@@ -81,12 +81,14 @@ pub(crate) struct Queue {
     mid: u32,
     len: u32,
     old: u32,
+    /// The last of the frames on their way out, which lie at the LRU end; or [`NIL`].
+    last_out: u32,
 }
 
 impl Queue {
     /// Queue number `no`, not `0`, unique among the queues over the same links.
     pub(crate) const fn new(no: QueueNo) -> Self {
-        Self { no, mru: NIL, lru: NIL, mid: NIL, len: 0, old: 0 }
+        Self { no, mru: NIL, lru: NIL, mid: NIL, len: 0, old: 0, last_out: NIL }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -123,6 +125,21 @@ impl Queue {
         self.rebalance(links);
     }
 
+    /// Puts `frame` at the LRU end, on its way out: behind those that were put there so before it and are still there.
+    pub(crate) fn push_outbound<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
+        let before = std::mem::replace(&mut self.last_out, frame);
+        if before == NIL {
+            return self.push_lru(links, frame);
+        }
+        let old = links.is_old(before) && self.mid != before;
+        self.link(links, frame, before, links.newer(before));
+        links.state[frame as usize] = self.no;
+        if old {
+            self.mark_old(links, frame);
+        }
+        self.rebalance(links);
+    }
+
     /// Puts `frame` just behind the midpoint frame, on its LRU side; at the LRU end if there is none.
     pub(crate) fn push_midpoint<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
         if self.mid == NIL {
@@ -142,6 +159,9 @@ impl Queue {
     /// As [`Queue::unlink`] and [`Queue::push_mru`], with one adjustment of the midpoint.
     pub(crate) fn move_to_mru<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
         if self.mru == frame {
+            if self.last_out == frame {
+                self.last_out = links.older(frame);
+            }
             return;
         }
         self.cut(links, frame);
@@ -196,6 +216,9 @@ impl Queue {
         }
         if self.mid == frame {
             self.mid = older;
+        }
+        if self.last_out == frame {
+            self.last_out = older;
         }
     }
 
