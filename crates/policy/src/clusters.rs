@@ -12,11 +12,18 @@ use rustc_hash::FxHashMap;
 /// Pages of a cluster unless told otherwise.
 pub(crate) const CLUSTER_PAGES: u32 = 64;
 
+/// The most pages of a cluster: products of sizes, distances and times then fit 128 bits.
+const CLUSTER_PAGES_MAX: u32 = 1 << 16;
+
 /// A cluster's place; valid as long as the cluster has members.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct ClusterId(u32);
 
 impl ClusterId {
+    pub(crate) const fn new(at: usize) -> Self {
+        Self(at as u32)
+    }
+
     pub(crate) const fn at(self) -> usize {
         self.0 as usize
     }
@@ -58,7 +65,7 @@ impl Clusters {
     /// For frames below `frames`; grows when a higher one comes.
     pub(crate) fn new(frames: usize, pages_per_cluster: u32) -> Self {
         Self {
-            pages_per_cluster: pages_per_cluster.max(1),
+            pages_per_cluster: pages_per_cluster.clamp(1, CLUSTER_PAGES_MAX),
             members: vec![Member::NONE; frames],
             clusters: Vec::new(),
             free: Vec::new(),

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod ccf_lru;
+mod cfdc;
 mod cflru;
 mod clusters;
 mod cost_based;
@@ -21,11 +22,13 @@ mod page_stats;
 mod pool;
 mod ref_window;
 mod ssd;
+mod tournament;
 mod types;
 mod window;
 mod zone;
 
 pub use ccf_lru::CcfLru;
+pub use cfdc::Cfdc;
 pub use cflru::Cflru;
 pub use cost_based::{Anticipating, Cac, CacParams, Cc, CostBased, Observed};
 pub use gd2l::Gd2l;

@@ -2,13 +2,14 @@
 
 use crate::clusters::CLUSTER_PAGES;
 use crate::{
-    Cac, CacParams, Cc, CcfLru, Cflru, Costs, Gd2l, Lru, LruWsr, MidpointLru, NoSsd, PoolPolicy, Ref,
+    Cac, CacParams, Cc, CcfLru, Cfdc, Cflru, Costs, Gd2l, Lru, LruWsr, MidpointLru, NoSsd, PoolPolicy, Ref,
     SsdPolicy, WindowPercent,
 };
 
 /// The names that [`pool_policy`] knows, the default first. `cflru`, `ref` and `cfdc` also take the window in per cent of the pool, as
 /// `cfdc-75`; without it, it is half of the pool.
-pub const POOL_POLICIES: &[&str] = &["gd2l", "lru", "midpoint-lru", "cflru", "lru-wsr", "ccf-lru", "ref"];
+pub const POOL_POLICIES: &[&str] =
+    &["gd2l", "lru", "midpoint-lru", "cflru", "lru-wsr", "ccf-lru", "ref", "cfdc"];
 
 /// The names that [`ssd_policy`] knows, the default first.
 pub const SSD_POLICIES: &[&str] = &["cac", "cc", "none"];
@@ -45,6 +46,7 @@ impl PoolPolicyParams {
             "lru-wsr" => Box::new(LruWsr::new(frames)),
             "ccf-lru" => Box::new(CcfLru::new(frames)),
             "ref" => Box::new(Ref::new(frames, window, cluster_pages)),
+            "cfdc" => Box::new(Cfdc::new(frames, window, cluster_pages)),
             _ => return None,
         })
     }
@@ -93,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_window_is_told_in_per_cent() {
-        for name in ["cflru-1", "cflru-75", "ref-100"] {
+        for name in ["cflru-1", "cfdc-75", "ref-100"] {
             let made = pool_policy(name, 4, Costs::PAPER).map(|p| p.name());
             assert_eq!(made, name.split('-').next(), "{name}");
         }
