@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod casa;
 mod ccf_lru;
 mod cfdc;
 mod cflru;
@@ -21,12 +22,14 @@ mod page_index;
 mod page_stats;
 mod pool;
 mod ref_window;
+mod sawc;
 mod ssd;
 mod tournament;
 mod types;
 mod window;
 mod zone;
 
+pub use casa::Casa;
 pub use ccf_lru::CcfLru;
 pub use cfdc::Cfdc;
 pub use cflru::Cflru;
@@ -39,6 +42,7 @@ pub use names::{POOL_POLICIES, PoolPolicyParams, SSD_POLICIES, pool_policy, ssd_
 pub use no_ssd::NoSsd;
 pub use pool::{FrameState, LOOK_FACTOR, PoolPolicy};
 pub use ref_window::Ref;
+pub use sawc::Sawc;
 pub use ssd::{Cause, GroupStats, SsdPolicy, Verdict};
 pub use types::{Access, CleanReason, Costs, FrameId, Home, Millis, PageId, SlotId, SpaceId};
 pub use window::WindowPercent;

@@ -11,6 +11,8 @@ pub(crate) const NIL: u32 = u32::MAX;
 pub(crate) type QueueNo = u8;
 
 const OLD: u8 = 0x80;
+/// On the way out: see [`Queue::push_outbound`].
+const OUT: u8 = 0x40;
 
 #[derive(Clone, Copy, Debug)]
 struct Node<V> {
@@ -47,7 +49,7 @@ impl<V: Copy + Default> Links<V> {
 
     /// The queue that `frame` is in, `0` if none.
     pub(crate) fn queue_of(&self, frame: u32) -> QueueNo {
-        self.state.get(frame as usize).map_or(0, |s| s & !OLD)
+        self.state.get(frame as usize).map_or(0, |s| s & !(OLD | OUT))
     }
 
     pub(crate) fn value(&self, frame: u32) -> V {
@@ -70,6 +72,10 @@ impl<V: Copy + Default> Links<V> {
     fn is_old(&self, frame: u32) -> bool {
         self.state[frame as usize] & OLD != 0
     }
+
+    fn is_out(&self, frame: u32) -> bool {
+        self.state[frame as usize] & OUT != 0
+    }
 }
 
 /// One LRU queue over [`Links`].
@@ -86,7 +92,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Queue number `no`, not `0`, unique among the queues over the same links.
+    /// Queue number `no`, from 1 to 63, unique among the queues over the same links.
     pub(crate) const fn new(no: QueueNo) -> Self {
         Self { no, mru: NIL, lru: NIL, mid: NIL, len: 0, old: 0, last_out: NIL }
     }
@@ -112,7 +118,6 @@ impl Queue {
 
     pub(crate) fn push_mru<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
         self.link(links, frame, self.mru, NIL);
-        links.state[frame as usize] = self.no;
         self.rebalance(links);
     }
 
@@ -127,26 +132,31 @@ impl Queue {
 
     /// Puts `frame` at the LRU end, on its way out: behind those that were put there so before it and are still there.
     pub(crate) fn push_outbound<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
-        let before = std::mem::replace(&mut self.last_out, frame);
+        self.push_behind_outbound(links, frame);
+        links.state[frame as usize] |= OUT;
+        self.last_out = frame;
+    }
+
+    /// Puts `frame` just behind the midpoint frame, on its LRU side; at the LRU end if there is none, but not before those on their way out.
+    pub(crate) fn push_midpoint<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
+        if self.mid == NIL || links.is_out(self.mid) {
+            return self.push_behind_outbound(links, frame);
+        }
+        self.link(links, frame, links.older(self.mid), self.mid);
+        self.mark_old(links, frame);
+        self.rebalance(links);
+    }
+
+    fn push_behind_outbound<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
+        let before = self.last_out;
         if before == NIL {
             return self.push_lru(links, frame);
         }
         let old = links.is_old(before) && self.mid != before;
         self.link(links, frame, before, links.newer(before));
-        links.state[frame as usize] = self.no;
         if old {
             self.mark_old(links, frame);
         }
-        self.rebalance(links);
-    }
-
-    /// Puts `frame` just behind the midpoint frame, on its LRU side; at the LRU end if there is none.
-    pub(crate) fn push_midpoint<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
-        if self.mid == NIL {
-            return self.push_lru(links, frame);
-        }
-        self.link(links, frame, links.older(self.mid), self.mid);
-        self.mark_old(links, frame);
         self.rebalance(links);
     }
 
@@ -161,12 +171,12 @@ impl Queue {
         if self.mru == frame {
             if self.last_out == frame {
                 self.last_out = links.older(frame);
+                links.state[frame as usize] &= !OUT;
             }
             return;
         }
         self.cut(links, frame);
         self.link(links, frame, self.mru, NIL);
-        links.state[frame as usize] = self.no;
         self.rebalance(links);
     }
 
@@ -186,6 +196,7 @@ impl Queue {
     }
 
     fn link<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32, older: u32, newer: u32) {
+        links.state[frame as usize] = self.no;
         let node = &mut links.nodes[frame as usize];
         node.older = older;
         node.newer = newer;
@@ -223,7 +234,7 @@ impl Queue {
     }
 
     fn mark_old<V>(&mut self, links: &mut Links<V>, frame: u32) {
-        links.state[frame as usize] = self.no | OLD;
+        links.state[frame as usize] = links.state[frame as usize] & OUT | self.no | OLD;
         self.old += 1;
     }
 
@@ -232,7 +243,7 @@ impl Queue {
         while self.old > want {
             let young = self.mid;
             self.mid = links.older(young);
-            links.state[young as usize] = self.no;
+            links.state[young as usize] &= !OLD;
             self.old -= 1;
         }
         while self.old < want {
@@ -261,6 +272,9 @@ impl Queue {
             }
             if count > self.len {
                 return Err(format!("queue {} is longer than {}", self.no, self.len));
+            }
+            if !links.is_out(frame) && behind != NIL && links.is_out(behind) && self.last_out != behind {
+                return Err(format!("frame {behind}, not {}, is the last on its way out", self.last_out));
             }
             behind = frame;
         }

@@ -2,14 +2,14 @@
 
 use crate::clusters::CLUSTER_PAGES;
 use crate::{
-    Cac, CacParams, Cc, CcfLru, Cfdc, Cflru, Costs, Gd2l, Lru, LruWsr, MidpointLru, NoSsd, PoolPolicy, Ref,
-    SsdPolicy, WindowPercent,
+    Cac, CacParams, Casa, Cc, CcfLru, Cfdc, Cflru, Costs, Gd2l, Lru, LruWsr, MidpointLru, NoSsd, PoolPolicy,
+    Ref, Sawc, SsdPolicy, WindowPercent,
 };
 
 /// The names that [`pool_policy`] knows, the default first. `cflru`, `ref` and `cfdc` also take the window in per cent of the pool, as
 /// `cfdc-75`; without it, it is half of the pool.
 pub const POOL_POLICIES: &[&str] =
-    &["gd2l", "lru", "midpoint-lru", "cflru", "lru-wsr", "ccf-lru", "ref", "cfdc"];
+    &["gd2l", "lru", "midpoint-lru", "cflru", "lru-wsr", "ccf-lru", "ref", "cfdc", "casa", "sawc"];
 
 /// The names that [`ssd_policy`] knows, the default first.
 pub const SSD_POLICIES: &[&str] = &["cac", "cc", "none"];
@@ -47,6 +47,8 @@ impl PoolPolicyParams {
             "ccf-lru" => Box::new(CcfLru::new(frames)),
             "ref" => Box::new(Ref::new(frames, window, cluster_pages)),
             "cfdc" => Box::new(Cfdc::new(frames, window, cluster_pages)),
+            "casa" => Box::new(Casa::new(frames, costs)),
+            "sawc" => Box::new(Sawc::new(frames, costs, cluster_pages)),
             _ => return None,
         })
     }

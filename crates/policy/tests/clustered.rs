@@ -4,8 +4,8 @@ mod buffer;
 
 use buffer::{Buffer, Done, page};
 use pagetier_policy::{
-    Access, Cfdc, Costs, FrameId, FrameState, Home, PageId, PoolPolicy, PoolPolicyParams, SpaceId,
-    WindowPercent,
+    Access, Casa, Cfdc, CleanReason, Costs, FrameId, FrameState, Home, PageId, PoolPolicy, PoolPolicyParams,
+    Sawc, SpaceId, WindowPercent,
 };
 use proptest::prelude::*;
 
@@ -276,6 +276,248 @@ impl Algorithm1 {
     }
 }
 
+/// c_R = 0.2, c_W = 0.8.
+const COSTS: Costs = Costs { hdd_read_ms: 1.0, hdd_write_ms: 4.0, ssd_read_ms: 1.0, ssd_write_ms: 1.0 };
+
+/// CASA with pages 0 to `clean`-1 clean and the next `dirty` ones dirty, loaded in that order into frames of their numbers.
+fn loaded(policy: &mut dyn PoolPolicy, clean: u32, dirty: u32) {
+    for n in 0..clean + dirty {
+        policy.insert(f(n), page(n), Home::Hdd, Access::Random);
+        if n >= clean {
+            policy.dirtied(f(n));
+        }
+    }
+}
+
+#[test]
+fn tau_rises_in_case_1_and_falls_in_case_2() {
+    let mut casa = Casa::new(10, COSTS);
+    loaded(&mut casa, 2, 6);
+    assert_eq!((casa.list_lens(), casa.tau()), ((2, 6), 0.0));
+    // Case 1: 0.2 · 6/2, twice.
+    casa.hit(f(0), false);
+    casa.hit(f(1), false);
+    assert!((casa.tau() - 1.2).abs() < 1e-12);
+    // Case 2: 0.8 · 2/6.
+    casa.hit(f(5), true);
+    assert!((casa.tau() - (1.2 - 0.8 / 3.0)).abs() < 1e-12);
+    // Neither: a read in D, a write in C.
+    let tau = casa.tau();
+    casa.hit(f(5), false);
+    casa.hit(f(0), true);
+    casa.dirtied(f(0));
+    assert_eq!((casa.list_lens(), casa.tau()), ((1, 7), tau));
+    // It is bounded by 0 and b.
+    (0..9).for_each(|_| casa.hit(f(5), true));
+    assert_eq!(casa.tau(), 0.0);
+    (0..90).for_each(|_| casa.hit(f(1), false));
+    assert_eq!(casa.tau(), 10.0);
+}
+
+#[test]
+fn the_victim_comes_from_the_list_that_tau_says() {
+    let mut casa = Casa::new(10, COSTS);
+    loaded(&mut casa, 3, 3);
+    let first = |casa: &mut Casa| casa.victim(&mut |_| true);
+    assert_eq!(first(&mut casa), Some(f(0)));
+    // 0.2 each time: at 3.0 C is not longer than τ any more.
+    for hit in 1..=16 {
+        casa.hit(f(0), false);
+        let from_clean = casa.tau() < 3.0;
+        assert_eq!(first(&mut casa), Some(f(if from_clean { 1 } else { 3 })), "hit {hit}");
+    }
+    // Should all of the one list be refused, the other serves.
+    assert_eq!(casa.victim(&mut |frame| frame.0 < 3), Some(f(1)));
+    (3..6).for_each(|n| casa.remove(f(n), false));
+    assert_eq!(first(&mut casa), Some(f(1)));
+}
+
+#[test]
+fn the_look_ahead_takes_from_d_until_c_is_long_enough() {
+    let mut casa = Casa::new(20, COSTS);
+    loaded(&mut casa, 4, 10);
+    // τ = 6 and |C| = 4: evictions from D for reads until |C| = 7.
+    (0..12).for_each(|_| casa.hit(f(0), false));
+    assert!((6.0..6.1).contains(&casa.tau()), "{}", casa.tau());
+    let mut set = Vec::new();
+    casa.clean_set(
+        20,
+        20,
+        &mut |frame| [FrameState::Clean, FrameState::Dirty][usize::from(frame.0 >= 4)],
+        &mut set,
+    );
+    assert_eq!(set.iter().map(|frame| frame.0).collect::<Vec<_>>()[..4], [4, 5, 6, 7]);
+    set.clear();
+    casa.clean_set(
+        5,
+        20,
+        &mut |frame| [FrameState::Clean, FrameState::Dirty][usize::from(frame.0 >= 4)],
+        &mut set,
+    );
+    assert_eq!(set, [f(4), f(5), f(6)]);
+}
+
+#[test]
+fn a_page_cleaned_to_go_goes_and_another_waits_at_the_midpoint() {
+    let mut casa = Casa::new(20, COSTS);
+    loaded(&mut casa, 8, 3);
+    casa.cleaned(f(8), Home::Hdd, CleanReason::Replacement);
+    casa.cleaned(f(9), Home::Hdd, CleanReason::Replacement);
+    casa.cleaned(f(10), Home::Hdd, CleanReason::Recoverability);
+    let mut order = Vec::new();
+    casa.victim(&mut |frame| {
+        order.push(frame.0);
+        false
+    });
+    // Ten are clean before the last one comes: three are old, and the third is the midpoint.
+    assert_eq!(order, [8, 9, 10, 0, 1, 2, 3, 4, 5, 6, 7]);
+}
+
+#[test]
+fn casa_keeps_its_costs_when_told_nonsense() {
+    let mut casa = Casa::new(4, COSTS);
+    casa.set_costs(Costs { hdd_read_ms: 0.0, hdd_write_ms: 0.0, ..COSTS });
+    loaded(&mut casa, 1, 1);
+    casa.hit(f(0), false);
+    assert_eq!(casa.tau(), 0.2);
+}
+
+/// What the cleaner would write if one page had to go; every page from 20 on is clean.
+fn clustered_write(sawc: &mut Sawc) -> Vec<u32> {
+    let mut set = Vec::new();
+    sawc.clean_set(
+        1,
+        99,
+        &mut |frame| [FrameState::Dirty, FrameState::Clean][usize::from(frame.0 >= 20)],
+        &mut set,
+    );
+    set.iter().map(|frame| frame.0).collect()
+}
+
+#[test]
+fn a_clustered_write_takes_along_what_is_not_updated_more_often() {
+    let mut sawc = Sawc::new(32, COSTS, 8);
+    // Cluster 0 is 0 to 7, cluster 1 is 8 and 9. Page n is in frame n.
+    loaded(&mut sawc, 0, 10);
+    (1..3).for_each(|n| sawc.hit(f(n), true));
+    (1..8).for_each(|n| sawc.hit(f(n), false));
+    // 0 goes; 1 and 2 were updated twice, 8 and 9 lie elsewhere.
+    assert_eq!(clustered_write(&mut sawc), [0, 3, 4, 5, 6, 7]);
+    for n in [0, 3, 4, 5, 6, 7] {
+        sawc.cleaned(f(n), Home::Hdd, CleanReason::Replacement);
+        sawc.validate().unwrap();
+    }
+    // 0 goes now; the others are clean and stay.
+    assert_eq!(sawc.victim(&mut |frame| ![1, 2, 8, 9].contains(&frame.0)), Some(f(0)));
+    sawc.remove(f(0), true);
+    assert_eq!(sawc.casa().list_lens(), (5, 4));
+    // When 1 goes, 2 goes along, being updated as often.
+    (8..10).for_each(|n| sawc.hit(f(n), false));
+    sawc.hit(f(2), true);
+    sawc.hit(f(1), true);
+    (3..8).for_each(|n| sawc.remove(f(n), false));
+    (8..10).for_each(|n| sawc.hit(f(n), false));
+    assert_eq!(clustered_write(&mut sawc), [2, 1]);
+}
+
+#[test]
+fn updates_are_counted_as_long_as_the_page_is_buffered() {
+    let mut sawc = Sawc::new(32, COSTS, 8);
+    loaded(&mut sawc, 0, 2);
+    // Page 0 is written three times, page 1 once, then both again after a flush.
+    (0..2).for_each(|_| sawc.hit(f(0), true));
+    sawc.cleaned(f(0), Home::Hdd, CleanReason::Recoverability);
+    sawc.cleaned(f(1), Home::Hdd, CleanReason::Recoverability);
+    for n in [1, 0] {
+        sawc.hit(f(n), true);
+        sawc.dirtied(f(n));
+    }
+    assert_eq!(clustered_write(&mut sawc), [1]);
+    // Loaded anew, it has been updated once.
+    sawc.remove(f(0), true);
+    sawc.insert(f(0), page(0), Home::Hdd, Access::Random);
+    sawc.dirtied(f(0));
+    assert_eq!(clustered_write(&mut sawc), [1, 0]);
+}
+
+/// Algorithm 2, with Function ClusteredWrite for SAWC, over lists that are searched.
+#[derive(Default)]
+struct Algorithm2 {
+    clustered: bool,
+    b: usize,
+    /// In LRU order, with Freq.
+    c: Vec<(u32, u32)>,
+    d: Vec<(u32, u32)>,
+    /// T: the dirty pages, in the order in which they became it.
+    table: Vec<u32>,
+    tau: f64,
+}
+
+impl Algorithm2 {
+    fn request(&mut self, p: u32, write: bool) -> Done {
+        let mut done = Done::default();
+        let (c, d) = (self.c.len() as f64, self.d.len() as f64);
+        let (in_c, in_d) = (self.c.iter().position(|e| e.0 == p), self.d.iter().position(|e| e.0 == p));
+        match (in_c, in_d, write) {
+            (Some(at), _, false) => {
+                self.tau = (self.tau + 0.2 * d / c).min(self.b as f64);
+                let page = self.c.remove(at);
+                self.c.push(page);
+            }
+            (Some(at), _, true) => {
+                let (_, freq) = self.c.remove(at);
+                self.d.push((p, freq + 1));
+                self.table.push(p);
+            }
+            (_, Some(at), true) => {
+                self.tau = (self.tau - 0.8 * c / d).max(0.0);
+                let (_, freq) = self.d.remove(at);
+                self.d.push((p, freq + 1));
+            }
+            (_, Some(at), false) => {
+                let page = self.d.remove(at);
+                self.d.push(page);
+            }
+            (None, None, _) => {
+                if self.c.len() + self.d.len() == self.b {
+                    if self.c.len() as f64 > self.tau || self.d.is_empty() {
+                        done.evicted = Some(self.c.remove(0).0);
+                    } else {
+                        let (v, freq) = self.d.remove(0);
+                        done = Done { written: vec![v], evicted: Some(v) };
+                        if self.clustered {
+                            self.clustered_write(v, freq, &mut done);
+                        } else {
+                            self.table.retain(|&p| p != v);
+                        }
+                    }
+                }
+                let list = if write { &mut self.d } else { &mut self.c };
+                list.push((p, u32::from(write)));
+                self.table.extend(write.then_some(p));
+            }
+        }
+        done
+    }
+
+    fn clustered_write(&mut self, v: u32, freq: u32, done: &mut Done) {
+        self.table.retain(|&p| p != v);
+        let freq_of = |p: &u32| self.d.iter().find(|e| e.0 == *p).map(|e| e.1).unwrap();
+        let along = |p: &u32| p / 8 == v / 8 && freq_of(p) <= freq;
+        let written: Vec<u32> = self.table.iter().copied().filter(along).collect();
+        // v is the LRU page of C until it is evicted; the others go to C's midpoint, behind it.
+        self.c.insert(0, (v, freq));
+        for &q in &written {
+            let at = self.d.iter().position(|e| e.0 == q).unwrap();
+            let midpoint = (self.c.len() * 3 / 8).saturating_sub(1).max(1);
+            self.c.insert(midpoint, self.d.remove(at));
+        }
+        self.c.remove(0);
+        self.table.retain(|p| !written.contains(p));
+        done.written.extend(written);
+    }
+}
+
 const FRAMES: usize = 32;
 
 fn requests() -> impl Strategy<Value = Vec<(u32, bool)>> {
@@ -294,6 +536,19 @@ proptest! {
             for &(no, write) in &requests {
                 let full = paper.len() == FRAMES;
                 let expected = paper.request(no, write, full);
+                prop_assert_eq!(buffer.request(no, write), expected, "{} {}", name, no);
+            }
+        }
+    }
+
+    #[test]
+    fn casa_is_algorithm_2_and_sawc_with_clustered_writes(requests in requests()) {
+        let params = PoolPolicyParams { costs: COSTS, ..params(FRAMES) };
+        for (name, clustered) in [("casa", false), ("sawc", true)] {
+            let mut buffer = Buffer::new(params, name);
+            let mut paper = Algorithm2 { b: FRAMES, clustered, ..Algorithm2::default() };
+            for &(no, write) in &requests {
+                let expected = paper.request(no, write);
                 prop_assert_eq!(buffer.request(no, write), expected, "{} {}", name, no);
             }
         }
