@@ -89,6 +89,17 @@ fn lru_wsr_finds_a_page_cold_when_it_has_passed_all() {
 }
 
 #[test]
+fn a_page_flushed_is_clean_for_lru_wsr() {
+    let mut b = buffer("lru-wsr", 4);
+    run(&mut b, &[-1, -2, 3, 4]);
+    b.flush(2);
+    assert_eq!(b.order(), [2, 3, 4, 1]);
+    assert_eq!(b.request(5, false), Done { written: vec![], evicted: Some(2) });
+    // 1 lies before it in the list: passed over, it is cold, and before 5.
+    assert_eq!(b.order(), [3, 4, 1, 5]);
+}
+
+#[test]
 fn ccf_lru_takes_the_classes_in_order() {
     let mut b = buffer("ccf-lru", 8);
     // 1 and 2 hot-dirty, 3 and 4 hot-clean, 5 and 6 cold-dirty, 7 and 8 cold-clean.
