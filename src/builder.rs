@@ -167,13 +167,15 @@ impl Builder {
         self
     }
 
-    /// The pool's replacement policy, one of [`POOL_POLICIES`]. Default: the first.
+    /// The pool's replacement policy, one of [`POOL_POLICIES`]. Default: the first. CFLRU, REF and CFDC also take their window in per cent of the
+    /// pool, as `cfdc-75`.
     pub fn pool_policy(mut self, name: &str) -> Self {
         name.clone_into(&mut self.pool_policy);
         self
     }
 
-    /// The SSD's policy, one of [`SSD_POLICIES`]. Default: the first.
+    /// The SSD's policy, one of [`SSD_POLICIES`]. Default: the first. Those that write through, admit on reading or append (TAC, MV-FIFO) are for the
+    /// trace replay, and refused.
     pub fn ssd_policy(mut self, name: &str) -> Self {
         name.clone_into(&mut self.ssd_policy);
         self
@@ -331,13 +333,20 @@ impl Builder {
         if let Some(bytes) = self.page_bytes {
             self.page_size = Some(PageSize::new(bytes)?);
         }
-        if !POOL_POLICIES.contains(&self.pool_policy.as_str()) {
+        if pool_policy(&self.pool_policy, 0, Costs::PAPER).is_none() {
             return Err(self.unknown_pool_policy());
         }
-        if !SSD_POLICIES.contains(&self.ssd_policy.as_str()) {
-            return Err(self.unknown_ssd_policy());
-        }
         let bad = |option, why: String| Err(OpenError::BadOption { option, why });
+        let Some(policy) = ssd_policy(&self.ssd_policy, &CacParams::new(Costs::PAPER, 0, 0)) else {
+            return Err(self.unknown_ssd_policy());
+        };
+        if policy.write_through() || policy.admits_on_read() || policy.append_group().is_some() {
+            let name = &self.ssd_policy;
+            return bad(
+                "ssd_policy",
+                format!("{name} runs in the trace replay only: the store cannot do what it needs"),
+            );
+        }
         if !(self.zone_percent > 0.0 && self.zone_percent <= 100.0) {
             return bad("zone_percent", format!("{} is not above 0 and up to 100", self.zone_percent));
         }

@@ -6,11 +6,7 @@
 use crate::groups::{Dropped, GroupRules, Groups};
 use crate::page_stats::{PageStats, Record, RecordId, SUBRANGES_MAX};
 use crate::zone::Zone;
-use crate::{Access, Cause, Costs, GroupStats, Home, Millis, PageId, SlotId, SsdPolicy, Verdict};
-
-/// How many candidates one decision looks at before it gives up on finding a usable one. The shell cleans the
-/// lowest ahead of time ([`SsdPolicy::next_victims`]), so that usable ones come first.
-const LOOK_MAX: usize = 256;
+use crate::{Access, Cause, Costs, GroupStats, Home, LOOK_MAX, Millis, PageId, SlotId, SsdPolicy, Verdict};
 
 /// What CAC and CC can be told. The group and α parameters matter to CAC alone.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -290,7 +286,7 @@ impl<E: Estimate> SsdPolicy for CostBased<E> {
         let Some(id) = self.stats.find(page) else { return Verdict::Reject };
         match cause {
             Cause::Evicted => self.settle(id, now),
-            Cause::Cleaned => self.estimate.assign(self.stats.get_mut(id), now),
+            Cause::Cleaned | Cause::Read => self.estimate.assign(self.stats.get_mut(id), now),
         }
         let benefit = self.benefit_of(self.stats.get(id));
         self.zone.note_decision();

@@ -5,26 +5,51 @@
 
 #![forbid(unsafe_code)]
 
+mod casa;
+mod ccf_lru;
+mod cfdc;
+mod cflru;
+mod clusters;
 mod cost_based;
 mod gd2l;
 mod groups;
 mod links;
 mod lru;
+mod lru2;
+mod lru_wsr;
+mod mv_fifo;
 mod names;
 mod no_ssd;
 mod page_index;
 mod page_stats;
 mod pool;
+mod ref_window;
+mod sawc;
 mod ssd;
+mod tac;
+mod tournament;
 mod types;
+mod window;
 mod zone;
 
+pub use casa::Casa;
+pub use ccf_lru::CcfLru;
+pub use cfdc::Cfdc;
+pub use cflru::Cflru;
 pub use cost_based::{Anticipating, Cac, CacParams, Cc, CostBased, Observed};
 pub use gd2l::Gd2l;
 pub use groups::Dropped;
 pub use lru::{Lru, MidpointLru, OneQueue};
-pub use names::{POOL_POLICIES, SSD_POLICIES, pool_policy, ssd_policy};
+pub use lru_wsr::LruWsr;
+pub use lru2::Lru2;
+pub use mv_fifo::MvFifo;
+pub use names::{POOL_POLICIES, PoolPolicyParams, SSD_POLICIES, pool_policy, ssd_policy};
 pub use no_ssd::NoSsd;
 pub use pool::{FrameState, LOOK_FACTOR, PoolPolicy};
+pub use ref_window::Ref;
+pub use sawc::Sawc;
+pub(crate) use ssd::LOOK_MAX;
 pub use ssd::{Cause, GroupStats, SsdPolicy, Verdict};
+pub use tac::Tac;
 pub use types::{Access, CleanReason, Costs, FrameId, Home, Millis, PageId, SlotId, SpaceId};
+pub use window::WindowPercent;

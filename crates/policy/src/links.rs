@@ -11,6 +11,8 @@ pub(crate) const NIL: u32 = u32::MAX;
 pub(crate) type QueueNo = u8;
 
 const OLD: u8 = 0x80;
+/// On the way out: see [`Queue::push_outbound`].
+const OUT: u8 = 0x40;
 
 #[derive(Clone, Copy, Debug)]
 struct Node<V> {
@@ -36,6 +38,10 @@ impl<V: Copy + Default> Links<V> {
         Self { nodes: vec![empty; frames], state: vec![0; frames] }
     }
 
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.nodes.capacity() * size_of::<Node<V>>() + self.state.capacity()
+    }
+
     /// Makes room for `frame`.
     pub(crate) fn cover(&mut self, frame: u32) {
         let need = frame as usize + 1;
@@ -47,7 +53,7 @@ impl<V: Copy + Default> Links<V> {
 
     /// The queue that `frame` is in, `0` if none.
     pub(crate) fn queue_of(&self, frame: u32) -> QueueNo {
-        self.state.get(frame as usize).map_or(0, |s| s & !OLD)
+        self.state.get(frame as usize).map_or(0, |s| s & !(OLD | OUT))
     }
 
     pub(crate) fn value(&self, frame: u32) -> V {
@@ -70,6 +76,10 @@ impl<V: Copy + Default> Links<V> {
     fn is_old(&self, frame: u32) -> bool {
         self.state[frame as usize] & OLD != 0
     }
+
+    fn is_out(&self, frame: u32) -> bool {
+        self.state[frame as usize] & OUT != 0
+    }
 }
 
 /// One LRU queue over [`Links`].
@@ -81,12 +91,14 @@ pub(crate) struct Queue {
     mid: u32,
     len: u32,
     old: u32,
+    /// The last of the frames on their way out, which lie at the LRU end; or [`NIL`].
+    last_out: u32,
 }
 
 impl Queue {
-    /// Queue number `no`, not `0`, unique among the queues over the same links.
+    /// Queue number `no`, from 1 to 63, unique among the queues over the same links.
     pub(crate) const fn new(no: QueueNo) -> Self {
-        Self { no, mru: NIL, lru: NIL, mid: NIL, len: 0, old: 0 }
+        Self { no, mru: NIL, lru: NIL, mid: NIL, len: 0, old: 0, last_out: NIL }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -110,7 +122,6 @@ impl Queue {
 
     pub(crate) fn push_mru<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
         self.link(links, frame, self.mru, NIL);
-        links.state[frame as usize] = self.no;
         self.rebalance(links);
     }
 
@@ -123,13 +134,33 @@ impl Queue {
         self.rebalance(links);
     }
 
-    /// Puts `frame` just behind the midpoint frame, on its LRU side; at the LRU end if there is none.
+    /// Puts `frame` at the LRU end, on its way out: behind those that were put there so before it and are still there.
+    pub(crate) fn push_outbound<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
+        self.push_behind_outbound(links, frame);
+        links.state[frame as usize] |= OUT;
+        self.last_out = frame;
+    }
+
+    /// Puts `frame` just behind the midpoint frame, on its LRU side; at the LRU end if there is none, but not before those on their way out.
     pub(crate) fn push_midpoint<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
-        if self.mid == NIL {
-            return self.push_lru(links, frame);
+        if self.mid == NIL || links.is_out(self.mid) {
+            return self.push_behind_outbound(links, frame);
         }
         self.link(links, frame, links.older(self.mid), self.mid);
         self.mark_old(links, frame);
+        self.rebalance(links);
+    }
+
+    fn push_behind_outbound<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
+        let before = self.last_out;
+        if before == NIL {
+            return self.push_lru(links, frame);
+        }
+        let old = links.is_old(before) && self.mid != before;
+        self.link(links, frame, before, links.newer(before));
+        if old {
+            self.mark_old(links, frame);
+        }
         self.rebalance(links);
     }
 
@@ -142,11 +173,14 @@ impl Queue {
     /// As [`Queue::unlink`] and [`Queue::push_mru`], with one adjustment of the midpoint.
     pub(crate) fn move_to_mru<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
         if self.mru == frame {
+            if self.last_out == frame {
+                self.last_out = links.older(frame);
+                links.state[frame as usize] &= !OUT;
+            }
             return;
         }
         self.cut(links, frame);
         self.link(links, frame, self.mru, NIL);
-        links.state[frame as usize] = self.no;
         self.rebalance(links);
     }
 
@@ -166,6 +200,7 @@ impl Queue {
     }
 
     fn link<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32, older: u32, newer: u32) {
+        links.state[frame as usize] = self.no;
         let node = &mut links.nodes[frame as usize];
         node.older = older;
         node.newer = newer;
@@ -197,10 +232,13 @@ impl Queue {
         if self.mid == frame {
             self.mid = older;
         }
+        if self.last_out == frame {
+            self.last_out = older;
+        }
     }
 
     fn mark_old<V>(&mut self, links: &mut Links<V>, frame: u32) {
-        links.state[frame as usize] = self.no | OLD;
+        links.state[frame as usize] = links.state[frame as usize] & OUT | self.no | OLD;
         self.old += 1;
     }
 
@@ -209,7 +247,7 @@ impl Queue {
         while self.old > want {
             let young = self.mid;
             self.mid = links.older(young);
-            links.state[young as usize] = self.no;
+            links.state[young as usize] &= !OLD;
             self.old -= 1;
         }
         while self.old < want {
@@ -238,6 +276,9 @@ impl Queue {
             }
             if count > self.len {
                 return Err(format!("queue {} is longer than {}", self.no, self.len));
+            }
+            if !links.is_out(frame) && behind != NIL && links.is_out(behind) && self.last_out != behind {
+                return Err(format!("frame {behind}, not {}, is the last on its way out", self.last_out));
             }
             behind = frame;
         }

@@ -1,22 +1,63 @@
 //! The policies by name.
 
-use crate::{Cac, CacParams, Cc, Costs, Gd2l, Lru, MidpointLru, NoSsd, PoolPolicy, SsdPolicy};
+use crate::clusters::CLUSTER_PAGES;
+use crate::{
+    Cac, CacParams, Casa, Cc, CcfLru, Cfdc, Cflru, Costs, Gd2l, Lru, Lru2, LruWsr, MidpointLru, MvFifo,
+    NoSsd, PoolPolicy, Ref, Sawc, SsdPolicy, Tac, WindowPercent,
+};
 
-/// The names that [`pool_policy`] knows, the default first.
-pub const POOL_POLICIES: &[&str] = &["gd2l", "lru", "midpoint-lru"];
+/// The names that [`pool_policy`] knows, the default first. `cflru`, `ref` and `cfdc` also take the window in per cent of the pool, as
+/// `cfdc-75`; without it, it is half of the pool.
+pub const POOL_POLICIES: &[&str] =
+    &["gd2l", "lru", "midpoint-lru", "cflru", "lru-wsr", "ccf-lru", "ref", "cfdc", "casa", "sawc"];
 
 /// The names that [`ssd_policy`] knows, the default first.
-pub const SSD_POLICIES: &[&str] = &["cac", "cc", "none"];
+pub const SSD_POLICIES: &[&str] = &["cac", "cc", "lru2", "tac", "mv-fifo", "mv-fifo-gsc", "none"];
+
+/// What pool policies can be told. Each takes what concerns it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct PoolPolicyParams {
+    /// Frames of the pool.
+    pub frames: usize,
+    /// Device costs.
+    pub costs: Costs,
+    /// Pages of a cluster (REF: of a block). Default: 64, at 16 KiB the 1 MiB that an erase block of flash has, or the extent that a disk
+    /// writes about as fast as it seeks.
+    pub cluster_pages: u32,
+}
+
+impl PoolPolicyParams {
+    /// The defaults for a pool of `frames` frames.
+    #[must_use]
+    pub const fn new(frames: usize, costs: Costs) -> Self {
+        Self { frames, costs, cluster_pages: CLUSTER_PAGES }
+    }
+
+    /// The pool policy called `name`; `None` if there is none of that name.
+    #[must_use]
+    pub fn policy(&self, name: &str) -> Option<Box<dyn PoolPolicy>> {
+        let Self { frames, costs, cluster_pages } = *self;
+        let (kind, window) = windowed(name).unwrap_or((name, WindowPercent::DEFAULT));
+        Some(match kind {
+            "gd2l" => Box::new(Gd2l::new(frames, costs)),
+            "lru" => Box::new(Lru::new(frames)),
+            "midpoint-lru" => Box::new(MidpointLru::new(frames)),
+            "cflru" => Box::new(Cflru::new(frames, window)),
+            "lru-wsr" => Box::new(LruWsr::new(frames)),
+            "ccf-lru" => Box::new(CcfLru::new(frames)),
+            "ref" => Box::new(Ref::new(frames, window, cluster_pages)),
+            "cfdc" => Box::new(Cfdc::new(frames, window, cluster_pages)),
+            "casa" => Box::new(Casa::new(frames, costs)),
+            "sawc" => Box::new(Sawc::new(frames, costs, cluster_pages)),
+            _ => return None,
+        })
+    }
+}
 
 /// The pool policy called `name`, for `frames` frames; `None` if there is none of that name.
 #[must_use]
 pub fn pool_policy(name: &str, frames: usize, costs: Costs) -> Option<Box<dyn PoolPolicy>> {
-    Some(match name {
-        "gd2l" => Box::new(Gd2l::new(frames, costs)),
-        "lru" => Box::new(Lru::new(frames)),
-        "midpoint-lru" => Box::new(MidpointLru::new(frames)),
-        _ => return None,
-    })
+    PoolPolicyParams::new(frames, costs).policy(name)
 }
 
 /// The SSD policy called `name`; `None` if there is none of that name.
@@ -25,9 +66,20 @@ pub fn ssd_policy(name: &str, params: &CacParams) -> Option<Box<dyn SsdPolicy>> 
     Some(match name {
         "cac" => Box::new(Cac::new(params)),
         "cc" => Box::new(Cc::new(params)),
+        "lru2" => Box::new(Lru2::new(params)),
+        "tac" => Box::new(Tac::new(params)),
+        "mv-fifo" => Box::new(MvFifo::new(params, false)),
+        "mv-fifo-gsc" => Box::new(MvFifo::new(params, true)),
         "none" => Box::new(NoSsd),
         _ => return None,
     })
+}
+
+/// The name without its window, and the window: `cfdc-75`.
+fn windowed(name: &str) -> Option<(&str, WindowPercent)> {
+    let (kind, percent) = name.rsplit_once('-')?;
+    let window = WindowPercent::new(percent.parse().ok()?)?;
+    ["cflru", "ref", "cfdc"].contains(&kind).then_some((kind, window))
 }
 
 #[cfg(test)]
@@ -45,5 +97,16 @@ mod tests {
         }
         assert!(pool_policy("LRU", 4, Costs::PAPER).is_none());
         assert!(ssd_policy("", &CacParams::new(Costs::PAPER, 4, 4)).is_none());
+    }
+
+    #[test]
+    fn a_window_is_told_in_per_cent() {
+        for name in ["cflru-1", "cfdc-75", "ref-100"] {
+            let made = pool_policy(name, 4, Costs::PAPER).map(|p| p.name());
+            assert_eq!(made, name.split('-').next(), "{name}");
+        }
+        for name in ["cflru-0", "cflru-101", "cflru-", "cflru-75-75", "lru-50", "-50", "ref-+x"] {
+            assert!(pool_policy(name, 4, Costs::PAPER).is_none(), "{name}");
+        }
     }
 }

@@ -5,6 +5,10 @@
 
 use crate::{Access, Costs, Home, Millis, PageId, SlotId};
 
+/// How many candidates one decision looks at before it gives up on finding a usable one. The shell cleans the
+/// lowest ahead of time ([`SsdPolicy::next_victims`]), so that usable ones come first.
+pub(crate) const LOOK_MAX: usize = 256;
+
 /// Why a page is being considered for the SSD.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
@@ -12,6 +16,8 @@ pub enum Cause {
     Cleaned,
     /// A clean page is leaving the pool.
     Evicted,
+    /// A page was read from the HDD; only asked of a policy that [`SsdPolicy::admits_on_read`].
+    Read,
 }
 
 /// Whether a page shall be written to the SSD.
@@ -99,6 +105,32 @@ pub trait SsdPolicy: Send + std::fmt::Debug {
 
     /// The up to `n` zone slots that would be evicted next, lowest benefit first: the shell cleans them ahead of time.
     fn next_victims(&mut self, n: usize, now: Millis, out: &mut Vec<SlotId>);
+
+    /// Whether a cleaned page is written to the HDD in any case, and besides to the SSD when it has a slot there or is admitted.
+    /// No copy on the SSD is ever newer than the HDD's; one that is older, because its page was changed in the pool, keeps its slot until the page
+    /// is written again. Otherwise a cleaned page goes to the SSD or to the HDD (section 2).
+    fn write_through(&self) -> bool {
+        false
+    }
+
+    /// Whether pages are considered when they are read from the HDD, too, with [`Cause::Read`] after [`SsdPolicy::read`]; the 2013 paper does not,
+    /// so as not to hold them twice.
+    fn admits_on_read(&self) -> bool {
+        false
+    }
+
+    /// `Some` for a policy that writes slots in circular order only, never in place: a page written again is appended, and its earlier version is void
+    /// but keeps its slot until that comes round. When no slot is left before the tail, the number told here of the slots written longest ago is taken back at a
+    /// time: their pages are evicted, or appended again if they get a [`SsdPolicy::second_chance`], but not all of them. Such
+    /// a policy has no zone, and is asked [`SsdPolicy::consider`] as if a slot were free.
+    fn append_group(&self) -> Option<usize> {
+        None
+    }
+
+    /// Whether the page in `slot`, which is being taken back, is to be appended again.
+    fn second_chance(&self, _slot: SlotId) -> bool {
+        false
+    }
 
     /// The anticipated benefit of having `page` on the SSD, in milliseconds over the measurement interval (equation 2), if it is tracked.
     fn benefit(&self, page: PageId) -> Option<f64>;

@@ -336,11 +336,11 @@ impl Model {
             }
             Event::Evict(refused) => {
                 let order = self.order();
-                if let Some(at) = order.iter().position(|&f| refused & 1 << f == 0) {
-                    let (q, level) = self.find(order[at.saturating_sub(1)]).unwrap();
-                    self.inflation = self.inflation.max(self.queues[q][level].1);
-                    self.take(order[at]);
-                }
+                let Some(at) = order.iter().position(|&f| refused & 1 << f == 0) else { return };
+                // L rises to the H of the last page passed over; of the one that goes, if none was.
+                let (q, level) = self.find(order[at.saturating_sub(1)]).unwrap();
+                self.inflation = self.inflation.max(self.queues[q][level].1);
+                self.take(order[at]);
             }
             Event::Discard(frame) => {
                 self.take(frame);

@@ -5,14 +5,16 @@
 
 #![forbid(unsafe_code)]
 
+mod counts;
 mod reference;
 mod tiers;
 mod tpcc;
 mod trace;
 mod zipf;
 
+pub use counts::{Counts, TierParams};
 pub use reference::{Reference, Source, Use};
-pub use tiers::{Counts, TierParams, Tiers};
+pub use tiers::Tiers;
 pub use tpcc::{TABLES, Tpcc, table_name};
 pub use trace::{RECORD_BYTES, Trace, TraceError, TraceSource, decode, encode};
 pub use zipf::Zipf;

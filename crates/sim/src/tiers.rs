@@ -4,114 +4,23 @@
 //! Dirty pages are cleaned when one of them has become the next victim: then the dirty ones among the first `look_ahead` frames in
 //! eviction order are written (replacement writes). Recoverability writes clean the page dirty longest when more frames are dirty than
 //! allowed. A slot is rewritten in place, and a newer SSD copy is copied to the HDD when it is evicted.
+//!
+//! What an SSD policy can do that the paper's own do not is done as the policy says of itself: [`SsdPolicy::write_through`],
+//! [`SsdPolicy::admits_on_read`], [`SsdPolicy::append_group`].
 
+use crate::counts::{Counts, LastCluster, TierParams};
 use crate::reference::{Reference, Use};
 use pagetier_policy::{
-    Access, Cause, CleanReason, Costs, FrameId, FrameState, Home, Millis, PageId, PoolPolicy, SlotId,
-    SsdPolicy, Verdict,
+    Access, Cause, CleanReason, FrameId, FrameState, Home, Millis, PageId, PoolPolicy, SlotId, SsdPolicy,
+    Verdict,
 };
 use rustc_hash::{FxBuildHasher, FxHashMap};
-use serde::Serialize;
 use std::collections::VecDeque;
 
 const NONE: u32 = u32::MAX;
 
 /// Rejections between two looks at whether the zone is spent.
 const ZONE_CHECK: u64 = 64;
-
-/// How large the tiers are and how they behave.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct TierParams {
-    /// Frames of the pool.
-    pub pool_pages: u32,
-    /// Slots of the SSD.
-    pub ssd_pages: u32,
-    /// What an I/O costs.
-    pub costs: Costs,
-    /// How many of the next victims the cleaner looks at when one of them is dirty.
-    pub look_ahead: usize,
-    /// The most dirty frames, as a share of the pool; 1 for no recoverability writes.
-    pub dirty_share_max: f64,
-    /// The eviction zone, as a share of the SSD (10 % in section 6.1).
-    pub zone_share: f64,
-    /// Processor time per reference, in milliseconds; it passes on the clock beside the slower device's.
-    pub cpu_ms: f64,
-}
-
-impl TierParams {
-    /// The defaults: the paper's costs and zone, a look-ahead of 64, no recoverability writes.
-    #[must_use]
-    pub const fn new(pool_pages: u32, ssd_pages: u32) -> Self {
-        Self {
-            pool_pages,
-            ssd_pages,
-            costs: Costs::PAPER,
-            look_ahead: 64,
-            dirty_share_max: 1.0,
-            zone_share: 0.1,
-            cpu_ms: 0.002,
-        }
-    }
-}
-
-/// What happened; differences of two give an interval.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Counts {
-    /// Page references.
-    pub requests: u64,
-    /// References to buffered pages, or to pages just created.
-    pub pool_hits: u64,
-    /// References that had to read.
-    pub pool_misses: u64,
-    /// Misses read from the SSD.
-    pub ssd_hits: u64,
-    /// Reads from the HDD.
-    pub hdd_reads: u64,
-    /// Writes to the HDD.
-    pub hdd_writes: u64,
-    /// Reads from the SSD, those that precede a copy to the HDD included.
-    pub ssd_reads: u64,
-    /// Writes to the SSD.
-    pub ssd_writes: u64,
-    /// HDD writes that copied a newer SSD version before its slot was given up; in `hdd_writes` too.
-    pub write_backs: u64,
-    /// SSD copies invalidated by a change.
-    pub invalidations: u64,
-    /// Zones started.
-    pub zones: u64,
-}
-
-impl Counts {
-    /// The counts since `before`.
-    #[must_use]
-    pub fn since(&self, before: &Self) -> Self {
-        Self {
-            requests: self.requests - before.requests,
-            pool_hits: self.pool_hits - before.pool_hits,
-            pool_misses: self.pool_misses - before.pool_misses,
-            ssd_hits: self.ssd_hits - before.ssd_hits,
-            hdd_reads: self.hdd_reads - before.hdd_reads,
-            hdd_writes: self.hdd_writes - before.hdd_writes,
-            ssd_reads: self.ssd_reads - before.ssd_reads,
-            ssd_writes: self.ssd_writes - before.ssd_writes,
-            write_backs: self.write_backs - before.write_backs,
-            invalidations: self.invalidations - before.invalidations,
-            zones: self.zones - before.zones,
-        }
-    }
-
-    /// Time that the HDD was busy, in milliseconds.
-    #[must_use]
-    pub fn hdd_ms(&self, costs: &Costs) -> f64 {
-        self.hdd_reads as f64 * costs.hdd_read_ms + self.hdd_writes as f64 * costs.hdd_write_ms
-    }
-
-    /// Time that the SSD was busy, in milliseconds.
-    #[must_use]
-    pub fn ssd_ms(&self, costs: &Costs) -> f64 {
-        self.ssd_reads as f64 * costs.ssd_read_ms + self.ssd_writes as f64 * costs.ssd_write_ms
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Frame {
@@ -148,12 +57,18 @@ pub struct Tiers {
     free_frames: Vec<u32>,
     slots: Vec<Slot>,
     free_slots: Vec<u32>,
+    used: usize,
+    /// For a policy that appends: the slot that is written next, and how many may be before slots have to be taken back.
+    tail: u32,
+    tail_room: u32,
     zone: Vec<SlotId>,
     zone_left: usize,
     rejections: u64,
     dirty: usize,
     dirty_since: VecDeque<(u32, u64)>,
     to_clean: Vec<FrameId>,
+    written_last: LastCluster,
+    requested_last: LastCluster,
     counts: Counts,
 }
 
@@ -177,12 +92,17 @@ impl Tiers {
                 params.ssd_pages as usize
             ],
             free_slots: (0..params.ssd_pages).rev().collect(),
+            used: 0,
+            tail: 0,
+            tail_room: params.ssd_pages,
             zone: Vec::new(),
             zone_left: 0,
             rejections: 0,
             dirty: 0,
             dirty_since: VecDeque::new(),
             to_clean: Vec::new(),
+            written_last: LastCluster::default(),
+            requested_last: LastCluster::default(),
             counts: Counts::default(),
         }
     }
@@ -205,10 +125,10 @@ impl Tiers {
         self.pool.as_ref()
     }
 
-    /// SSD slots in use.
+    /// SSD slots that hold the newest SSD version of a page.
     #[must_use]
     pub fn ssd_used(&self) -> usize {
-        self.slots.len() - self.free_slots.len()
+        self.used
     }
 
     /// The clock: the busier device's time, and the processor's.
@@ -223,6 +143,7 @@ impl Tiers {
     pub fn apply(&mut self, reference: Reference) {
         self.counts.requests += 1;
         let page = reference.page;
+        self.counts.request_switches += self.requested_last.switch(page, self.params.cluster_pages);
         let write = reference.used != Use::Read;
         let frame = match self.places.get(&page).map_or(NONE, |place| place.frame) {
             NONE => self.load(reference),
@@ -246,7 +167,7 @@ impl Tiers {
         // Looked up only now: the eviction may just have taken the page's slot.
         let place = self.places.entry(page).or_insert(Place { frame: NONE, slot: NONE });
         place.frame = frame;
-        let home = if place.slot == NONE { Home::Hdd } else { Home::Ssd };
+        let mut home = if place.slot == NONE { Home::Hdd } else { Home::Ssd };
         if used == Use::Create {
             self.counts.pool_hits += 1;
             self.ssd.read(page, None, access, self.now());
@@ -260,6 +181,9 @@ impl Tiers {
                 Home::Hdd => self.counts.hdd_reads += 1,
             }
             self.ssd.read(page, Some(home), access, self.now());
+            if home == Home::Hdd && self.ssd.admits_on_read() && self.admit_copy(page, Cause::Read) {
+                home = Home::Ssd;
+            }
         }
         self.pool.insert(FrameId(frame), page, home, access);
         frame
@@ -275,7 +199,9 @@ impl Tiers {
         self.dirty_since.push_back((frame, at));
         self.pool.dirtied(FrameId(frame));
         let slot = self.places[&page].slot;
-        if slot != NONE && !self.slots[slot as usize].newer_than_hdd {
+        // Where the SSD is written through, or never in place, the copy waits to be overwritten or superseded.
+        let kept = self.ssd.write_through() || self.ssd.append_group().is_some();
+        if slot != NONE && !self.slots[slot as usize].newer_than_hdd && !kept {
             self.report_logical(frame);
             self.counts.invalidations += 1;
             self.free_slot(slot);
@@ -317,11 +243,8 @@ impl Tiers {
         let frame = victim.0;
         let page = self.frames[victim.at()].page;
         self.report_logical(frame);
-        if self.places[&page].slot == NONE
-            && let Some(slot) = self.admit(page, Cause::Evicted)
-        {
-            self.counts.ssd_writes += 1;
-            self.fill(slot, page, false);
+        if self.places[&page].slot == NONE {
+            self.admit_copy(page, Cause::Evicted);
         }
         self.ssd.left_pool(page, self.now());
         self.pool.remove(victim, true);
@@ -352,32 +275,57 @@ impl Tiers {
         self.pool.victim(&mut |frame| !frames[frame.at()].dirty).unwrap_or(fallback)
     }
 
-    /// Writes a dirty page to the SSD or the HDD.
+    /// Writes a dirty page to the SSD or the HDD, or to both.
     fn clean(&mut self, frame: u32, reason: CleanReason) {
         self.report_logical(frame);
         let page = self.frames[frame as usize].page;
-        let slot = match self.places[&page].slot {
-            NONE => {
-                let slot = self.admit(page, Cause::Cleaned);
-                if let Some(slot) = slot {
-                    self.fill(slot, page, true);
-                }
-                slot
-            }
-            slot => {
-                self.slots[slot as usize].newer_than_hdd = true;
-                Some(slot)
-            }
-        };
-        let home = if slot.is_some() { Home::Ssd } else { Home::Hdd };
-        match home {
-            Home::Ssd => self.counts.ssd_writes += 1,
-            Home::Hdd => self.counts.hdd_writes += 1,
-        }
-        self.ssd.wrote(page, home, self.now());
+        let home = if self.ssd.write_through() { self.write_both(page) } else { self.write_back(page) };
         self.frames[frame as usize].dirty = false;
         self.dirty -= 1;
         self.pool.cleaned(FrameId(frame), home, reason);
+    }
+
+    fn write_back(&mut self, page: PageId) -> Home {
+        let slot = match self.places[&page].slot {
+            NONE => self.admit(page, Cause::Cleaned),
+            old if self.ssd.append_group().is_some() => {
+                // The new version supersedes it; the slot comes round again in its turn.
+                self.free_slot(old);
+                self.admit(page, Cause::Cleaned)
+            }
+            slot => {
+                self.slots[slot as usize].newer_than_hdd = true;
+                self.counts.ssd_writes += 1;
+                self.ssd.wrote(page, Home::Ssd, self.now());
+                return Home::Ssd;
+            }
+        };
+        if let Some(slot) = slot {
+            self.fill(slot, page, true);
+            self.counts.ssd_writes += 1;
+            self.ssd.wrote(page, Home::Ssd, self.now());
+            Home::Ssd
+        } else {
+            self.write_hdd(page);
+            self.ssd.wrote(page, Home::Hdd, self.now());
+            Home::Hdd
+        }
+    }
+
+    fn write_both(&mut self, page: PageId) -> Home {
+        self.write_hdd(page);
+        self.ssd.wrote(page, Home::Hdd, self.now());
+        if self.places[&page].slot != NONE {
+            self.counts.ssd_writes += 1;
+            self.ssd.wrote(page, Home::Ssd, self.now());
+            return Home::Ssd;
+        }
+        if self.admit_copy(page, Cause::Cleaned) { Home::Ssd } else { Home::Hdd }
+    }
+
+    fn write_hdd(&mut self, page: PageId) {
+        self.counts.hdd_writes += 1;
+        self.counts.cluster_switches += self.written_last.switch(page, self.params.cluster_pages);
     }
 
     fn report_logical(&mut self, frame: u32) {
@@ -389,12 +337,26 @@ impl Tiers {
         }
     }
 
+    /// Writes `page` to the SSD, in the version that the HDD has, if the policy wants it there.
+    fn admit_copy(&mut self, page: PageId, cause: Cause) -> bool {
+        let slot = self.admit(page, cause);
+        if let Some(slot) = slot {
+            self.counts.ssd_writes += 1;
+            self.fill(slot, page, false);
+        }
+        slot.is_some()
+    }
+
     /// An empty slot for `page`, if the policy wants it on the SSD.
     fn admit(&mut self, page: PageId, cause: Cause) -> Option<u32> {
         if self.slots.is_empty() {
             return None;
         }
         let now = self.now();
+        if let Some(group) = self.ssd.append_group() {
+            let verdict = self.ssd.consider(page, cause, 1, &mut |_| true, now);
+            return (verdict == Verdict::AdmitFree).then(|| self.append(group));
+        }
         if self.free_slots.is_empty() {
             self.renew_zone();
         }
@@ -410,24 +372,67 @@ impl Tiers {
                 }
                 None
             }
-            Verdict::AdmitOver(SlotId(slot)) => {
-                let Slot { page: old, newer_than_hdd, .. } = self.slots[slot as usize];
-                if newer_than_hdd {
-                    self.counts.ssd_reads += 1;
-                    self.counts.hdd_writes += 1;
-                    self.counts.write_backs += 1;
-                }
-                let buffered = self.places[&old].frame;
-                if buffered != NONE {
-                    self.report_logical(buffered);
-                }
-                self.free_slot(slot);
-                self.ssd.removed(old, true, self.now());
-                if buffered != NONE {
-                    self.pool.ssd_evicted(FrameId(buffered));
-                }
+            Verdict::AdmitOver(slot) => {
+                self.evict_slot(slot);
                 self.free_slots.pop()
             }
+        }
+    }
+
+    /// The page in `slot` loses it to another.
+    fn evict_slot(&mut self, slot: SlotId) {
+        let Slot { page, newer_than_hdd, .. } = self.slots[slot.at()];
+        if newer_than_hdd {
+            self.counts.ssd_reads += 1;
+            self.counts.write_backs += 1;
+            self.write_hdd(page);
+        }
+        let buffered = self.places[&page].frame;
+        if buffered != NONE {
+            self.report_logical(buffered);
+        }
+        self.free_slot(slot.0);
+        self.ssd.removed(page, true, self.now());
+        if buffered != NONE {
+            self.pool.ssd_evicted(FrameId(buffered));
+        }
+    }
+
+    /// The next slot in circular order.
+    fn append(&mut self, group: usize) -> u32 {
+        if self.tail_room == 0 {
+            self.take_back(group.clamp(1, self.slots.len()));
+        }
+        let slot = self.tail;
+        self.tail = (self.tail + 1) % self.slots.len() as u32;
+        self.tail_room -= 1;
+        slot
+    }
+
+    /// Takes back the `group` slots that have not been written for longest. Pages that get a second chance are appended again at once, but one
+    /// slot at least is gained.
+    fn take_back(&mut self, group: usize) {
+        let mut again = Vec::new();
+        for at in 0..group as u32 {
+            let slot = (self.tail + at) % self.slots.len() as u32;
+            if !self.slots[slot as usize].used {
+                continue;
+            }
+            if again.len() + 1 < group && self.ssd.second_chance(SlotId(slot)) {
+                again.push(self.slots[slot as usize]);
+                self.slots[slot as usize].used = false;
+                self.used -= 1;
+            } else {
+                self.evict_slot(SlotId(slot));
+            }
+        }
+        self.tail_room = group as u32;
+        self.counts.second_chances += again.len() as u64;
+        for Slot { page, newer_than_hdd, .. } in again {
+            self.counts.ssd_reads += 1;
+            self.counts.ssd_writes += 1;
+            let slot = self.append(group);
+            self.fill(slot, page, newer_than_hdd);
         }
     }
 
@@ -450,6 +455,7 @@ impl Tiers {
 
     fn fill(&mut self, slot: u32, page: PageId, newer_than_hdd: bool) {
         self.slots[slot as usize] = Slot { page, used: true, newer_than_hdd, in_zone: false };
+        self.used += 1;
         if let Some(place) = self.places.get_mut(&page) {
             place.slot = slot;
         }
@@ -459,11 +465,14 @@ impl Tiers {
     fn free_slot(&mut self, slot: u32) {
         let s = &mut self.slots[slot as usize];
         s.used = false;
+        self.used -= 1;
         if std::mem::take(&mut s.in_zone) {
             self.zone_left = self.zone_left.saturating_sub(1);
         }
         let page = s.page;
-        self.free_slots.push(slot);
+        if self.ssd.append_group().is_none() {
+            self.free_slots.push(slot);
+        }
         match self.places.get_mut(&page) {
             Some(place) if place.frame != NONE => place.slot = NONE,
             _ => {
@@ -484,6 +493,10 @@ impl Tiers {
         let dirty = self.frames.iter().filter(|f| f.dirty).count();
         if buffered + self.free_frames.len() != self.frames.len() || buffered != self.pool.len() {
             return Err(format!("{buffered} pages buffered, {} in the policy", self.pool.len()));
+        }
+        let appends = self.ssd.append_group().is_some();
+        if !appends && self.used + self.free_slots.len() != self.slots.len() {
+            return Err(format!("{} slots used, {} free", self.used, self.free_slots.len()));
         }
         if cached != self.ssd_used() || cached != self.slots.iter().filter(|s| s.used).count() {
             return Err(format!("{cached} pages on the SSD, {} slots used", self.ssd_used()));

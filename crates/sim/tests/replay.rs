@@ -100,10 +100,36 @@ fn all_pairs_see_the_same_references() {
         "--batches",
         "10",
         "--compare",
-        "lru+cc,gd2l+none",
+        "lru+cc,gd2l+none,cfdc-75+tac,cflru-25+mv-fifo-gsc",
     ]);
     let table = String::from_utf8(table.stdout).unwrap();
-    assert_eq!(table.lines().count(), 3, "{table}");
+    assert_eq!(table.lines().count(), 5, "{table}");
+}
+
+#[test]
+fn clustered_writes_switch_clusters_less_often() {
+    let switches = |policy: &str| {
+        let args = [
+            "--zipf",
+            "20000",
+            "--write-percent",
+            "50",
+            "--skew",
+            "0.6",
+            "--pool-pages",
+            "2000",
+            "--ssd-pages",
+            "0",
+        ];
+        let more = ["--batches", "500", "--pool-policy", policy, "--ssd-policy", "none", "--look-ahead", "1"];
+        let report = json(&[&args[..], &more].concat());
+        let factor =
+            report["cluster_switches"].as_f64().unwrap() / report["request_switches"].as_f64().unwrap();
+        assert!((report["cluster_switch_factor"].as_f64().unwrap() - factor).abs() < 1e-12);
+        factor
+    };
+    let [lru, casa, cfdc, sawc] = ["lru", "casa", "cfdc-75", "sawc"].map(switches);
+    assert!(cfdc < 0.5 * lru && sawc < 0.5 * casa, "{lru} {casa} {cfdc} {sawc}");
 }
 
 #[test]
@@ -111,13 +137,15 @@ fn bad_input_is_named() {
     let torn = trace("torn.ptr", &[0; 13]);
     let no_trace = trace("text.ptr", b"not a page trace");
     let sizes = ["--pool-pages", "1", "--ssd-pages", "1"];
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 12] = [
         (&[], "required"),
         (&["--trace", "no/such.ptr"], "no/such.ptr"),
         (&["--trace", &torn], "13 bytes"),
         (&["--trace", &no_trace], "16 bytes"),
         (&["--zipf", "9", "--pool-policy", "mru"], "gd2l"),
         (&["--zipf", "9", "--compare", "gd2l"], "gd2l+cac"),
+        (&["--zipf", "9", "--pool-policy", "cfdc-101"], "cfdc"),
+        (&["--zipf", "9", "--cluster-pages", "0"], "65536"),
         (&["--zipf", "9", "--costs", "1,2,3"], "four numbers"),
         (&["--zipf", "9", "--costs", "1,2,3,-4"], "four numbers"),
         (&["--zipf", "9", "--alpha", "0,1"], "two numbers"),

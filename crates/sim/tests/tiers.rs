@@ -1,7 +1,7 @@
 //! The simulated tiers: I/O counted by hand, the paper's ordering, and nothing lost on random references under every pair of policies.
 
 use pagetier_policy::{
-    CacParams, Costs, POOL_POLICIES, PageId, SSD_POLICIES, SpaceId, pool_policy, ssd_policy,
+    CacParams, Costs, POOL_POLICIES, PageId, PoolPolicyParams, SSD_POLICIES, SpaceId, pool_policy, ssd_policy,
 };
 use pagetier_sim::{Counts, Reference, Source, TierParams, Tiers, Tpcc, Use};
 use proptest::prelude::*;
@@ -157,6 +157,132 @@ fn tpcc_shows_the_papers_order() {
     assert!(lru_cc < cost("lru", "none"));
 }
 
+#[test]
+fn tac_admits_on_reading_and_writes_through() {
+    let mut t = tiers(TierParams::new(1, 2), "lru", "tac");
+    // Both pages are admitted when they are read. Page 1 is changed, and cleaned to HDD and SSD when page 2 needs the frame.
+    let seen = io(&mut t, &[read(1), read(2), read(1), write(1), read(2), read(1)]);
+    assert_eq!(seen, [[1, 0, 0, 1], [2, 0, 0, 2], [2, 0, 1, 2], [2, 0, 1, 2], [2, 1, 2, 3], [2, 1, 3, 3]]);
+    // A page that is created has not been read: it is written to the HDD alone. No copy is ever newer.
+    assert_eq!(io(&mut t, &[create(3), read(2)])[1], [2, 2, 4, 3]);
+    assert_eq!((t.counts().invalidations, t.counts().write_backs), (0, 0));
+}
+
+#[test]
+fn mv_fifo_appends_versions_and_takes_slots_back_in_turn() {
+    let mut t = tiers(TierParams::new(1, 2), "lru", "mv-fifo");
+    // Version 1 of page 1 to slot 0; page 2, clean, to slot 1; version 2 of page 1 to slot 0, where only a void one was.
+    let seen = io(&mut t, &[write(1), read(2), write(1), read(3)]);
+    assert_eq!(seen, [[1, 0, 0, 0], [2, 0, 0, 1], [2, 0, 1, 2], [3, 0, 1, 3]]);
+    // Page 3 takes slot 1 from page 2, which is clean, so that page 2 comes from the HDD; page 2 takes slot 0 from page 1, which is newer than the HDD's.
+    assert_eq!(io(&mut t, &[read(2), read(4)]), [[4, 0, 1, 4], [5, 1, 2, 5]]);
+    assert_eq!((t.counts().write_backs, t.counts().zones, t.ssd_used()), (1, 0, 2));
+}
+
+#[test]
+fn a_void_version_takes_a_slot_until_its_turn() {
+    let mut t = tiers(TierParams::new(1, 3), "lru", "mv-fifo");
+    // Page 1 is written three times over; between, it is read back.
+    io(&mut t, &[write(1), read(2), write(1), read(2), write(1), read(2)]);
+    // Slots: 1, 2, 1; the third version went where the first, void, was.
+    assert_eq!((t.ssd_used(), t.counts().ssd_writes, t.counts().write_backs), (2, 4, 0));
+}
+
+#[test]
+fn a_page_read_from_the_ssd_gets_a_second_chance() {
+    let run = |ssd: &str| {
+        let mut t = tiers(TierParams::new(1, 4), "lru", ssd);
+        // Pages 1 to 4 fill the slots, and 1 is read back before they are full. Page 5 needs one.
+        io(&mut t, &[1, 2, 3, 1, 4, 5, 6].map(read));
+        let before = *t.counts();
+        t.apply(read(1));
+        let counts = t.counts().since(&before);
+        (counts.ssd_hits, t.counts().second_chances, t.ssd_used())
+    };
+    assert_eq!(run("mv-fifo"), (0, 0, 4));
+    // All four slots were taken back: 1 was read since it was written, and was appended again, before 5 and 6.
+    assert_eq!(run("mv-fifo-gsc"), (1, 1, 3));
+}
+
+#[test]
+fn cluster_switches_are_counted_by_hand() {
+    let params = TierParams { cluster_pages: 4, look_ahead: 64, ..TierParams::new(6, 0) };
+    let mut t = tiers(params, "lru", "none");
+    // Clusters of the references: 0 0 1 0 2 2, and of the writes, in LRU order: 0 0 1 0 2 2.
+    io(&mut t, &[write(0), write(1), write(4), write(2), write(8), write(9)]);
+    assert_eq!((t.counts().request_switches, t.counts().cluster_switches), (4, 0));
+    io(&mut t, &[read(40)]);
+    assert_eq!((t.counts().request_switches, t.counts().cluster_switches, t.counts().hdd_writes), (5, 4, 6));
+    assert_eq!(t.counts().cluster_switch_factor(), 0.8);
+    // CFDC writes them by cluster.
+    let cfdc =
+        PoolPolicyParams { cluster_pages: 4, ..PoolPolicyParams::new(6, Costs::PAPER) }.policy("cfdc-100");
+    let mut t =
+        Tiers::new(params, cfdc.unwrap(), ssd_policy("none", &CacParams::new(Costs::PAPER, 0, 6)).unwrap());
+    io(&mut t, &[write(0), write(1), write(4), write(2), write(8), write(9), read(40)]);
+    assert_eq!((t.counts().cluster_switches, t.counts().hdd_writes), (3, 6));
+}
+
+/// An LRU pool over FaCE's queue, word by word: pages, whether dirty; versions, whether newer than the HDD's, valid, read.
+struct Face {
+    frames: usize,
+    slots: usize,
+    group: usize,
+    pool: Vec<(u32, bool)>,
+    queue: Vec<(u32, bool, bool, bool)>,
+    /// HDD reads and writes, SSD reads and writes.
+    io: [u64; 4],
+}
+
+impl Face {
+    fn append(&mut self, no: u32, newer: bool) {
+        self.queue.iter_mut().filter(|version| version.0 == no).for_each(|version| version.2 = false);
+        if self.queue.len() == self.slots {
+            let group = self.group.min(self.slots);
+            let mut again = Vec::new();
+            for (no, newer, valid, read) in self.queue.drain(..group) {
+                if valid && read && again.len() + 1 < group {
+                    again.push((no, newer, true, false));
+                    self.io[2] += 1;
+                    self.io[3] += 1;
+                } else if valid && newer {
+                    self.io[2] += 1;
+                    self.io[1] += 1;
+                }
+            }
+            self.queue.extend(again);
+        }
+        self.queue.push((no, newer, true, false));
+        self.io[3] += 1;
+    }
+
+    fn holds(&self, no: u32) -> bool {
+        self.queue.iter().any(|version| version.0 == no && version.2)
+    }
+
+    fn request(&mut self, no: u32, write: bool) {
+        if let Some(at) = self.pool.iter().position(|page| page.0 == no) {
+            let (_, dirty) = self.pool.remove(at);
+            return self.pool.push((no, dirty || write));
+        }
+        if self.pool.len() == self.frames {
+            let (gone, dirty) = self.pool.remove(0);
+            if dirty || !self.holds(gone) {
+                self.append(gone, dirty);
+            }
+        }
+        let version = self.queue.iter_mut().find(|version| version.0 == no && version.2);
+        match version {
+            Some(version) => {
+                version.3 = true;
+                self.io[2] += 1;
+            }
+            None => self.io[0] += 1,
+        }
+        self.pool.push((no, write));
+    }
+}
+
 fn reference() -> impl Strategy<Value = Reference> {
     let no = prop_oneof![3 => 0..12u32, 1 => 0..60u32];
     let used = prop_oneof![6 => Just(Use::Read), 3 => Just(Use::Write)];
@@ -169,6 +295,25 @@ fn reference() -> impl Strategy<Value = Reference> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn mv_fifo_is_faces_queue(
+        requests in prop::collection::vec((prop_oneof![0..12u32, 0..40u32], prop::bool::weighted(0.4)), 1..400),
+        frames in 1..8u32,
+        slots in 1..20u32,
+    ) {
+        for (name, group) in [("mv-fifo", 1), ("mv-fifo-gsc", 64)] {
+            let params = TierParams { look_ahead: 1, ..TierParams::new(frames, slots) };
+            let mut t = tiers(params, "lru", name);
+            let (frames, slots) = (frames as usize, slots as usize);
+            let mut face = Face { frames, slots, group, pool: Vec::new(), queue: Vec::new(), io: [0; 4] };
+            for &(no, used) in &requests {
+                face.request(no, used);
+                let seen = io(&mut t, &[if used { write(no) } else { read(no) }]);
+                prop_assert_eq!(seen[0], face.io, "{}", name);
+            }
+        }
+    }
 
     #[test]
     fn everything_adds_up_under_every_pair(

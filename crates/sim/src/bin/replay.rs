@@ -2,7 +2,7 @@
 
 use clap::{ArgGroup, Parser};
 use pagetier_policy::{
-    CacParams, Costs, Dropped, GroupStats, POOL_POLICIES, SSD_POLICIES, pool_policy, ssd_policy,
+    CacParams, Costs, Dropped, GroupStats, POOL_POLICIES, PoolPolicyParams, SSD_POLICIES, ssd_policy,
 };
 use pagetier_sim::{Counts, Source, TierParams, Tiers, Tpcc, Trace, Zipf, table_name};
 use serde::Serialize;
@@ -40,8 +40,8 @@ struct Args {
     /// Sizes of database, SSD and pool, as 30:10:1, instead of pages; with --tpcc.
     #[arg(long, conflicts_with_all = ["pool_pages", "ssd_pages"], requires = "tpcc", value_parser = parse_ratio)]
     ratio: Option<[f64; 3]>,
-    /// The pool's policy.
-    #[arg(long, default_value = POOL_POLICIES[0], value_parser = clap::builder::PossibleValuesParser::new(POOL_POLICIES))]
+    /// The pool's policy; cflru, ref and cfdc also with their window in per cent of the pool, as cfdc-75.
+    #[arg(long, default_value = POOL_POLICIES[0], value_parser = parse_pool_policy)]
     pool_policy: String,
     /// The SSD's policy.
     #[arg(long, default_value = SSD_POLICIES[0], value_parser = clap::builder::PossibleValuesParser::new(SSD_POLICIES))]
@@ -84,6 +84,9 @@ struct Args {
     /// The most dirty pages in per cent of the pool; recoverability writes clean the oldest beyond it.
     #[arg(long, default_value_t = 100.0, value_parser = parse_percent)]
     dirty_percent_max: f64,
+    /// Pages of a cluster: of policies that write in clusters, and for the cluster switches.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    cluster_pages: u32,
     /// Processor time per reference in microseconds.
     #[arg(long, default_value_t = 2.0)]
     cpu_us: f64,
@@ -91,6 +94,14 @@ struct Args {
     /// Print one JSON object (with --compare: an array of them).
     #[arg(long)]
     json: bool,
+}
+
+fn is_pool_policy(name: &str) -> bool {
+    PoolPolicyParams::new(0, Costs::PAPER).policy(name).is_some()
+}
+
+fn parse_pool_policy(name: &str) -> Result<String, String> {
+    if is_pool_policy(name) { Ok(name.into()) } else { Err(format!("one of {}", POOL_POLICIES.join(", "))) }
 }
 
 fn parse_costs(text: &str) -> Result<Costs, String> {
@@ -143,6 +154,7 @@ struct Report {
     hdd_ms: f64,
     ssd_ms: f64,
     hit_ratio: f64,
+    cluster_switch_factor: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     new_orders: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -238,9 +250,14 @@ impl Run<'_> {
             dirty_share_max: args.dirty_percent_max / 100.0,
             zone_share: args.zone_percent / 100.0,
             cpu_ms: args.cpu_us / 1000.0,
+            cluster_pages: args.cluster_pages,
             ..TierParams::new(pool_pages.max(1), ssd_pages)
         };
-        let pool = pool_policy(pool, pool_pages as usize, args.costs).ok_or("no such pool policy")?;
+        let pool_params = PoolPolicyParams {
+            cluster_pages: args.cluster_pages,
+            ..PoolPolicyParams::new(pool_pages as usize, args.costs)
+        };
+        let pool = pool_params.policy(pool).ok_or("no such pool policy")?;
         let ssd = ssd_policy(ssd, &params).ok_or("no such SSD policy")?;
         Ok(Tiers::new(tier_params, pool, ssd))
     }
@@ -282,6 +299,7 @@ impl Run<'_> {
             hdd_ms,
             ssd_ms,
             hit_ratio: counts.pool_hits as f64 / counts.requests.max(1) as f64,
+            cluster_switch_factor: counts.cluster_switch_factor(),
             new_orders: orders,
             total_ms_per_new_order: per_order(hdd_ms + ssd_ms),
             hdd_ms_per_new_order: per_order(hdd_ms),
@@ -322,7 +340,7 @@ fn pairs(args: &Args) -> Result<Vec<(String, String)>, Box<dyn Error>> {
         return Ok(all.collect());
     }
     let pair = |text: &str| match text.split_once('+') {
-        Some((p, s)) if POOL_POLICIES.contains(&p) && SSD_POLICIES.contains(&s) => Ok((p.into(), s.into())),
+        Some((p, s)) if is_pool_policy(p) && SSD_POLICIES.contains(&s) => Ok((p.into(), s.into())),
         _ => {
             Err(format!("{text}: not a pair of policies; as {}+{}", POOL_POLICIES[0], SSD_POLICIES[0]).into())
         }
@@ -332,12 +350,13 @@ fn pairs(args: &Args) -> Result<Vec<(String, String)>, Box<dyn Error>> {
 
 fn print_table(reports: &[Report]) {
     println!(
-        "{:<20} {:>10} {:>8} {:>10} {:>10} {:>10} {:>10} {:>13} {:>8} {:>8} {:>8}",
+        "{:<24} {:>10} {:>8} {:>10} {:>10} {:>7} {:>10} {:>10} {:>10} {:>8} {:>8} {:>8}",
         "pool+ssd",
         "requests",
         "miss %",
         "HDD reads",
         "HDD writes",
+        "CSF",
         "SSD reads",
         "SSD writes",
         "cost s",
@@ -349,12 +368,13 @@ fn print_table(reports: &[Report]) {
         let c = &r.counts;
         let per = |ms: Option<f64>| ms.map_or_else(|| "-".into(), |ms| format!("{ms:.1}"));
         println!(
-            "{:<20} {:>10} {:>8.2} {:>10} {:>10} {:>10} {:>10} {:>13.1} {:>8} {:>8} {:>8}",
+            "{:<24} {:>10} {:>8.2} {:>10} {:>10} {:>7.4} {:>10} {:>10} {:>10.1} {:>8} {:>8} {:>8}",
             format!("{}+{}", r.pool_policy, r.ssd_policy),
             c.requests,
             100.0 * (1.0 - r.hit_ratio),
             c.hdd_reads,
             c.hdd_writes,
+            r.cluster_switch_factor,
             c.ssd_reads,
             c.ssd_writes,
             r.cost / 1000.0,

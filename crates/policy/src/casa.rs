@@ -1,0 +1,183 @@
+//! CASA: cost-aware self-adaptive (Ou & Härder 2010, as section 3.2 of Ou, Jin & Härder has it).
+//!
+//! Clean pages C and dirty pages D, each in LRU order, and a target size τ for C that follows what pays. A read that hits in C (Case 1) raises τ by
+//! c_R · |D|/|C|, a write that hits in D (Case 2) lowers it by c_W · |C|/|D|. The victim is C's LRU page while |C| > τ, else D's (Algorithm 2). Every
+//! event is O(1), a victim costs the frames that are refused before it.
+//!
+//! Where the paper is silent, or speaks of one step where there are two:
+//!
+//! - *Costs*: c_R and c_W are the HDD's R_D and W_D normalised, as the paper knows one device only, and the HDD is the one whose time matters.
+//!   [`PoolPolicy::set_costs`] follows them when they are measured (section 3.2.2).
+//! - *The list to draw on is empty* (|C| ≤ τ and nothing is dirty), or all of it is refused: the other one.
+//! - *What the request does*: `hit` says whether it writes, [`PoolPolicy::dirtied`] that a clean page has become dirty: then it goes to the MRU position of D. A first
+//!   write whose hit is told of only after that (a store tells hits in batches) counts as Case 2.
+//! - *Writing and evicting are one step there*; a page of D cleaned for replacement goes to the LRU end of C, behind others that came so: it would have gone.
+//!   Cleaned for another reason, it goes to the midpoint of C, as the 2013 paper does with pages that change their queue without being used.
+//! - *Cleaning ahead*: what goes next depends on the pages that come. The look-ahead takes these for reads, of which each lengthens C: from D only
+//!   as many as it takes until |C| > τ.
+//! - *Read-ahead* has no place of its own.
+
+use crate::links::{Links, Queue, QueueNo};
+use crate::pool::clean_in_order;
+use crate::{Access, CleanReason, Costs, FrameId, FrameState, Home, PageId, PoolPolicy};
+
+const CLEAN: QueueNo = 1;
+const DIRTY: QueueNo = 2;
+
+/// Cost-aware self-adaptive; see the module's text.
+#[derive(Debug)]
+pub struct Casa {
+    links: Links<()>,
+    clean: Queue,
+    dirty: Queue,
+    /// b.
+    frames: usize,
+    tau: f64,
+    /// c_R; c_W is what it leaves of 1.
+    read_cost: f64,
+}
+
+impl Casa {
+    /// For a pool of `frames` frames.
+    #[must_use]
+    pub fn new(frames: usize, costs: Costs) -> Self {
+        let mut casa = Self {
+            links: Links::new(frames),
+            clean: Queue::new(CLEAN),
+            dirty: Queue::new(DIRTY),
+            frames,
+            tau: 0.0,
+            read_cost: 0.5,
+        };
+        casa.set_costs(costs);
+        casa
+    }
+
+    /// τ, the target size of the clean list, in pages.
+    #[must_use]
+    pub fn tau(&self) -> f64 {
+        self.tau
+    }
+
+    /// |C| and |D|.
+    #[must_use]
+    pub fn list_lens(&self) -> (usize, usize) {
+        (self.clean.len(), self.dirty.len())
+    }
+
+    pub(crate) fn tracked(&self, frame: FrameId) -> bool {
+        self.links.queue_of(frame.0) != 0
+    }
+
+    pub(crate) fn is_dirty(&self, frame: FrameId) -> bool {
+        self.links.queue_of(frame.0) == DIRTY
+    }
+
+    /// A dirty page was written, and is clean at C's midpoint, or `outbound` at its LRU end.
+    pub(crate) fn move_to_clean(&mut self, frame: FrameId, outbound: bool) {
+        self.dirty.unlink(&mut self.links, frame.0);
+        if outbound {
+            self.clean.push_outbound(&mut self.links, frame.0);
+        } else {
+            self.clean.push_midpoint(&mut self.links, frame.0);
+        }
+    }
+
+    /// Every frame in the order in which they would go if reads came.
+    pub(crate) fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
+        let lacking = self.tau - self.clean.len() as f64;
+        let from_dirty = if lacking < 0.0 { 0 } else { lacking as usize + 1 };
+        let dirty = || self.dirty.oldest_first(&self.links);
+        let clean = self.clean.oldest_first(&self.links);
+        dirty().take(from_dirty).chain(clean).chain(dirty().skip(from_dirty)).map(FrameId)
+    }
+}
+
+impl PoolPolicy for Casa {
+    fn name(&self) -> &'static str {
+        "casa"
+    }
+
+    fn insert(&mut self, frame: FrameId, _page: PageId, _home: Home, _access: Access) {
+        self.links.cover(frame.0);
+        self.remove(frame, false);
+        self.clean.push_mru(&mut self.links, frame.0);
+    }
+
+    fn hit(&mut self, frame: FrameId, write: bool) {
+        let (clean, dirty) = (self.clean.len() as f64, self.dirty.len() as f64);
+        match self.links.queue_of(frame.0) {
+            CLEAN => {
+                if !write {
+                    self.tau = (self.tau + self.read_cost * dirty / clean).min(self.frames as f64);
+                }
+                self.clean.move_to_mru(&mut self.links, frame.0);
+            }
+            DIRTY => {
+                if write {
+                    self.tau = (self.tau - (1.0 - self.read_cost) * clean / dirty).max(0.0);
+                }
+                self.dirty.move_to_mru(&mut self.links, frame.0);
+            }
+            _ => {}
+        }
+    }
+
+    fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.eviction_order().find(|&frame| evictable(frame))
+    }
+
+    fn remove(&mut self, frame: FrameId, _evicted: bool) {
+        match self.links.queue_of(frame.0) {
+            CLEAN => self.clean.unlink(&mut self.links, frame.0),
+            DIRTY => self.dirty.unlink(&mut self.links, frame.0),
+            _ => {}
+        }
+    }
+
+    fn dirtied(&mut self, frame: FrameId) {
+        if self.tracked(frame) {
+            self.remove(frame, false);
+            self.dirty.push_mru(&mut self.links, frame.0);
+        }
+    }
+
+    fn cleaned(&mut self, frame: FrameId, _home: Home, reason: CleanReason) {
+        if self.is_dirty(frame) {
+            self.move_to_clean(frame, reason == CleanReason::Replacement);
+        }
+    }
+
+    fn ssd_evicted(&mut self, _frame: FrameId) {}
+
+    fn ssd_invalidated(&mut self, _frame: FrameId) {}
+
+    fn clean_set(
+        &mut self,
+        depth: usize,
+        max: usize,
+        state: &mut dyn FnMut(FrameId) -> FrameState,
+        out: &mut Vec<FrameId>,
+    ) {
+        clean_in_order(self.eviction_order(), depth, max, state, out);
+    }
+
+    fn set_costs(&mut self, costs: Costs) {
+        let share = costs.hdd_read_ms / (costs.hdd_read_ms + costs.hdd_write_ms);
+        if (0.0..=1.0).contains(&share) {
+            self.read_cost = share;
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.clean.len() + self.dirty.len()
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        if !(0.0..=self.frames as f64).contains(&self.tau) {
+            return Err(format!("τ = {} in a pool of {}", self.tau, self.frames));
+        }
+        self.clean.validate(&self.links)?;
+        self.dirty.validate(&self.links)
+    }
+}

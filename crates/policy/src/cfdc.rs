@@ -1,0 +1,298 @@
+//! CFDC: clean-first, dirty-clustered (Ou, Jin & Härder, section 3.1).
+//!
+//! Two regions: the working region W keeps hot pages by LRU, the priority region P (λ of the pool) decides what goes: its clean pages in
+//! LRU order, then the dirty pages of the cluster of lowest priority, and so on cluster by cluster, so that writes go to one place for a while.
+//! For a cluster of n pages, by formula (1),
+//!
+//! > P(c) = IPD(c) / (n² · (globaltime - timestamp(c)))
+//!
+//! with the inter-page distance IPD and the global time counting dirty pages that came into P. A page in P that is used is exchanged for
+//! the LRU page of W (Algorithm 1).
+//!
+//! The paper keeps the clusters in a priority queue, O(log m) for m clusters. Formula (1) falls with time at a pace of each cluster's own, so that the
+//! order changes without any cluster being touched; the queue here is a [`Tournament`], which is exact: O(log m) per change, and
+//! as much for each time that one cluster overtakes another. Everything else is O(1).
+//!
+//! Where the paper is silent, or speaks of one step where there are two:
+//!
+//! - *λ*: half of the pool, the middle of the paper's settings; `cfdc-75` is its CFDC-75.
+//! - *A cluster as old as the global time*: formula (1) divides by zero: its priority is the highest. *Equal priorities*: the cluster of older timestamp goes.
+//! - *The victim cluster* (`c.ipd ← 0`) stays the one of lowest priority until its pages are consumed, also when pages enter it meanwhile; a hit of one of its
+//!   pages, which updates its IPD and timestamp, ends that.
+//! - *A pick does not write*: a cluster becomes the victim cluster when a page of it is evicted, or cleaned for replacement.
+//! - *Writing*: the cleaner gets the victim cluster whole (section 3.3: it "can directly use CFDC's dirty queue"). A page so cleaned goes to the LRU end of the
+//!   clean list, behind others that came so: its eviction follows. Cleaned for another reason, it goes to the list's midpoint (as the 2013 paper
+//!   does with pages that change their queue without being used); in W it stays where it is.
+//! - *Becoming dirty is a use*, should the hit not have come yet, or be lost. *Read-ahead* has no place of its own (section 1.3 advises against it).
+//! - *All of P refused*: then W's pages in LRU order (Algorithm 1, line 9).
+
+use crate::clusters::{ClusterId, Clusters};
+use crate::links::{Links, Queue, QueueNo};
+use crate::tournament::{Entry, Tournament};
+use crate::window::WindowPercent;
+use crate::{Access, CleanReason, Costs, FrameId, FrameState, Home, LOOK_FACTOR, PageId, PoolPolicy};
+
+const WORKING: QueueNo = 1;
+const CLEAN: QueueNo = 2;
+
+/// What formula (1) needs of a cluster beside its pages.
+#[derive(Clone, Copy, Debug, Default)]
+struct Timing {
+    timestamp: u64,
+    victim: bool,
+}
+
+/// Clean-first, dirty-clustered; see the module's text.
+#[derive(Debug)]
+pub struct Cfdc {
+    /// Whether the page is dirty.
+    links: Links<bool>,
+    working: Queue,
+    working_pages: usize,
+    /// L of the paper.
+    clean: Queue,
+    /// The dirty pages of P.
+    dirty: Clusters,
+    timing: Vec<Timing>,
+    /// Q of the paper: the larger, the lower the priority.
+    queue: Tournament,
+    global_time: u64,
+}
+
+impl Cfdc {
+    /// For a pool of `frames` frames of which λ is the priority region, with clusters of `pages_per_cluster`.
+    #[must_use]
+    pub fn new(frames: usize, lambda: WindowPercent, pages_per_cluster: u32) -> Self {
+        Self {
+            links: Links::new(frames),
+            working: Queue::new(WORKING),
+            working_pages: lambda.working_pages(frames),
+            clean: Queue::new(CLEAN),
+            dirty: Clusters::new(frames, pages_per_cluster),
+            timing: Vec::new(),
+            queue: Tournament::new(),
+            global_time: 0,
+        }
+    }
+
+    /// The priority of the cluster that `frame` is in, by formula (1): infinite for one that was just stamped, 0 for the victim cluster. `None`
+    /// for a frame that is in none: clean, or in the working region.
+    #[must_use]
+    pub fn priority(&self, frame: FrameId) -> Option<f64> {
+        let Entry { endless, over, under, since, .. } = self.entry(self.dirty.of(frame)?);
+        let age = (self.global_time - since) as f64;
+        Some(if endless { 0.0 } else { under as f64 / (over as f64 * age) })
+    }
+
+    fn tracked(&self, frame: FrameId) -> bool {
+        self.links.queue_of(frame.0) != 0 || self.dirty.of(frame).is_some()
+    }
+
+    /// The inverse of the cluster's priority: what is largest goes first.
+    fn entry(&self, cluster: ClusterId) -> Entry {
+        let Timing { timestamp, victim } = self.timing[cluster.at()];
+        let pages = u64::from(self.dirty.size(cluster));
+        Entry {
+            endless: victim,
+            over: pages * pages,
+            under: self.dirty.inter_page_distance(cluster),
+            since: timestamp,
+            tie: self.dirty.key(cluster).to_u64(),
+        }
+    }
+
+    /// The cluster's pages or timing changed.
+    fn requeue(&mut self, cluster: ClusterId) {
+        let entry = (self.dirty.size(cluster) > 0).then(|| self.entry(cluster));
+        self.queue.set(cluster.at(), entry);
+    }
+
+    fn enter_cluster(&mut self, frame: FrameId) {
+        self.global_time += 1;
+        self.queue.advance(self.global_time);
+        let cluster = self.dirty.enter(frame);
+        if self.dirty.size(cluster) == 1 {
+            if cluster.at() >= self.timing.len() {
+                self.timing.resize(cluster.at() + 1, Timing::default());
+            }
+            self.timing[cluster.at()] = Timing { timestamp: self.global_time, victim: false };
+        }
+        self.requeue(cluster);
+    }
+
+    fn leave_cluster(&mut self, frame: FrameId, cluster: ClusterId) {
+        self.dirty.leave(frame);
+        self.requeue(cluster);
+    }
+
+    fn take_out(&mut self, frame: FrameId) {
+        match self.links.queue_of(frame.0) {
+            WORKING => self.working.unlink(&mut self.links, frame.0),
+            CLEAN => self.clean.unlink(&mut self.links, frame.0),
+            _ => {
+                if let Some(cluster) = self.dirty.of(frame) {
+                    self.leave_cluster(frame, cluster);
+                }
+            }
+        }
+    }
+
+    /// "Demote min(W)".
+    fn demote(&mut self) {
+        let frame = self.working.lru();
+        self.working.unlink(&mut self.links, frame);
+        if self.links.value(frame) {
+            self.enter_cluster(FrameId(frame));
+        } else {
+            self.clean.push_mru(&mut self.links, frame);
+        }
+    }
+
+    /// A use of the page in `frame`: to the MRU end of W.
+    fn promote(&mut self, frame: FrameId) {
+        if self.links.queue_of(frame.0) == WORKING {
+            return self.working.move_to_mru(&mut self.links, frame.0);
+        }
+        if self.working.len() >= self.working_pages {
+            self.demote();
+        }
+        if let Some(cluster) = self.dirty.of(frame) {
+            self.timing[cluster.at()] = Timing { timestamp: self.global_time, victim: false };
+        }
+        self.take_out(frame);
+        self.working.push_mru(&mut self.links, frame.0);
+    }
+
+    /// A page of P was found. Its cluster, if it is dirty, is the victim cluster from now on.
+    fn found(&mut self, frame: FrameId) {
+        if let Some(cluster) = self.dirty.of(frame) {
+            self.timing[cluster.at()].victim = true;
+            self.requeue(cluster);
+        }
+    }
+
+    fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
+        let clusters = self.queue.largest_first().map(|at| self.dirty.members(ClusterId::new(at)));
+        self.lru_first(&self.clean).chain(clusters.flatten()).chain(self.lru_first(&self.working))
+    }
+
+    fn lru_first<'a>(&'a self, queue: &'a Queue) -> impl Iterator<Item = FrameId> + 'a {
+        queue.oldest_first(&self.links).map(FrameId)
+    }
+}
+
+impl PoolPolicy for Cfdc {
+    fn name(&self) -> &'static str {
+        "cfdc"
+    }
+
+    fn insert(&mut self, frame: FrameId, page: PageId, _home: Home, _access: Access) {
+        self.links.cover(frame.0);
+        self.take_out(frame);
+        self.dirty.holds(frame, page);
+        self.links.set_value(frame.0, false);
+        self.promote(frame);
+    }
+
+    fn hit(&mut self, frame: FrameId, _write: bool) {
+        if self.tracked(frame) {
+            self.promote(frame);
+        }
+    }
+
+    fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.eviction_order().find(|&frame| evictable(frame))
+    }
+
+    fn remove(&mut self, frame: FrameId, evicted: bool) {
+        if evicted {
+            self.found(frame);
+        }
+        self.take_out(frame);
+    }
+
+    fn dirtied(&mut self, frame: FrameId) {
+        if self.tracked(frame) {
+            self.promote(frame);
+            self.links.set_value(frame.0, true);
+        }
+    }
+
+    fn cleaned(&mut self, frame: FrameId, _home: Home, reason: CleanReason) {
+        if !self.tracked(frame) {
+            return;
+        }
+        self.links.set_value(frame.0, false);
+        let Some(cluster) = self.dirty.of(frame) else { return };
+        if reason == CleanReason::Replacement {
+            self.found(frame);
+        }
+        self.leave_cluster(frame, cluster);
+        match reason {
+            CleanReason::Replacement => self.clean.push_outbound(&mut self.links, frame.0),
+            CleanReason::Recoverability => self.clean.push_midpoint(&mut self.links, frame.0),
+        }
+    }
+
+    fn ssd_evicted(&mut self, _frame: FrameId) {}
+
+    fn ssd_invalidated(&mut self, _frame: FrameId) {}
+
+    /// In eviction order; the cluster that `depth` is reached in is written to its end.
+    fn clean_set(
+        &mut self,
+        depth: usize,
+        max: usize,
+        state: &mut dyn FnMut(FrameId) -> FrameState,
+        out: &mut Vec<FrameId>,
+    ) {
+        let (mut seen, mut looked, mut written) = (0, 0, 0);
+        let mut cluster = None;
+        for frame in self.eviction_order() {
+            let before = std::mem::replace(&mut cluster, self.dirty.of(frame));
+            let enough = seen >= depth || looked >= depth.saturating_mul(LOOK_FACTOR);
+            if written >= max || enough && (cluster.is_none() || cluster != before) {
+                break;
+            }
+            looked += 1;
+            let state = state(frame);
+            seen += usize::from(state != FrameState::Busy);
+            if state == FrameState::Dirty {
+                out.push(frame);
+                written += 1;
+            }
+        }
+    }
+
+    fn set_costs(&mut self, _costs: Costs) {}
+
+    fn len(&self) -> usize {
+        self.working.len() + self.clean.len() + self.dirty.len()
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.working.validate(&self.links)?;
+        self.clean.validate(&self.links)?;
+        self.dirty.validate()?;
+        self.queue.validate()?;
+        if self.working.len() > self.working_pages {
+            return Err(format!(
+                "{} pages in a working region of {}",
+                self.working.len(),
+                self.working_pages
+            ));
+        }
+        if let Some(frame) = self.clean.oldest_first(&self.links).find(|&f| self.links.value(f)) {
+            return Err(format!("frame {frame} is dirty among the clean"));
+        }
+        let in_clusters: usize = self
+            .queue
+            .largest_first()
+            .map(|at| self.dirty.members(ClusterId::new(at)).filter(|f| self.links.value(f.0)).count())
+            .sum();
+        if in_clusters != self.dirty.len() {
+            return Err(format!("{in_clusters} dirty frames queued, {} in clusters", self.dirty.len()));
+        }
+        Ok(())
+    }
+}

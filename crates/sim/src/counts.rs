@@ -1,0 +1,128 @@
+//! What a replay is told, and what it counts.
+
+use pagetier_policy::{Costs, PageId};
+use serde::Serialize;
+
+/// How large the tiers are and how they behave.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct TierParams {
+    /// Frames of the pool.
+    pub pool_pages: u32,
+    /// Slots of the SSD.
+    pub ssd_pages: u32,
+    /// What an I/O costs.
+    pub costs: Costs,
+    /// How many of the next victims the cleaner looks at when one of them is dirty.
+    pub look_ahead: usize,
+    /// The most dirty frames, as a share of the pool; 1 for no recoverability writes.
+    pub dirty_share_max: f64,
+    /// The eviction zone, as a share of the SSD (10 % in section 6.1).
+    pub zone_share: f64,
+    /// Processor time per reference, in milliseconds; it passes on the clock beside the slower device's.
+    pub cpu_ms: f64,
+    /// Pages of a cluster, for the cluster switches.
+    pub cluster_pages: u32,
+}
+
+impl TierParams {
+    /// The defaults: the paper's costs and zone, a look-ahead of 64, no recoverability writes.
+    #[must_use]
+    pub const fn new(pool_pages: u32, ssd_pages: u32) -> Self {
+        Self {
+            pool_pages,
+            ssd_pages,
+            costs: Costs::PAPER,
+            look_ahead: 64,
+            dirty_share_max: 1.0,
+            zone_share: 0.1,
+            cpu_ms: 0.002,
+            cluster_pages: 64,
+        }
+    }
+}
+
+/// What happened; differences of two give an interval.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Counts {
+    /// Page references.
+    pub requests: u64,
+    /// References to buffered pages, or to pages just created.
+    pub pool_hits: u64,
+    /// References that had to read.
+    pub pool_misses: u64,
+    /// Misses read from the SSD.
+    pub ssd_hits: u64,
+    /// Reads from the HDD.
+    pub hdd_reads: u64,
+    /// Writes to the HDD.
+    pub hdd_writes: u64,
+    /// Reads from the SSD, those that precede a copy to the HDD included.
+    pub ssd_reads: u64,
+    /// Writes to the SSD.
+    pub ssd_writes: u64,
+    /// HDD writes that copied a newer SSD version before its slot was given up; in `hdd_writes` too.
+    pub write_backs: u64,
+    /// SSD copies invalidated by a change.
+    pub invalidations: u64,
+    /// Zones started.
+    pub zones: u64,
+    /// Pages that got a second chance on the SSD: read from the end of its queue, and written to the other.
+    pub second_chances: u64,
+    /// CSC(S): HDD writes in another cluster than the one before (Ou, Jin & Härder, equation 2), in the order in which they were asked for.
+    pub cluster_switches: u64,
+    /// CSC(R): the same of the page references.
+    pub request_switches: u64,
+}
+
+impl Counts {
+    /// The counts since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            requests: self.requests - before.requests,
+            pool_hits: self.pool_hits - before.pool_hits,
+            pool_misses: self.pool_misses - before.pool_misses,
+            ssd_hits: self.ssd_hits - before.ssd_hits,
+            hdd_reads: self.hdd_reads - before.hdd_reads,
+            hdd_writes: self.hdd_writes - before.hdd_writes,
+            ssd_reads: self.ssd_reads - before.ssd_reads,
+            ssd_writes: self.ssd_writes - before.ssd_writes,
+            write_backs: self.write_backs - before.write_backs,
+            invalidations: self.invalidations - before.invalidations,
+            zones: self.zones - before.zones,
+            second_chances: self.second_chances - before.second_chances,
+            cluster_switches: self.cluster_switches - before.cluster_switches,
+            request_switches: self.request_switches - before.request_switches,
+        }
+    }
+
+    /// CSF: the cluster switches of the HDD writes over those of the references (equation 3).
+    #[must_use]
+    pub fn cluster_switch_factor(&self) -> f64 {
+        self.cluster_switches as f64 / self.request_switches.max(1) as f64
+    }
+
+    /// Time that the HDD was busy, in milliseconds.
+    #[must_use]
+    pub fn hdd_ms(&self, costs: &Costs) -> f64 {
+        self.hdd_reads as f64 * costs.hdd_read_ms + self.hdd_writes as f64 * costs.hdd_write_ms
+    }
+
+    /// Time that the SSD was busy, in milliseconds.
+    #[must_use]
+    pub fn ssd_ms(&self, costs: &Costs) -> f64 {
+        self.ssd_reads as f64 * costs.ssd_read_ms + self.ssd_writes as f64 * costs.ssd_write_ms
+    }
+}
+
+/// The cluster that a sequence of pages was in last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LastCluster(Option<PageId>);
+
+impl LastCluster {
+    /// 1 if `page` lies in another cluster than the page before, or is the first; otherwise 0.
+    pub(crate) fn switch(&mut self, page: PageId, cluster_pages: u32) -> u64 {
+        let cluster = PageId::new(page.space, page.no / cluster_pages.max(1));
+        u64::from(self.0.replace(cluster) != Some(cluster))
+    }
+}
