@@ -15,7 +15,7 @@
 
 use criterion::{BenchmarkId, Criterion};
 use pagetier::{Backend, DirectIo, PageId, PageStore, SpaceId};
-use pagetier_devio::{IoBuf, IoClass, OpenOptions, SharedDevice, open_file};
+use pagetier_devio::{IoBuf, IoClass, OpenOptions, Reap, SharedDevice, open_file};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -221,10 +221,14 @@ fn through_the_device(place: &Place, depth: u32, workers: Workers) -> Figures {
         direct: DirectIo::Required,
         backend: Backend::Uring,
         read_only: true,
+        reap: Reap::Reactor,
         ..OpenOptions::default()
     };
+    let runtime = runtime(workers);
+    let inside = runtime.enter();
     let device = open_file(&place.file(), &options).expect("opened").device;
-    runtime(workers).block_on(measure(depth, |_, from| {
+    drop(inside);
+    runtime.block_on(measure(depth, |_, from| {
         let (device, order) = (SharedDevice::clone(&device), Arc::clone(&place.order));
         async move {
             let mut bufs = [IoBuf::zeroed(PAGE_BYTES)].into_iter().collect();
