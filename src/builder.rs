@@ -10,7 +10,7 @@ use crate::volume::{
 };
 use pagetier_bufpool::{FRAMES_MIN, LogGate, Pool, PoolParams};
 use pagetier_devio::{
-    Backend, DirectIo, IoBuf, IoBufs, IoClass, MemoryDevice, OpenOptions, SharedDevice, open_file,
+    Backend, DirectIo, IoBuf, IoBufs, IoClass, MemoryDevice, OpenOptions, Reap, SharedDevice, open_file,
 };
 use pagetier_page::{PageId, PageSize};
 use pagetier_policy::{CacParams, Costs, POOL_POLICIES, SSD_POLICIES, pool_policy, ssd_policy};
@@ -274,6 +274,10 @@ impl Builder {
     /// # Errors
     /// [`OpenError`], naming what is wrong and what to do; nothing on disk was changed then, except that a directory or
     /// files may have been created.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime, or in one whose time or (for files) I/O is not enabled: `enable_all()`. The store's tasks and completions run
+    /// on that runtime, so it must be running while the store is used from others.
     pub async fn open(mut self) -> Result<PageStore, OpenError> {
         self.check_options()?;
         let manifests = self.manifest_store()?;
@@ -419,6 +423,7 @@ impl Builder {
             direct: self.direct_io,
             backend: self.io,
             create: self.create,
+            reap: Reap::Reactor,
             ..OpenOptions::default()
         };
         let opened = open_file(&path, &options)?;

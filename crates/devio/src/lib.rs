@@ -7,7 +7,7 @@
 //! | [`EmulatedDevice`] | another device slowed down by a timing [`Model`], in real or virtual time |
 //! | [`SimDevice`] | memory with a volatile write cache, power cuts and faults, deterministic by seed |
 //!
-//! The crate needs no particular executor, but for [`Clock::Tokio`] and delays of [`SimDevice`], which take their time from tokio.
+//! The crate needs no particular executor, but for [`Clock::Tokio`] and delays of [`SimDevice`], which take their time from tokio, and for [`Reap::Reactor`].
 
 mod buf;
 mod check;
@@ -24,6 +24,7 @@ mod threads;
 mod ticket;
 mod transfer;
 mod uring;
+mod uring_reap;
 mod uring_ring;
 
 pub use buf::{BUF_ALIGN, IoBuf};
@@ -32,6 +33,6 @@ pub use device::{
 };
 pub use emulated::{Clock, EmulatedDevice, Model, VirtualClock};
 pub use memory::MemoryDevice;
-pub use open::{Backend, DirectIo, OpenOptions, Opened, open_file};
+pub use open::{Backend, DirectIo, OpenOptions, Opened, Reap, open_file};
 pub use sim::{Fault, FaultEffect, SimDevice, SimPower};
 pub use stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts, TimeHistogram};

@@ -36,6 +36,17 @@ pub enum Backend {
     Threads,
 }
 
+/// Who takes in io_uring's completions.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Reap {
+    /// A thread of the device. Works under any executor.
+    #[default]
+    Thread,
+    /// The tokio runtime in whose context the device is opened, through its reactor: two wake-ups fewer for a read that a task waits for. It
+    /// must run whenever operations are awaited, on whatever runtime; when it ends, a thread takes over. Outside a runtime: as `Thread`.
+    Reactor,
+}
+
 /// How to open a file or block device.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -49,6 +60,8 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Operations handed to the kernel at the same time, 1 to 4096; more wait in order of class. Default: 128.
     pub queue_depth: u32,
+    /// Who takes in io_uring's completions. Default: a thread.
+    pub reap: Reap,
     /// Threads of the thread-pool backend, at most; they are started as needed. Default: 16.
     pub threads: u32,
 }
@@ -61,6 +74,7 @@ impl Default for OpenOptions {
             create: false,
             read_only: false,
             queue_depth: 128,
+            reap: Reap::default(),
             threads: 16,
         }
     }
@@ -95,6 +109,9 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// # Errors
 /// [`DeviceErrorKind::Unusable`], naming the path and what to do: it is missing (and `create` is off), a directory or something else that
 /// is no device, may not be opened, cannot do direct I/O though it is required, or io_uring is required and not to be had.
+///
+/// # Panics
+/// With [`Reap::Reactor`] in the context of a runtime whose I/O is not enabled.
 pub fn open_file(path: &Path, options: &OpenOptions) -> Result<Opened, DeviceError> {
     let name: Arc<str> = path.display().to_string().into();
     open(path, &name, options).map_err(|why| {
@@ -213,7 +230,7 @@ fn serve(file: RawFile, options: &OpenOptions) -> Result<Served, String> {
     if options.backend == Backend::Threads {
         return Ok((threads(file), Backend::Threads, None));
     }
-    let (file, error) = match UringDevice::new(file, options.queue_depth) {
+    let (file, error) = match UringDevice::new(file, options.queue_depth, options.reap) {
         Ok(device) => return Ok((Arc::new(device), Backend::Uring, None)),
         Err(failed) => *failed,
     };

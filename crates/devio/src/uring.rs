@@ -2,41 +2,47 @@
 //!
 //! **One ring per device.** The HDD's ring and the SSD's share nothing: neither's completions wait behind the other's, and each ring
 //! has its own short lock. The calling task submits by itself, with one system call outside the lock, so that a read is on its way
-//! without a hand-over; a thread that finds its entry submitted by another one meanwhile saves the call. **One reaper
-//! thread** per ring blocks in `io_uring_enter` until something completes (an idle device takes no CPU time), reaps all there is,
-//! and wakes each waiting task through the slot that its future shares with the operation. That needs no
-//! executor's help, so it works under any.
+//! without a hand-over; a thread that finds its entry submitted by another one meanwhile saves the call. Somebody then reaps all that has
+//! completed, and wakes each waiting task through the slot that its future shares with the operation. Who, is the opener's choice ([`Reap`]):
+//!
+//! - **A thread** per ring blocks in `io_uring_enter` until something completes. That needs no executor's help, so it works under any. But one read
+//!   takes three wake-ups, one after the other: the kernel finishes it on the thread that submitted, the reaper is woken, the reaper wakes the task.
+//! - **The tokio reactor** of the runtime that opened the device: the ring announces completions through an eventfd, and a task of the runtime
+//!   reaps. The thread that submitted usually waits in that reactor, so one wake-up is left. When the runtime ends before the
+//!   device, a thread takes over (`uring_reap`).
+//!
+//! An idle device takes no CPU time either way.
 //!
 //! Measured against it, and not chosen: submission by the reaper (single issuer, deferred task work), which costs a wake-up before each
 //! submission and had 10 % fewer operations at depth 32 and 5 % more latency at depth 1; cooperative task running, which was no
-//! different in an idle process but lets completions wait for a submitting thread that computes. Not measured: reaping in
-//! the runtime's own reactor, which would save one wake-up of three per read.
+//! different in an idle process but lets completions wait for a submitting thread that computes.
 //!
 //! **Ownership.** An operation (buffers, segment list, promise) lives in the table from its submission to its completion, whoever
 //! still waits for it; so the kernel never writes to memory that was freed. At most `queue_depth` operations are with the
 //! kernel; more wait in order of class, and the reaper submits them as places become free. The waiting line holds
 //! buffers that callers brought, so it is bounded by what they have.
 //!
-//! **End.** Dropping the device lets the reaper finish everything outstanding, then joins it. If the kernel refuses the ring for good
+//! **End.** Dropping the device waits until everything outstanding is finished. If the kernel refuses the ring for good
 //! (it should not), waiting tasks get [`DeviceErrorKind::Gone`] without their buffers, which are leaked: the kernel may
 //! still write to them.
 //!
-//! **Locking.** The state lock is taken by submitters and by the reaper; promises are completed after it is released.
+//! **Locking.** The state lock is taken by submitters and by who reaps; promises are completed after it is released. The lock of who
+//! reaps (`uring_reap`) comes before it.
 
 use crate::device::IoBufs;
 use crate::file::RawFile;
 use crate::queue::RankQueue;
 use crate::ticket::{Promise, ticket};
 use crate::transfer::Transfer;
+use crate::uring_reap::Reaping;
 use crate::uring_ring::{Pusher, Reaper, Ring, Segments, WAKE};
-use crate::{Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp};
+use crate::{Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, Reap};
 use parking_lot::Mutex;
 use std::future::{Future, ready};
 use std::io;
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// After how many refused waits in a row the ring is given up (the pauses between them add up to some seconds).
@@ -46,14 +52,14 @@ const REFUSALS_MAX: u32 = 200;
 #[derive(Debug)]
 pub(crate) struct UringDevice {
     shared: Arc<Shared>,
-    reaper: Option<JoinHandle<()>>,
+    reaping: Reaping,
 }
 
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     state: Mutex<State>,
-    ring: Ring,
-    file: RawFile,
+    pub(crate) ring: Ring,
+    pub(crate) file: RawFile,
 }
 
 struct State {
@@ -66,18 +72,25 @@ struct State {
     dead: bool,
 }
 
-struct Op {
+pub(crate) struct Op {
     transfer: Transfer,
     segments: Segments,
     promise: Promise<Completion>,
 }
 
 /// Operations to be completed outside the lock, with their results; `None` for a read that was given up before it was issued.
-type Ended = Vec<(Op, Option<Result<(), DeviceErrorKind>>)>;
+pub(crate) type Ended = Vec<(Op, Option<Result<(), DeviceErrorKind>>)>;
+
+/// What one pass of reaping works with; the vectors are empty between passes.
+pub(crate) struct Pass {
+    reaper: Reaper,
+    results: Vec<(u64, i32)>,
+    ended: Ended,
+}
 
 impl UringDevice {
     /// Serves `file`, or hands it back with the reason why io_uring cannot.
-    pub(crate) fn new(file: RawFile, depth: u32) -> Result<Self, Box<(RawFile, io::Error)>> {
+    pub(crate) fn new(file: RawFile, depth: u32, reap: Reap) -> Result<Self, Box<(RawFile, io::Error)>> {
         let depth = depth.clamp(1, 4096);
         let ring = match Ring::new(depth, &file) {
             Ok(ring) => ring,
@@ -92,17 +105,11 @@ impl UringDevice {
             dead: false,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), ring, file });
-        let for_reaper = Arc::clone(&shared);
-        let reaper = std::thread::Builder::new()
-            .name("pagetier-reap".into())
-            .spawn(move || for_reaper.serve(Reaper::new()));
-        match reaper {
-            Ok(reaper) => Ok(Self { shared, reaper: Some(reaper) }),
+        match Reaping::start(&shared, Pass::new(), reap) {
+            Ok(reaping) => Ok(Self { shared, reaping }),
             Err(error) => match Arc::try_unwrap(shared) {
                 Ok(Shared { file, .. }) => Err(Box::new((file, error))),
-                Err(_) => {
-                    unreachable!("the closure that held the other handle was dropped with the failed start")
-                }
+                Err(_) => unreachable!("what held the other handle was dropped with the failed start"),
             },
         }
     }
@@ -112,6 +119,13 @@ impl UringDevice {
             Ok(transfer) => Box::pin(self.shared.start(transfer)),
             Err(completion) => Box::pin(ready(completion)),
         }
+    }
+}
+
+impl Pass {
+    /// For a device that has none.
+    pub(crate) fn new() -> Self {
+        Self { reaper: Reaper::new(), results: Vec::new(), ended: Ended::new() }
     }
 }
 
@@ -172,12 +186,12 @@ impl Shared {
         }
     }
 
-    fn serve(&self, mut reaper: Reaper) {
-        let (mut results, mut ended) = (Vec::new(), Ended::new());
+    /// Reaps until the device is closing and everything is done; blocks while there is nothing.
+    pub(crate) fn serve(&self, mut pass: Pass) {
         let mut refusals = 0;
         self.ring.arm(&mut self.state.lock().pusher);
         loop {
-            match self.ring.wait(&reaper) {
+            match self.ring.wait(&pass.reaper) {
                 Ok(_) => refusals = 0,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
@@ -188,15 +202,42 @@ impl Shared {
                     std::thread::park_timeout(Duration::from_millis(u64::from(refusals.min(50))));
                 }
             }
-            self.ring.reap(&mut reaper, &mut results);
-            let finished = self.digest(&mut results, &mut ended);
-            for (op, result) in ended.drain(..) {
-                self.complete(op, result);
-            }
+            let finished = self.reap(&mut pass);
+            self.complete_all(&mut pass.ended);
             if finished {
                 return;
             }
         }
+    }
+
+    /// Takes in what has completed so far; says whether the device is closing and all is done. What has ended is left to
+    /// [`Shared::complete_all`], outside any lock.
+    fn reap(&self, pass: &mut Pass) -> bool {
+        self.ring.reap(&mut pass.reaper, &mut pass.results);
+        self.digest(&mut pass.results, &mut pass.ended)
+    }
+
+    /// As [`Shared::reap`], without blocking afterwards: what the pass queued is submitted, and what has ended is handed out.
+    pub(crate) fn reap_now(&self, pass: &mut Pass) -> Ended {
+        self.ring.awake();
+        self.reap(pass);
+        self.submit();
+        std::mem::take(&mut pass.ended)
+    }
+
+    pub(crate) fn complete_all(&self, ended: &mut Ended) {
+        for (op, result) in ended.drain(..) {
+            self.complete(op, result);
+        }
+    }
+
+    /// No more operations are accepted, and [`Shared::serve`] ends when there are none.
+    pub(crate) fn close(&self, dead: bool) {
+        let mut state = self.state.lock();
+        state.closing = true;
+        state.dead |= dead;
+        drop(state);
+        self.ring.wake();
     }
 
     /// Takes in what completed, queues retries and what waited; says whether the device is closing and all is done.
@@ -267,13 +308,8 @@ impl Shared {
 
 impl Drop for UringDevice {
     fn drop(&mut self) {
-        self.shared.state.lock().closing = true;
-        self.shared.ring.wake();
-        let Some(reaper) = self.reaper.take() else { return };
-        // The last handle may be dropped by a completion, on the reaper itself: then it ends by itself.
-        if reaper.thread().id() != std::thread::current().id() && reaper.join().is_err() {
-            tracing::error!(device = %self.shared.file.name, "the reaper panicked");
-        }
+        self.shared.close(false);
+        self.reaping.end(&self.shared);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The ring itself: the few unsafe calls, each with the rule that makes it sound.
 //!
-//! Three rules hold it together. *Pushing* happens only under the device's state lock ([`Pusher`] stands for it). *Reaping* happens
-//! only on the reaper thread ([`Reaper`] stands for that; there is one). What an entry points to, buffers and segment
+//! Three rules hold it together. *Pushing* happens only under the device's state lock ([`Pusher`] stands for it). *Reaping* is
+//! done by one at a time ([`Reaper`] stands for that; there is one). What an entry points to, buffers and segment
 //! lists, stays in the operation table until its completion was reaped.
 
 use crate::IoBuf;
@@ -47,7 +47,7 @@ unsafe impl Send for Segments {}
 /// The right to push, held with the state lock.
 pub(crate) struct Pusher(());
 
-/// The right to reap.
+/// The right to reap. Whoever has it is the only one who reaps; it may pass from a reactor to a thread.
 pub(crate) struct Reaper(());
 
 impl Pusher {
@@ -58,7 +58,7 @@ impl Pusher {
 }
 
 impl Reaper {
-    /// The device makes exactly one and gives it to its reaper thread.
+    /// The device has one at a time.
     pub(crate) const fn new() -> Self {
         Self(())
     }
@@ -166,7 +166,7 @@ impl Ring {
 
     /// Moves the completions that there are to `out`: slot and result.
     pub(crate) fn reap(&self, _: &mut Reaper, out: &mut Vec<(u64, i32)>) {
-        // SAFETY: the `Reaper` says that no other thread has a view of the completion queue.
+        // SAFETY: the `Reaper` says that nobody else has a view of the completion queue.
         let queue = unsafe { self.uring.completion_shared() };
         out.extend(queue.map(|entry| (entry.user_data(), entry.result())));
     }
@@ -186,6 +186,22 @@ impl Ring {
         let mut queue = unsafe { self.uring.submission_shared() };
         // SAFETY: the entry points to nothing; the descriptor lives as long as the ring.
         unsafe { queue.push(&entry) }.is_ok()
+    }
+
+    /// From now on every completion makes the descriptor of [`Ring::wake`] readable, and this copy of it says so to a reactor.
+    pub(crate) fn announce(&self) -> io::Result<OwnedFd> {
+        let copy = self.wake.try_clone()?;
+        self.uring.submitter().register_eventfd(self.wake.as_raw_fd())?;
+        Ok(copy)
+    }
+
+    /// Takes [`Ring::announce`] back: whoever blocks in [`Ring::wait`] would be woken twice, and by its own waking again. Its first wait
+    /// ends at once, as what was meant to wake it may have been taken for an announcement.
+    pub(crate) fn hush(&self) {
+        self.wake();
+        if let Err(error) = self.uring.submitter().unregister_eventfd() {
+            tracing::debug!(%error, "nothing was announced");
+        }
     }
 
     /// Ends the reaper's wait.

@@ -1,8 +1,8 @@
 //! The devices under test, and what tests share.
 
 use pagetier_devio::{
-    Backend, Clock, DirectIo, EmulatedDevice, IoBuf, IoBufs, MemoryDevice, Model, OpenOptions, SharedDevice,
-    SimDevice, SimPower, VirtualClock, open_file,
+    Backend, Clock, DirectIo, EmulatedDevice, IoBuf, IoBufs, MemoryDevice, Model, OpenOptions, Reap,
+    SharedDevice, SimDevice, SimPower, VirtualClock, open_file,
 };
 use std::future::Future;
 use std::mem::ManuallyDrop;
@@ -37,7 +37,7 @@ impl Subject {
 
 /// Every device that this machine can offer.
 pub(crate) fn every_subject() -> Vec<Subject> {
-    let mut subjects = vec![file("uring", Backend::Uring), file("threads", Backend::Threads)];
+    let mut subjects = vec![file("uring", Backend::Uring), file("threads", Backend::Threads), reactor()];
     subjects.push(Subject::new("memory", "memory", Arc::new(MemoryDevice::new("memory", SIZE))));
     for (name, model) in [
         ("paper hdd", Model::paper_hdd()),
@@ -83,6 +83,26 @@ fn file(name: &'static str, backend: Backend) -> Subject {
     }
     opened.device.grow(SIZE).expect("grown");
     Subject { keep: vec![Box::new(folder)], ..Subject::new(name, name, opened.device) }
+}
+
+/// A file whose completions another runtime takes in.
+fn reactor() -> Subject {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build();
+    let runtime = runtime.expect("a runtime");
+    let folder = folder();
+    let options = OpenOptions {
+        create: true,
+        backend: Backend::Uring,
+        reap: Reap::Reactor,
+        queue_depth: 32,
+        ..OpenOptions::default()
+    };
+    let entered = runtime.enter();
+    let device = open_file(&folder.path().join("device"), &options).expect("opened").device;
+    drop(entered);
+    device.grow(SIZE).expect("grown");
+    let keep: Vec<Box<dyn std::any::Any>> = vec![Box::new(runtime), Box::new(folder)];
+    Subject { keep, ..Subject::new("uring by a reactor", "uring", device) }
 }
 
 /// Detaches the loop device.

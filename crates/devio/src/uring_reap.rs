@@ -1,0 +1,137 @@
+//! Who reaps a ring: a thread, or a task of the runtime whose reactor the ring announces itself to.
+//!
+//! There is one [`Pass`], the right to reap with its working memory, and it is always in one place. It starts with the thread or with the task.
+//! The task may lose its runtime while the device lives: then it starts the thread and gives it the pass. The device may be dropped
+//! while the task lives: then it takes the pass and finishes what is outstanding on the spot, without waiting for the task, which
+//! may be due on the very thread that drops.
+//!
+//! **Locking.** The lock on [`Who`] is held for a pass over what has completed, not while operations are completed: a completion may drop the
+//! device's last handle, and so end the reaping that it is part of.
+
+use crate::Reap;
+use crate::uring::{Pass, Shared};
+use parking_lot::Mutex;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// The device's side: ends the reaping.
+#[derive(Debug)]
+pub(crate) struct Reaping(Arc<Mutex<Who>>);
+
+enum Who {
+    Task(Pass),
+    Thread(JoinHandle<()>),
+    Nobody,
+}
+
+impl Reaping {
+    pub(crate) fn start(shared: &Arc<Shared>, pass: Pass, reap: Reap) -> io::Result<Self> {
+        let runtime = tokio::runtime::Handle::try_current().ok().filter(|_| reap == Reap::Reactor);
+        let Some(runtime) = runtime else {
+            let thread = start_thread(shared, pass)?;
+            return Ok(Self(Arc::new(Mutex::new(Who::Thread(thread)))));
+        };
+        let announced = announced(shared)?;
+        let who = Arc::new(Mutex::new(Who::Task(pass)));
+        let duty = Duty { shared: Arc::clone(shared), who: Arc::clone(&who) };
+        runtime.spawn(async move { duty.run(announced).await });
+        Ok(Self(who))
+    }
+
+    /// The device is closed: finishes everything outstanding.
+    pub(crate) fn end(&self, shared: &Shared) {
+        let who = std::mem::replace(&mut *self.0.lock(), Who::Nobody);
+        match who {
+            Who::Task(pass) => {
+                shared.ring.hush();
+                shared.serve(pass);
+                // The task still waits, and holds the ring and the file.
+                shared.ring.wake();
+            }
+            // The last handle may be dropped by a completion, on the thread itself: then it ends by itself.
+            Who::Thread(thread) if thread.thread().id() != std::thread::current().id() => {
+                if thread.join().is_err() {
+                    tracing::error!(device = %shared.file.name, "the reaper panicked");
+                }
+            }
+            Who::Thread(_) | Who::Nobody => {}
+        }
+    }
+}
+
+/// What the runtime's reactor waits for.
+fn announced(shared: &Shared) -> io::Result<AsyncFd<OwnedFd>> {
+    // Its successor, which asks for a descriptor that stays the same, as an `OwnedFd` does, is not in every tokio that will do.
+    #[allow(deprecated)]
+    AsyncFd::with_interest(shared.ring.announce()?, Interest::READABLE)
+}
+
+fn start_thread(shared: &Arc<Shared>, pass: Pass) -> io::Result<JoinHandle<()>> {
+    let shared = Arc::clone(shared);
+    std::thread::Builder::new().name("pagetier-reap".into()).spawn(move || shared.serve(pass))
+}
+
+/// The task's side.
+struct Duty {
+    shared: Arc<Shared>,
+    who: Arc<Mutex<Who>>,
+}
+
+impl Duty {
+    async fn run(self, announced: AsyncFd<OwnedFd>) {
+        // An error: the runtime is ending.
+        while let Ok(mut ready) = announced.readable().await {
+            // Before looking, or what completes meanwhile would not be announced.
+            ready.clear_ready();
+            let mut who = self.who.lock();
+            let Who::Task(pass) = &mut *who else { return };
+            let mut ended = self.shared.reap_now(pass);
+            drop(who);
+            self.shared.complete_all(&mut ended);
+        }
+    }
+}
+
+impl Drop for Duty {
+    /// The runtime is gone, or the device: if the device is still there, its operations need somebody else.
+    fn drop(&mut self) {
+        let mut who = self.who.lock();
+        match std::mem::replace(&mut *who, Who::Nobody) {
+            Who::Task(pass) => {
+                self.shared.ring.hush();
+                match start_thread(&self.shared, pass) {
+                    Ok(thread) => *who = Who::Thread(thread),
+                    Err(error) => {
+                        drop(who);
+                        self.go_down(&error);
+                    }
+                }
+            }
+            other => *who = other,
+        }
+    }
+}
+
+impl Duty {
+    /// There is nobody else: what is outstanding is finished here, and the device accepts nothing more.
+    #[cold]
+    fn go_down(&self, error: &io::Error) {
+        tracing::error!(device = %self.shared.file.name, %error, "no thread to reap completions; the device is gone");
+        self.shared.close(true);
+        self.shared.serve(Pass::new());
+    }
+}
+
+impl std::fmt::Debug for Who {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Task(_) => "Task",
+            Self::Thread(_) => "Thread",
+            Self::Nobody => "Nobody",
+        })
+    }
+}

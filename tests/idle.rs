@@ -1,0 +1,56 @@
+//! An open store that nobody uses takes no processor time. Alone in its process, because it looks at the process's clock.
+
+use pagetier::PageStore;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
+
+/// What the test's own waiting and a page fault here and there may take.
+const CPU_MAX: Duration = Duration::from_millis(20);
+const IDLE: Duration = Duration::from_secs(2);
+
+/// User and system time of all threads of this process.
+fn cpu_time() -> Duration {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+async fn stays_idle(what: &str) {
+    let before = cpu_time();
+    tokio::time::sleep(IDLE).await;
+    let taken = cpu_time() - before;
+    assert!(taken < CPU_MAX, "{what}: {taken:?} of processor time in {IDLE:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_store_takes_no_processor_time() {
+    // On a file system that the build uses: one with direct I/O, unlike many a /tmp.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
+    let builder = || PageStore::builder().directory(folder.path()).pool_bytes(4 << 20).ssd_bytes(16 << 20);
+    let store = builder().open().await.expect("opened");
+    println!("served by {}", store.io_backend());
+    stays_idle("new").await;
+
+    // More than the pool holds, so that every task of the store has had something to do.
+    let space = store.create_space("pages").await.expect("created");
+    let mut pages = Vec::new();
+    for no in 0..1024_u32 {
+        let mut page = store.allocate(space).await.expect("allocated");
+        page[..4].copy_from_slice(&no.to_le_bytes());
+        pages.push(page.id());
+    }
+    store.sync().await.expect("synced");
+    for id in &pages {
+        drop(store.get(*id).await.expect("read"));
+    }
+    store.sync().await.expect("synced");
+    // What a burst leaves to be done in the background.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    stays_idle("after work").await;
+
+    // Dirty pages wait for a reason to be written.
+    for id in pages.iter().rev().take(8) {
+        store.get_mut(*id).await.expect("read")[4] = 1;
+    }
+    stays_idle("with dirty pages").await;
+    store.close().await.expect("closed");
+}
