@@ -276,8 +276,8 @@ impl Builder {
     /// files may have been created.
     ///
     /// # Panics
-    /// Outside a tokio runtime, or in one whose time or (for files) I/O is not enabled: `enable_all()`. The store's tasks and completions run
-    /// on that runtime, so it must be running while the store is used from others.
+    /// Outside a tokio runtime, or in one whose timers are not enabled: `enable_all()`. The store's tasks and completions run on that
+    /// runtime, so it must be running while the store is used from others. Where its I/O is not enabled, a thread takes in completions.
     pub async fn open(mut self) -> Result<PageStore, OpenError> {
         self.check_options()?;
         let manifests = self.manifest_store()?;

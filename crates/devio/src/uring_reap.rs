@@ -35,7 +35,10 @@ impl Reaping {
             let thread = start_thread(shared, pass)?;
             return Ok(Self(Arc::new(Mutex::new(Who::Thread(thread)))));
         };
-        let announced = announced(shared)?;
+        let Some(announced) = announced(shared)? else {
+            let thread = start_thread(shared, pass)?;
+            return Ok(Self(Arc::new(Mutex::new(Who::Thread(thread)))));
+        };
         let who = Arc::new(Mutex::new(Who::Task(pass)));
         let duty = Duty { shared: Arc::clone(shared), who: Arc::clone(&who) };
         runtime.spawn(async move { duty.run(announced).await });
@@ -63,11 +66,26 @@ impl Reaping {
     }
 }
 
-/// What the runtime's reactor waits for.
-fn announced(shared: &Shared) -> io::Result<AsyncFd<OwnedFd>> {
-    // Its successor, which asks for a descriptor that stays the same, as an `OwnedFd` does, is not in every tokio that will do.
-    #[allow(deprecated)]
-    AsyncFd::with_interest(shared.ring.announce()?, Interest::READABLE)
+/// What the runtime's reactor waits for; `None` when the runtime has no reactor.
+fn announced(shared: &Shared) -> io::Result<Option<AsyncFd<OwnedFd>>> {
+    let fd = shared.ring.announce()?;
+    // Tokio has no way to ask for the reactor, and panics where there is none.
+    let registered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        // Its successor, which asks for a descriptor that stays the same, as an `OwnedFd` does, is not in every tokio that will do.
+        #[allow(deprecated)]
+        AsyncFd::with_interest(fd, Interest::READABLE)
+    }));
+    match registered {
+        Ok(registered) => registered.map(Some),
+        Err(_panic) => {
+            shared.ring.hush();
+            tracing::warn!(
+                device = %shared.file.name,
+                "the runtime has I/O disabled: a thread reaps completions; enable_io() or enable_all() makes it faster"
+            );
+            Ok(None)
+        }
+    }
 }
 
 fn start_thread(shared: &Arc<Shared>, pass: Pass) -> io::Result<JoinHandle<()>> {

@@ -171,3 +171,14 @@ fn without_a_runtime_a_thread_does_it() {
         read_all(&device).await;
     });
 }
+
+#[test]
+fn a_runtime_without_io_still_reads() {
+    let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let folder = folder();
+    let device = open(&runtime, &folder.path().join("device"));
+    runtime.block_on(async {
+        write_all(&device).await;
+        read_all(&device).await;
+    });
+}
