@@ -116,8 +116,10 @@ impl<T: Tier> Inner<T> {
         // When the next victims are all pinned, those behind them have to do.
         let starved = self.starved.swap(false, Ordering::Relaxed);
         // Pages bound for the disk would soon have all staging buffers, and those bound for the SSD, a hundred times as fast, none.
-        let mut home_room = (self.params.staging / 2).saturating_sub(self.homeward.load(Ordering::Relaxed));
-        let depth = if starved { frames.all.len() } else { self.params.clean_depth };
+        let home_max = (self.params.staging / 2).max(1);
+        let mut home_room = home_max.saturating_sub(self.homeward.load(Ordering::Relaxed));
+        // With the disk busy there is little to be found further back, and looking for it would hold up everybody.
+        let depth = if starved && home_room > 0 { frames.all.len() } else { self.params.clean_depth };
         let mut state = |f: FrameId| {
             let frame = frames.at(f.0);
             if !frame.word.is_cleanable() {

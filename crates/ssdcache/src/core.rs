@@ -13,6 +13,7 @@ use pagetier_page::{Defect, Header, PageId, PageSize, Stamp, StampSource};
 use pagetier_policy::Millis;
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
@@ -29,6 +30,20 @@ pub trait Homes: Send + Sync + 'static {
 pub(crate) struct JournalPlace {
     pub(crate) next: u64,
     pub(crate) tail: u64,
+    /// Blocks whose write is under way.
+    pub(crate) writing: BTreeSet<u64>,
+}
+
+impl JournalPlace {
+    pub(crate) fn new(next: u64, tail: u64) -> Self {
+        Self { next, tail, writing: BTreeSet::new() }
+    }
+
+    /// Blocks that may not be written over: those that a recovery wants, and those still being written, which would land on their successors.
+    pub(crate) fn used(&self) -> u64 {
+        let from = self.writing.first().map_or(self.tail, |oldest| self.tail.min(*oldest));
+        self.next - from
+    }
 }
 
 #[derive(Debug)]

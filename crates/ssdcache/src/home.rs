@@ -44,6 +44,15 @@ struct Places {
     ring_first: bool,
 }
 
+/// What a batch has to wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum NoPlace {
+    /// An HDD write of one of its pages.
+    Busy,
+    Journal,
+    Ring,
+}
+
 impl Core {
     /// The most pages that one batch may have: what the ring takes, and one journal block.
     fn home_batch_max(&self, pages: &[HomeBound]) -> usize {
@@ -73,10 +82,15 @@ impl Core {
         class: IoClass,
         each: &(dyn Fn(Arrived) + Send + Sync),
     ) {
-        let places = match self.places(&mut batch).await {
+        let (places, superseded) = match self.places(&mut batch).await {
             Ok(places) => places,
             Err(error) => return fail_all(batch, &error, each),
         };
+        for HomeBound { page, image, .. } in superseded {
+            each(Arrived { page, image, result: Err(TierError::NoSuchPage { page }) });
+        }
+        // Whoever writes back from slots looks for more by itself, and must not be woken by its own failures.
+        let from_pool = batch.iter().any(|b| !b.backed_by_slot);
         let span = places.ring.as_ref().map(|s| s.id);
         let (batch, prepared) = self.prepare(batch, places).await;
         let pages: Vec<PageId> = batch.iter().map(|b| b.page).collect();
@@ -98,11 +112,16 @@ impl Core {
         }
         drop(state);
         self.changed.notify_waiters();
-        self.wake.notify_one();
+        self.wake.slots.notify_one();
+        if from_pool {
+            self.wake.victims.notify_one();
+        }
     }
 
-    /// Waits for ring and journal places, and for earlier HDD writes of the same pages; seals the images.
-    async fn places(&self, batch: &mut [HomeBound]) -> Result<Places, TierError> {
+    /// Waits for ring and journal places, and for earlier HDD writes of the same pages; seals the images. Takes out of the batch,
+    /// and gives back, the slots' pages that have a newer version by then: it may be home already.
+    async fn places(&self, batch: &mut Vec<HomeBound>) -> Result<(Places, Vec<HomeBound>), TierError> {
+        let mut superseded = Vec::new();
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -110,11 +129,11 @@ impl Core {
             if let Some(refusal) = self.refusal() {
                 return Err(refusal);
             }
-            match self.try_places(batch) {
-                Some(places) => return Ok(places),
-                None => {
+            match self.try_places(batch, &mut superseded) {
+                Ok(places) => return Ok((places, superseded)),
+                Err(why) => {
                     let failed = self.state.lock().ssd_error.clone();
-                    if let Some(cause) = failed.filter(|_| self.has_slots()) {
+                    if let Some(cause) = failed.filter(|_| why == NoPlace::Journal) {
                         // Without checkpoints the journal never has room again, and without it no page may go home.
                         self.refuse(&cause);
                         continue;
@@ -140,19 +159,33 @@ impl Core {
         Ok(())
     }
 
-    fn try_places(&self, batch: &mut [HomeBound]) -> Option<Places> {
+    fn try_places(
+        &self,
+        batch: &mut Vec<HomeBound>,
+        superseded: &mut Vec<HomeBound>,
+    ) -> Result<Places, NoPlace> {
         let mut state = self.state.lock();
-        let busy = batch.iter().any(|b| state.homeward.contains(&b.page));
+        if batch.iter().any(|b| state.homeward.contains(&b.page)) {
+            return Err(NoPlace::Busy);
+        }
+        // Once nothing newer is on its way: what is in the slot must still be the page's newest version, or a newer one would be written over.
+        let gone = |b: &mut HomeBound| {
+            let stamp = Header::peek(b.image.as_slice()).stamp;
+            b.backed_by_slot && !state.slots.holds(b.page, stamp)
+        };
+        superseded.extend(batch.extract_if(.., gone));
         let records = if self.has_slots() { batch.len().div_ceil(RECORDS_MAX) as u64 } else { 0 };
         let room = u64::from(self.layout.journal_blocks);
-        let journal_full = state.journal.next + records - state.journal.tail > room;
-        if busy || (records > 0 && journal_full) {
-            return None;
+        if records > 0 && state.journal.used() + records > room {
+            return Err(NoPlace::Journal);
         }
         let ringed = batch.iter().filter(|b| !b.backed_by_slot).count();
         let stamp_min = self.stamps.fresh();
-        let ring =
-            if self.doublewrite() && ringed > 0 { Some(state.ring.hold(ringed, stamp_min)?) } else { None };
+        let ring = if self.doublewrite() && ringed > 0 {
+            Some(state.ring.hold(ringed, stamp_min).ok_or(NoPlace::Ring)?)
+        } else {
+            None
+        };
         let ring_first = self.has_slots()
             && batch
                 .iter()
@@ -172,10 +205,11 @@ impl Core {
             for records in journaled.chunks(RECORDS_MAX) {
                 let seq = state.journal.next;
                 state.journal.next += 1;
+                state.journal.writing.insert(seq);
                 journal.push((seq, Block { seq, ring_floor, records: records.to_vec() }));
             }
         }
-        Some(Places { ring, journal, ring_first })
+        Ok(Places { ring, journal, ring_first })
     }
 
     /// Steps 1 and 2: after this, the HDD writes may start.
@@ -240,12 +274,19 @@ impl Core {
     }
 
     async fn write_journal(&self, blocks: Vec<(u64, Block)>) -> Result<(), DeviceError> {
+        let seqs: Vec<u64> = blocks.iter().map(|(seq, _)| *seq).collect();
         let writes = blocks.into_iter().map(|(seq, block)| {
             let buf = IoBuf::copy_of(&block.encode());
             debug_assert_eq!(buf.len() as u64, BLOCK_BYTES);
             self.ssd.write(self.layout.journal_at(seq), IoBufs::from_iter([buf]), IoClass::Meta)
         });
-        join_all(writes).await.into_iter().try_for_each(|done| done.result)
+        let written = join_all(writes).await;
+        let mut state = self.state.lock();
+        for seq in seqs {
+            state.journal.writing.remove(&seq);
+        }
+        drop(state);
+        written.into_iter().try_for_each(|done| done.result)
     }
 
     /// Step 3.

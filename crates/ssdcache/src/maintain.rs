@@ -9,7 +9,7 @@ use futures_util::future::{join, join_all};
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Pages of one write-back batch, at most.
 const WRITE_BACK_MAX: usize = 32;
@@ -22,14 +22,23 @@ const MAP_CHUNK_BYTES: usize = 1 << 17;
 /// Two duties side by side: writers out of slots wait for a map checkpoint, which must not wait in its turn for pages on
 /// their way to a slow disk.
 pub(crate) async fn run(core: Arc<Core>) {
-    join(keep_slots_writable(&core), keep_victims_clean(&core)).await;
+    // The second may have to wait for the first when the tier is closed.
+    let victims_over = AtomicBool::new(false);
+    let victims = async {
+        keep_victims_clean(&core).await;
+        victims_over.store(true, Ordering::Release);
+        core.wake.slots.notify_one();
+    };
+    join(keep_slots_writable(&core, &victims_over), victims).await;
 }
 
-async fn keep_slots_writable(core: &Core) {
+async fn keep_slots_writable(core: &Core, victims_over: &AtomicBool) {
     loop {
         core.wake.slots.notified().await;
-        while core.may_go_on() && core.map_step().await {}
-        if core.stopping.load(Ordering::Acquire) {
+        while core.refusing.get().is_none() && !victims_over.load(Ordering::Acquire) && core.map_step().await
+        {
+        }
+        if victims_over.load(Ordering::Acquire) {
             return;
         }
     }
@@ -55,8 +64,8 @@ impl Core {
         let work = {
             let now = self.now();
             let mut state = self.state.lock();
-            let used = state.journal.next - state.journal.tail;
-            let journal_high = used * 2 > u64::from(self.layout.journal_blocks);
+            let journal_high =
+                (state.journal.next - state.journal.tail) * 2 > u64::from(self.layout.journal_blocks);
             let usable = state.ssd_error.is_none();
             if usable { state.slots.map_work(journal_high, now) } else { None }
         };
@@ -118,6 +127,8 @@ impl Core {
         }
         drop(state);
         self.changed.notify_waiters();
+        // A new zone has other victims.
+        self.wake.victims.notify_one();
         tracing::debug!(generation, ok = result.is_ok(), "map checkpoint");
         result
     }

@@ -188,7 +188,7 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
         header.generation,
     );
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or(0).max(header.journal_from);
-    let journal = JournalPlace { next, tail: header.journal_from.min(next) };
+    let journal = JournalPlace::new(next, header.journal_from.min(next));
     let core = Core {
         page_size: layout.page_size,
         layout,

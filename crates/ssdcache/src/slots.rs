@@ -44,6 +44,9 @@ struct Slot {
     abandoned: bool,
 }
 
+/// Every how many rejections somebody looks whether the zone is spent.
+const REJECTIONS_PER_LOOK: u64 = 64;
+
 /// Sizes of the moving parts, from the layout and the options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotParams {
@@ -202,6 +205,10 @@ pub struct Slots {
     capturing: bool,
     /// Slot writes and evictions since the last capture: a checkpoint without any would change nothing.
     changes: u64,
+    /// Rejections up to the last checkpoint.
+    rejected_before: u64,
+    /// At so many rejections, [`Slots::wants_look`] says yes.
+    next_look: u64,
     starved: bool,
     counts: SlotCounts,
 }
@@ -241,6 +248,8 @@ impl Slots {
             generation,
             capturing: false,
             changes: 1,
+            rejected_before: 0,
+            next_look: REJECTIONS_PER_LOOK,
             starved: false,
             counts: SlotCounts::default(),
         };
@@ -358,6 +367,22 @@ impl Slots {
         let ticket = self.start(slot, page, false, displaced, now, fresh());
         self.pending.insert(page, slot);
         Some(ticket)
+    }
+
+    /// Whether an eviction that came to nothing is a reason to look for map work: slots ran out, or (seen now and then) the zone may be spent.
+    #[must_use]
+    pub fn wants_look(&mut self) -> bool {
+        let due = self.counts.rejected >= self.next_look;
+        if due {
+            self.next_look = self.counts.rejected + REJECTIONS_PER_LOOK;
+        }
+        due || self.starved
+    }
+
+    /// Whether the copy of `page` on the SSD is the version `stamp`.
+    #[must_use]
+    pub fn holds(&self, page: PageId, stamp: Stamp) -> bool {
+        self.by_page.get(&page).is_some_and(|slot| self.slots[slot.at()].stamp == stamp)
     }
 
     /// The write of `ticket` is over. `durable_at` is the number of the first SSD flush that will cover it.
@@ -556,7 +581,9 @@ impl Slots {
         let short = self.writable.len() < low || self.starved;
         if !self.capturing && self.params.slots > 0 {
             let freed = self.waiting.len() * 2 >= low || (self.starved && !self.waiting.is_empty());
-            let used_up = self.changes > 0 && self.zone_is_used_up(now);
+            let stale = self.changes > 0
+                || self.counts.rejected - self.rejected_before >= u64::from(self.params.zone);
+            let used_up = stale && self.zone_is_used_up(now);
             if journal_high || (short && freed) || used_up {
                 return Some(MapWork::Checkpoint);
             }
@@ -616,6 +643,7 @@ impl Slots {
         }
         self.capturing = true;
         self.changes = 0;
+        self.rejected_before = self.counts.rejected;
         self.starved = false;
         self.relist();
         Capture { generation: self.generation + 1, body: self.body() }

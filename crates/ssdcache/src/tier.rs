@@ -115,6 +115,19 @@ impl SsdTier {
         self.core.changed.notify_waiters();
     }
 
+    /// Waits until no page of `space` is on its way to the HDD. Cancel-safe.
+    pub async fn settled(&self, space: SpaceId) {
+        loop {
+            let changed = self.core.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if !self.core.state.lock().homeward.iter().any(|page| page.space == space) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// Ends in order: admissions in flight finish, a last checkpoint names every page. Not cancel-safe in the
     /// sense that a dropped call leaves the tier as a crash would: safe, less warm.
     ///

@@ -163,8 +163,12 @@ pub(crate) fn evicted(core: &Arc<Core>, page: PageId, logical: u32, image: &[u8]
     let ticket = if may { state.slots.plan_evicted(page, now, &mut || core.stamps.fresh()) } else { None };
     state.slots.policy().left_pool(page, now);
     state.admissions += usize::from(ticket.is_some());
+    let look = ticket.is_none() && state.slots.wants_look();
     drop(state);
     let Some(ticket) = ticket else {
+        if look {
+            core.wake.notify_one();
+        }
         return Displaced(None);
     };
     let mut buf = core.buffer();
