@@ -20,11 +20,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Memory that GD2L and the like take for a frame, in bytes: what the budget sets aside.
-const POOL_POLICY_BYTES: usize = 24;
+pub(crate) const POOL_POLICY_BYTES: usize = 24;
 /// Memory for a slot: its entry, its place in the page map, and the policy's record.
 const SLOT_BYTES: u64 = 40 + 24 + 72;
 /// Memory for an entry of the outqueue.
 const OUTQUEUE_BYTES: u64 = 72;
+
+/// Memory for the tables of an SSD, in bytes.
+pub(crate) fn tables_bytes(slots: u64, outqueue: u64) -> u64 {
+    slots * SLOT_BYTES + outqueue * OUTQUEUE_BYTES
+}
+
+/// The default size of the doublewrite ring.
+pub(crate) fn ring_pages_for(ssd_bytes: u64, page_size: PageSize) -> u32 {
+    (ssd_bytes / page_size.bytes() as u64 / 16).clamp(16, 256) as u32
+}
 
 /// Where a tier lives.
 #[derive(Clone, Debug)]
@@ -502,8 +512,7 @@ impl Builder {
     }
 
     fn layout(&self, page_size: PageSize) -> Result<Layout, OpenError> {
-        let default = (self.ssd_bytes / page_size.bytes() as u64 / 16).clamp(16, 256) as u32;
-        let ring = self.ring_pages.unwrap_or(default);
+        let ring = self.ring_pages.unwrap_or_else(|| ring_pages_for(self.ssd_bytes, page_size));
         if self.ssd_bytes == 0 {
             return Ok(Layout::ring_only(page_size, self.ring_pages.unwrap_or(256)));
         }
@@ -519,7 +528,7 @@ impl Builder {
 
     fn pool_params(&self, page_size: PageSize, layout: &Layout) -> Result<PoolParams, OpenError> {
         let outqueue = self.outqueue.unwrap_or(layout.slots as usize) as u64;
-        let tables = u64::from(layout.slots) * SLOT_BYTES + outqueue * OUTQUEUE_BYTES;
+        let tables = tables_bytes(u64::from(layout.slots), outqueue);
         let least = PoolParams::bytes_for(FRAMES_MIN, page_size, POOL_POLICY_BYTES) + tables;
         let mut params =
             PoolParams::for_budget(self.pool_bytes.saturating_sub(tables), page_size, POOL_POLICY_BYTES);

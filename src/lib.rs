@@ -11,6 +11,7 @@ mod builder;
 mod calibrate;
 mod error;
 mod manifest;
+mod sizes;
 mod stats;
 mod store;
 mod volume;
@@ -29,6 +30,7 @@ pub use pagetier_devio::{
 pub use pagetier_page::{Lsn, PageId, PageSize, PageSizeError, SpaceId};
 pub use pagetier_policy::{Costs, GroupStats, Home, POOL_POLICIES, SSD_POLICIES};
 pub use pagetier_ssdcache::{Progress, RecoveryReport, SlotCounts, TierStats};
+pub use sizes::{pool_bytes_for, ssd_bytes_for};
 pub use stats::Stats;
 pub use store::{PageMut, PageRef, PageStore, Scan};
 pub use volume::SpaceInfo;

@@ -130,7 +130,7 @@ fn run_and_kill(directory: &Path, seed: u64, known: &mut [Known]) -> Option<u64>
     let mut kill_at = None;
     // Now and then during the opening or the first allocations.
     if rng.random_bool(0.15) {
-        std::thread::sleep(Duration::from_millis(rng.random_range(0..60)));
+        std::thread::park_timeout(Duration::from_millis(rng.random_range(0..60)));
         writer.kill().unwrap();
     }
     for line in lines {

@@ -38,7 +38,7 @@ pub(crate) struct Cli {
     /// Size of the buffer pool [default: a thirtieth of the database]
     #[arg(long, value_name = "B", value_parser = size)]
     pub(crate) pool_bytes: Option<u64>,
-    /// Sizes as a ratio database:SSD:pool, such as 30:10:1, of the loaded database
+    /// Sizes as a ratio database:SSD:pool, such as 30:10:1: so many pages for those of the loaded database, tables and ring come on top
     #[arg(long, value_name = "DB:SSD:POOL", value_parser = ratio, conflicts_with_all = ["ssd_bytes", "pool_bytes"])]
     pub(crate) db_ratio: Option<Ratio>,
     /// Page size: a power of two from 4KiB to 64KiB [default: 16KiB]
@@ -156,18 +156,17 @@ impl Ratio {
 
     /// The SSD's share of a database, in whole pages.
     pub(crate) fn ssd_bytes(self, db_bytes: u64, page: PageSize) -> u64 {
-        whole_pages(db_bytes as f64 * self.ssd / self.db, page)
+        pagetier::ssd_bytes_for(pages(db_bytes as f64 * self.ssd / self.db, page), page)
     }
 
     /// The pool's share.
-    pub(crate) fn pool_bytes(self, db_bytes: u64, page: PageSize) -> u64 {
-        whole_pages(db_bytes as f64 * self.pool / self.db, page)
+    pub(crate) fn pool_bytes(self, db_bytes: u64, ssd_bytes: u64, page: PageSize) -> u64 {
+        pagetier::pool_bytes_for(pages(db_bytes as f64 * self.pool / self.db, page), ssd_bytes, page)
     }
 }
 
-fn whole_pages(bytes: f64, page: PageSize) -> u64 {
-    let page = page.bytes() as u64;
-    (bytes as u64).div_ceil(page) * page
+fn pages(bytes: f64, page: PageSize) -> u64 {
+    (bytes as u64).div_ceil(page.bytes() as u64)
 }
 
 impl std::str::FromStr for Policies {
@@ -276,9 +275,9 @@ impl Cli {
     }
 
     /// The size of the pool for a database of `db_bytes`.
-    pub(crate) fn pool_bytes(&self, db_bytes: u64) -> u64 {
+    pub(crate) fn pool_bytes(&self, db_bytes: u64, ssd_bytes: u64) -> u64 {
         let ratio = self.db_ratio.unwrap_or(Ratio::DEFAULT);
-        self.pool_bytes.unwrap_or_else(|| ratio.pool_bytes(db_bytes, self.page_size()))
+        self.pool_bytes.unwrap_or_else(|| ratio.pool_bytes(db_bytes, ssd_bytes, self.page_size()))
     }
 
     /// The size of the log for a database of `db_bytes`.
@@ -354,8 +353,13 @@ mod tests {
     #[test]
     fn a_ratio_gives_whole_pages() {
         let ratio = ratio("30:10:2").unwrap();
-        assert_eq!(ratio.ssd_bytes(30 << 20, PageSize::DEFAULT), 10 << 20);
-        assert_eq!(ratio.pool_bytes((30 << 20) + 30, PageSize::DEFAULT), (2 << 20) + (16 << 10));
+        assert_eq!(
+            ratio.ssd_bytes(30 << 20, PageSize::DEFAULT),
+            pagetier::ssd_bytes_for(640, PageSize::DEFAULT)
+        );
+        let (pool, pages) =
+            (ratio.pool_bytes((30 << 20) + 30, 0, PageSize::DEFAULT), (2 << 20) / (16 << 10) + 1);
+        assert_eq!(pool, pagetier::pool_bytes_for(pages, 0, PageSize::DEFAULT));
         for bad in ["30:10", "30:10:0", "0:1:1", "a:b:c", "1:2:3:4"] {
             assert!(super::ratio(bad).is_err(), "{bad}");
         }

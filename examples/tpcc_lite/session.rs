@@ -88,7 +88,7 @@ impl<'c> Session<'c> {
             )));
         }
         if self.cli.pool_bytes.is_some() || self.cli.db_ratio.is_some() {
-            notes.pool_bytes = self.cli.pool_bytes(notes.loaded_bytes);
+            notes.pool_bytes = self.cli.pool_bytes(notes.loaded_bytes, notes.ssd_bytes);
         }
         notes.log_bytes = self.cli.log_bytes.unwrap_or(notes.log_bytes);
         Ok(notes)
@@ -115,7 +115,7 @@ impl<'c> Session<'c> {
             page_bytes: cli.page_size().bytes() as u64,
             loaded_bytes,
             ssd_bytes,
-            pool_bytes: cli.pool_bytes(loaded_bytes),
+            pool_bytes: cli.pool_bytes(loaded_bytes, ssd_bytes),
             log_bytes: cli.log_bytes(loaded_bytes),
         };
         self.site.write_notes(&notes)?;

@@ -1,0 +1,49 @@
+//! How many bytes a number of pages takes, with everything that belongs to them: to size a store by pages.
+
+use crate::builder::{ring_pages_for, tables_bytes};
+use pagetier_bufpool::PoolParams;
+use pagetier_page::PageSize;
+use pagetier_ssdcache::{Layout, SlotParams};
+
+/// The size of an SSD file that can hold `pages` pages beside the free slots, maps, journal and default doublewrite ring that it needs: what
+/// [`crate::Builder::ssd_bytes`] takes. 0 for none.
+///
+/// ```
+/// # use pagetier::{PageSize, ssd_bytes_for};
+/// let bytes = ssd_bytes_for(10_000, PageSize::default());
+/// assert!(bytes > 10_000 * 16_384 && bytes < 10_500 * 16_384);
+/// ```
+#[must_use]
+pub fn ssd_bytes_for(pages: u64, page_size: PageSize) -> u64 {
+    if pages == 0 {
+        return 0;
+    }
+    let page = page_size.bytes() as u64;
+    let holds = |all: u64| {
+        let bytes = all * page;
+        Layout::for_bytes(bytes, page_size, ring_pages_for(bytes, page_size)).map_or(0, |layout| {
+            u64::from(layout.slots - SlotParams::new(layout.slots, 10.0).reserve.min(layout.slots))
+        })
+    };
+    let (mut short, mut enough) = (pages, pages * 2 + 1024);
+    while enough - short > 1 {
+        let half = short.midpoint(enough);
+        *(if holds(half) >= pages { &mut enough } else { &mut short }) = half;
+    }
+    enough * page
+}
+
+/// The memory for a pool of `pages` pages over an SSD of `ssd_bytes`, with the tables of both: what [`crate::Builder::pool_bytes`] takes.
+///
+/// ```
+/// # use pagetier::{PageSize, pool_bytes_for, ssd_bytes_for};
+/// let size = PageSize::default();
+/// assert!(pool_bytes_for(1_000, ssd_bytes_for(10_000, size), size) < 1_250 * 16_384);
+/// ```
+#[must_use]
+pub fn pool_bytes_for(pages: u64, ssd_bytes: u64, page_size: PageSize) -> u64 {
+    let layout = Layout::for_bytes(ssd_bytes, page_size, ring_pages_for(ssd_bytes, page_size));
+    let slots = layout.map_or(0, |layout| u64::from(layout.slots));
+    let frames = usize::try_from(pages).unwrap_or(usize::MAX);
+    tables_bytes(slots, slots) + PoolParams::bytes_for(frames, page_size, crate::builder::POOL_POLICY_BYTES)
+}
