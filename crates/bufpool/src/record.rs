@@ -81,13 +81,31 @@ impl Recorder {
 
     /// Ends the recording: blocks until everything is written.
     pub(crate) fn stop(&self) -> io::Result<Recorded> {
+        let mut sink = self.sink.lock();
         self.on.store(false, Ordering::Relaxed);
-        let Some(mut sink) = self.sink.lock().take() else { return Ok(Recorded::default()) };
-        sink.hand_over();
-        let Sink { chunks, writer, recorded, .. } = sink;
+        let taken = sink.take();
+        drop(sink);
+        let Some(Sink { chunk, chunks, writer, mut recorded }) = taken else {
+            return Ok(Recorded::default());
+        };
+        let records = (chunk.len() / TRACE_RECORD_BYTES) as u64;
+        // May wait for the writer, which is waited for anyway; fails when the writer has.
+        if chunks.send(chunk).is_err() {
+            recorded.records -= records;
+            recorded.lost += records;
+        }
         drop(chunks);
         writer.join().unwrap_or_else(|_| Err(io::Error::other("the trace's writer panicked")))?;
         Ok(recorded)
+    }
+}
+
+impl Drop for Recorder {
+    /// A recording that nobody stopped is written out all the same.
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            tracing::warn!(%error, "the trace of page requests is not whole");
+        }
     }
 }
 
@@ -107,4 +125,59 @@ fn write(mut out: Box<dyn Write + Send>, chunks: &Receiver<Vec<u8>>) -> io::Resu
         out.write_all(&chunk)?;
     }
     out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetier_page::SpaceId;
+    use std::sync::Arc;
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn note(recorder: &Recorder, no: u32) {
+        recorder.note(PageId::new(SpaceId(7), no), no % 2 == 1, no % 3 == 0);
+    }
+
+    #[test]
+    fn every_request_while_it_is_on_comes_out_in_order() {
+        let (recorder, out) = (Recorder::default(), Shared::default());
+        note(&recorder, 9);
+        assert!(recorder.start(Box::new(out.clone())).unwrap());
+        assert!(!recorder.start(Box::new(Shared::default())).unwrap(), "one recording at a time");
+        let requests = 3 * (CHUNK_BYTES / TRACE_RECORD_BYTES) as u32 + 5;
+        (0..requests).for_each(|no| note(&recorder, no));
+        assert_eq!(recorder.recorded().map(|so_far| so_far.records), Some(u64::from(requests)));
+        let recorded = recorder.stop().unwrap();
+        note(&recorder, 9);
+        assert_eq!((recorded.records, recorded.lost), (u64::from(requests), 0));
+        let bytes = out.0.lock();
+        assert_eq!(bytes.len(), requests as usize * TRACE_RECORD_BYTES);
+        for (no, record) in (0..requests).zip(bytes.chunks_exact(TRACE_RECORD_BYTES)) {
+            let page = PageId::new(SpaceId(7), no);
+            let expected = TraceRecord { page, write: no % 2 == 1, sequential: no % 3 == 0 };
+            assert_eq!(record, expected.encode());
+        }
+    }
+
+    #[test]
+    fn a_recorder_that_is_dropped_leaves_a_whole_trace() {
+        let (recorder, out) = (Recorder::default(), Shared::default());
+        recorder.start(Box::new(out.clone())).unwrap();
+        (0..3).for_each(|no| note(&recorder, no));
+        drop(recorder);
+        assert_eq!(out.0.lock().len(), 3 * TRACE_RECORD_BYTES);
+    }
 }
