@@ -172,15 +172,16 @@ impl Shared {
         ticket
     }
 
-    /// Submits what is queued. What the kernel will not take now is left to the reaper, which tries again.
-    fn submit(&self) {
+    /// Submits what is queued. What the kernel will not take now is left to the reaper, which tries again; false then.
+    fn submit(&self) -> bool {
         loop {
             match self.ring.submit() {
-                Ok(_) => break,
+                Ok(_) => return true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     tracing::debug!(device = %self.file.name, %error, "submission is put off");
-                    break self.ring.wake();
+                    self.ring.wake();
+                    return false;
                 }
             }
         }
@@ -217,12 +218,13 @@ impl Shared {
         self.digest(&mut pass.results, &mut pass.ended)
     }
 
-    /// As [`Shared::reap`], without blocking afterwards: what the pass queued is submitted, and what has ended is handed out.
-    pub(crate) fn reap_now(&self, pass: &mut Pass) -> Ended {
+    /// As [`Shared::reap`], without blocking afterwards: what the pass queued is submitted, and what has ended is handed out. Says too
+    /// whether the kernel takes submissions.
+    pub(crate) fn reap_now(&self, pass: &mut Pass) -> (Ended, bool) {
         self.ring.awake();
         self.reap(pass);
-        self.submit();
-        std::mem::take(&mut pass.ended)
+        let accepted = self.submit();
+        (std::mem::take(&mut pass.ended), accepted)
     }
 
     pub(crate) fn complete_all(&self, ended: &mut Ended) {

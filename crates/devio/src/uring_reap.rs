@@ -93,6 +93,9 @@ fn start_thread(shared: &Arc<Shared>, pass: Pass) -> io::Result<JoinHandle<()>> 
     std::thread::Builder::new().name("pagetier-reap".into()).spawn(move || shared.serve(pass))
 }
 
+/// After how many refused submissions in a row the task leaves the ring to a thread.
+const REFUSALS_MAX: u32 = 8;
+
 /// The task's side.
 struct Duty {
     shared: Arc<Shared>,
@@ -101,15 +104,21 @@ struct Duty {
 
 impl Duty {
     async fn run(self, announced: AsyncFd<OwnedFd>) {
+        let mut refusals = 0;
         // An error: the runtime is ending.
         while let Ok(mut ready) = announced.readable().await {
             // Before looking, or what completes meanwhile would not be announced.
             ready.clear_ready();
             let mut who = self.who.lock();
             let Who::Task(pass) = &mut *who else { return };
-            let mut ended = self.shared.reap_now(pass);
+            let (mut ended, accepted) = self.shared.reap_now(pass);
             drop(who);
             self.shared.complete_all(&mut ended);
+            refusals = if accepted { 0 } else { refusals + 1 };
+            if refusals > REFUSALS_MAX {
+                // A thread can pause between its attempts, and knows when to give up.
+                return;
+            }
         }
     }
 }
