@@ -1,7 +1,7 @@
 //! The command line, and what follows from it.
 
 use clap::{Parser, ValueEnum};
-use pagetier::{POOL_POLICIES, PageSize, SSD_POLICIES};
+use pagetier::{Costs, POOL_POLICIES, PageSize, SSD_POLICIES};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -204,14 +204,15 @@ impl Cli {
             }
         }
         for policies in self.runs() {
-            for (kind, name, known) in
-                [("pool", &policies.pool, POOL_POLICIES), ("SSD", &policies.ssd, SSD_POLICIES)]
-            {
-                if !known.contains(&name.as_str()) {
-                    return Err(format!(
-                        "there is no {kind} policy {name:?}; there are: {}",
-                        known.join(", ")
-                    ));
+            // A name may carry a window, as `cfdc-75`.
+            let pool_known = pagetier_policy::pool_policy(&policies.pool, 64, Costs::PAPER).is_some();
+            let ssd_known = SSD_POLICIES.contains(&policies.ssd.as_str());
+            for (kind, name, known, all) in [
+                ("pool", &policies.pool, pool_known, POOL_POLICIES),
+                ("SSD", &policies.ssd, ssd_known, SSD_POLICIES),
+            ] {
+                if !known {
+                    return Err(format!("there is no {kind} policy {name:?}; there are: {}", all.join(", ")));
                 }
             }
         }
