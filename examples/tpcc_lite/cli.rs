@@ -38,9 +38,12 @@ pub(crate) struct Cli {
     /// Size of the buffer pool [default: a thirtieth of the database]
     #[arg(long, value_name = "B", value_parser = size)]
     pub(crate) pool_bytes: Option<u64>,
-    /// Sizes as a ratio database:SSD:pool, such as 30:10:1: so many pages for those of the loaded database, tables and ring come on top
+    /// Sizes as a ratio database:SSD:pool, such as 30:10:1, of the loaded database
     #[arg(long, value_name = "DB:SSD:POOL", value_parser = ratio, conflicts_with_all = ["ssd_bytes", "pool_bytes"])]
     pub(crate) db_ratio: Option<Ratio>,
+    /// What the ratio is of: bytes, tables and doublewrite ring included, or pages alone, as the papers count
+    #[arg(long, value_name = "UNIT", default_value = "bytes", requires = "db_ratio")]
+    pub(crate) ratio_of: Unit,
     /// Page size: a power of two from 4KiB to 64KiB [default: 16KiB]
     #[arg(long, value_name = "B", value_parser = page_size)]
     pub(crate) page_size: Option<PageSize>,
@@ -155,13 +158,21 @@ impl Ratio {
     pub(crate) const DEFAULT: Self = Self { db: 30.0, ssd: 10.0, pool: 1.0 };
 
     /// The SSD's share of a database, in whole pages.
-    pub(crate) fn ssd_bytes(self, db_bytes: u64, page: PageSize) -> u64 {
-        pagetier::ssd_bytes_for(pages(db_bytes as f64 * self.ssd / self.db, page), page)
+    pub(crate) fn ssd_bytes(self, unit: Unit, db_bytes: u64, page: PageSize) -> u64 {
+        let pages = pages(db_bytes as f64 * self.ssd / self.db, page);
+        match unit {
+            Unit::Bytes => pages * page.bytes() as u64,
+            Unit::Pages => pagetier::ssd_bytes_for(pages, page),
+        }
     }
 
     /// The pool's share.
-    pub(crate) fn pool_bytes(self, db_bytes: u64, ssd_bytes: u64, page: PageSize) -> u64 {
-        pagetier::pool_bytes_for(pages(db_bytes as f64 * self.pool / self.db, page), ssd_bytes, page)
+    pub(crate) fn pool_bytes(self, unit: Unit, db_bytes: u64, ssd_bytes: u64, page: PageSize) -> u64 {
+        let pages = pages(db_bytes as f64 * self.pool / self.db, page);
+        match unit {
+            Unit::Bytes => pages * page.bytes() as u64,
+            Unit::Pages => pagetier::pool_bytes_for(pages, ssd_bytes, page),
+        }
     }
 }
 
@@ -272,19 +283,29 @@ impl Cli {
     /// The size of the SSD for a database of `db_bytes`.
     pub(crate) fn ssd_bytes(&self, db_bytes: u64) -> u64 {
         let ratio = self.db_ratio.unwrap_or(Ratio::DEFAULT);
-        self.ssd_bytes.unwrap_or_else(|| ratio.ssd_bytes(db_bytes, self.page_size()))
+        self.ssd_bytes.unwrap_or_else(|| ratio.ssd_bytes(self.ratio_of, db_bytes, self.page_size()))
     }
 
     /// The size of the pool for a database of `db_bytes`.
     pub(crate) fn pool_bytes(&self, db_bytes: u64, ssd_bytes: u64) -> u64 {
         let ratio = self.db_ratio.unwrap_or(Ratio::DEFAULT);
-        self.pool_bytes.unwrap_or_else(|| ratio.pool_bytes(db_bytes, ssd_bytes, self.page_size()))
+        self.pool_bytes
+            .unwrap_or_else(|| ratio.pool_bytes(self.ratio_of, db_bytes, ssd_bytes, self.page_size()))
     }
 
     /// The size of the log for a database of `db_bytes`.
     pub(crate) fn log_bytes(&self, db_bytes: u64) -> u64 {
         self.log_bytes.unwrap_or((db_bytes / 10).max(64 << 20))
     }
+}
+
+/// What `--db-ratio` counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Unit {
+    /// Bytes of the files and of memory.
+    Bytes,
+    /// Pages; what belongs to them comes on top.
+    Pages,
 }
 
 /// A number of bytes such as `4096`, `100MiB`, `2g`, `1.5GB`.
@@ -354,13 +375,12 @@ mod tests {
     #[test]
     fn a_ratio_gives_whole_pages() {
         let ratio = ratio("30:10:2").unwrap();
-        assert_eq!(
-            ratio.ssd_bytes(30 << 20, PageSize::DEFAULT),
-            pagetier::ssd_bytes_for(640, PageSize::DEFAULT)
-        );
-        let (pool, pages) =
-            (ratio.pool_bytes((30 << 20) + 30, 0, PageSize::DEFAULT), (2 << 20) / (16 << 10) + 1);
-        assert_eq!(pool, pagetier::pool_bytes_for(pages, 0, PageSize::DEFAULT));
+        let size = PageSize::DEFAULT;
+        assert_eq!(ratio.ssd_bytes(Unit::Bytes, 30 << 20, size), 10 << 20);
+        assert_eq!(ratio.pool_bytes(Unit::Bytes, (30 << 20) + 30, 0, size), (2 << 20) + (16 << 10));
+        assert_eq!(ratio.ssd_bytes(Unit::Pages, 30 << 20, size), pagetier::ssd_bytes_for(640, size));
+        let pool = ratio.pool_bytes(Unit::Pages, (30 << 20) + 30, 0, size);
+        assert_eq!(pool, pagetier::pool_bytes_for(129, 0, size));
         for bad in ["30:10", "30:10:0", "0:1:1", "a:b:c", "1:2:3:4"] {
             assert!(super::ratio(bad).is_err(), "{bad}");
         }
