@@ -11,7 +11,7 @@ use pagetier_ssdcache::{Layout, SlotParams};
 /// ```
 /// # use pagetier::{PageSize, ssd_bytes_for};
 /// let bytes = ssd_bytes_for(10_000, PageSize::default());
-/// assert!(bytes > 10_000 * 16_384 && bytes < 10_500 * 16_384);
+/// assert!(bytes > 10_000 * 16_384 && bytes < 10_600 * 16_384);
 /// ```
 #[must_use]
 pub fn ssd_bytes_for(pages: u64, page_size: PageSize) -> u64 {

@@ -132,7 +132,7 @@ fn blocks(bytes: u64) -> u64 {
 
 /// A block a batch: enough that the journal forces few checkpoints, and under 2 % of a small SSD.
 fn journal_blocks(slots: u64) -> u32 {
-    (slots / 16).clamp(8, 4096) as u32
+    (slots / 64).clamp(8, 4096) as u32
 }
 
 #[cfg(test)]
