@@ -148,7 +148,7 @@ mod tests {
     }
 
     fn note(recorder: &Recorder, no: u32) {
-        recorder.note(PageId::new(SpaceId(7), no), no % 2 == 1, no % 3 == 0);
+        recorder.note(PageId::new(SpaceId(7), no), no % 2 == 1, no.is_multiple_of(3));
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(bytes.len(), requests as usize * TRACE_RECORD_BYTES);
         for (no, record) in (0..requests).zip(bytes.chunks_exact(TRACE_RECORD_BYTES)) {
             let page = PageId::new(SpaceId(7), no);
-            let expected = TraceRecord { page, write: no % 2 == 1, sequential: no % 3 == 0 };
+            let expected = TraceRecord { page, write: no % 2 == 1, sequential: no.is_multiple_of(3) };
             assert_eq!(record, expected.encode());
         }
     }
