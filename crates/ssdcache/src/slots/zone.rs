@@ -1,0 +1,153 @@
+//! What keeps slots writable: write-backs of the next victims, and checkpoints that name a new zone.
+
+use super::{Capture, MapWork, Slot, Slots, State, WriteBack};
+use crate::map::{Entry, MapBody};
+use pagetier_policy::{Millis, SlotId};
+
+impl Slots {
+    // ---- write-back -----------------------------------------------------------------------------------------
+
+    /// The next victims that are dirty, at most `max`; each is held until [`Slots::end_write_back`].
+    pub fn begin_write_back(&mut self, max: usize, now: Millis) -> Vec<WriteBack> {
+        let mut next = Vec::new();
+        self.policy.next_victims(self.params.clean_ahead as usize, now, &mut next);
+        next.retain(|slot| {
+            let s = &self.slots[slot.at()];
+            s.state == State::Live && s.dirty && s.readers == 0
+        });
+        next.truncate(max);
+        next.into_iter()
+            .map(|slot| {
+                let s = &mut self.slots[slot.at()];
+                s.readers += 1;
+                WriteBack { slot, page: s.page, stamp: s.stamp, durable_at: s.durable_at }
+            })
+            .collect()
+    }
+
+    /// The write-back is over; when `ok`, the HDD was flushed after it, and the slot is clean if it still holds that version.
+    pub fn end_write_back(&mut self, done: WriteBack, ok: bool) {
+        let s = &mut self.slots[done.slot.at()];
+        if ok && s.state == State::Live && s.stamp == done.stamp {
+            s.dirty = false;
+            self.counts.written_back += 1;
+        }
+        self.end_read(done.slot);
+    }
+
+    // ---- checkpoints ----------------------------------------------------------------------------------------
+
+    /// What is due, most urgent first. `journal_high`: only a checkpoint makes room in the journal.
+    pub fn map_work(&mut self, journal_high: bool, now: Millis) -> Option<MapWork> {
+        // Early enough that writers do not run dry while the checkpoint is written.
+        let low = self.params.reserve as usize / 2 + 1;
+        let short = self.writable.len() < low || self.starved;
+        if !self.capturing && self.params.slots > 0 {
+            let freed = self.waiting.len() * 2 >= low || (self.starved && !self.waiting.is_empty());
+            let stale = self.changes > 0
+                || self.counts.rejected - self.rejected_before >= u64::from(self.params.zone);
+            let used_up = stale && self.zone_is_used_up(now);
+            if journal_high || (short && freed) || used_up {
+                return Some(MapWork::Checkpoint);
+            }
+        }
+        if short && !self.retired.is_empty() {
+            return Some(MapWork::Flush);
+        }
+        self.starved = false;
+        None
+    }
+
+    fn zone_is_used_up(&mut self, now: Millis) -> bool {
+        if self.has_room() {
+            return false;
+        }
+        let few = self.params.clean_ahead as usize / 2 + 1;
+        let mut next = Vec::new();
+        self.policy.next_victims(few, now, &mut next);
+        next.len() < few
+    }
+
+    /// Whether a write-back is due: fewer than half of the next victims could be given up at once.
+    pub fn next_victims_are_dirty(&mut self, now: Millis) -> bool {
+        if self.has_room() {
+            return false;
+        }
+        let mut next = Vec::new();
+        self.policy.next_victims(self.params.clean_ahead as usize, now, &mut next);
+        let ready = next.iter().filter(|slot| !self.slots[slot.at()].dirty).count();
+        let to_clean = next.iter().any(|slot| {
+            let s = &self.slots[slot.at()];
+            s.state == State::Live && s.dirty && s.readers == 0
+        });
+        to_clean && ready * 2 < next.len()
+    }
+
+    /// Captures the map and names the next zone: everything being written, retired or free (as far as the zone's size goes), and
+    /// the pages of lowest benefit. Until [`Slots::end_checkpoint`], only slots in both zones are given out.
+    pub fn begin_checkpoint(&mut self, now: Millis) -> Capture {
+        debug_assert!(!self.capturing);
+        let mut left = self.params.zone as usize;
+        for s in &mut self.slots {
+            s.in_next = matches!(s.state, State::Writing | State::Retired);
+            left = left.saturating_sub(usize::from(s.in_next));
+        }
+        let free = self.writable.iter().rev().chain(self.waiting.iter());
+        for slot in free.take(left) {
+            self.slots[slot.at()].in_next = true;
+        }
+        left = left.saturating_sub(self.writable.len() + self.waiting.len());
+        let mut candidates = Vec::new();
+        let slots = &self.slots;
+        let mut eligible = |slot: SlotId| slots[slot.at()].state == State::Live;
+        self.policy.start_zone(left, &mut eligible, now, &mut candidates);
+        for slot in candidates {
+            self.slots[slot.at()].in_next = true;
+        }
+        self.capturing = true;
+        self.changes = 0;
+        self.rejected_before = self.counts.rejected;
+        self.starved = false;
+        self.relist();
+        Capture { generation: self.generation + 1, body: self.body() }
+    }
+
+    /// The checkpoint is durable, or failed. After a failure either of the two may be what a crash finds, so only slots in both zones
+    /// stay writable until one succeeds.
+    pub fn end_checkpoint(&mut self, ok: bool) {
+        debug_assert!(self.capturing);
+        for s in &mut self.slots {
+            s.in_zone = s.in_next && (ok || s.in_zone);
+            s.in_next = false;
+        }
+        self.capturing = false;
+        self.generation += 1;
+        self.counts.checkpoints += u64::from(ok);
+        self.relist();
+    }
+
+    fn body(&self) -> MapBody {
+        let entry = |s: &Slot| {
+            let named = s.state == State::Live || (s.state == State::Writing && !s.abandoned);
+            named.then_some(Entry { page: s.page, stamp: s.stamp, clean: !s.dirty })
+        };
+        MapBody {
+            entries: self.slots.iter().map(entry).collect(),
+            zone: self.slots.iter().map(|s| s.in_next).collect(),
+        }
+    }
+
+    /// Sorts the free slots into writable and waiting, so that low slots are given out first, in runs.
+    fn relist(&mut self) {
+        let mut free: Vec<SlotId> = self.writable.drain(..).chain(self.waiting.drain(..)).collect();
+        free.sort_unstable_by(|a, b| b.cmp(a));
+        for slot in free {
+            let list = if self.slots[slot.at()].writable(self.capturing) {
+                &mut self.writable
+            } else {
+                &mut self.waiting
+            };
+            list.push(slot);
+        }
+    }
+}

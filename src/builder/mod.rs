@@ -1,0 +1,284 @@
+//! The options for opening a store. `open` carries them out.
+
+mod ends;
+mod open;
+
+use crate::manifest::MemoryManifest;
+use pagetier_bufpool::LogGate;
+use pagetier_devio::{Backend, DirectIo, SharedDevice};
+use pagetier_page::PageSize;
+use pagetier_policy::{Costs, POOL_POLICIES, SSD_POLICIES};
+use pagetier_ssdcache::Progress;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Memory that GD2L and the like take for a frame, in bytes: what the budget sets aside.
+pub(crate) const POOL_POLICY_BYTES: usize = 24;
+/// Memory for a slot: its entry, its place in the page map, and the policy's record.
+const SLOT_BYTES: u64 = 40 + 24 + 72;
+/// Memory for an entry of the outqueue.
+const OUTQUEUE_BYTES: u64 = 72;
+
+/// Memory for the tables of an SSD, in bytes.
+pub(crate) fn tables_bytes(slots: u64, outqueue: u64) -> u64 {
+    slots * SLOT_BYTES + outqueue * OUTQUEUE_BYTES
+}
+
+/// The default size of the doublewrite ring.
+pub(crate) fn ring_pages_for(ssd_bytes: u64, page_size: PageSize) -> u32 {
+    (ssd_bytes / page_size.bytes() as u64 / 16).clamp(16, 256) as u32
+}
+
+/// Where a tier lives.
+#[derive(Clone, Debug)]
+enum Place {
+    /// Under the store's directory.
+    Default,
+    Path(PathBuf),
+    Device(SharedDevice),
+}
+
+/// Options for opening a store, each with its default. [`Builder::open`] does it.
+#[must_use]
+pub struct Builder {
+    directory: Option<PathBuf>,
+    memory: Option<Arc<MemoryManifest>>,
+    hdd: Place,
+    ssd: Place,
+    ssd_bytes: u64,
+    ring_pages: Option<u32>,
+    pool_bytes: u64,
+    page_size: Option<PageSize>,
+    page_bytes: Option<u64>,
+    pool_policy: String,
+    ssd_policy: String,
+    zone_percent: f64,
+    outqueue: Option<usize>,
+    group_width_per_min: f64,
+    costs: Option<Costs>,
+    calibrate: Option<Duration>,
+    io: Backend,
+    direct_io: DirectIo,
+    create: bool,
+    force: bool,
+    gate: Option<Arc<dyn LogGate>>,
+    redo_span_max: Option<u64>,
+    exhausted_after: Duration,
+    read_ahead: bool,
+    progress: Option<Box<dyn Fn(Progress) + Send + Sync>>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            directory: None,
+            memory: None,
+            hdd: Place::Default,
+            ssd: Place::Default,
+            ssd_bytes: 256 << 20,
+            ring_pages: None,
+            pool_bytes: 64 << 20,
+            page_size: None,
+            page_bytes: None,
+            pool_policy: POOL_POLICIES[0].to_owned(),
+            ssd_policy: SSD_POLICIES[0].to_owned(),
+            zone_percent: 10.0,
+            outqueue: None,
+            group_width_per_min: 1.0,
+            costs: None,
+            calibrate: None,
+            io: Backend::Auto,
+            direct_io: DirectIo::Preferred,
+            create: true,
+            force: false,
+            gate: None,
+            redo_span_max: None,
+            exhausted_after: Duration::from_secs(10),
+            read_ahead: true,
+            progress: None,
+        }
+    }
+}
+
+impl Builder {
+    /// The store's directory: manifest, lock, and by default both tiers' files. Required, unless the store is
+    /// [in memory](Builder::in_memory).
+    pub fn directory(mut self, path: impl AsRef<Path>) -> Self {
+        self.directory = Some(path.as_ref().to_owned());
+        self
+    }
+
+    /// Keeps the manifest in `manifest` instead of a directory: for stores on emulated or simulated devices, which must then
+    /// be given too.
+    pub fn in_memory(mut self, manifest: Arc<MemoryManifest>) -> Self {
+        self.memory = Some(manifest);
+        self
+    }
+
+    /// The HDD: a file or block device. Default: `hdd.vol` in the directory.
+    pub fn hdd(mut self, path: impl AsRef<Path>) -> Self {
+        self.hdd = Place::Path(path.as_ref().to_owned());
+        self
+    }
+
+    /// The HDD, ready made.
+    pub fn hdd_device(mut self, device: SharedDevice) -> Self {
+        self.hdd = Place::Device(device);
+        self
+    }
+
+    /// The SSD: a file or block device. Default: `ssd.cache` in the directory.
+    pub fn ssd(mut self, path: impl AsRef<Path>) -> Self {
+        self.ssd = Place::Path(path.as_ref().to_owned());
+        self
+    }
+
+    /// The SSD, ready made.
+    pub fn ssd_device(mut self, device: SharedDevice) -> Self {
+        self.ssd = Place::Device(device);
+        self
+    }
+
+    /// How much of the SSD to use when the store is created, in bytes; 0: no SSD. An existing store keeps its size. Default: 256 MiB.
+    pub fn ssd_bytes(mut self, bytes: u64) -> Self {
+        self.ssd_bytes = bytes;
+        self
+    }
+
+    /// Pages of the doublewrite ring when the store is created; 0 turns it off: torn pages on the HDD are then the embedder's to
+    /// repair, and `sync` flushes the HDD. Default: 256, fewer on a small SSD.
+    pub fn ring_pages(mut self, pages: u32) -> Self {
+        self.ring_pages = Some(pages);
+        self
+    }
+
+    /// The memory that the store may take, in bytes: pages, their metadata, staging copies, the SSD's tables and outqueue. Default: 64 MiB.
+    pub fn pool_bytes(mut self, bytes: u64) -> Self {
+        self.pool_bytes = bytes;
+        self
+    }
+
+    /// The page size of a new store; an existing one must have it. Default: 16 KiB, or the existing store's.
+    pub fn page_size(mut self, size: PageSize) -> Self {
+        self.page_size = Some(size);
+        self
+    }
+
+    /// The page size in bytes, checked by [`Builder::open`].
+    pub fn page_bytes(mut self, bytes: u64) -> Self {
+        self.page_bytes = Some(bytes);
+        self
+    }
+
+    /// The pool's replacement policy, one of [`POOL_POLICIES`]. Default: the first. CFLRU, REF and CFDC also take their window in per cent of the
+    /// pool, as `cfdc-75`.
+    pub fn pool_policy(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.pool_policy);
+        self
+    }
+
+    /// The SSD's policy, one of [`SSD_POLICIES`]. Default: the first. Those that write through, admit on reading or append (TAC, MV-FIFO) are for the
+    /// trace replay, and refused.
+    pub fn ssd_policy(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.ssd_policy);
+        self
+    }
+
+    /// The eviction zone, in per cent of the SSD's slots, above 0 and up to 100: what a recovery reads. Default: 10.
+    pub fn zone_percent(mut self, percent: f64) -> Self {
+        self.zone_percent = percent;
+        self
+    }
+
+    /// Entries of the outqueue. Default: as many as the SSD has slots (2013 paper, section 6.1).
+    pub fn outqueue(mut self, entries: usize) -> Self {
+        self.outqueue = Some(entries);
+        self
+    }
+
+    /// The width of CAC's subranges, in logical reads per minute. Default: 1 (2013 paper, section 5.2).
+    pub fn group_width_per_min(mut self, width: f64) -> Self {
+        self.group_width_per_min = width;
+        self
+    }
+
+    /// The devices' costs. Default: the paper's (7.2, 4.96, 0.11 and 0.27 ms); [`crate::calibrate`] measures them.
+    pub fn costs(mut self, costs: Costs) -> Self {
+        self.costs = Some(costs);
+        self
+    }
+
+    /// Measures the devices for about `budget` each when the store is created, unless [`Builder::costs`] gives their costs. The store remembers the
+    /// outcome. Default: not.
+    pub fn calibrate(mut self, budget: Duration) -> Self {
+        self.calibrate = Some(budget);
+        self
+    }
+
+    /// How files are served. Default: io_uring where it can be had.
+    pub fn io(mut self, backend: Backend) -> Self {
+        self.io = backend;
+        self
+    }
+
+    /// Whether the system's page cache is bypassed. Default: where the file system can.
+    pub fn direct_io(mut self, direct: DirectIo) -> Self {
+        self.direct_io = direct;
+        self
+    }
+
+    /// Whether a store that does not exist is created. Default: yes.
+    pub fn create(mut self, create: bool) -> Self {
+        self.create = create;
+        self
+    }
+
+    /// Whether a new store may overwrite data on a device that is not Pagetier's, or another store's. Default: no.
+    pub fn force(mut self, force: bool) -> Self {
+        self.force = force;
+        self
+    }
+
+    /// The embedder's log: asked to be durable up to a page's LSN before the page is written anywhere.
+    pub fn log_gate(mut self, gate: Arc<dyn LogGate>) -> Self {
+        self.gate = Some(gate);
+        self
+    }
+
+    /// The span of log, in LSN units, that redo may have to go through; older changes are written out. Default: no bound.
+    pub fn redo_span_max(mut self, span: u64) -> Self {
+        self.redo_span_max = Some(span);
+        self
+    }
+
+    /// How long a request waits for a frame when all are pinned or dirty, before it fails. Default: 10 s.
+    pub fn exhausted_after(mut self, wait: Duration) -> Self {
+        self.exhausted_after = wait;
+        self
+    }
+
+    /// Whether linear access is detected and read ahead. Default: yes.
+    pub fn read_ahead(mut self, on: bool) -> Self {
+        self.read_ahead = on;
+        self
+    }
+
+    /// Called while a recovery reads the SSD's zone.
+    pub fn on_recovery_progress(mut self, report: impl Fn(Progress) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Box::new(report));
+        self
+    }
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("directory", &self.directory)
+            .field("pool_policy", &self.pool_policy)
+            .field("ssd_policy", &self.ssd_policy)
+            .field("pool_bytes", &self.pool_bytes)
+            .field("ssd_bytes", &self.ssd_bytes)
+            .finish_non_exhaustive()
+    }
+}
