@@ -1,12 +1,14 @@
 //! What the database is: one page in a space of its own, written when the load is complete.
 
+use crate::btree::RowLens;
 use crate::database::DbError;
 use crate::random::Constants;
+use crate::schema::Table;
 use pagetier::{PageId, PageStore};
 
 const SPACE: &str = "tpcc_catalog";
 const MAGIC: &[u8; 8] = b"TPCCLITE";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// How large the population is. Clause 1.2.1 allows no other than [`Scale::full`]; tests use smaller ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,12 +19,20 @@ pub(crate) struct Scale {
     pub(crate) items: u32,
     /// Customers of a district, and its initial orders.
     pub(crate) customers: u32,
+    /// Bytes that each row takes beside its columns.
+    pub(crate) row_overhead: u16,
 }
 
 impl Scale {
     /// The specified population.
-    pub(crate) const fn full(warehouses: u16) -> Self {
-        Self { warehouses, items: 100_000, customers: 3_000 }
+    pub(crate) const fn full(warehouses: u16, row_overhead: u16) -> Self {
+        Self { warehouses, items: 100_000, customers: 3_000, row_overhead }
+    }
+
+    /// What a row of `table` takes.
+    pub(crate) fn row(self, table: Table) -> RowLens {
+        let (key, val) = table.lens();
+        RowLens { key, val, overhead: self.row_overhead.into() }
     }
 
     /// Different last names.
@@ -64,6 +74,7 @@ impl Catalog {
                 warehouses: word(&page, 12) as u16,
                 items: word(&page, 36),
                 customers: word(&page, 40),
+                row_overhead: word(&page, 44) as u16,
             },
             constants: Constants { last: word(&page, 16), customer: word(&page, 20), item: word(&page, 24) },
             seed: u64::from(word(&page, 28)) | u64::from(word(&page, 32)) << 32,
@@ -76,9 +87,20 @@ impl Catalog {
         let mut page = store.allocate(space).await?;
         page[..8].copy_from_slice(MAGIC);
         let Constants { last, customer, item } = self.constants;
-        let Scale { warehouses, items, customers } = self.scale;
+        let Scale { warehouses, items, customers, row_overhead } = self.scale;
         let (seed_low, seed_high) = (self.seed as u32, (self.seed >> 32) as u32);
-        let words = [VERSION, warehouses.into(), last, customer, item, seed_low, seed_high, items, customers];
+        let words = [
+            VERSION,
+            warehouses.into(),
+            last,
+            customer,
+            item,
+            seed_low,
+            seed_high,
+            items,
+            customers,
+            row_overhead.into(),
+        ];
         for (at, word) in (8..).step_by(4).zip(words) {
             page[at..at + 4].copy_from_slice(&word.to_le_bytes());
         }

@@ -86,8 +86,8 @@ impl Database {
         let mut trees = Vec::with_capacity(Table::ALL.len());
         for table in Table::ALL {
             let space = store.space(table.name()).ok_or_else(|| DbError::NotOurs(table.name().into()))?;
-            let (key_len, val_len) = table.lens();
-            trees.push(Tree::open(Arc::clone(&store), Some(wal.clone()), space, key_len, val_len));
+            let row = catalog.scale.row(table);
+            trees.push(Tree::open(Arc::clone(&store), Some(wal.clone()), space, row));
         }
         let database = Self {
             store,

@@ -31,8 +31,7 @@ pub(crate) fn estimate_bytes(scale: Scale, page_size: PageSize) -> u64 {
             Table::Stock => u64::from(scale.warehouses) * u64::from(scale.items),
             _ => customers,
         };
-        let (key_len, val_len) = table.lens();
-        Tree::full_pages(rows, key_len, val_len, page_size)
+        Tree::full_pages(rows, scale.row(table), page_size)
     });
     (pages.iter().sum::<u64>() + 1) * page_size.bytes() as u64
 }
@@ -51,8 +50,7 @@ pub(crate) async fn load(
     let mut trees = Vec::new();
     for table in Table::ALL {
         let space = store.create_space(table.name()).await?;
-        let (key_len, val_len) = table.lens();
-        trees.push(Tree::create(Arc::clone(store), None, space, key_len, val_len).await?);
+        trees.push(Tree::create(Arc::clone(store), None, space, scale.row(table)).await?);
     }
     let mut random = Random::new(seed, 0);
     let catalog = Catalog { scale, seed, constants: random.load_constants() };

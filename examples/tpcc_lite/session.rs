@@ -96,7 +96,7 @@ impl<'c> Session<'c> {
 
     async fn load(&self) -> Result<Notes, SessionError> {
         let cli = self.cli;
-        let scale = Scale::full(cli.warehouses());
+        let scale = Scale::full(cli.warehouses(), cli.row_overhead);
         let ssd_bytes = cli.ssd_bytes(estimate_bytes(scale, cli.page_size()));
         self.announce(scale);
         self.site.begin_load()?;

@@ -30,4 +30,5 @@ mod tests;
 mod tree;
 
 pub(crate) use append::Appender;
+pub(crate) use node::RowLens;
 pub(crate) use tree::{Tree, TreeError};

@@ -8,7 +8,7 @@
 //! 6   2  zero
 //! 8   4  leaf: its right neighbour's page; meta, free: the next free page; u32::MAX for none
 //! 12  4  zero
-//! 16     keys, back to back, room for the capacity; then values, or children's page numbers (4 each)
+//! 16     keys, back to back, room for the capacity; then values with their overhead, or children's page numbers (4 each)
 //! ```
 //! An inner node's entry is a child and the lowest key that may be in it; the lowest key of the leftmost
 //! node of a level is all zeroes. Integers are little-endian.
@@ -27,23 +27,36 @@ pub(super) const NONE: u32 = u32::MAX;
 const HEADER_BYTES: usize = 16;
 const CHILD_BYTES: usize = 4;
 
+/// Bytes of a table's rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RowLens {
+    pub(crate) key: usize,
+    pub(crate) val: usize,
+    /// Left unused behind each value, where an engine with row versions would keep its own fields.
+    pub(crate) overhead: usize,
+}
+
 /// Where entries lie in the nodes of one sort, in one tree.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     key_len: usize,
     val_len: usize,
+    /// From one value to the next.
+    val_step: usize,
     capacity: usize,
 }
 
 impl Layout {
-    /// Leaves with values of `val_len` bytes, in pages with `payload` bytes.
-    pub(super) fn leaf(key_len: usize, val_len: usize, payload: usize) -> Self {
-        Self { key_len, val_len, capacity: (payload - HEADER_BYTES) / (key_len + val_len) }
+    /// Leaves of such rows, in pages with `payload` bytes.
+    pub(super) fn leaf(row: RowLens, payload: usize) -> Self {
+        let RowLens { key: key_len, val: val_len, overhead } = row;
+        let val_step = val_len + overhead;
+        Self { key_len, val_len, val_step, capacity: (payload - HEADER_BYTES) / (key_len + val_step) }
     }
 
     /// Inner nodes.
     pub(super) fn inner(key_len: usize, payload: usize) -> Self {
-        Self::leaf(key_len, CHILD_BYTES, payload)
+        Self::leaf(RowLens { key: key_len, val: CHILD_BYTES, overhead: 0 }, payload)
     }
 
     /// The entries that a node holds at most.
@@ -56,7 +69,7 @@ impl Layout {
     }
 
     fn val_at(&self, slot: usize) -> usize {
-        HEADER_BYTES + self.capacity * self.key_len + slot * self.val_len
+        HEADER_BYTES + self.capacity * self.key_len + slot * self.val_step
     }
 
     /// The key in `slot`.
@@ -101,7 +114,7 @@ impl Layout {
         let n = count(m.payload(page));
         m.shift(page, self.key_at(slot), self.key_at(slot + 1), (n - slot) * self.key_len);
         m.write(page, self.key_at(slot), key);
-        m.shift(page, self.val_at(slot), self.val_at(slot + 1), (n - slot) * self.val_len);
+        m.shift(page, self.val_at(slot), self.val_at(slot + 1), (n - slot) * self.val_step);
         m.write(page, self.val_at(slot), val);
         set_counts(m, page, n + 1, slot + 1);
     }
@@ -110,7 +123,7 @@ impl Layout {
     pub(super) fn remove(&self, m: &mut MiniTx<'_>, page: usize, slot: usize) {
         let n = count(m.payload(page));
         m.shift(page, self.key_at(slot + 1), self.key_at(slot), (n - slot - 1) * self.key_len);
-        m.shift(page, self.val_at(slot + 1), self.val_at(slot), (n - slot - 1) * self.val_len);
+        m.shift(page, self.val_at(slot + 1), self.val_at(slot), (n - slot - 1) * self.val_step);
         set_counts(m, page, n - 1, 0);
     }
 
@@ -123,7 +136,7 @@ impl Layout {
     pub(super) fn move_tail(&self, m: &mut MiniTx<'_>, source: usize, slot: usize, target: usize) {
         let moved = count(m.payload(source)) - slot;
         m.copy(source, self.key_at(slot), target, self.key_at(0), moved * self.key_len);
-        m.copy(source, self.val_at(slot), target, self.val_at(0), moved * self.val_len);
+        m.copy(source, self.val_at(slot), target, self.val_at(0), moved * self.val_step);
         let run = run_slot(m.payload(source));
         set_counts(m, target, moved, run.saturating_sub(slot));
         set_counts(m, source, slot, run.min(slot));

@@ -123,7 +123,7 @@ impl Tree {
         let (separator, child) = self.split(m, left, right, key, val);
         node::format(m, root, INNER, level + 1);
         let left_no = m.id(left).no.to_le_bytes();
-        self.inner.insert(m, root, 0, &vec![0; self.key_len], &left_no);
+        self.inner.insert(m, root, 0, &vec![0; self.row.key], &left_no);
         self.inner.insert(m, root, 1, &separator, &child);
     }
 

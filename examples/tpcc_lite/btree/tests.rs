@@ -1,7 +1,7 @@
 //! The tree against a map, under tasks, and through a crash.
 
 use super::node::{self, NONE};
-use super::{Appender, Tree};
+use super::{Appender, RowLens, Tree};
 use crate::wal::{Wal, WalLimits, redo};
 use pagetier::{PageId, PageSize, PageStore};
 use rand::rngs::SmallRng;
@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 const KEY: usize = 4;
 const VAL: usize = 300;
+/// With overhead, which nothing may touch or be moved over.
+const ROW: RowLens = RowLens { key: KEY, val: VAL, overhead: 5 };
 
 async fn store(dir: &Path, wal: &Wal) -> Arc<PageStore> {
     let builder = PageStore::builder().directory(dir).ssd_bytes(0).pool_bytes(4 << 20);
@@ -28,7 +30,7 @@ async fn new_tree(dir: &Path) -> Tree {
     let wal = wal(dir);
     let store = store(dir, &wal).await;
     let space = store.create_space("t").await.unwrap();
-    Tree::create(store, Some(wal), space, KEY, VAL).await.unwrap()
+    Tree::create(store, Some(wal), space, ROW).await.unwrap()
 }
 
 fn value(n: u32) -> [u8; VAL] {
@@ -207,12 +209,12 @@ async fn live_and_crash(dir: &Path, life: u32, model: &mut BTreeMap<u32, u32>) {
     let tree = match store.space("t") {
         None => {
             let space = store.create_space("t").await.unwrap();
-            Tree::create(store, Some(wal.clone()), space, KEY, VAL).await.unwrap()
+            Tree::create(store, Some(wal.clone()), space, ROW).await.unwrap()
         }
         Some(space) => {
             let redone = redo(&store, &wal).await.unwrap();
             assert!(redone.records > 0 && redone.commits.is_empty());
-            Tree::open(store, Some(wal.clone()), space, KEY, VAL)
+            Tree::open(store, Some(wal.clone()), space, ROW)
         }
     };
     assert_eq!(contents(&tree).await, model.iter().map(|(&k, &v)| (k, v)).collect::<Vec<_>>());

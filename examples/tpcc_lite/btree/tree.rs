@@ -1,6 +1,6 @@
 //! The tree: look-ups, scans, and changes that stay in one leaf.
 
-use super::node::{self, INNER, LEAF, Layout, META};
+use super::node::{self, INNER, LEAF, Layout, META, RowLens};
 use crate::wal::{MiniTx, Wal};
 use pagetier::{PageId, PageMut, PageRef, PageSize, PageStore, SpaceId};
 use std::ops::ControlFlow;
@@ -35,8 +35,7 @@ pub(crate) struct Tree {
     pub(super) space: SpaceId,
     pub(super) leaf: Layout,
     pub(super) inner: Layout,
-    pub(super) key_len: usize,
-    val_len: usize,
+    pub(super) row: RowLens,
 }
 
 impl Tree {
@@ -45,10 +44,9 @@ impl Tree {
         store: Arc<PageStore>,
         wal: Option<Wal>,
         space: SpaceId,
-        key_len: usize,
-        val_len: usize,
+        row: RowLens,
     ) -> Result<Self, TreeError> {
-        let tree = Self::open(store, wal, space, key_len, val_len);
+        let tree = Self::open(store, wal, space, row);
         let mut m = MiniTx::new(tree.wal.as_ref());
         for (no, kind) in [(ROOT, LEAF), (META_PAGE, META)] {
             let page = tree.store.allocate(space).await?;
@@ -62,25 +60,18 @@ impl Tree {
         Ok(tree)
     }
 
-    /// The tree in `space`, with keys and values of these lengths in bytes. Without a log, changes
-    /// are not recorded: for bulk loads.
-    pub(crate) fn open(
-        store: Arc<PageStore>,
-        wal: Option<Wal>,
-        space: SpaceId,
-        key_len: usize,
-        val_len: usize,
-    ) -> Self {
+    /// The tree in `space`, with rows of these lengths. Without a log, changes are not recorded: for bulk loads.
+    pub(crate) fn open(store: Arc<PageStore>, wal: Option<Wal>, space: SpaceId, row: RowLens) -> Self {
         let payload = store.page_size().payload_bytes();
-        let leaf = Layout::leaf(key_len, val_len, payload);
-        Self { store, wal, space, leaf, inner: Layout::inner(key_len, payload), key_len, val_len }
+        let (leaf, inner) = (Layout::leaf(row, payload), Layout::inner(row.key, payload));
+        Self { store, wal, space, leaf, inner, row }
     }
 
     /// The pages of a tree of `rows` entries whose pages are full, as after a load.
-    pub(crate) fn full_pages(rows: u64, key_len: usize, val_len: usize, page_size: PageSize) -> u64 {
+    pub(crate) fn full_pages(rows: u64, row: RowLens, page_size: PageSize) -> u64 {
         let payload = page_size.payload_bytes();
-        let inner = Layout::inner(key_len, payload).capacity() as u64;
-        let mut level = rows.div_ceil(Layout::leaf(key_len, val_len, payload).capacity() as u64).max(1);
+        let inner = Layout::inner(row.key, payload).capacity() as u64;
+        let mut level = rows.div_ceil(Layout::leaf(row, payload).capacity() as u64).max(1);
         let mut pages = 1 + level;
         while level > 1 {
             level = level.div_ceil(inner);
@@ -124,14 +115,14 @@ impl Tree {
 
     /// The greatest key.
     pub(crate) async fn last_key(&self) -> Result<Option<Vec<u8>>, TreeError> {
-        let highest = vec![u8::MAX; self.key_len];
+        let highest = vec![u8::MAX; self.row.key];
         let leaf = self.leaf_shared(&highest).await?;
         Ok(node::count(&leaf).checked_sub(1).map(|slot| self.leaf.key(&leaf, slot).to_vec()))
     }
 
     /// Inserts `key` or replaces its value.
     pub(crate) async fn put(&self, key: &[u8], val: &[u8]) -> Result<(), TreeError> {
-        debug_assert_eq!(val.len(), self.val_len);
+        debug_assert_eq!(val.len(), self.row.val);
         let leaf = self.level_exclusive(key, 0).await?;
         match self.leaf.search(&leaf, key) {
             Ok(slot) => {
@@ -154,7 +145,7 @@ impl Tree {
 
     /// Overwrites part of the value of `key`; false when there is no such key.
     pub(crate) async fn patch(&self, key: &[u8], offset: usize, bytes: &[u8]) -> Result<bool, TreeError> {
-        debug_assert!(offset + bytes.len() <= self.val_len);
+        debug_assert!(offset + bytes.len() <= self.row.val);
         let leaf = self.level_exclusive(key, 0).await?;
         let Ok(slot) = self.leaf.search(&leaf, key) else {
             return Ok(false);

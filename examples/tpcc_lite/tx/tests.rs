@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-const SCALE: Scale = Scale { warehouses: 2, items: 500, customers: 60 };
+const SCALE: Scale = Scale { warehouses: 2, items: 500, customers: 60, row_overhead: 0 };
 const NOW_MS: i64 = 1_700_000_000_000;
 
 /// Opens the database in `dir`, loading it the first time.
