@@ -23,6 +23,7 @@ mod no_ssd;
 mod page_index;
 mod page_stats;
 mod pool;
+mod queues;
 mod ref_window;
 mod sawc;
 mod ssd;

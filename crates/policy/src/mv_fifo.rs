@@ -14,11 +14,15 @@
 //! - *A valid page newer than the HDD's* is copied there when its slot is taken back, whatever the pool holds.
 //! - *A page changed in the pool* keeps its version in the queue until it is cleaned.
 
-use crate::links::{Links, Queue};
+use crate::links::QueueNo;
 use crate::page_index::PageIndex;
+use crate::queues::Queues;
 use crate::{
     Access, CacParams, Cause, Costs, GroupStats, Home, LOOK_MAX, Millis, PageId, SlotId, SsdPolicy, Verdict,
 };
+
+/// The valid versions in order of writing.
+const QUEUE: QueueNo = QueueNo(0);
 
 /// Slots taken back at a time when there are second chances.
 const GROUP: usize = 64;
@@ -34,9 +38,7 @@ struct Version {
 #[derive(Debug)]
 pub struct MvFifo {
     /// By slot.
-    versions: Links<Version>,
-    /// The valid versions in order of writing.
-    queue: Queue,
+    versions: Queues<Version, 1>,
     index: PageIndex,
     zone: Vec<SlotId>,
     second_chances: bool,
@@ -47,8 +49,7 @@ impl MvFifo {
     #[must_use]
     pub fn new(params: &CacParams, second_chances: bool) -> Self {
         Self {
-            versions: Links::new(params.slots),
-            queue: Queue::new(1),
+            versions: Queues::new(params.slots),
             index: PageIndex::with_capacity(params.slots),
             zone: Vec::new(),
             second_chances,
@@ -60,19 +61,19 @@ impl MvFifo {
     }
 
     fn is_valid(&self, slot: u32) -> bool {
-        self.versions.queue_of(slot) != 0
+        self.versions.tracks(slot)
     }
 
     fn void(&mut self, slot: u32) {
         let Version { page, .. } = self.versions.value(slot);
         let versions = &self.versions;
         self.index.remove(page, |slot| versions.value(slot).page);
-        self.queue.unlink(&mut self.versions, slot);
+        self.versions.take_out(slot);
     }
 
     /// The candidates among the `look` oldest versions.
     fn candidates(&self, look: usize) -> impl Iterator<Item = SlotId> + '_ {
-        let oldest = self.queue.oldest_first(&self.versions).take(look);
+        let oldest = self.versions.in_turn().take(look);
         oldest.filter(|&slot| self.versions.value(slot).in_zone).map(SlotId)
     }
 }
@@ -116,7 +117,7 @@ impl SsdPolicy for MvFifo {
             self.void(slot.0);
         }
         self.versions.set_value(slot.0, Version { page, ..Version::default() });
-        self.queue.push_mru(&mut self.versions, slot.0);
+        self.versions.put_mru(QUEUE, slot.0);
         let versions = &self.versions;
         self.index.insert(page, slot.0, |slot| versions.value(slot).page);
     }
@@ -144,7 +145,7 @@ impl SsdPolicy for MvFifo {
             let version = self.versions.value(slot);
             self.versions.set_value(slot, Version { in_zone: false, ..version });
         }
-        let oldest = self.queue.oldest_first(&self.versions).map(SlotId);
+        let oldest = self.versions.in_turn().map(SlotId);
         self.zone.extend(oldest.filter(|&slot| eligible(slot)).take(k));
         for &SlotId(slot) in &self.zone {
             let version = self.versions.value(slot);
@@ -180,15 +181,13 @@ impl SsdPolicy for MvFifo {
     }
 
     fn validate(&self) -> Result<(), String> {
-        self.queue.validate(&self.versions)?;
-        let lost = self
-            .queue
-            .oldest_first(&self.versions)
-            .find(|&slot| self.find(self.versions.value(slot).page) != Some(slot));
-        if lost.is_some() || self.index.len() != self.queue.len() {
+        self.versions.validate()?;
+        let lost =
+            self.versions.in_turn().find(|&slot| self.find(self.versions.value(slot).page) != Some(slot));
+        if lost.is_some() || self.index.len() != self.versions.len() {
             return Err(format!(
                 "{} versions, {} in the index; lost {lost:?}",
-                self.queue.len(),
+                self.versions.len(),
                 self.index.len()
             ));
         }
