@@ -26,6 +26,7 @@ mod pool;
 mod queues;
 mod ref_window;
 mod sawc;
+mod slot_table;
 mod ssd;
 mod tac;
 mod tournament;
