@@ -93,8 +93,7 @@ impl PoolPolicy for Casa {
 
     fn hit(&mut self, frame: FrameId, write: bool) {
         let Some(queue) = self.queues.queue_of(frame.0) else { return };
-        let (clean, dirty) = self.list_lens();
-        let (clean, dirty) = (clean as f64, dirty as f64);
+        let [clean, dirty] = [CLEAN, DIRTY].map(|queue| self.queues.len_of(queue) as f64);
         if queue == CLEAN && !write {
             self.tau = (self.tau + self.read_cost * dirty / clean).min(self.frames as f64);
         } else if queue == DIRTY && write {
