@@ -79,7 +79,7 @@ impl CcfLru {
     }
 
     fn class(&self, frame: u32) -> Option<Class> {
-        self.queues.queue_of(frame).map(|queue| Class::ALL[usize::from(queue.0)])
+        self.queues.queue_of(frame).map(|queue| Class::ALL[queue.at()])
     }
 
     fn put_mru(&mut self, frame: u32, class: Class) {

@@ -105,14 +105,16 @@ impl Gd2l {
 
     /// Every frame in the order in which they would go: by H, Q_S first when equal.
     fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
-        let mut s = self.queues.lru_first(Q_S).peekable();
-        let mut d = self.queues.lru_first(Q_D).peekable();
+        let (mut s, mut d) = (self.queues.lru(Q_S), self.queues.lru(Q_D));
         std::iter::from_fn(move || {
-            let ssd_goes = match (s.peek(), d.peek()) {
-                (Some(&s), Some(&d)) => self.queues.value(s) <= self.queues.value(d),
-                (s, _) => s.is_some(),
+            let ssd_goes = match (s, d) {
+                (Some(s), Some(d)) => self.queues.value(s) <= self.queues.value(d),
+                _ => s.is_some(),
             };
-            if ssd_goes { s.next() } else { d.next() }.map(FrameId)
+            let next = if ssd_goes { &mut s } else { &mut d };
+            let frame = (*next)?;
+            *next = self.queues.newer(frame);
+            Some(FrameId(frame))
         })
     }
 }
@@ -150,7 +152,7 @@ impl PoolPolicy for Gd2l {
 
     fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
         let mut passed = None;
-        let found = self.first_to_go(&mut |frame| {
+        let found = self.eviction_order().find(|&frame| {
             let takes = evictable(frame);
             if !takes {
                 passed = Some(frame);

@@ -11,6 +11,13 @@ pub(crate) const NIL: u32 = u32::MAX;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct QueueNo(pub(crate) u8);
 
+impl QueueNo {
+    /// As an index.
+    pub(crate) const fn at(self) -> usize {
+        self.0 as usize
+    }
+}
+
 const OLD: u8 = 0x80;
 /// On the way out: see [`Queue::push_outbound`].
 const OUT: u8 = 0x40;

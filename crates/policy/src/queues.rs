@@ -63,6 +63,11 @@ impl<V: Copy + Default, const N: usize> Queues<V, N> {
         some(self.queue(no).mru())
     }
 
+    /// The neighbour of `frame`, which is in a queue, towards the MRU end.
+    pub(crate) fn newer(&self, frame: u32) -> Option<u32> {
+        some(self.links.newer(frame))
+    }
+
     /// The frame that [`Queues::put_midpoint`] puts others behind.
     pub(crate) fn midpoint(&self, no: QueueNo) -> Option<u32> {
         some(self.queue(no).midpoint())
@@ -71,36 +76,36 @@ impl<V: Copy + Default, const N: usize> Queues<V, N> {
     /// Takes `frame` out of the queue that it is in, if any.
     pub(crate) fn take_out(&mut self, frame: u32) {
         if let Some(no) = self.queue_of(frame) {
-            self.queues[usize::from(no.0)].unlink(&mut self.links, frame);
+            self.queues[no.at()].unlink(&mut self.links, frame);
         }
     }
 
     /// Moves `frame`, wherever it was, to the MRU end of queue `no`.
     pub(crate) fn put_mru(&mut self, no: QueueNo, frame: u32) {
-        if self.queue_of(frame) == Some(no) {
-            self.queues[usize::from(no.0)].move_to_mru(&mut self.links, frame);
-        } else {
-            self.take_out(frame);
-            self.queues[usize::from(no.0)].push_mru(&mut self.links, frame);
+        match self.queue_of(frame) {
+            Some(here) if here == no => return self.queues[no.at()].move_to_mru(&mut self.links, frame),
+            Some(other) => self.queues[other.at()].unlink(&mut self.links, frame),
+            None => {}
         }
+        self.queues[no.at()].push_mru(&mut self.links, frame);
     }
 
     /// Moves `frame`, wherever it was, to the LRU end of queue `no`.
     pub(crate) fn put_lru(&mut self, no: QueueNo, frame: u32) {
         self.take_out(frame);
-        self.queues[usize::from(no.0)].push_lru(&mut self.links, frame);
+        self.queues[no.at()].push_lru(&mut self.links, frame);
     }
 
     /// Moves `frame`, wherever it was, just behind the midpoint of queue `no`.
     pub(crate) fn put_midpoint(&mut self, no: QueueNo, frame: u32) {
         self.take_out(frame);
-        self.queues[usize::from(no.0)].push_midpoint(&mut self.links, frame);
+        self.queues[no.at()].push_midpoint(&mut self.links, frame);
     }
 
     /// Moves `frame`, wherever it was, to the LRU end of queue `no`, behind those that were put there so before it.
     pub(crate) fn put_outbound(&mut self, no: QueueNo, frame: u32) {
         self.take_out(frame);
-        self.queues[usize::from(no.0)].push_outbound(&mut self.links, frame);
+        self.queues[no.at()].push_outbound(&mut self.links, frame);
     }
 
     /// Moves `frame`, whose page was written for `reason`, to queue `no` of clean pages. Written to be replaced, it goes next, behind others that
@@ -123,7 +128,7 @@ impl<V: Copy + Default, const N: usize> Queues<V, N> {
     }
 
     fn queue(&self, no: QueueNo) -> &Queue {
-        &self.queues[usize::from(no.0)]
+        &self.queues[no.at()]
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
