@@ -17,19 +17,19 @@
 //!   as many as it takes until |C| > τ.
 //! - *Read-ahead* has no place of its own.
 
-use crate::links::{Links, Queue, QueueNo};
-use crate::pool::clean_in_order;
-use crate::{Access, CleanReason, Costs, FrameId, FrameState, Home, PageId, PoolPolicy};
+use crate::links::QueueNo;
+use crate::queues::Queues;
+use crate::{Access, CleanReason, Costs, FrameId, Home, PageId, PoolPolicy};
 
-const CLEAN: QueueNo = 1;
-const DIRTY: QueueNo = 2;
+/// C of the paper.
+const CLEAN: QueueNo = QueueNo(0);
+/// D of the paper.
+const DIRTY: QueueNo = QueueNo(1);
 
 /// Cost-aware self-adaptive; see the module's text.
 #[derive(Debug)]
 pub struct Casa {
-    links: Links<()>,
-    clean: Queue,
-    dirty: Queue,
+    queues: Queues<(), 2>,
     /// b.
     frames: usize,
     tau: f64,
@@ -41,14 +41,7 @@ impl Casa {
     /// For a pool of `frames` frames.
     #[must_use]
     pub fn new(frames: usize, costs: Costs) -> Self {
-        let mut casa = Self {
-            links: Links::new(frames),
-            clean: Queue::new(CLEAN),
-            dirty: Queue::new(DIRTY),
-            frames,
-            tau: 0.0,
-            read_cost: 0.5,
-        };
+        let mut casa = Self { queues: Queues::new(frames), frames, tau: 0.0, read_cost: 0.5 };
         casa.set_costs(costs);
         casa
     }
@@ -62,33 +55,28 @@ impl Casa {
     /// |C| and |D|.
     #[must_use]
     pub fn list_lens(&self) -> (usize, usize) {
-        (self.clean.len(), self.dirty.len())
+        (self.queues.len_of(CLEAN), self.queues.len_of(DIRTY))
     }
 
     pub(crate) fn tracked(&self, frame: FrameId) -> bool {
-        self.links.queue_of(frame.0) != 0
+        self.queues.tracks(frame.0)
     }
 
     pub(crate) fn is_dirty(&self, frame: FrameId) -> bool {
-        self.links.queue_of(frame.0) == DIRTY
+        self.queues.queue_of(frame.0) == Some(DIRTY)
     }
 
-    /// A dirty page was written, and is clean at C's midpoint, or `outbound` at its LRU end.
-    pub(crate) fn move_to_clean(&mut self, frame: FrameId, outbound: bool) {
-        self.dirty.unlink(&mut self.links, frame.0);
-        if outbound {
-            self.clean.push_outbound(&mut self.links, frame.0);
-        } else {
-            self.clean.push_midpoint(&mut self.links, frame.0);
-        }
+    /// A dirty page was written for `reason`, and is clean.
+    pub(crate) fn move_to_clean(&mut self, frame: FrameId, reason: CleanReason) {
+        self.queues.put_cleaned(CLEAN, frame.0, reason);
     }
 
     /// Every frame in the order in which they would go if reads came.
     pub(crate) fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
-        let lacking = self.tau - self.clean.len() as f64;
+        let lacking = self.tau - self.queues.len_of(CLEAN) as f64;
         let from_dirty = if lacking < 0.0 { 0 } else { lacking as usize + 1 };
-        let dirty = || self.dirty.oldest_first(&self.links);
-        let clean = self.clean.oldest_first(&self.links);
+        let dirty = || self.queues.lru_first(DIRTY);
+        let clean = self.queues.lru_first(CLEAN);
         dirty().take(from_dirty).chain(clean).chain(dirty().skip(from_dirty)).map(FrameId)
     }
 }
@@ -99,67 +87,39 @@ impl PoolPolicy for Casa {
     }
 
     fn insert(&mut self, frame: FrameId, _page: PageId, _home: Home, _access: Access) {
-        self.links.cover(frame.0);
-        self.remove(frame, false);
-        self.clean.push_mru(&mut self.links, frame.0);
+        self.queues.cover(frame.0);
+        self.queues.put_mru(CLEAN, frame.0);
     }
 
     fn hit(&mut self, frame: FrameId, write: bool) {
-        let (clean, dirty) = (self.clean.len() as f64, self.dirty.len() as f64);
-        match self.links.queue_of(frame.0) {
-            CLEAN => {
-                if !write {
-                    self.tau = (self.tau + self.read_cost * dirty / clean).min(self.frames as f64);
-                }
-                self.clean.move_to_mru(&mut self.links, frame.0);
-            }
-            DIRTY => {
-                if write {
-                    self.tau = (self.tau - (1.0 - self.read_cost) * clean / dirty).max(0.0);
-                }
-                self.dirty.move_to_mru(&mut self.links, frame.0);
-            }
-            _ => {}
+        let Some(queue) = self.queues.queue_of(frame.0) else { return };
+        let [clean, dirty] = [CLEAN, DIRTY].map(|queue| self.queues.len_of(queue) as f64);
+        if queue == CLEAN && !write {
+            self.tau = (self.tau + self.read_cost * dirty / clean).min(self.frames as f64);
+        } else if queue == DIRTY && write {
+            self.tau = (self.tau - (1.0 - self.read_cost) * clean / dirty).max(0.0);
         }
+        self.queues.put_mru(queue, frame.0);
     }
 
-    fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
-        self.eviction_order().find(|&frame| evictable(frame))
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.eviction_order().find(|&frame| accept(frame))
     }
 
     fn remove(&mut self, frame: FrameId, _evicted: bool) {
-        match self.links.queue_of(frame.0) {
-            CLEAN => self.clean.unlink(&mut self.links, frame.0),
-            DIRTY => self.dirty.unlink(&mut self.links, frame.0),
-            _ => {}
-        }
+        self.queues.take_out(frame.0);
     }
 
     fn dirtied(&mut self, frame: FrameId) {
         if self.tracked(frame) {
-            self.remove(frame, false);
-            self.dirty.push_mru(&mut self.links, frame.0);
+            self.queues.put_mru(DIRTY, frame.0);
         }
     }
 
     fn cleaned(&mut self, frame: FrameId, _home: Home, reason: CleanReason) {
         if self.is_dirty(frame) {
-            self.move_to_clean(frame, reason == CleanReason::Replacement);
+            self.move_to_clean(frame, reason);
         }
-    }
-
-    fn ssd_evicted(&mut self, _frame: FrameId) {}
-
-    fn ssd_invalidated(&mut self, _frame: FrameId) {}
-
-    fn clean_set(
-        &mut self,
-        depth: usize,
-        max: usize,
-        state: &mut dyn FnMut(FrameId) -> FrameState,
-        out: &mut Vec<FrameId>,
-    ) {
-        clean_in_order(self.eviction_order(), depth, max, state, out);
     }
 
     fn set_costs(&mut self, costs: Costs) {
@@ -170,14 +130,13 @@ impl PoolPolicy for Casa {
     }
 
     fn len(&self) -> usize {
-        self.clean.len() + self.dirty.len()
+        self.queues.len()
     }
 
     fn validate(&self) -> Result<(), String> {
         if !(0.0..=self.frames as f64).contains(&self.tau) {
             return Err(format!("τ = {} in a pool of {}", self.tau, self.frames));
         }
-        self.clean.validate(&self.links)?;
-        self.dirty.validate(&self.links)
+        self.queues.validate()
     }
 }

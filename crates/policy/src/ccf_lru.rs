@@ -16,11 +16,11 @@
 //! - *Becoming dirty* is the use that loaded the page, or a hit that is told of by itself: the page goes to the MRU end, and stays as warm as it is.
 //! - *Read-ahead* has no place of its own.
 
-use crate::links::{Links, NIL, Queue};
-use crate::pool::clean_in_order;
-use crate::{Access, CleanReason, Costs, FrameId, FrameState, Home, PageId, PoolPolicy};
+use crate::links::QueueNo;
+use crate::queues::Queues;
+use crate::{Access, CleanReason, FrameId, Home, PageId, PoolPolicy};
 
-/// What a page is; the index of its queue, in the order in which they are drawn on.
+/// What a page is; the number of its queue, in the order in which they are drawn on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
 enum Class {
     ColdClean,
@@ -33,6 +33,10 @@ use Class::{ColdClean, ColdDirty, HotClean, HotDirty};
 
 impl Class {
     const ALL: [Self; 4] = [ColdClean, ColdDirty, HotClean, HotDirty];
+
+    const fn queue(self) -> QueueNo {
+        QueueNo(self as u8)
+    }
 
     const fn hot(self) -> Self {
         if self.is_dirty() { HotDirty } else { HotClean }
@@ -63,8 +67,7 @@ impl Class {
 #[derive(Debug)]
 pub struct CcfLru {
     /// When the page was last used, in uses.
-    links: Links<u64>,
-    queues: [Queue; 4],
+    queues: Queues<u64, 4>,
     uses: u64,
 }
 
@@ -72,40 +75,30 @@ impl CcfLru {
     /// For a pool of `frames` frames.
     #[must_use]
     pub fn new(frames: usize) -> Self {
-        Self {
-            links: Links::new(frames),
-            queues: Class::ALL.map(|class| Queue::new(class as u8 + 1)),
-            uses: 0,
-        }
+        Self { queues: Queues::new(frames), uses: 0 }
     }
 
     fn class(&self, frame: u32) -> Option<Class> {
-        Class::ALL.into_iter().find(|&class| self.links.queue_of(frame) == class as u8 + 1)
-    }
-
-    fn take_out(&mut self, frame: u32, class: Class) {
-        self.queues[class as usize].unlink(&mut self.links, frame);
+        self.queues.queue_of(frame).map(|queue| Class::ALL[queue.at()])
     }
 
     fn put_mru(&mut self, frame: u32, class: Class) {
         self.uses += 1;
-        self.links.set_value(frame, self.uses);
-        self.queues[class as usize].push_mru(&mut self.links, frame);
+        self.queues.set_value(frame, self.uses);
+        self.queues.put_mru(class.queue(), frame);
     }
 
     /// Hot pages last used before `time` become cold, at the MRU end.
     fn second_chances(&mut self, time: u64) {
         loop {
             let oldest = [HotClean, HotDirty]
-                .map(|class| (self.queues[class as usize].lru(), class))
                 .into_iter()
-                .filter(|&(frame, _)| frame != NIL)
-                .min_by_key(|&(frame, _)| self.links.value(frame));
+                .filter_map(|class| Some((self.queues.lru(class.queue())?, class)))
+                .min_by_key(|&(frame, _)| self.queues.value(frame));
             let Some((frame, class)) = oldest else { return };
-            if self.links.value(frame) >= time {
+            if self.queues.value(frame) >= time {
                 return;
             }
-            self.take_out(frame, class);
             self.put_mru(frame, class.cold());
         }
     }
@@ -114,13 +107,9 @@ impl CcfLru {
     fn searched(&mut self, frame: u32, class: Class) {
         match class {
             ColdClean => {}
-            ColdDirty => self.second_chances(self.links.value(frame)),
+            ColdDirty => self.second_chances(self.queues.value(frame)),
             HotClean | HotDirty => self.second_chances(u64::MAX),
         }
-    }
-
-    fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
-        self.queues.iter().flat_map(|queue| queue.oldest_first(&self.links)).map(FrameId)
     }
 }
 
@@ -130,34 +119,29 @@ impl PoolPolicy for CcfLru {
     }
 
     fn insert(&mut self, frame: FrameId, _page: PageId, _home: Home, _access: Access) {
-        self.links.cover(frame.0);
-        self.remove(frame, false);
+        self.queues.cover(frame.0);
         self.put_mru(frame.0, ColdClean);
     }
 
     fn hit(&mut self, frame: FrameId, _write: bool) {
         if let Some(class) = self.class(frame.0) {
-            self.take_out(frame.0, class);
             self.put_mru(frame.0, class.hot());
         }
     }
 
-    fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
-        self.eviction_order().find(|&frame| evictable(frame))
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.queues.in_turn().map(FrameId).find(|&frame| accept(frame))
     }
 
     fn remove(&mut self, frame: FrameId, evicted: bool) {
-        let Some(class) = self.class(frame.0) else { return };
-        if evicted {
+        if let Some(class) = self.class(frame.0).filter(|_| evicted) {
             self.searched(frame.0, class);
         }
-        // The search may have cooled the page itself.
-        self.take_out(frame.0, self.class(frame.0).unwrap_or(class));
+        self.queues.take_out(frame.0);
     }
 
     fn dirtied(&mut self, frame: FrameId) {
         if let Some(class) = self.class(frame.0) {
-            self.take_out(frame.0, class);
             self.put_mru(frame.0, class.dirty());
         }
     }
@@ -166,44 +150,26 @@ impl PoolPolicy for CcfLru {
         let Some(class) = self.class(frame.0).filter(|class| class.is_dirty()) else { return };
         if reason == CleanReason::Replacement {
             self.searched(frame.0, class);
-            self.take_out(frame.0, class.cold());
-            self.queues[ColdClean as usize].push_outbound(&mut self.links, frame.0);
+            self.queues.put_outbound(ColdClean.queue(), frame.0);
         } else {
-            self.take_out(frame.0, class);
-            let queue = &mut self.queues[class.clean() as usize];
-            if queue.midpoint() != NIL {
-                let last_used = self.links.value(queue.midpoint());
-                self.links.set_value(frame.0, last_used);
+            let queue = class.clean().queue();
+            if let Some(midpoint) = self.queues.midpoint(queue) {
+                self.queues.set_value(frame.0, self.queues.value(midpoint));
             }
-            queue.push_midpoint(&mut self.links, frame.0);
+            self.queues.put_midpoint(queue, frame.0);
         }
     }
 
-    fn ssd_evicted(&mut self, _frame: FrameId) {}
-
-    fn ssd_invalidated(&mut self, _frame: FrameId) {}
-
-    fn clean_set(
-        &mut self,
-        depth: usize,
-        max: usize,
-        state: &mut dyn FnMut(FrameId) -> FrameState,
-        out: &mut Vec<FrameId>,
-    ) {
-        clean_in_order(self.eviction_order(), depth, max, state, out);
-    }
-
-    fn set_costs(&mut self, _costs: Costs) {}
-
     fn len(&self) -> usize {
-        self.queues.iter().map(Queue::len).sum()
+        self.queues.len()
     }
 
     fn validate(&self) -> Result<(), String> {
-        for (queue, class) in self.queues.iter().zip(Class::ALL) {
-            queue.validate(&self.links)?;
-            let times: Vec<u64> = queue.oldest_first(&self.links).map(|f| self.links.value(f)).collect();
-            if class.is_hot() && !times.is_sorted() {
+        self.queues.validate()?;
+        for class in [HotClean, HotDirty] {
+            let times: Vec<u64> =
+                self.queues.lru_first(class.queue()).map(|f| self.queues.value(f)).collect();
+            if !times.is_sorted() {
                 return Err(format!("{class:?}: last used at {times:?}"));
             }
         }

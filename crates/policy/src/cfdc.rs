@@ -27,13 +27,17 @@
 //! - *All of P refused*: then W's pages in LRU order (Algorithm 1, line 9).
 
 use crate::clusters::{ClusterId, Clusters};
-use crate::links::{Links, Queue, QueueNo};
+use crate::links::QueueNo;
+use crate::pool::LookAhead;
+use crate::queues::Queues;
 use crate::tournament::{Entry, Tournament};
-use crate::window::WindowPercent;
-use crate::{Access, CleanReason, Costs, FrameId, FrameState, Home, LOOK_FACTOR, PageId, PoolPolicy};
+use crate::window::{WindowPercent, WorkingRegion};
+use crate::{Access, CleanReason, FrameId, FrameState, Home, PageId, PoolPolicy};
 
-const WORKING: QueueNo = 1;
-const CLEAN: QueueNo = 2;
+/// W of the paper.
+const WORKING: QueueNo = QueueNo(0);
+/// L of the paper, the clean pages of P.
+const CLEAN: QueueNo = QueueNo(1);
 
 /// What formula (1) needs of a cluster beside its pages.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,11 +50,8 @@ struct Timing {
 #[derive(Debug)]
 pub struct Cfdc {
     /// Whether the page is dirty.
-    links: Links<bool>,
-    working: Queue,
-    working_pages: usize,
-    /// L of the paper.
-    clean: Queue,
+    queues: Queues<bool, 2>,
+    working: WorkingRegion,
     /// The dirty pages of P.
     dirty: Clusters,
     timing: Vec<Timing>,
@@ -64,10 +65,8 @@ impl Cfdc {
     #[must_use]
     pub fn new(frames: usize, lambda: WindowPercent, pages_per_cluster: u32) -> Self {
         Self {
-            links: Links::new(frames),
-            working: Queue::new(WORKING),
-            working_pages: lambda.working_pages(frames),
-            clean: Queue::new(CLEAN),
+            queues: Queues::new(frames),
+            working: WorkingRegion::new(WORKING, frames, lambda),
             dirty: Clusters::new(frames, pages_per_cluster),
             timing: Vec::new(),
             queue: Tournament::new(),
@@ -85,7 +84,7 @@ impl Cfdc {
     }
 
     fn tracked(&self, frame: FrameId) -> bool {
-        self.links.queue_of(frame.0) != 0 || self.dirty.of(frame).is_some()
+        self.queues.tracks(frame.0) || self.dirty.of(frame).is_some()
     }
 
     /// The inverse of the cluster's priority: what is largest goes first.
@@ -126,41 +125,31 @@ impl Cfdc {
     }
 
     fn take_out(&mut self, frame: FrameId) {
-        match self.links.queue_of(frame.0) {
-            WORKING => self.working.unlink(&mut self.links, frame.0),
-            CLEAN => self.clean.unlink(&mut self.links, frame.0),
-            _ => {
-                if let Some(cluster) = self.dirty.of(frame) {
-                    self.leave_cluster(frame, cluster);
-                }
-            }
+        self.queues.take_out(frame.0);
+        if let Some(cluster) = self.dirty.of(frame) {
+            self.leave_cluster(frame, cluster);
         }
     }
 
-    /// "Demote min(W)".
+    /// "Demote min(W)", when W is full.
     fn demote(&mut self) {
-        let frame = self.working.lru();
-        self.working.unlink(&mut self.links, frame);
-        if self.links.value(frame) {
-            self.enter_cluster(FrameId(frame));
-        } else {
-            self.clean.push_mru(&mut self.links, frame);
+        match self.working.demote(&mut self.queues) {
+            Some(frame) if self.queues.value(frame) => self.enter_cluster(FrameId(frame)),
+            Some(frame) => self.queues.put_mru(CLEAN, frame),
+            None => {}
         }
     }
 
     /// A use of the page in `frame`: to the MRU end of W.
     fn promote(&mut self, frame: FrameId) {
-        if self.links.queue_of(frame.0) == WORKING {
-            return self.working.move_to_mru(&mut self.links, frame.0);
-        }
-        if self.working.len() >= self.working_pages {
+        if self.queues.queue_of(frame.0) != Some(WORKING) {
             self.demote();
+            if let Some(cluster) = self.dirty.of(frame) {
+                self.timing[cluster.at()] = Timing { timestamp: self.global_time, victim: false };
+                self.leave_cluster(frame, cluster);
+            }
         }
-        if let Some(cluster) = self.dirty.of(frame) {
-            self.timing[cluster.at()] = Timing { timestamp: self.global_time, victim: false };
-        }
-        self.take_out(frame);
-        self.working.push_mru(&mut self.links, frame.0);
+        self.queues.put_mru(WORKING, frame.0);
     }
 
     /// A page of P was found. Its cluster, if it is dirty, is the victim cluster from now on.
@@ -173,11 +162,8 @@ impl Cfdc {
 
     fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
         let clusters = self.queue.largest_first().map(|at| self.dirty.members(ClusterId::new(at)));
-        self.lru_first(&self.clean).chain(clusters.flatten()).chain(self.lru_first(&self.working))
-    }
-
-    fn lru_first<'a>(&'a self, queue: &'a Queue) -> impl Iterator<Item = FrameId> + 'a {
-        queue.oldest_first(&self.links).map(FrameId)
+        let lru_first = |queue| self.queues.lru_first(queue).map(FrameId);
+        lru_first(CLEAN).chain(clusters.flatten()).chain(lru_first(WORKING))
     }
 }
 
@@ -187,10 +173,10 @@ impl PoolPolicy for Cfdc {
     }
 
     fn insert(&mut self, frame: FrameId, page: PageId, _home: Home, _access: Access) {
-        self.links.cover(frame.0);
+        self.queues.cover(frame.0);
         self.take_out(frame);
         self.dirty.holds(frame, page);
-        self.links.set_value(frame.0, false);
+        self.queues.set_value(frame.0, false);
         self.promote(frame);
     }
 
@@ -200,8 +186,8 @@ impl PoolPolicy for Cfdc {
         }
     }
 
-    fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
-        self.eviction_order().find(|&frame| evictable(frame))
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.eviction_order().find(|&frame| accept(frame))
     }
 
     fn remove(&mut self, frame: FrameId, evicted: bool) {
@@ -214,7 +200,7 @@ impl PoolPolicy for Cfdc {
     fn dirtied(&mut self, frame: FrameId) {
         if self.tracked(frame) {
             self.promote(frame);
-            self.links.set_value(frame.0, true);
+            self.queues.set_value(frame.0, true);
         }
     }
 
@@ -222,21 +208,14 @@ impl PoolPolicy for Cfdc {
         if !self.tracked(frame) {
             return;
         }
-        self.links.set_value(frame.0, false);
+        self.queues.set_value(frame.0, false);
         let Some(cluster) = self.dirty.of(frame) else { return };
         if reason == CleanReason::Replacement {
             self.found(frame);
         }
         self.leave_cluster(frame, cluster);
-        match reason {
-            CleanReason::Replacement => self.clean.push_outbound(&mut self.links, frame.0),
-            CleanReason::Recoverability => self.clean.push_midpoint(&mut self.links, frame.0),
-        }
+        self.queues.put_cleaned(CLEAN, frame.0, reason);
     }
-
-    fn ssd_evicted(&mut self, _frame: FrameId) {}
-
-    fn ssd_invalidated(&mut self, _frame: FrameId) {}
 
     /// In eviction order; the cluster that `depth` is reached in is written to its end.
     fn clean_set(
@@ -246,49 +225,39 @@ impl PoolPolicy for Cfdc {
         state: &mut dyn FnMut(FrameId) -> FrameState,
         out: &mut Vec<FrameId>,
     ) {
-        let (mut seen, mut looked, mut written) = (0, 0, 0);
+        let mut ahead = LookAhead::new(depth);
+        let full = out.len().saturating_add(max);
         let mut cluster = None;
         for frame in self.eviction_order() {
             let before = std::mem::replace(&mut cluster, self.dirty.of(frame));
-            let enough = seen >= depth || looked >= depth.saturating_mul(LOOK_FACTOR);
-            if written >= max || enough && (cluster.is_none() || cluster != before) {
+            let new_ground = cluster.is_none() || cluster != before;
+            if out.len() >= full || ahead.is_over() && new_ground {
                 break;
             }
-            looked += 1;
             let state = state(frame);
-            seen += usize::from(state != FrameState::Busy);
+            ahead.note(state);
             if state == FrameState::Dirty {
                 out.push(frame);
-                written += 1;
             }
         }
     }
 
-    fn set_costs(&mut self, _costs: Costs) {}
-
     fn len(&self) -> usize {
-        self.working.len() + self.clean.len() + self.dirty.len()
+        self.queues.len() + self.dirty.len()
     }
 
     fn validate(&self) -> Result<(), String> {
-        self.working.validate(&self.links)?;
-        self.clean.validate(&self.links)?;
+        self.queues.validate()?;
+        self.working.validate(&self.queues)?;
         self.dirty.validate()?;
         self.queue.validate()?;
-        if self.working.len() > self.working_pages {
-            return Err(format!(
-                "{} pages in a working region of {}",
-                self.working.len(),
-                self.working_pages
-            ));
-        }
-        if let Some(frame) = self.clean.oldest_first(&self.links).find(|&f| self.links.value(f)) {
+        if let Some(frame) = self.queues.lru_first(CLEAN).find(|&f| self.queues.value(f)) {
             return Err(format!("frame {frame} is dirty among the clean"));
         }
         let in_clusters: usize = self
             .queue
             .largest_first()
-            .map(|at| self.dirty.members(ClusterId::new(at)).filter(|f| self.links.value(f.0)).count())
+            .map(|at| self.dirty.members(ClusterId::new(at)).filter(|f| self.queues.value(f.0)).count())
             .sum();
         if in_clusters != self.dirty.len() {
             return Err(format!("{in_clusters} dirty frames queued, {} in clusters", self.dirty.len()));

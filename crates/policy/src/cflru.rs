@@ -15,66 +15,40 @@
 //! - *Read-ahead* has no place of its own: prefetched pages enter as others do.
 //! - *The whole window refused*: then the working region's LRU page.
 
-use crate::links::{Links, Queue, QueueNo};
-use crate::pool::clean_in_order;
-use crate::window::WindowPercent;
-use crate::{Access, CleanReason, Costs, FrameId, FrameState, Home, PageId, PoolPolicy};
+use crate::links::QueueNo;
+use crate::queues::Queues;
+use crate::window::{WindowPercent, WorkingRegion};
+use crate::{Access, CleanReason, FrameId, Home, PageId, PoolPolicy};
 
-const WORKING: QueueNo = 1;
-const CLEAN: QueueNo = 2;
-const DIRTY: QueueNo = 3;
+/// The window's clean pages; the queues are drawn on in the order of their numbers.
+const CLEAN: QueueNo = QueueNo(0);
+/// The window's dirty pages.
+const DIRTY: QueueNo = QueueNo(1);
+const WORKING: QueueNo = QueueNo(2);
 
 /// Clean-first LRU; see the module's text.
 #[derive(Debug)]
 pub struct Cflru {
     /// Whether the page is dirty.
-    links: Links<bool>,
-    working: Queue,
-    working_pages: usize,
-    clean: Queue,
-    dirty: Queue,
+    queues: Queues<bool, 3>,
+    working: WorkingRegion,
 }
 
 impl Cflru {
     /// For a pool of `frames` frames whose clean-first region is `window` of them.
     #[must_use]
     pub fn new(frames: usize, window: WindowPercent) -> Self {
-        Self {
-            links: Links::new(frames),
-            working: Queue::new(WORKING),
-            working_pages: window.working_pages(frames),
-            clean: Queue::new(CLEAN),
-            dirty: Queue::new(DIRTY),
-        }
-    }
-
-    fn take_out(&mut self, frame: u32) {
-        match self.links.queue_of(frame) {
-            WORKING => self.working.unlink(&mut self.links, frame),
-            CLEAN => self.clean.unlink(&mut self.links, frame),
-            DIRTY => self.dirty.unlink(&mut self.links, frame),
-            _ => {}
-        }
+        Self { queues: Queues::new(frames), working: WorkingRegion::new(WORKING, frames, window) }
     }
 
     fn promote(&mut self, frame: u32) {
-        if self.links.queue_of(frame) == WORKING {
-            return self.working.move_to_mru(&mut self.links, frame);
+        if self.queues.queue_of(frame) != Some(WORKING)
+            && let Some(demoted) = self.working.demote(&mut self.queues)
+        {
+            let queue = if self.queues.value(demoted) { DIRTY } else { CLEAN };
+            self.queues.put_mru(queue, demoted);
         }
-        self.take_out(frame);
-        if self.working.len() >= self.working_pages {
-            let demoted = self.working.lru();
-            self.working.unlink(&mut self.links, demoted);
-            let dirty = self.links.value(demoted);
-            let queue = if dirty { &mut self.dirty } else { &mut self.clean };
-            queue.push_mru(&mut self.links, demoted);
-        }
-        self.working.push_mru(&mut self.links, frame);
-    }
-
-    fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
-        let queues = [&self.clean, &self.dirty, &self.working];
-        queues.into_iter().flat_map(|queue| queue.oldest_first(&self.links)).map(FrameId)
+        self.queues.put_mru(WORKING, frame);
     }
 }
 
@@ -84,81 +58,53 @@ impl PoolPolicy for Cflru {
     }
 
     fn insert(&mut self, frame: FrameId, _page: PageId, _home: Home, _access: Access) {
-        self.links.cover(frame.0);
-        self.take_out(frame.0);
-        self.links.set_value(frame.0, false);
+        self.queues.cover(frame.0);
+        self.queues.take_out(frame.0);
+        self.queues.set_value(frame.0, false);
         self.promote(frame.0);
     }
 
     fn hit(&mut self, frame: FrameId, _write: bool) {
-        if self.links.queue_of(frame.0) != 0 {
+        if self.queues.tracks(frame.0) {
             self.promote(frame.0);
         }
     }
 
-    fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
-        self.eviction_order().find(|&frame| evictable(frame))
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.queues.in_turn().map(FrameId).find(|&frame| accept(frame))
     }
 
     fn remove(&mut self, frame: FrameId, _evicted: bool) {
-        self.take_out(frame.0);
+        self.queues.take_out(frame.0);
     }
 
     fn dirtied(&mut self, frame: FrameId) {
-        if self.links.queue_of(frame.0) != 0 {
-            self.links.set_value(frame.0, true);
+        if self.queues.tracks(frame.0) {
+            self.queues.set_value(frame.0, true);
             self.promote(frame.0);
         }
     }
 
     fn cleaned(&mut self, frame: FrameId, _home: Home, reason: CleanReason) {
-        if self.links.queue_of(frame.0) == 0 {
-            return;
-        }
-        self.links.set_value(frame.0, false);
-        if self.links.queue_of(frame.0) == DIRTY {
-            self.dirty.unlink(&mut self.links, frame.0);
-            match reason {
-                CleanReason::Replacement => self.clean.push_outbound(&mut self.links, frame.0),
-                CleanReason::Recoverability => self.clean.push_midpoint(&mut self.links, frame.0),
-            }
+        let Some(queue) = self.queues.queue_of(frame.0) else { return };
+        self.queues.set_value(frame.0, false);
+        if queue == DIRTY {
+            self.queues.put_cleaned(CLEAN, frame.0, reason);
         }
     }
-
-    fn ssd_evicted(&mut self, _frame: FrameId) {}
-
-    fn ssd_invalidated(&mut self, _frame: FrameId) {}
-
-    fn clean_set(
-        &mut self,
-        depth: usize,
-        max: usize,
-        state: &mut dyn FnMut(FrameId) -> FrameState,
-        out: &mut Vec<FrameId>,
-    ) {
-        clean_in_order(self.eviction_order(), depth, max, state, out);
-    }
-
-    fn set_costs(&mut self, _costs: Costs) {}
 
     fn len(&self) -> usize {
-        self.working.len() + self.clean.len() + self.dirty.len()
+        self.queues.len()
     }
 
     fn validate(&self) -> Result<(), String> {
-        for (queue, dirty) in [(&self.clean, false), (&self.dirty, true)] {
-            queue.validate(&self.links)?;
-            if let Some(frame) = queue.oldest_first(&self.links).find(|&f| self.links.value(f) != dirty) {
+        self.queues.validate()?;
+        self.working.validate(&self.queues)?;
+        for (queue, dirty) in [(CLEAN, false), (DIRTY, true)] {
+            if let Some(frame) = self.queues.lru_first(queue).find(|&f| self.queues.value(f) != dirty) {
                 return Err(format!("frame {frame} is in the wrong queue of the window"));
             }
         }
-        if self.working.len() > self.working_pages {
-            return Err(format!(
-                "{} pages in a working region of {}",
-                self.working.len(),
-                self.working_pages
-            ));
-        }
-        self.working.validate(&self.links)
+        Ok(())
     }
 }

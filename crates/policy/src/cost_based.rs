@@ -6,7 +6,7 @@
 use crate::groups::{Dropped, GroupRules, Groups};
 use crate::page_stats::{PageStats, Record, RecordId, SUBRANGES_MAX};
 use crate::zone::Zone;
-use crate::{Access, Cause, Costs, GroupStats, Home, LOOK_MAX, Millis, PageId, SlotId, SsdPolicy, Verdict};
+use crate::{Access, Cause, Costs, GroupStats, Home, Millis, PageId, SlotId, SsdPolicy, Verdict};
 
 /// What CAC and CC can be told. The group and α parameters matter to CAC alone.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -164,7 +164,7 @@ impl Estimate for Observed {
     fn benefit(&self, record: &Record, costs: &Costs) -> f64 {
         let reads = f64::from(record.reads_hdd) + f64::from(record.reads_ssd);
         let writes = f64::from(record.writes_hdd) + f64::from(record.writes_ssd);
-        reads * (costs.hdd_read_ms - costs.ssd_read_ms) + writes * (costs.hdd_write_ms - costs.ssd_write_ms)
+        reads * costs.read_saving_ms() + writes * (costs.hdd_write_ms - costs.ssd_write_ms)
     }
 
     fn read(&mut self, record: &mut Record, home: Home, _now: Millis) {
@@ -240,15 +240,13 @@ impl<E: Estimate> CostBased<E> {
         }
     }
 
-    /// The zone's candidate of lowest benefit that `accept` takes.
-    fn lowest(&mut self, look: usize, accept: impl FnMut(SlotId, f64) -> bool) -> Option<(SlotId, f64)> {
+    /// The zone, and what tells it the benefits of its candidates as they are now.
+    fn zone(&mut self) -> (&mut Zone, impl Fn(SlotId) -> f64) {
         let Self { zone, stats, estimate, costs } = self;
-        zone.lowest(look, |slot| benefit_in(stats, estimate, costs, slot), accept)
+        (zone, |slot| {
+            stats.in_slot(slot).map_or(f64::NEG_INFINITY, |id| estimate.benefit(stats.get(id), costs))
+        })
     }
-}
-
-fn benefit_in<E: Estimate>(stats: &PageStats, estimate: &E, costs: &Costs, slot: SlotId) -> f64 {
-    stats.in_slot(slot).map_or(f64::NEG_INFINITY, |id| estimate.benefit(stats.get(id), costs))
 }
 
 impl<E: Estimate> SsdPolicy for CostBased<E> {
@@ -289,16 +287,8 @@ impl<E: Estimate> SsdPolicy for CostBased<E> {
             Cause::Cleaned | Cause::Read => self.estimate.assign(self.stats.get_mut(id), now),
         }
         let benefit = self.benefit_of(self.stats.get(id));
-        self.zone.note_decision();
-        let mut found = None;
-        self.lowest(LOOK_MAX, |slot, lowest| {
-            // In ascending order: once one is too good, so are the rest.
-            if lowest < benefit && usable(slot) {
-                found = Some(slot);
-            }
-            found.is_some() || lowest >= benefit
-        });
-        found.map_or(Verdict::Reject, Verdict::AdmitOver)
+        let (zone, now) = self.zone();
+        zone.decide(benefit, now, usable).map_or(Verdict::Reject, Verdict::AdmitOver)
     }
 
     fn wrote(&mut self, page: PageId, home: Home, now: Millis) {
@@ -371,12 +361,8 @@ impl<E: Estimate> SsdPolicy for CostBased<E> {
     }
 
     fn next_victims(&mut self, n: usize, _now: Millis, out: &mut Vec<SlotId>) {
-        if n > 0 {
-            self.lowest(n, |slot, _| {
-                out.push(slot);
-                false
-            });
-        }
+        let (zone, now) = self.zone();
+        zone.next_victims(n, now, out);
     }
 
     fn benefit(&self, page: PageId) -> Option<f64> {
@@ -389,11 +375,8 @@ impl<E: Estimate> SsdPolicy for CostBased<E> {
 
     fn set_costs(&mut self, costs: Costs) {
         let before = std::mem::replace(&mut self.costs, costs);
-        let Self { zone, stats, estimate, costs } = self;
-        zone.scale_ceiling(
-            (costs.hdd_read_ms - costs.ssd_read_ms) / (before.hdd_read_ms - before.ssd_read_ms),
-        );
-        zone.refresh(|slot| benefit_in(stats, estimate, costs, slot));
+        let (zone, now) = self.zone();
+        zone.reprice(&before, &costs, now);
     }
 
     fn memory_bytes(&self) -> usize {
@@ -402,11 +385,7 @@ impl<E: Estimate> SsdPolicy for CostBased<E> {
 
     fn validate(&self) -> Result<(), String> {
         self.stats.validate()?;
-        self.zone.validate()?;
-        self.estimate.validate(&self.stats)?;
-        match self.zone.slots().find(|&slot| self.stats.in_slot(slot).is_none()) {
-            Some(slot) => Err(format!("{slot:?} is a candidate and empty")),
-            None => Ok(()),
-        }
+        self.zone.validate(|slot| self.stats.in_slot(slot).is_some())?;
+        self.estimate.validate(&self.stats)
     }
 }

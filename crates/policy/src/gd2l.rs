@@ -21,20 +21,18 @@
 //! finer than the R_S of a flash device; a pool that turns over ten times a second gets there after 3,000 years.
 //! H and L are therefore never renormalised.
 
-use crate::links::{Links, NIL, Queue, QueueNo};
-use crate::pool::clean_in_order;
-use crate::{Access, CleanReason, Costs, FrameId, FrameState, Home, PageId, PoolPolicy};
+use crate::links::QueueNo;
+use crate::queues::Queues;
+use crate::{Access, CleanReason, Costs, FrameId, Home, PageId, PoolPolicy};
 
-const Q_S: QueueNo = 1;
-const Q_D: QueueNo = 2;
+const Q_S: QueueNo = QueueNo(0);
+const Q_D: QueueNo = QueueNo(1);
 
 /// The two-level GreedyDual policy of the 2013 paper; see the module's text for what it leaves open.
 #[derive(Debug)]
 pub struct Gd2l {
     /// H per frame.
-    links: Links<f64>,
-    on_ssd: Queue,
-    on_hdd: Queue,
+    queues: Queues<f64, 2>,
     inflation: f64,
     /// The last answer to [`PoolPolicy::victim`], and what L becomes if that frame goes.
     chosen: Option<(FrameId, f64)>,
@@ -45,14 +43,7 @@ impl Gd2l {
     /// For a pool of `frames` frames.
     #[must_use]
     pub fn new(frames: usize, costs: Costs) -> Self {
-        Self {
-            links: Links::new(frames),
-            on_ssd: Queue::new(Q_S),
-            on_hdd: Queue::new(Q_D),
-            inflation: 0.0,
-            chosen: None,
-            costs,
-        }
+        Self { queues: Queues::new(frames), inflation: 0.0, chosen: None, costs }
     }
 
     /// L, in milliseconds.
@@ -64,28 +55,17 @@ impl Gd2l {
     /// H of the page in `frame` in milliseconds, not yet reduced by L.
     #[must_use]
     pub fn h(&self, frame: FrameId) -> Option<f64> {
-        (self.links.queue_of(frame.0) != 0).then(|| self.links.value(frame.0))
+        self.queues.tracks(frame.0).then(|| self.queues.value(frame.0))
     }
 
     /// How many frames are in Q_S and in Q_D.
     #[must_use]
     pub fn queue_lens(&self) -> (usize, usize) {
-        (self.on_ssd.len(), self.on_hdd.len())
-    }
-
-    fn queue(&mut self, home: Home) -> (&mut Queue, &mut Links<f64>) {
-        match home {
-            Home::Ssd => (&mut self.on_ssd, &mut self.links),
-            Home::Hdd => (&mut self.on_hdd, &mut self.links),
-        }
+        (self.queues.len_of(Q_S), self.queues.len_of(Q_D))
     }
 
     fn home_of(&self, frame: FrameId) -> Option<Home> {
-        match self.links.queue_of(frame.0) {
-            Q_S => Some(Home::Ssd),
-            Q_D => Some(Home::Hdd),
-            _ => None,
-        }
+        self.queues.queue_of(frame.0).map(|queue| if queue == Q_S { Home::Ssd } else { Home::Hdd })
     }
 
     /// L + R: what a page referenced now is worth.
@@ -97,52 +77,53 @@ impl Gd2l {
             }
     }
 
-    fn take_out(&mut self, frame: FrameId, home: Home) {
-        let (queue, links) = self.queue(home);
-        queue.unlink(links, frame.0);
+    /// The H of the page in `frame`; if there is no such frame, of one referenced now.
+    fn h_or_fresh(&self, frame: Option<u32>, home: Home) -> f64 {
+        frame.map_or_else(|| self.fresh(home), |frame| self.queues.value(frame))
     }
 
     fn put_mru(&mut self, frame: FrameId, home: Home) {
-        let fresh = self.fresh(home);
-        let (queue, links) = self.queue(home);
-        let h = value_or(links, queue.mru(), fresh).max(fresh);
-        links.set_value(frame.0, h);
-        queue.push_mru(links, frame.0);
+        self.queues.take_out(frame.0);
+        let h = self.h_or_fresh(self.queues.mru(queue(home)), home).max(self.fresh(home));
+        self.queues.set_value(frame.0, h);
+        self.queues.put_mru(queue(home), frame.0);
     }
 
     fn put_midpoint(&mut self, frame: FrameId, home: Home) {
-        let fresh = self.fresh(home);
-        let (queue, links) = self.queue(home);
-        let h = value_or(links, queue.midpoint(), fresh);
-        links.set_value(frame.0, h);
-        queue.push_midpoint(links, frame.0);
+        self.queues.take_out(frame.0);
+        let h = self.h_or_fresh(self.queues.midpoint(queue(home)), home);
+        self.queues.set_value(frame.0, h);
+        self.queues.put_midpoint(queue(home), frame.0);
     }
 
     fn put_lru(&mut self, frame: FrameId, home: Home) {
-        let fresh = self.fresh(home);
-        let (queue, links) = self.queue(home);
-        let h = links.value(frame.0).min(value_or(links, queue.lru(), fresh));
-        links.set_value(frame.0, h);
-        queue.push_lru(links, frame.0);
+        self.queues.take_out(frame.0);
+        let h = self.queues.value(frame.0).min(self.h_or_fresh(self.queues.lru(queue(home)), home));
+        self.queues.set_value(frame.0, h);
+        self.queues.put_lru(queue(home), frame.0);
     }
 
     /// Every frame in the order in which they would go: by H, Q_S first when equal.
     fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
-        let (mut s, mut d) = (self.on_ssd.lru(), self.on_hdd.lru());
+        let (mut s, mut d) = (self.queues.lru(Q_S), self.queues.lru(Q_D));
         std::iter::from_fn(move || {
-            let ssd_goes = s != NIL && (d == NIL || self.links.value(s) <= self.links.value(d));
-            let at = if ssd_goes { &mut s } else { &mut d };
-            let frame = *at;
-            (frame != NIL).then(|| {
-                *at = self.links.newer(frame);
-                FrameId(frame)
-            })
+            let ssd_goes = match (s, d) {
+                (Some(s), Some(d)) => self.queues.value(s) <= self.queues.value(d),
+                _ => s.is_some(),
+            };
+            let next = if ssd_goes { &mut s } else { &mut d };
+            let frame = (*next)?;
+            *next = self.queues.newer(frame);
+            Some(FrameId(frame))
         })
     }
 }
 
-fn value_or(links: &Links<f64>, frame: u32, otherwise: f64) -> f64 {
-    if frame == NIL { otherwise } else { links.value(frame) }
+fn queue(home: Home) -> QueueNo {
+    match home {
+        Home::Ssd => Q_S,
+        Home::Hdd => Q_D,
+    }
 }
 
 impl PoolPolicy for Gd2l {
@@ -151,10 +132,7 @@ impl PoolPolicy for Gd2l {
     }
 
     fn insert(&mut self, frame: FrameId, _page: PageId, home: Home, access: Access) {
-        self.links.cover(frame.0);
-        if let Some(before) = self.home_of(frame) {
-            self.take_out(frame, before);
-        }
+        self.queues.cover(frame.0);
         match access {
             Access::Random => self.put_mru(frame, home),
             Access::Sequential => self.put_midpoint(frame, home),
@@ -163,11 +141,13 @@ impl PoolPolicy for Gd2l {
 
     fn hit(&mut self, frame: FrameId, _write: bool) {
         let Some(home) = self.home_of(frame) else { return };
-        let fresh = self.fresh(home);
-        let (queue, links) = self.queue(home);
-        let h = links.value(queue.mru()).max(fresh);
-        links.set_value(frame.0, h);
-        queue.move_to_mru(links, frame.0);
+        let h = self.h_or_fresh(self.queues.mru(queue(home)), home).max(self.fresh(home));
+        self.queues.set_value(frame.0, h);
+        self.queues.put_mru(queue(home), frame.0);
+    }
+
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.eviction_order().find(|&frame| accept(frame))
     }
 
     fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
@@ -179,28 +159,24 @@ impl PoolPolicy for Gd2l {
             }
             takes
         });
-        self.chosen = found.map(|frame| (frame, self.links.value(passed.unwrap_or(frame).0)));
+        self.chosen = found.map(|frame| (frame, self.queues.value(passed.unwrap_or(frame).0)));
         found
     }
 
     fn remove(&mut self, frame: FrameId, evicted: bool) {
-        let Some(home) = self.home_of(frame) else { return };
-        if evicted {
+        if evicted && let Some(h) = self.h(frame) {
             let chosen = self.chosen.take().filter(|(chosen, _)| *chosen == frame);
-            let level = chosen.map_or(self.links.value(frame.0), |(_, level)| level);
-            self.inflation = self.inflation.max(level);
+            self.inflation = self.inflation.max(chosen.map_or(h, |(_, level)| level));
         }
-        self.take_out(frame, home);
+        self.queues.take_out(frame.0);
     }
 
     fn dirtied(&mut self, _frame: FrameId) {}
 
     fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
-        let Some(before) = self.home_of(frame) else { return };
-        if before == home {
+        if self.home_of(frame).is_none_or(|before| before == home) {
             return;
         }
-        self.take_out(frame, before);
         match (home, reason) {
             (Home::Ssd, CleanReason::Replacement) => self.put_lru(frame, home),
             (Home::Ssd, CleanReason::Recoverability) | (Home::Hdd, _) => self.put_midpoint(frame, home),
@@ -209,26 +185,14 @@ impl PoolPolicy for Gd2l {
 
     fn ssd_evicted(&mut self, frame: FrameId) {
         if self.home_of(frame) == Some(Home::Ssd) {
-            self.take_out(frame, Home::Ssd);
             self.put_midpoint(frame, Home::Hdd);
         }
     }
 
     fn ssd_invalidated(&mut self, frame: FrameId) {
         if self.home_of(frame) == Some(Home::Ssd) {
-            self.take_out(frame, Home::Ssd);
             self.put_mru(frame, Home::Hdd);
         }
-    }
-
-    fn clean_set(
-        &mut self,
-        depth: usize,
-        max: usize,
-        state: &mut dyn FnMut(FrameId) -> FrameState,
-        out: &mut Vec<FrameId>,
-    ) {
-        clean_in_order(self.eviction_order(), depth, max, state, out);
     }
 
     fn set_costs(&mut self, costs: Costs) {
@@ -236,15 +200,15 @@ impl PoolPolicy for Gd2l {
     }
 
     fn len(&self) -> usize {
-        self.on_ssd.len() + self.on_hdd.len()
+        self.queues.len()
     }
 
     fn validate(&self) -> Result<(), String> {
-        for queue in [&self.on_ssd, &self.on_hdd] {
-            queue.validate(&self.links)?;
+        self.queues.validate()?;
+        for queue in [Q_S, Q_D] {
             let mut behind = f64::NEG_INFINITY;
-            for frame in queue.oldest_first(&self.links) {
-                let h = self.links.value(frame);
+            for frame in self.queues.lru_first(queue) {
+                let h = self.queues.value(frame);
                 if !h.is_finite() || h < behind {
                     return Err(format!("frame {frame}: H {h} after {behind}"));
                 }

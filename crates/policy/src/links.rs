@@ -7,8 +7,16 @@
 /// No frame.
 pub(crate) const NIL: u32 = u32::MAX;
 
-/// Which queue a frame is in; `0` is none.
-pub(crate) type QueueNo = u8;
+/// One of the queues over the same links; up to 62.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct QueueNo(pub(crate) u8);
+
+impl QueueNo {
+    /// As an index.
+    pub(crate) const fn at(self) -> usize {
+        self.0 as usize
+    }
+}
 
 const OLD: u8 = 0x80;
 /// On the way out: see [`Queue::push_outbound`].
@@ -27,7 +35,7 @@ struct Node<V> {
 #[derive(Debug)]
 pub(crate) struct Links<V> {
     nodes: Vec<Node<V>>,
-    /// The queue's number, and whether the frame is old; apart from the nodes because it is read far more often.
+    /// The queue's number + 1, `0` for none, and whether the frame is old; apart from the nodes because it is read far more often.
     state: Vec<u8>,
 }
 
@@ -51,9 +59,10 @@ impl<V: Copy + Default> Links<V> {
         }
     }
 
-    /// The queue that `frame` is in, `0` if none.
-    pub(crate) fn queue_of(&self, frame: u32) -> QueueNo {
-        self.state.get(frame as usize).map_or(0, |s| s & !(OLD | OUT))
+    /// The queue that `frame` is in.
+    pub(crate) fn queue_of(&self, frame: u32) -> Option<QueueNo> {
+        let state = self.state.get(frame as usize)?;
+        (state & !(OLD | OUT)).checked_sub(1).map(QueueNo)
     }
 
     pub(crate) fn value(&self, frame: u32) -> V {
@@ -85,7 +94,8 @@ impl<V: Copy + Default> Links<V> {
 /// One LRU queue over [`Links`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queue {
-    no: QueueNo,
+    /// The state of its frames that are neither old nor on their way out.
+    mark: u8,
     mru: u32,
     lru: u32,
     mid: u32,
@@ -96,9 +106,13 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Queue number `no`, from 1 to 63, unique among the queues over the same links.
+    /// Queue `no`, unique among the queues over the same links.
     pub(crate) const fn new(no: QueueNo) -> Self {
-        Self { no, mru: NIL, lru: NIL, mid: NIL, len: 0, old: 0, last_out: NIL }
+        Self { mark: no.0 + 1, mru: NIL, lru: NIL, mid: NIL, len: 0, old: 0, last_out: NIL }
+    }
+
+    const fn no(&self) -> QueueNo {
+        QueueNo(self.mark - 1)
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -200,7 +214,7 @@ impl Queue {
     }
 
     fn link<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32, older: u32, newer: u32) {
-        links.state[frame as usize] = self.no;
+        links.state[frame as usize] = self.mark;
         let node = &mut links.nodes[frame as usize];
         node.older = older;
         node.newer = newer;
@@ -238,7 +252,7 @@ impl Queue {
     }
 
     fn mark_old<V>(&mut self, links: &mut Links<V>, frame: u32) {
-        links.state[frame as usize] = links.state[frame as usize] & OUT | self.no | OLD;
+        links.state[frame as usize] = links.state[frame as usize] & OUT | self.mark | OLD;
         self.old += 1;
     }
 
@@ -261,8 +275,8 @@ impl Queue {
     pub(crate) fn validate<V: Copy + Default>(&self, links: &Links<V>) -> Result<(), String> {
         let (mut count, mut behind) = (0u32, NIL);
         for frame in self.oldest_first(links) {
-            if links.queue_of(frame) != self.no {
-                return Err(format!("frame {frame} is linked in queue {} but marked otherwise", self.no));
+            if links.queue_of(frame) != Some(self.no()) {
+                return Err(format!("frame {frame} is linked in {:?} but marked otherwise", self.no()));
             }
             if links.older(frame) != behind {
                 return Err(format!("frame {frame}: back link broken"));
@@ -275,7 +289,7 @@ impl Queue {
                 return Err(format!("midpoint is {} instead of {frame}", self.mid));
             }
             if count > self.len {
-                return Err(format!("queue {} is longer than {}", self.no, self.len));
+                return Err(format!("{:?} is longer than {}", self.no(), self.len));
             }
             if !links.is_out(frame) && behind != NIL && links.is_out(behind) && self.last_out != behind {
                 return Err(format!("frame {behind}, not {}, is the last on its way out", self.last_out));

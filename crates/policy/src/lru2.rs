@@ -11,31 +11,36 @@
 //! - *Pages referenced once* go before all others, by LRU. What is not on the SSD has no history (no retained information).
 //! - *Zone*: as for CAC, since the paper measures how often LRU2's map is checkpointed (section 6.5): the k pages that LRU-2 would evict first.
 
-use crate::page_index::PageIndex;
+use crate::slot_table::SlotTable;
 use crate::zone::Zone;
-use crate::{
-    Access, CacParams, Cause, Costs, GroupStats, Home, LOOK_MAX, Millis, PageId, SlotId, SsdPolicy, Verdict,
-};
+use crate::{Access, CacParams, Cause, Home, Millis, PageId, SlotId, SsdPolicy, Verdict};
+use std::num::NonZeroU64;
 
 /// Above every count of references: pages referenced once rank below those referenced twice.
 const TWICE: f64 = (1_u64 << 53) as f64;
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Slot {
-    page: PageId,
-    /// The number of the last reference; 0 for an empty slot.
-    last: u64,
-    /// Of the one before; 0 if there was none.
-    before: u64,
+#[derive(Clone, Copy, Debug)]
+struct History {
+    /// The number of the last reference.
+    last: NonZeroU64,
+    /// Of the one before.
+    before: Option<NonZeroU64>,
+}
+
+impl History {
+    /// Sorts as LRU-2 does: by the last but one reference; pages without one before, by their only one.
+    fn rank(&self) -> f64 {
+        self.before.map_or(self.last.get() as f64 - TWICE, |before| before.get() as f64)
+    }
 }
 
 /// LRU-2 over the SSD's slots; see the module's text.
 #[derive(Debug)]
 pub struct Lru2 {
-    slots: Vec<Slot>,
-    index: PageIndex,
+    slots: SlotTable<History>,
     zone: Zone,
-    references: u64,
+    /// The number of the next reference.
+    next: NonZeroU64,
     /// The page admitted last, if its write is still to be told of: that is no second reference.
     admitted: Option<PageId>,
 }
@@ -45,43 +50,36 @@ impl Lru2 {
     #[must_use]
     pub fn new(params: &CacParams) -> Self {
         Self {
-            slots: vec![Slot::default(); params.slots],
-            index: PageIndex::with_capacity(params.slots),
+            slots: SlotTable::new(params.slots),
             zone: Zone::new(params.slots),
-            references: 0,
+            next: NonZeroU64::MIN,
             admitted: None,
         }
     }
 
-    fn find(&self, page: PageId) -> Option<SlotId> {
-        self.index.find(page, |slot| self.slots[slot as usize].page).map(SlotId)
+    fn next_number(&mut self) -> NonZeroU64 {
+        let next = self.next.saturating_add(1);
+        std::mem::replace(&mut self.next, next)
     }
 
     fn reference(&mut self, slot: SlotId) {
-        self.references += 1;
-        let s = &mut self.slots[slot.at()];
-        s.before = s.last;
-        s.last = self.references;
-        self.zone.update(slot, rank(&self.slots[slot.at()]));
+        let last = self.next_number();
+        if let Some(history) = self.slots.get_mut(slot) {
+            *history = History { last, before: Some(history.last) };
+            self.zone.update(slot, history.rank());
+        }
     }
 
-    fn vacate(&mut self, slot: SlotId) -> Slot {
-        let page = self.slots[slot.at()].page;
-        let slots = &self.slots;
-        self.index.remove(page, |slot| slots[slot as usize].page);
+    fn vacate(&mut self, slot: SlotId) -> Option<History> {
         self.zone.remove(slot);
-        std::mem::take(&mut self.slots[slot.at()])
+        self.slots.take(slot)
     }
 
-    fn lowest(&mut self, look: usize, mut accept: impl FnMut(SlotId) -> bool) -> Option<SlotId> {
+    /// The zone, and what tells it the ranks of its candidates.
+    fn zone(&mut self) -> (&mut Zone, impl Fn(SlotId) -> f64) {
         let Self { zone, slots, .. } = self;
-        zone.lowest(look, |slot| rank(&slots[slot.at()]), |slot, _| accept(slot)).map(|(slot, _)| slot)
+        (zone, |slot| slots.get(slot).map_or(f64::NEG_INFINITY, History::rank))
     }
-}
-
-/// Sorts as LRU-2 does: by the last but one reference; pages without one before, by their only one.
-fn rank(slot: &Slot) -> f64 {
-    if slot.before > 0 { slot.before as f64 } else { slot.last as f64 - TWICE }
 }
 
 impl SsdPolicy for Lru2 {
@@ -90,13 +88,11 @@ impl SsdPolicy for Lru2 {
     }
 
     fn read(&mut self, page: PageId, from: Option<Home>, _access: Access, _now: Millis) {
-        if let Some(slot) = self.find(page).filter(|_| from == Some(Home::Ssd)) {
+        if let Some(slot) = self.slots.find(page).filter(|_| from == Some(Home::Ssd)) {
             self.admitted = None;
             self.reference(slot);
         }
     }
-
-    fn logical(&mut self, _page: PageId, _n: u32, _home: Home, _now: Millis) {}
 
     fn consider(
         &mut self,
@@ -109,48 +105,38 @@ impl SsdPolicy for Lru2 {
         if free_slots > 0 {
             return Verdict::AdmitFree;
         }
-        self.zone.note_decision();
-        self.lowest(LOOK_MAX, usable).map_or(Verdict::Reject, Verdict::AdmitOver)
+        let (zone, rank) = self.zone();
+        // Admitted, the page would be the one referenced last.
+        zone.decide(f64::INFINITY, rank, usable).map_or(Verdict::Reject, Verdict::AdmitOver)
     }
 
     fn wrote(&mut self, page: PageId, home: Home, _now: Millis) {
         if home == Home::Ssd
             && self.admitted.take() != Some(page)
-            && let Some(slot) = self.find(page)
+            && let Some(slot) = self.slots.find(page)
         {
             self.reference(slot);
         }
     }
 
     fn inserted(&mut self, page: PageId, slot: SlotId, _now: Millis) {
-        if slot.at() >= self.slots.len() {
-            self.slots.resize(slot.at() + 1, Slot::default());
-        }
-        let history = self.find(page).map(|before| self.vacate(before));
-        if self.slots[slot.at()].last > 0 {
-            self.vacate(slot);
-        }
-        self.slots[slot.at()] = Slot { page, ..history.unwrap_or_default() };
-        if history.is_none() {
-            self.reference(slot);
+        let history = self.slots.find(page).and_then(|before| self.vacate(before));
+        self.vacate(slot);
+        let history = history.unwrap_or_else(|| {
             self.admitted = Some(page);
-        }
-        let slots = &self.slots;
-        self.index.insert(page, slot.0, |slot| slots[slot as usize].page);
+            History { last: self.next_number(), before: None }
+        });
+        self.slots.put(slot, page, history);
     }
 
     fn removed(&mut self, page: PageId, _evicted: bool, _now: Millis) {
-        if let Some(slot) = self.find(page) {
+        if let Some(slot) = self.slots.find(page) {
             self.vacate(slot);
         }
     }
 
     fn left_pool(&mut self, page: PageId, _now: Millis) {
         self.admitted.take_if(|admitted| *admitted == page);
-    }
-
-    fn forget(&mut self, page: PageId) {
-        self.removed(page, false, Millis(0));
     }
 
     fn start_zone(
@@ -160,51 +146,26 @@ impl SsdPolicy for Lru2 {
         _now: Millis,
         out: &mut Vec<SlotId>,
     ) {
-        let occupied = self.slots.iter().enumerate().filter(|(_, s)| s.last > 0);
-        let candidates =
-            occupied.map(|(at, s)| (SlotId(at as u32), rank(s))).filter(|&(slot, _)| eligible(slot));
-        self.zone.start(k, candidates, out);
+        let occupied = self.slots.occupied().filter(|&(slot, ..)| eligible(slot));
+        self.zone.start(k, occupied.map(|(slot, _, history)| (slot, history.rank())), out);
     }
 
     fn next_victims(&mut self, n: usize, _now: Millis, out: &mut Vec<SlotId>) {
-        if n > 0 {
-            self.lowest(n, |slot| {
-                out.push(slot);
-                false
-            });
-        }
+        let (zone, rank) = self.zone();
+        zone.next_victims(n, rank, out);
     }
-
-    fn benefit(&self, _page: PageId) -> Option<f64> {
-        None
-    }
-
-    fn groups(&self) -> Vec<GroupStats> {
-        Vec::new()
-    }
-
-    fn set_costs(&mut self, _costs: Costs) {}
 
     fn memory_bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Slot>() + self.index.memory_bytes() + self.zone.memory_bytes()
+        self.slots.memory_bytes() + self.zone.memory_bytes()
     }
 
     fn validate(&self) -> Result<(), String> {
-        self.zone.validate()?;
-        let mut occupied = 0;
-        for (at, slot) in self.slots.iter().enumerate().filter(|(_, s)| s.last > 0) {
-            occupied += 1;
-            if self.find(slot.page) != Some(SlotId(at as u32)) || slot.before >= slot.last {
-                return Err(format!("slot {at}: {slot:?}"));
-            }
+        self.slots.validate()?;
+        self.zone.validate(|slot| self.slots.page(slot).is_some())?;
+        let later = |history: &History| history.before >= Some(history.last) || history.last >= self.next;
+        match self.slots.occupied().find(|(.., history)| later(history)) {
+            Some((slot, page, history)) => Err(format!("{slot:?} with page {page}: {history:?}")),
+            None => Ok(()),
         }
-        let empty = self.zone.slots().find(|slot| self.slots[slot.at()].last == 0);
-        if occupied != self.index.len() || empty.is_some() {
-            return Err(format!(
-                "{occupied} slots, {} in the index; empty candidate {empty:?}",
-                self.index.len()
-            ));
-        }
-        Ok(())
     }
 }

@@ -15,12 +15,13 @@
 //!   once, as of that page's last use (as the 2013 paper does with pages that change their queue without being used).
 //! - *Becoming dirty is a use*, should the hit not have come yet, or be lost. *Read-ahead* has no place of its own.
 
-use crate::links::{Links, NIL, Queue, QueueNo};
-use crate::pool::clean_in_order;
-use crate::{Access, CleanReason, Costs, FrameId, FrameState, Home, PageId, PoolPolicy};
+use crate::links::QueueNo;
+use crate::queues::Queues;
+use crate::{Access, CleanReason, FrameId, Home, PageId, PoolPolicy};
 
-const AT_ONCE: QueueNo = 1;
-const HOT_DIRTY: QueueNo = 2;
+/// Clean pages, and dirty ones that are marked cold.
+const AT_ONCE: QueueNo = QueueNo(0);
+const HOT_DIRTY: QueueNo = QueueNo(1);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Page {
@@ -32,10 +33,7 @@ struct Page {
 /// LRU with a second chance for hot dirty pages; see the module's text.
 #[derive(Debug)]
 pub struct LruWsr {
-    links: Links<Page>,
-    /// Clean pages, and dirty ones that are marked cold.
-    at_once: Queue,
-    hot_dirty: Queue,
+    queues: Queues<Page, 2>,
     uses: u64,
 }
 
@@ -43,54 +41,28 @@ impl LruWsr {
     /// For a pool of `frames` frames.
     #[must_use]
     pub fn new(frames: usize) -> Self {
-        Self {
-            links: Links::new(frames),
-            at_once: Queue::new(AT_ONCE),
-            hot_dirty: Queue::new(HOT_DIRTY),
-            uses: 0,
-        }
-    }
-
-    fn tracked(&self, frame: FrameId) -> bool {
-        self.links.queue_of(frame.0) != 0
+        Self { queues: Queues::new(frames), uses: 0 }
     }
 
     fn is_hot(&self, frame: u32) -> bool {
-        self.links.queue_of(frame) == HOT_DIRTY
-    }
-
-    fn take_out(&mut self, frame: u32) {
-        match self.links.queue_of(frame) {
-            AT_ONCE => self.at_once.unlink(&mut self.links, frame),
-            HOT_DIRTY => self.hot_dirty.unlink(&mut self.links, frame),
-            _ => {}
-        }
+        self.queues.queue_of(frame) == Some(HOT_DIRTY)
     }
 
     /// To the MRU end of the list, hot or not.
     fn put_mru(&mut self, frame: u32, dirty: bool, hot: bool) {
-        self.take_out(frame);
         self.uses += 1;
-        self.links.set_value(frame, Page { last_used: self.uses, dirty });
-        let queue = if dirty && hot { &mut self.hot_dirty } else { &mut self.at_once };
-        queue.push_mru(&mut self.links, frame);
+        self.queues.set_value(frame, Page { last_used: self.uses, dirty });
+        self.queues.put_mru(if dirty && hot { HOT_DIRTY } else { AT_ONCE }, frame);
     }
 
     /// The search found `found`: gives a second chance to the hot dirty pages that it passed over.
     fn searched(&mut self, found: u32) {
-        let until = if self.is_hot(found) { u64::MAX } else { self.links.value(found).last_used };
-        loop {
-            let frame = self.hot_dirty.lru();
-            if frame == NIL || self.links.value(frame).last_used >= until {
-                return;
-            }
+        let until = if self.is_hot(found) { u64::MAX } else { self.queues.value(found).last_used };
+        while let Some(frame) = self.queues.lru(HOT_DIRTY)
+            && self.queues.value(frame).last_used < until
+        {
             self.put_mru(frame, true, false);
         }
-    }
-
-    fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
-        let queues = [&self.at_once, &self.hot_dirty];
-        queues.into_iter().flat_map(|queue| queue.oldest_first(&self.links)).map(FrameId)
     }
 }
 
@@ -100,82 +72,63 @@ impl PoolPolicy for LruWsr {
     }
 
     fn insert(&mut self, frame: FrameId, _page: PageId, _home: Home, _access: Access) {
-        self.links.cover(frame.0);
+        self.queues.cover(frame.0);
         self.put_mru(frame.0, false, true);
     }
 
     fn hit(&mut self, frame: FrameId, _write: bool) {
-        if self.tracked(frame) {
-            self.put_mru(frame.0, self.links.value(frame.0).dirty, true);
+        if self.queues.tracks(frame.0) {
+            self.put_mru(frame.0, self.queues.value(frame.0).dirty, true);
         }
     }
 
-    fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
-        self.eviction_order().find(|&frame| evictable(frame))
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.queues.in_turn().map(FrameId).find(|&frame| accept(frame))
     }
 
     fn remove(&mut self, frame: FrameId, evicted: bool) {
-        if self.tracked(frame) {
-            if evicted {
-                self.searched(frame.0);
-            }
-            self.take_out(frame.0);
+        if evicted && self.queues.tracks(frame.0) {
+            self.searched(frame.0);
         }
+        self.queues.take_out(frame.0);
     }
 
     fn dirtied(&mut self, frame: FrameId) {
-        if self.tracked(frame) {
+        if self.queues.tracks(frame.0) {
             self.put_mru(frame.0, true, true);
         }
     }
 
     fn cleaned(&mut self, frame: FrameId, _home: Home, reason: CleanReason) {
-        if !self.tracked(frame) || !self.links.value(frame.0).dirty {
+        if !self.queues.tracks(frame.0) || !self.queues.value(frame.0).dirty {
             return;
         }
         if reason == CleanReason::Replacement {
             self.searched(frame.0);
         }
-        let Page { mut last_used, .. } = self.links.value(frame.0);
+        let Page { mut last_used, .. } = self.queues.value(frame.0);
         if self.is_hot(frame.0) {
-            self.take_out(frame.0);
-            if self.at_once.midpoint() != NIL {
-                last_used = self.links.value(self.at_once.midpoint()).last_used;
+            if let Some(midpoint) = self.queues.midpoint(AT_ONCE) {
+                last_used = self.queues.value(midpoint).last_used;
             }
-            self.at_once.push_midpoint(&mut self.links, frame.0);
+            self.queues.put_midpoint(AT_ONCE, frame.0);
         }
-        self.links.set_value(frame.0, Page { last_used, dirty: false });
+        self.queues.set_value(frame.0, Page { last_used, dirty: false });
     }
-
-    fn ssd_evicted(&mut self, _frame: FrameId) {}
-
-    fn ssd_invalidated(&mut self, _frame: FrameId) {}
-
-    fn clean_set(
-        &mut self,
-        depth: usize,
-        max: usize,
-        state: &mut dyn FnMut(FrameId) -> FrameState,
-        out: &mut Vec<FrameId>,
-    ) {
-        clean_in_order(self.eviction_order(), depth, max, state, out);
-    }
-
-    fn set_costs(&mut self, _costs: Costs) {}
 
     fn len(&self) -> usize {
-        self.at_once.len() + self.hot_dirty.len()
+        self.queues.len()
     }
 
     fn validate(&self) -> Result<(), String> {
-        for queue in [&self.at_once, &self.hot_dirty] {
-            queue.validate(&self.links)?;
-            let pages: Vec<Page> = queue.oldest_first(&self.links).map(|f| self.links.value(f)).collect();
+        self.queues.validate()?;
+        for queue in [AT_ONCE, HOT_DIRTY] {
+            let pages: Vec<Page> = self.queues.lru_first(queue).map(|f| self.queues.value(f)).collect();
             if !pages.is_sorted_by_key(|page| page.last_used) {
                 return Err(format!("out of order: {pages:?}"));
             }
         }
-        match self.hot_dirty.oldest_first(&self.links).find(|&frame| !self.links.value(frame).dirty) {
+        match self.queues.lru_first(HOT_DIRTY).find(|&frame| !self.queues.value(frame).dirty) {
             Some(frame) => Err(format!("frame {frame} is clean among the hot dirty ones")),
             None => Ok(()),
         }

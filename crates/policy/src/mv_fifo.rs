@@ -14,18 +14,18 @@
 //! - *A valid page newer than the HDD's* is copied there when its slot is taken back, whatever the pool holds.
 //! - *A page changed in the pool* keeps its version in the queue until it is cleaned.
 
-use crate::links::{Links, Queue};
-use crate::page_index::PageIndex;
-use crate::{
-    Access, CacParams, Cause, Costs, GroupStats, Home, LOOK_MAX, Millis, PageId, SlotId, SsdPolicy, Verdict,
-};
+use crate::links::QueueNo;
+use crate::queues::Queues;
+use crate::slot_table::SlotTable;
+use crate::{Access, CacParams, Cause, Home, LOOK_MAX, Millis, PageId, SlotId, SsdPolicy, Verdict};
+
+const QUEUE: QueueNo = QueueNo(0);
 
 /// Slots taken back at a time when there are second chances.
 const GROUP: usize = 64;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Version {
-    page: PageId,
     read: bool,
     in_zone: bool,
 }
@@ -33,11 +33,10 @@ struct Version {
 /// A circular queue of page versions; see the module's text.
 #[derive(Debug)]
 pub struct MvFifo {
-    /// By slot.
-    versions: Links<Version>,
-    /// The valid versions in order of writing.
-    queue: Queue,
-    index: PageIndex,
+    /// The valid versions.
+    versions: SlotTable<Version>,
+    /// Their slots in order of writing.
+    order: Queues<(), 1>,
     zone: Vec<SlotId>,
     second_chances: bool,
 }
@@ -47,33 +46,34 @@ impl MvFifo {
     #[must_use]
     pub fn new(params: &CacParams, second_chances: bool) -> Self {
         Self {
-            versions: Links::new(params.slots),
-            queue: Queue::new(1),
-            index: PageIndex::with_capacity(params.slots),
+            versions: SlotTable::new(params.slots),
+            order: Queues::new(params.slots),
             zone: Vec::new(),
             second_chances,
         }
     }
 
-    fn find(&self, page: PageId) -> Option<u32> {
-        self.index.find(page, |slot| self.versions.value(slot).page)
+    fn void(&mut self, slot: SlotId) {
+        self.versions.take(slot);
+        self.order.take_out(slot.0);
     }
 
-    fn is_valid(&self, slot: u32) -> bool {
-        self.versions.queue_of(slot) != 0
-    }
-
-    fn void(&mut self, slot: u32) {
-        let Version { page, .. } = self.versions.value(slot);
-        let versions = &self.versions;
-        self.index.remove(page, |slot| versions.value(slot).page);
-        self.queue.unlink(&mut self.versions, slot);
+    fn oldest_first(&self) -> impl Iterator<Item = SlotId> + '_ {
+        self.order.lru_first(QUEUE).map(SlotId)
     }
 
     /// The candidates among the `look` oldest versions.
     fn candidates(&self, look: usize) -> impl Iterator<Item = SlotId> + '_ {
-        let oldest = self.queue.oldest_first(&self.versions).take(look);
-        oldest.filter(|&slot| self.versions.value(slot).in_zone).map(SlotId)
+        let in_zone = |slot| self.versions.get(slot).is_some_and(|version| version.in_zone);
+        self.oldest_first().take(look).filter(move |&slot| in_zone(slot))
+    }
+
+    fn mark_zone(&mut self, in_zone: bool) {
+        for &slot in &self.zone {
+            if let Some(version) = self.versions.get_mut(slot) {
+                version.in_zone = in_zone;
+            }
+        }
     }
 }
 
@@ -83,13 +83,13 @@ impl SsdPolicy for MvFifo {
     }
 
     fn read(&mut self, page: PageId, from: Option<Home>, _access: Access, _now: Millis) {
-        if let Some(slot) = self.find(page).filter(|_| from == Some(Home::Ssd)) {
-            let version = self.versions.value(slot);
-            self.versions.set_value(slot, Version { read: true, ..version });
+        if from == Some(Home::Ssd)
+            && let Some(slot) = self.versions.find(page)
+            && let Some(version) = self.versions.get_mut(slot)
+        {
+            version.read = true;
         }
     }
-
-    fn logical(&mut self, _page: PageId, _n: u32, _home: Home, _now: Millis) {}
 
     fn consider(
         &mut self,
@@ -105,32 +105,20 @@ impl SsdPolicy for MvFifo {
         self.candidates(LOOK_MAX).find(|&slot| usable(slot)).map_or(Verdict::Reject, Verdict::AdmitOver)
     }
 
-    fn wrote(&mut self, _page: PageId, _home: Home, _now: Millis) {}
-
     fn inserted(&mut self, page: PageId, slot: SlotId, _now: Millis) {
-        self.versions.cover(slot.0);
-        if let Some(older) = self.find(page) {
+        if let Some(older) = self.versions.find(page) {
             self.void(older);
         }
-        if self.is_valid(slot.0) {
-            self.void(slot.0);
-        }
-        self.versions.set_value(slot.0, Version { page, ..Version::default() });
-        self.queue.push_mru(&mut self.versions, slot.0);
-        let versions = &self.versions;
-        self.index.insert(page, slot.0, |slot| versions.value(slot).page);
+        self.void(slot);
+        self.versions.put(slot, page, Version::default());
+        self.order.cover(slot.0);
+        self.order.put_mru(QUEUE, slot.0);
     }
 
     fn removed(&mut self, page: PageId, _evicted: bool, _now: Millis) {
-        if let Some(slot) = self.find(page) {
+        if let Some(slot) = self.versions.find(page) {
             self.void(slot);
         }
-    }
-
-    fn left_pool(&mut self, _page: PageId, _now: Millis) {}
-
-    fn forget(&mut self, page: PageId) {
-        self.removed(page, false, Millis(0));
     }
 
     fn start_zone(
@@ -140,16 +128,11 @@ impl SsdPolicy for MvFifo {
         _now: Millis,
         out: &mut Vec<SlotId>,
     ) {
-        for SlotId(slot) in self.zone.drain(..) {
-            let version = self.versions.value(slot);
-            self.versions.set_value(slot, Version { in_zone: false, ..version });
-        }
-        let oldest = self.queue.oldest_first(&self.versions).map(SlotId);
+        self.mark_zone(false);
+        self.zone.clear();
+        let oldest = self.order.lru_first(QUEUE).map(SlotId);
         self.zone.extend(oldest.filter(|&slot| eligible(slot)).take(k));
-        for &SlotId(slot) in &self.zone {
-            let version = self.versions.value(slot);
-            self.versions.set_value(slot, Version { in_zone: true, ..version });
-        }
+        self.mark_zone(true);
         out.extend_from_slice(&self.zone);
     }
 
@@ -162,35 +145,19 @@ impl SsdPolicy for MvFifo {
     }
 
     fn second_chance(&self, slot: SlotId) -> bool {
-        self.second_chances && self.is_valid(slot.0) && self.versions.value(slot.0).read
+        self.second_chances && self.versions.get(slot).is_some_and(|version| version.read)
     }
-
-    fn benefit(&self, _page: PageId) -> Option<f64> {
-        None
-    }
-
-    fn groups(&self) -> Vec<GroupStats> {
-        Vec::new()
-    }
-
-    fn set_costs(&mut self, _costs: Costs) {}
 
     fn memory_bytes(&self) -> usize {
-        self.versions.memory_bytes() + self.index.memory_bytes() + self.zone.capacity() * size_of::<SlotId>()
+        self.versions.memory_bytes() + self.order.memory_bytes() + self.zone.capacity() * size_of::<SlotId>()
     }
 
     fn validate(&self) -> Result<(), String> {
-        self.queue.validate(&self.versions)?;
-        let lost = self
-            .queue
-            .oldest_first(&self.versions)
-            .find(|&slot| self.find(self.versions.value(slot).page) != Some(slot));
-        if lost.is_some() || self.index.len() != self.queue.len() {
-            return Err(format!(
-                "{} versions, {} in the index; lost {lost:?}",
-                self.queue.len(),
-                self.index.len()
-            ));
+        self.versions.validate()?;
+        self.order.validate()?;
+        let void = self.oldest_first().find(|&slot| self.versions.page(slot).is_none());
+        if void.is_some() || self.versions.occupied().count() != self.order.len() {
+            return Err(format!("{} versions queued; void {void:?}", self.order.len()));
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! No SSD cache: every page goes to the HDD.
 
-use crate::{Access, Cause, Costs, GroupStats, Home, Millis, PageId, SlotId, SsdPolicy, Verdict};
+use crate::{Access, Cause, Home, Millis, PageId, SlotId, SsdPolicy, Verdict};
 
 /// Rejects every page, also when slots are free.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,8 +13,6 @@ impl SsdPolicy for NoSsd {
 
     fn read(&mut self, _page: PageId, _from: Option<Home>, _access: Access, _now: Millis) {}
 
-    fn logical(&mut self, _page: PageId, _n: u32, _home: Home, _now: Millis) {}
-
     fn consider(
         &mut self,
         _page: PageId,
@@ -26,15 +24,9 @@ impl SsdPolicy for NoSsd {
         Verdict::Reject
     }
 
-    fn wrote(&mut self, _page: PageId, _home: Home, _now: Millis) {}
-
     fn inserted(&mut self, _page: PageId, _slot: SlotId, _now: Millis) {}
 
     fn removed(&mut self, _page: PageId, _evicted: bool, _now: Millis) {}
-
-    fn left_pool(&mut self, _page: PageId, _now: Millis) {}
-
-    fn forget(&mut self, _page: PageId) {}
 
     fn start_zone(
         &mut self,
@@ -46,16 +38,6 @@ impl SsdPolicy for NoSsd {
     }
 
     fn next_victims(&mut self, _n: usize, _now: Millis, _out: &mut Vec<SlotId>) {}
-
-    fn benefit(&self, _page: PageId) -> Option<f64> {
-        None
-    }
-
-    fn groups(&self) -> Vec<GroupStats> {
-        Vec::new()
-    }
-
-    fn set_costs(&mut self, _costs: Costs) {}
 
     fn memory_bytes(&self) -> usize {
         0

@@ -16,21 +16,29 @@ pub enum FrameState {
 /// How many frames [`PoolPolicy::clean_set`] looks at, at most, for each one of `depth`.
 pub const LOOK_FACTOR: usize = 16;
 
-/// [`PoolPolicy::clean_set`] for a policy that writes in the order of eviction.
-pub(crate) fn clean_in_order(
-    order: impl Iterator<Item = FrameId>,
-    depth: usize,
-    max: usize,
-    state: &mut dyn FnMut(FrameId) -> FrameState,
-    out: &mut Vec<FrameId>,
-) {
-    let dirty = order
-        .take(depth.saturating_mul(LOOK_FACTOR))
-        .map(|frame| (frame, state(frame)))
-        .filter(|(_, state)| *state != FrameState::Busy)
-        .take(depth)
-        .filter(|(_, state)| *state == FrameState::Dirty);
-    out.extend(dirty.map(|(frame, _)| frame).take(max));
+/// How much further [`PoolPolicy::clean_set`] looks.
+#[derive(Debug)]
+pub(crate) struct LookAhead {
+    /// Frames still to be seen clean or dirty.
+    to_see: usize,
+    /// Frames to be looked at, at most.
+    to_look_at: usize,
+}
+
+impl LookAhead {
+    pub(crate) const fn new(depth: usize) -> Self {
+        Self { to_see: depth, to_look_at: depth.saturating_mul(LOOK_FACTOR) }
+    }
+
+    pub(crate) const fn is_over(&self) -> bool {
+        self.to_see == 0 || self.to_look_at == 0
+    }
+
+    /// A frame was looked at, and was in `state`.
+    pub(crate) fn note(&mut self, state: FrameState) {
+        self.to_look_at = self.to_look_at.saturating_sub(1);
+        self.to_see = self.to_see.saturating_sub(usize::from(state != FrameState::Busy));
+    }
 }
 
 /// Decides which frame goes. Knows frames by index only; the shell owns their contents.
@@ -47,9 +55,15 @@ pub trait PoolPolicy: Send + std::fmt::Debug {
     /// The page in `frame` was used: read, or written when `write`.
     fn hit(&mut self, frame: FrameId, write: bool);
 
+    /// The frame that the policy would replace first among those that `accept` takes. Every tracked frame is offered, once, in the order in which they
+    /// would go, until one is taken.
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId>;
+
     /// The next victim: the frame that the policy would replace first among those that `evictable` accepts (it refuses pinned and
     /// dirty ones). Changes nothing but scan positions; the shell follows up with [`PoolPolicy::remove`].
-    fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId>;
+    fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.first_to_go(evictable)
+    }
 
     /// The frame was given up. `evicted`: as the victim of replacement (GD2L then raises L); otherwise its page was discarded.
     fn remove(&mut self, frame: FrameId, evicted: bool);
@@ -61,11 +75,11 @@ pub trait PoolPolicy: Send + std::fmt::Debug {
     /// to `Home::Ssd` is the paper's "admitted to SSD" (2013, section 3.1).
     fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason);
 
-    /// The SSD copy of the page in `frame` was evicted from the SSD while the page is buffered.
-    fn ssd_evicted(&mut self, frame: FrameId);
+    /// The SSD copy of the page in `frame` was evicted from the SSD while the page is buffered. Nothing to a policy that does not tell homes apart.
+    fn ssd_evicted(&mut self, _frame: FrameId) {}
 
-    /// The SSD copy of the page in `frame` was invalidated because the page was changed.
-    fn ssd_invalidated(&mut self, frame: FrameId);
+    /// The SSD copy of the page in `frame` was invalidated because the page was changed. Nothing to a policy that does not tell homes apart.
+    fn ssd_invalidated(&mut self, _frame: FrameId) {}
 
     /// Replacement cleaning: looks at frames in eviction order until `depth` were clean or dirty and appends the dirty ones to `out`, in the
     /// order in which they should be written, at most `max` of them. Busy frames do not count, but no more than
@@ -76,10 +90,24 @@ pub trait PoolPolicy: Send + std::fmt::Debug {
         max: usize,
         state: &mut dyn FnMut(FrameId) -> FrameState,
         out: &mut Vec<FrameId>,
-    );
+    ) {
+        let mut ahead = LookAhead::new(depth);
+        let full = out.len().saturating_add(max);
+        self.first_to_go(&mut |frame| {
+            if ahead.is_over() || out.len() >= full {
+                return true;
+            }
+            let state = state(frame);
+            ahead.note(state);
+            if state == FrameState::Dirty {
+                out.push(frame);
+            }
+            false
+        });
+    }
 
-    /// New costs, from calibration or online measurement.
-    fn set_costs(&mut self, costs: Costs);
+    /// New costs, from calibration or online measurement. Nothing to a policy that does not weigh them.
+    fn set_costs(&mut self, _costs: Costs) {}
 
     /// How many frames are tracked.
     fn len(&self) -> usize;

@@ -18,12 +18,14 @@
 //! - *Becoming dirty is a use*, should the hit not have come yet, or be lost. *Read-ahead* has no place of its own.
 
 use crate::clusters::{ClusterId, Clusters};
-use crate::links::{Links, Queue};
-use crate::pool::clean_in_order;
-use crate::window::WindowPercent;
-use crate::{Access, CleanReason, Costs, FrameId, FrameState, Home, PageId, PoolPolicy};
+use crate::links::QueueNo;
+use crate::queues::Queues;
+use crate::window::{WindowPercent, WorkingRegion};
+use crate::{Access, CleanReason, FrameId, Home, PageId, PoolPolicy};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+
+const WORKING: QueueNo = QueueNo(0);
 
 /// How many blocks are victim blocks at a time.
 const VICTIM_BLOCKS: usize = 8;
@@ -32,9 +34,8 @@ const VICTIM_BLOCKS: usize = 8;
 #[derive(Debug)]
 pub struct Ref {
     /// When a page of the window entered it.
-    links: Links<u64>,
-    working: Queue,
-    working_pages: usize,
+    queues: Queues<u64, 1>,
+    working: WorkingRegion,
     /// The window's pages by block.
     window: Clusters,
     /// The window's blocks: most pages first, then the one that has the page which entered first.
@@ -48,9 +49,8 @@ impl Ref {
     #[must_use]
     pub fn new(frames: usize, window: WindowPercent, pages_per_block: u32) -> Self {
         Self {
-            links: Links::new(frames),
-            working: Queue::new(1),
-            working_pages: window.working_pages(frames),
+            queues: Queues::new(frames),
+            working: WorkingRegion::new(WORKING, frames, window),
             window: Clusters::new(frames, pages_per_block),
             by_size: BTreeSet::new(),
             victims: Vec::new(),
@@ -59,7 +59,7 @@ impl Ref {
     }
 
     fn works(&self, frame: FrameId) -> bool {
-        self.links.queue_of(frame.0) != 0
+        self.queues.tracks(frame.0)
     }
 
     fn tracked(&self, frame: FrameId) -> bool {
@@ -67,13 +67,12 @@ impl Ref {
     }
 
     fn rank(&self, block: ClusterId) -> (Reverse<u32>, u64, ClusterId) {
-        (Reverse(self.window.size(block)), self.links.value(self.window.oldest(block).0), block)
+        (Reverse(self.window.size(block)), self.queues.value(self.window.oldest(block).0), block)
     }
 
-    fn demote(&mut self, frame: u32) {
-        self.working.unlink(&mut self.links, frame);
+    fn enter_window(&mut self, frame: u32) {
         self.demotions += 1;
-        self.links.set_value(frame, self.demotions);
+        self.queues.set_value(frame, self.demotions);
         let block = self.window.enter(FrameId(frame));
         if self.window.size(block) > 1 {
             // What it was before: one page fewer, the same first one.
@@ -85,7 +84,7 @@ impl Ref {
 
     fn take_out(&mut self, frame: FrameId) {
         if self.works(frame) {
-            self.working.unlink(&mut self.links, frame.0);
+            self.queues.take_out(frame.0);
         } else if let Some(block) = self.window.of(frame) {
             self.by_size.remove(&self.rank(block));
             self.window.leave(frame);
@@ -98,14 +97,13 @@ impl Ref {
     }
 
     fn promote(&mut self, frame: FrameId) {
-        if self.works(frame) {
-            return self.working.move_to_mru(&mut self.links, frame.0);
+        if !self.works(frame) {
+            self.take_out(frame);
+            if let Some(demoted) = self.working.demote(&mut self.queues) {
+                self.enter_window(demoted);
+            }
         }
-        self.take_out(frame);
-        if self.working.len() >= self.working_pages {
-            self.demote(self.working.lru());
-        }
-        self.working.push_mru(&mut self.links, frame.0);
+        self.queues.put_mru(WORKING, frame.0);
     }
 
     /// A page of the window was found: if there are no victim blocks, those that it was found in become them.
@@ -125,7 +123,7 @@ impl Ref {
             if heads.is_empty() {
                 heads.extend(others.by_ref().take(VICTIM_BLOCKS).map(first));
             }
-            let entered = |&at: &usize| self.links.value(heads[at].0);
+            let entered = |&at: &usize| self.queues.value(heads[at].0);
             let at = (0..heads.len()).min_by_key(entered)?;
             let frame = heads[at];
             match self.window.next(frame) {
@@ -134,7 +132,7 @@ impl Ref {
             }
             Some(frame)
         });
-        window.chain(self.working.oldest_first(&self.links).map(FrameId))
+        window.chain(self.queues.in_turn().map(FrameId))
     }
 }
 
@@ -144,7 +142,7 @@ impl PoolPolicy for Ref {
     }
 
     fn insert(&mut self, frame: FrameId, page: PageId, _home: Home, _access: Access) {
-        self.links.cover(frame.0);
+        self.queues.cover(frame.0);
         self.take_out(frame);
         self.window.holds(frame, page);
         self.promote(frame);
@@ -156,8 +154,8 @@ impl PoolPolicy for Ref {
         }
     }
 
-    fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
-        self.eviction_order().find(|&frame| evictable(frame))
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.eviction_order().find(|&frame| accept(frame))
     }
 
     fn remove(&mut self, frame: FrameId, evicted: bool) {
@@ -177,36 +175,14 @@ impl PoolPolicy for Ref {
         }
     }
 
-    fn ssd_evicted(&mut self, _frame: FrameId) {}
-
-    fn ssd_invalidated(&mut self, _frame: FrameId) {}
-
-    fn clean_set(
-        &mut self,
-        depth: usize,
-        max: usize,
-        state: &mut dyn FnMut(FrameId) -> FrameState,
-        out: &mut Vec<FrameId>,
-    ) {
-        clean_in_order(self.eviction_order(), depth, max, state, out);
-    }
-
-    fn set_costs(&mut self, _costs: Costs) {}
-
     fn len(&self) -> usize {
-        self.working.len() + self.window.len()
+        self.queues.len() + self.window.len()
     }
 
     fn validate(&self) -> Result<(), String> {
-        self.working.validate(&self.links)?;
+        self.queues.validate()?;
+        self.working.validate(&self.queues)?;
         self.window.validate()?;
-        if self.working.len() > self.working_pages {
-            return Err(format!(
-                "{} pages in a working region of {}",
-                self.working.len(),
-                self.working_pages
-            ));
-        }
         let pages: u32 = self.by_size.iter().map(|(Reverse(size), ..)| size).sum();
         let misplaced = self.by_size.iter().find(|entry| **entry != self.rank(entry.2));
         let unknown = self.victims.iter().find(|block| self.window.size(**block) == 0);

@@ -13,7 +13,8 @@
 //! - *Recoverability writes* are not clustered: their set is given.
 
 use crate::clusters::Clusters;
-use crate::{Access, Casa, CleanReason, Costs, FrameId, FrameState, Home, LOOK_FACTOR, PageId, PoolPolicy};
+use crate::pool::LookAhead;
+use crate::{Access, Casa, CleanReason, Costs, FrameId, FrameState, Home, PageId, PoolPolicy};
 
 /// What ClusteredWrite has to know of a frame.
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,8 +80,8 @@ impl PoolPolicy for Sawc {
         }
     }
 
-    fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
-        self.casa.victim(evictable)
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.casa.first_to_go(accept)
     }
 
     fn remove(&mut self, frame: FrameId, evicted: bool) {
@@ -106,13 +107,9 @@ impl PoolPolicy for Sawc {
         if self.casa.is_dirty(frame) {
             let along = std::mem::take(&mut self.marks[frame.at()].along);
             self.table.leave(frame);
-            self.casa.move_to_clean(frame, reason == CleanReason::Replacement && !along);
+            self.casa.move_to_clean(frame, if along { CleanReason::Recoverability } else { reason });
         }
     }
-
-    fn ssd_evicted(&mut self, _frame: FrameId) {}
-
-    fn ssd_invalidated(&mut self, _frame: FrameId) {}
 
     fn clean_set(
         &mut self,
@@ -123,13 +120,14 @@ impl PoolPolicy for Sawc {
     ) {
         let Self { casa, table, marks, set } = self;
         *set = set.wrapping_add(1);
-        let (mut seen, first) = (0, out.len());
-        for frame in casa.eviction_order().take(depth.saturating_mul(LOOK_FACTOR)) {
-            if seen >= depth || out.len() - first >= max {
+        let mut ahead = LookAhead::new(depth);
+        let full = out.len().saturating_add(max);
+        for frame in casa.eviction_order() {
+            if ahead.is_over() || out.len() >= full {
                 break;
             }
             let state_now = state(frame);
-            seen += usize::from(state_now != FrameState::Busy);
+            ahead.note(state_now);
             let Some(cluster) = table.of(frame).filter(|_| state_now == FrameState::Dirty) else { continue };
             // Written along or not, it is a victim itself.
             if marks[frame.at()].set != *set {
@@ -139,7 +137,7 @@ impl PoolPolicy for Sawc {
             marks[frame.at()] = Marks { updates, set: *set, along: false };
             for other in table.members(cluster) {
                 let mark = &mut marks[other.at()];
-                if out.len() - first < max
+                if out.len() < full
                     && mark.set != *set
                     && mark.updates <= updates
                     && state(other) == FrameState::Dirty

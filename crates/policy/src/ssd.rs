@@ -62,8 +62,9 @@ pub trait SsdPolicy: Send + std::fmt::Debug {
     fn read(&mut self, page: PageId, from: Option<Home>, access: Access, now: Millis);
 
     /// `n` more logical reads (hits) of the buffered `page` since the last report, during which it lay on `home`. Report before what
-    /// changes the page's home, and before it is cleaned or leaves the pool: group statistics are moved there.
-    fn logical(&mut self, page: PageId, n: u32, home: Home, now: Millis);
+    /// changes the page's home, and before it is cleaned or leaves the pool: group statistics are moved there. Nothing to a policy that counts physical
+    /// accesses only.
+    fn logical(&mut self, _page: PageId, _n: u32, _home: Home, _now: Millis) {}
 
     /// The buffered `page` is being cleaned, or leaves the pool clean, and has no SSD copy: shall it get one?
     /// `free_slots` counts slots that are writable now beyond the shell's reserve: with any, the answer is [`Verdict::AdmitFree`] (section 5).
@@ -78,8 +79,8 @@ pub trait SsdPolicy: Send + std::fmt::Debug {
         now: Millis,
     ) -> Verdict;
 
-    /// A physical write of `page` to `home` (by the cleaner; the SSD's own write-back is not counted).
-    fn wrote(&mut self, page: PageId, home: Home, now: Millis);
+    /// A physical write of `page` to `home` (by the cleaner; the SSD's own write-back is not counted). Nothing to a policy that does not count writes.
+    fn wrote(&mut self, _page: PageId, _home: Home, _now: Millis) {}
 
     /// `page` now has its SSD copy in `slot`, in place of any earlier slot of the same page.
     fn inserted(&mut self, page: PageId, slot: SlotId, now: Millis);
@@ -87,11 +88,14 @@ pub trait SsdPolicy: Send + std::fmt::Debug {
     /// `page` lost its SSD copy: `evicted` to make room (it goes to the outqueue unless buffered), otherwise invalidated or discarded.
     fn removed(&mut self, page: PageId, evicted: bool, now: Millis);
 
-    /// `page` left the pool (to the outqueue unless it is on the SSD).
-    fn left_pool(&mut self, page: PageId, now: Millis);
+    /// `page` left the pool (to the outqueue unless it is on the SSD). Nothing to a policy that does not know what is buffered.
+    fn left_pool(&mut self, _page: PageId, _now: Millis) {}
 
-    /// `page` exists no more (discarded, space dropped): forget everything about it.
-    fn forget(&mut self, page: PageId);
+    /// `page` exists no more (discarded, space dropped): forget everything about it. A policy that remembers pages beyond their slots
+    /// has more to do than [`SsdPolicy::removed`].
+    fn forget(&mut self, page: PageId) {
+        self.removed(page, false, Millis(0));
+    }
 
     /// Starts a new eviction zone (section 5.4): appends the `k` occupied slots of lowest benefit that `eligible` accepts to `out`, and remembers
     /// them as the only eviction candidates until the next call.
@@ -132,14 +136,19 @@ pub trait SsdPolicy: Send + std::fmt::Debug {
         false
     }
 
-    /// The anticipated benefit of having `page` on the SSD, in milliseconds over the measurement interval (equation 2), if it is tracked.
-    fn benefit(&self, page: PageId) -> Option<f64>;
+    /// The anticipated benefit of having `page` on the SSD, in milliseconds over the measurement interval (equation 2), if it is tracked and the policy
+    /// estimates benefits.
+    fn benefit(&self, _page: PageId) -> Option<f64> {
+        None
+    }
 
     /// α by group; empty for policies without.
-    fn groups(&self) -> Vec<GroupStats>;
+    fn groups(&self) -> Vec<GroupStats> {
+        Vec::new()
+    }
 
-    /// New costs, from calibration or online measurement.
-    fn set_costs(&mut self, costs: Costs);
+    /// New costs, from calibration or online measurement. Nothing to a policy that does not weigh them.
+    fn set_costs(&mut self, _costs: Costs) {}
 
     /// The memory that the policy's tables take, in bytes.
     fn memory_bytes(&self) -> usize;

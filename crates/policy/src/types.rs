@@ -47,6 +47,11 @@ impl Costs {
     /// As measured in section 6.2 of the 2013 paper.
     pub const PAPER: Self =
         Self { hdd_read_ms: 7.2, hdd_write_ms: 4.96, ssd_read_ms: 0.11, ssd_write_ms: 0.27 };
+
+    /// What a read from the SSD saves: R_D - R_S.
+    pub(crate) fn read_saving_ms(&self) -> f64 {
+        self.hdd_read_ms - self.ssd_read_ms
+    }
 }
 
 /// The device below the pool that a page would be read from, or was written to.

@@ -5,7 +5,7 @@
 //! pages that became hot after the zone began would keep it alive, and the SSD closed to every page below them. A zone of k slots is
 //! not spent before k decisions were taken on it: where benefits drift as a whole, zones would follow each other without pause.
 
-use crate::SlotId;
+use crate::{Costs, LOOK_MAX, SlotId};
 use std::cmp::Ordering;
 
 /// How many candidates one decision files anew. A group's factor changes with every page that is evicted, and the benefits of
@@ -111,9 +111,38 @@ impl Zone {
         }
     }
 
+    /// Takes a decision: the candidate of lowest benefit that `usable` accepts, if that is below `benefit`.
+    pub(crate) fn decide(
+        &mut self,
+        benefit: f64,
+        now: impl Fn(SlotId) -> f64,
+        usable: &mut dyn FnMut(SlotId) -> bool,
+    ) -> Option<SlotId> {
+        self.young_for = self.young_for.saturating_sub(1);
+        let mut found = None;
+        self.lowest(LOOK_MAX, now, |slot, lowest| {
+            // In ascending order: once one is too good, so are the rest.
+            if lowest < benefit && usable(slot) {
+                found = Some(slot);
+            }
+            found.is_some() || lowest >= benefit
+        });
+        found
+    }
+
+    /// Appends the up to `n` candidates of lowest benefit to `out`, lowest first.
+    pub(crate) fn next_victims(&mut self, n: usize, now: impl Fn(SlotId) -> f64, out: &mut Vec<SlotId>) {
+        if n > 0 {
+            self.lowest(n, now, |slot, _| {
+                out.push(slot);
+                false
+            });
+        }
+    }
+
     /// The candidate of lowest benefit that `accept` takes, looking at no more than `look` of them. Those that come up and whose benefit is `now`
     /// another than on file, because their group's factor changed, are filed anew first, up to [`REFILE_MAX`] of them.
-    pub(crate) fn lowest(
+    fn lowest(
         &mut self,
         look: usize,
         now: impl Fn(SlotId) -> f64,
@@ -162,19 +191,16 @@ impl Zone {
         }
     }
 
-    /// A decision is being taken on the zone.
-    pub(crate) fn note_decision(&mut self) {
-        self.young_for = self.young_for.saturating_sub(1);
-    }
-
-    /// Benefits are about `factor` times what they were; a factor that makes no sense lifts the ceiling.
-    pub(crate) fn scale_ceiling(&mut self, factor: f64) {
+    /// Costs went from `before` to `after`, and benefits with them, about as much as what a read saves. A factor that makes no sense lifts the ceiling.
+    pub(crate) fn reprice(&mut self, before: &Costs, after: &Costs, now: impl Fn(SlotId) -> f64) {
+        let factor = after.read_saving_ms() / before.read_saving_ms();
         let scaled = self.ceiling * factor;
         self.ceiling = if factor > 0.0 && !scaled.is_nan() { scaled } else { f64::INFINITY };
+        self.refresh(now);
     }
 
     /// Recomputes every benefit.
-    pub(crate) fn refresh(&mut self, now: impl Fn(SlotId) -> f64) {
+    fn refresh(&mut self, now: impl Fn(SlotId) -> f64) {
         for entry in &mut self.heap {
             entry.benefit = now(SlotId(entry.slot));
         }
@@ -220,8 +246,8 @@ impl Zone {
             + self.at.capacity() * size_of::<u32>()
     }
 
-    /// Checks the order of the heap and the positions.
-    pub(crate) fn validate(&self) -> Result<(), String> {
+    /// Checks the order of the heap and the positions, and that every candidate is `occupied`.
+    pub(crate) fn validate(&self, occupied: impl Fn(SlotId) -> bool) -> Result<(), String> {
         for (position, entry) in self.heap.iter().enumerate() {
             if position > 0 && entry.before(&self.heap[(position - 1) / 2]) {
                 return Err(format!("zone: slot {} lies below its heir", entry.slot));
@@ -229,17 +255,15 @@ impl Zone {
             if self.at[entry.slot as usize] as usize != position + 1 {
                 return Err(format!("zone: slot {} is not where it is noted", entry.slot));
             }
+            if !occupied(SlotId(entry.slot)) {
+                return Err(format!("zone: slot {} is a candidate and empty", entry.slot));
+            }
         }
         let noted = self.at.iter().filter(|&&at| at != 0).count();
         if noted != self.heap.len() || !self.aside.is_empty() {
             return Err(format!("zone: {noted} noted, {} in the heap", self.heap.len()));
         }
         Ok(())
-    }
-
-    /// The candidates, in no order.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = SlotId> + '_ {
-        self.heap.iter().map(|entry| SlotId(entry.slot))
     }
 }
 
@@ -264,7 +288,7 @@ mod tests {
                 let mut zone = Zone::new(0);
                 let slots = benefits.iter().enumerate().map(|(slot, &b)| (SlotId(slot as u32), b));
                 zone.start(k, slots, &mut out);
-                zone.validate().unwrap();
+                zone.validate(|_| true).unwrap();
                 let mut sorted = benefits.clone();
                 sorted.sort_by(f64::total_cmp);
                 let chosen: Vec<f64> = out.iter().map(|slot| benefits[slot.at()]).collect();
@@ -288,7 +312,7 @@ mod tests {
         let lowest = zone.lowest(256, now, |_, _| true);
         assert_eq!(lowest, Some((SlotId(REFILE_MAX as u32), 5000.0 + REFILE_MAX as f64)));
         assert_eq!(looked.get(), REFILE_MAX + 1);
-        zone.validate().unwrap();
+        zone.validate(|_| true).unwrap();
         // Some decisions later all is filed, and the lowest is found.
         for _ in 0..1000 {
             zone.lowest(256, |slot| benefits[slot.at()], |_, _| true);
@@ -307,6 +331,6 @@ mod tests {
         };
         assert_eq!(zone.lowest(3, |slot| benefits[slot.at()], refuse), None);
         assert_eq!(seen, [3, 1, 2]);
-        zone.validate().unwrap();
+        zone.validate(|_| true).unwrap();
     }
 }

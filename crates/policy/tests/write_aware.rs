@@ -162,144 +162,128 @@ fn ref_does_not_tell_clean_from_dirty() {
     assert_eq!(b.request(21, false), Done { written: vec![], evicted: Some(2) });
 }
 
-/// What section 2 says, word by word, over lists that are searched.
-trait Restated {
-    /// The request hits.
-    fn hit(&mut self, no: u32, write: bool);
-    /// The victim of a full buffer, already taken out, and whether it is dirty.
-    fn victim(&mut self) -> (u32, bool);
-    /// The page was loaded.
-    fn load(&mut self, no: u32, write: bool);
-    fn contains(&self, no: u32) -> bool;
-    fn len(&self) -> usize;
+/// A page of the buffer. Whoever does not tell hot from cold passes over `hot`.
+#[derive(Clone, Copy)]
+struct Page {
+    no: u32,
+    dirty: bool,
+    hot: bool,
 }
 
-/// CFLRU: an LRU list of pages, whether dirty.
+/// What section 2 says, word by word, over an LRU list that is searched.
+trait Restated {
+    /// Whether a page is hot when it is loaded.
+    const LOADED_HOT: bool = false;
+
+    /// The pages, least recently used first.
+    fn list(&mut self) -> &mut Vec<Page>;
+
+    /// The victim of a full buffer, already taken out.
+    fn victim(&mut self) -> Page;
+
+    /// Takes a page out.
+    fn take_out(&mut self, at: usize) -> Page {
+        self.list().remove(at)
+    }
+
+    /// The page, if it is there, is used.
+    fn hit(&mut self, no: u32, write: bool) -> bool {
+        let Some(at) = self.list().iter().position(|page| page.no == no) else { return false };
+        let Page { dirty, .. } = self.take_out(at);
+        self.list().push(Page { no, dirty: dirty || write, hot: true });
+        true
+    }
+
+    fn load(&mut self, no: u32, write: bool) {
+        self.list().push(Page { no, dirty: write, hot: Self::LOADED_HOT });
+    }
+}
+
+/// CFLRU.
 struct CleanFirst {
-    list: Vec<(u32, bool)>,
+    list: Vec<Page>,
     window: usize,
 }
 
 impl Restated for CleanFirst {
-    fn hit(&mut self, no: u32, write: bool) {
-        let at = self.list.iter().position(|p| p.0 == no).unwrap();
-        let (_, dirty) = self.list.remove(at);
-        self.list.push((no, dirty || write));
+    fn list(&mut self) -> &mut Vec<Page> {
+        &mut self.list
     }
 
-    fn victim(&mut self) -> (u32, bool) {
-        let clean = self.list.iter().take(self.window).position(|p| !p.1);
+    fn victim(&mut self) -> Page {
+        let clean = self.list.iter().take(self.window).position(|page| !page.dirty);
         self.list.remove(clean.unwrap_or(0))
-    }
-
-    fn load(&mut self, no: u32, write: bool) {
-        self.list.push((no, write));
-    }
-
-    fn contains(&self, no: u32) -> bool {
-        self.list.iter().any(|p| p.0 == no)
-    }
-
-    fn len(&self) -> usize {
-        self.list.len()
     }
 }
 
-/// LRU-WSR: an LRU list of pages, whether dirty, whether marked cold.
+/// LRU-WSR.
 #[derive(Default)]
 struct SecondChance {
-    list: Vec<(u32, bool, bool)>,
+    list: Vec<Page>,
 }
 
 impl Restated for SecondChance {
-    fn hit(&mut self, no: u32, write: bool) {
-        let at = self.list.iter().position(|p| p.0 == no).unwrap();
-        let (_, dirty, _) = self.list.remove(at);
-        self.list.push((no, dirty || write, false));
+    const LOADED_HOT: bool = true;
+
+    fn list(&mut self) -> &mut Vec<Page> {
+        &mut self.list
     }
 
-    fn victim(&mut self) -> (u32, bool) {
+    fn victim(&mut self) -> Page {
         loop {
-            let (no, dirty, cold) = self.list.remove(0);
-            if !dirty || cold {
-                return (no, dirty);
+            let page = self.list.remove(0);
+            if !page.dirty || !page.hot {
+                return page;
             }
-            self.list.push((no, dirty, true));
+            self.list.push(Page { hot: false, ..page });
         }
-    }
-
-    fn load(&mut self, no: u32, write: bool) {
-        self.list.push((no, write, false));
-    }
-
-    fn contains(&self, no: u32) -> bool {
-        self.list.iter().any(|p| p.0 == no)
-    }
-
-    fn len(&self) -> usize {
-        self.list.len()
     }
 }
 
-/// CCF-LRU: an LRU list of pages, whether dirty, whether hot.
+/// CCF-LRU.
 #[derive(Default)]
 struct ColdCleanFirst {
-    list: Vec<(u32, bool, bool)>,
+    list: Vec<Page>,
 }
 
 impl Restated for ColdCleanFirst {
-    fn hit(&mut self, no: u32, write: bool) {
-        let at = self.list.iter().position(|p| p.0 == no).unwrap();
-        let (_, dirty, _) = self.list.remove(at);
-        self.list.push((no, dirty || write, true));
+    fn list(&mut self) -> &mut Vec<Page> {
+        &mut self.list
     }
 
-    fn victim(&mut self) -> (u32, bool) {
+    fn victim(&mut self) -> Page {
         // At most twice: a search that finds no cold page has made all pages cold.
         loop {
-            if let Some(cold_clean) = self.list.iter().position(|&(_, dirty, hot)| !dirty && !hot) {
-                let (no, dirty, _) = self.list.remove(cold_clean);
-                return (no, dirty);
+            if let Some(cold_clean) = self.list.iter().position(|page| !page.dirty && !page.hot) {
+                return self.list.remove(cold_clean);
             }
             for _ in 0..self.list.len() {
-                let (no, dirty, hot) = self.list.remove(0);
-                if !hot {
-                    return (no, dirty);
+                let page = self.list.remove(0);
+                if !page.hot {
+                    return page;
                 }
-                self.list.push((no, dirty, false));
+                self.list.push(Page { hot: false, ..page });
             }
         }
     }
-
-    fn load(&mut self, no: u32, write: bool) {
-        self.list.push((no, write, false));
-    }
-
-    fn contains(&self, no: u32) -> bool {
-        self.list.iter().any(|p| p.0 == no)
-    }
-
-    fn len(&self) -> usize {
-        self.list.len()
-    }
 }
 
-/// REF: an LRU list of pages, whether dirty, of which the last are the working region; the victim blocks.
+/// REF: the last pages of the list are the working region; the victim blocks.
 struct VictimBlocks {
-    list: Vec<(u32, bool)>,
+    list: Vec<Page>,
     working: usize,
     blocks: Vec<u32>,
 }
 
 impl VictimBlocks {
-    fn window(&self) -> &[(u32, bool)] {
+    fn window(&self) -> &[Page] {
         &self.list[..self.list.len().saturating_sub(self.working)]
     }
 
     /// Blocks by their pages in the window, most first; then by their first page in it.
     fn search(&self) -> Vec<u32> {
         let mut blocks: Vec<(usize, usize, u32)> = Vec::new();
-        for (at, &(no, _)) in self.window().iter().enumerate() {
+        for (at, &Page { no, .. }) in self.window().iter().enumerate() {
             match blocks.iter_mut().find(|b| b.2 == no / 4) {
                 Some(block) => block.0 += 1,
                 None => blocks.push((1, at, no / 4)),
@@ -308,44 +292,32 @@ impl VictimBlocks {
         blocks.sort_by_key(|&(pages, first, _)| (usize::MAX - pages, first));
         blocks.into_iter().take(8).map(|b| b.2).collect()
     }
-
-    /// Takes a page out; a block without a page in the window is no victim block any more.
-    fn remove(&mut self, at: usize) -> (u32, bool) {
-        let page = self.list.remove(at);
-        let mut blocks = std::mem::take(&mut self.blocks);
-        // A page taken out of the window has left before another enters it.
-        let left = self.window();
-        blocks.retain(|block| left.iter().any(|&(no, _)| no / 4 == *block));
-        self.blocks = blocks;
-        page
-    }
 }
 
 impl Restated for VictimBlocks {
-    fn hit(&mut self, no: u32, write: bool) {
-        let at = self.list.iter().position(|p| p.0 == no).unwrap();
-        let dirty = if at < self.window().len() { self.remove(at).1 } else { self.list.remove(at).1 };
-        self.list.push((no, dirty || write));
+    fn list(&mut self) -> &mut Vec<Page> {
+        &mut self.list
     }
 
-    fn victim(&mut self) -> (u32, bool) {
+    fn victim(&mut self) -> Page {
         if self.blocks.is_empty() {
             self.blocks = self.search();
         }
-        let found = self.window().iter().position(|p| self.blocks.contains(&(p.0 / 4))).unwrap();
-        self.remove(found)
+        let found = self.window().iter().position(|page| self.blocks.contains(&(page.no / 4))).unwrap();
+        self.take_out(found)
     }
 
-    fn load(&mut self, no: u32, write: bool) {
-        self.list.push((no, write));
-    }
-
-    fn contains(&self, no: u32) -> bool {
-        self.list.iter().any(|p| p.0 == no)
-    }
-
-    fn len(&self) -> usize {
-        self.list.len()
+    /// A block without a page in the window is no victim block any more.
+    fn take_out(&mut self, at: usize) -> Page {
+        let in_window = at < self.window().len();
+        let page = self.list.remove(at);
+        if in_window {
+            // It has left before another page enters the window.
+            let mut blocks = std::mem::take(&mut self.blocks);
+            blocks.retain(|block| self.window().iter().any(|page| page.no / 4 == *block));
+            self.blocks = blocks;
+        }
+        page
     }
 }
 
@@ -365,13 +337,11 @@ fn agrees(
     let mut buffer = buffer(policy, FRAMES);
     for (no, write) in requests {
         let mut expected = Done::default();
-        if restated.contains(no) {
-            restated.hit(no, write);
-        } else {
-            if restated.len() == FRAMES {
-                let (victim, dirty) = restated.victim();
-                expected.evicted = Some(victim);
-                expected.written.extend(dirty.then_some(victim));
+        if !restated.hit(no, write) {
+            if restated.list().len() == FRAMES {
+                let victim = restated.victim();
+                expected.evicted = Some(victim.no);
+                expected.written.extend(victim.dirty.then_some(victim.no));
             }
             restated.load(no, write);
         }
