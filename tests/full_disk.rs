@@ -40,7 +40,8 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.mount).status();
+        // The loop device goes with it, sooner or later.
+        let _ = Command::new("umount").args(["-d"]).arg(&self.mount).status();
     }
 }
 
