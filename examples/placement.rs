@@ -103,6 +103,7 @@ fn draw(out: &Path, pages: &[PageLoad], both: [(&str, &Placement); 2]) -> Result
         }
         chart
             .configure_series_labels()
+            .position(SeriesLabelPosition::LowerLeft)
             .background_style(WHITE.mix(0.85))
             .border_style(BLACK.mix(0.3))
             .draw()?;
