@@ -336,6 +336,14 @@ impl PageStore {
         }
     }
 
+    /// Test-only: what the protocol is in the middle of.
+    #[cfg(feature = "mutations")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn moment(&self) -> Option<pagetier_ssdcache::Moment> {
+        self.tier.moment()
+    }
+
     /// CAC's α and the miss rates behind it, by group.
     #[must_use]
     pub fn groups(&self) -> Vec<GroupStats> {

@@ -5,6 +5,7 @@
 
 use crate::flush::GroupFlush;
 use crate::layout::Layout;
+use crate::mutation::Broken;
 use crate::ring::Ring;
 use crate::slots::Slots;
 use pagetier_bufpool::TierError;
@@ -98,6 +99,7 @@ pub(crate) struct Core {
     pub(crate) admissions_max: usize,
     /// Where admissions run: the runtime that the tier was opened on.
     pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) broken: Broken,
 }
 
 impl Core {

@@ -7,6 +7,7 @@
 use crate::core::Core;
 use crate::journal::{Block, RECORDS_MAX, Record};
 use crate::layout::BLOCK_BYTES;
+use crate::mutation::Mutation;
 use crate::plan::{Piece, Run, coalesce};
 use crate::ring::RingSpan;
 use futures_util::future::{join, join_all};
@@ -109,6 +110,9 @@ impl Core {
         }
         if let Some(id) = span {
             state.ring.written_home(id, flush);
+            if self.broken.is(Mutation::RingFreedEarly) {
+                state.ring.flushed(flush);
+            }
         }
         drop(state);
         self.changed.notify_waiters();
@@ -165,13 +169,15 @@ impl Core {
         superseded: &mut Vec<HomeBound>,
     ) -> Result<Places, NoPlace> {
         let mut state = self.state.lock();
-        if batch.iter().any(|b| state.homeward.contains(&b.page)) {
+        let one_at_a_time = !self.broken.is(Mutation::TwoInFlight);
+        if one_at_a_time && batch.iter().any(|b| state.homeward.contains(&b.page)) {
             return Err(NoPlace::Busy);
         }
         // Once nothing newer is on its way: what is in the slot must still be the page's newest version, or a newer one would be written over.
         let gone = |b: &mut HomeBound| {
             let stamp = Header::peek(b.image.as_slice()).stamp;
-            b.backed_by_slot && !state.slots.holds(b.page, stamp)
+            let stale = b.backed_by_slot && !state.slots.holds(b.page, stamp);
+            stale && !self.broken.is(Mutation::StaleWriteBack)
         };
         superseded.extend(batch.extract_if(.., gone));
         let records = if self.has_slots() { batch.len().div_ceil(RECORDS_MAX) as u64 } else { 0 };
@@ -239,7 +245,8 @@ impl Core {
             let ((batch, ringed), journaled) = join(to_ring, self.write_journal(journal)).await;
             (batch, ringed.and(journaled))
         };
-        let needs_flush = self.has_slots() || self.doublewrite();
+        let needs_flush =
+            (self.has_slots() || self.doublewrite()) && !self.broken.is(Mutation::HomeBeforeFlush);
         match result {
             Ok(()) if needs_flush => {
                 let flushed = self.flush_ssd(self.ssd_flush.next()).await;
@@ -275,7 +282,8 @@ impl Core {
 
     async fn write_journal(&self, blocks: Vec<(u64, Block)>) -> Result<(), DeviceError> {
         let seqs: Vec<u64> = blocks.iter().map(|(seq, _)| *seq).collect();
-        let writes = blocks.into_iter().map(|(seq, block)| {
+        let unwritten = self.broken.is(Mutation::NoJournal);
+        let writes = blocks.into_iter().filter(|_| !unwritten).map(|(seq, block)| {
             let buf = IoBuf::copy_of(&block.encode());
             debug_assert_eq!(buf.len() as u64, BLOCK_BYTES);
             self.ssd.write(self.layout.journal_at(seq), IoBufs::from_iter([buf]), IoClass::Meta)

@@ -8,6 +8,7 @@ use crate::flush::GroupFlush;
 use crate::journal::Block;
 use crate::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES};
 use crate::map::{MapBody, MapHeader};
+use crate::mutation::{Broken, Mutation};
 use crate::read::read_one;
 use crate::recovery::{Evidence, Image};
 use crate::ring::Ring;
@@ -90,6 +91,19 @@ pub struct OpenParams {
     pub admissions_max: usize,
     /// Called as recovery goes on.
     pub progress: Option<Box<dyn Fn(Progress) + Send + Sync>>,
+    /// Test-only: the rule of the protocol that is left out.
+    #[cfg(feature = "mutations")]
+    #[doc(hidden)]
+    pub mutation: Option<Mutation>,
+}
+
+impl OpenParams {
+    fn broken(&self) -> Broken {
+        Broken(
+            #[cfg(feature = "mutations")]
+            self.mutation,
+        )
+    }
 }
 
 impl std::fmt::Debug for OpenParams {
@@ -164,6 +178,7 @@ async fn write_empty_map(device: &SharedDevice, layout: &Layout) -> Result<(), D
 
 /// Recovers what is on the SSD and makes it ready for use.
 pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), OpenError> {
+    let broken = params.broken();
     let mut reader = Reader::new(&params);
     let layout = params.layout;
     let mut report = RecoveryReport::default();
@@ -181,12 +196,13 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
     for entry in &mut entries {
         *entry = entry.filter(|e| params.homes.offset(e.page).is_some());
     }
-    let slots = Slots::new(
+    let mut slots = Slots::new(
         SlotParams::new(layout.slots, params.zone_percent),
         params.policy,
         &entries,
         header.generation,
     );
+    slots.set_broken(broken);
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or(0).max(header.journal_from);
     let journal = JournalPlace::new(next, header.journal_from.min(next));
     let core = Core {
@@ -205,7 +221,7 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
             admissions: 0,
             ssd_error: None,
         }),
-        stamps: StampSource::new(params.epoch),
+        stamps: StampSource::new(if broken.is(Mutation::StampsRepeat) { 1 } else { params.epoch }),
         changed: Notify::new(),
         wake: Wake::default(),
         opened: Instant::now(),
@@ -214,6 +230,7 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
         stopping: AtomicBool::new(false),
         admissions_max: params.admissions_max,
         runtime: tokio::runtime::Handle::current(),
+        broken,
     };
     if core.has_slots() {
         core.checkpoint().await?;
@@ -240,7 +257,8 @@ impl<'a> Reader<'a> {
         let journal = self.journal().await?;
         let ring = self.ring().await?;
         let zone = self.zone(&map).await?;
-        let watermark = header.watermark;
+        let ignored = self.params.broken().is(Mutation::WatermarkIgnored);
+        let watermark = if ignored { Stamp::ZERO } else { header.watermark };
         Ok((header, Evidence { map, watermark, zone, journal, ring }))
     }
 
@@ -335,6 +353,9 @@ impl<'a> Reader<'a> {
 
     /// Rewrites home pages that are torn, lost or older than their image in the ring.
     async fn repair(&mut self, evidence: &Evidence) -> Result<u64, DeviceError> {
+        if self.params.broken().is(Mutation::RingNotRepaired) {
+            return Ok(0);
+        }
         let floor = evidence.ring_floor();
         let mut repaired = 0;
         for index in 0..self.params.layout.ring_pages {

@@ -78,6 +78,12 @@ impl Ring {
         self.held.iter().map(|h| h.stamp_min).min().unwrap_or(fresh)
     }
 
+    /// Pages held, for coverage.
+    #[cfg(feature = "mutations")]
+    pub(crate) fn held_pages(&self) -> u64 {
+        self.next - self.tail
+    }
+
     /// Whether an HDD flush is due so that the ring does not fill up.
     #[must_use]
     pub fn wants_flush(&self) -> bool {

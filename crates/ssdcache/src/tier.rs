@@ -56,6 +56,11 @@ impl SsdTier {
         Ok(Self { core, maintenance: Mutex::new(Some(maintenance)), recovery })
     }
 
+    #[cfg(feature = "mutations")]
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
     /// What recovery found when the SSD was opened.
     #[must_use]
     pub fn recovery(&self) -> RecoveryReport {
@@ -203,6 +208,9 @@ impl Tier for SsdTier {
             return Err(refusal);
         }
         let device = |source| TierError::Device { page: PageId::default(), source };
+        if self.core.broken.is(crate::mutation::Mutation::SyncNotFlushed) {
+            return Ok(());
+        }
         if self.core.has_slots() || self.core.doublewrite() {
             self.core.flush_ssd(self.core.ssd_flush.next()).await.map_err(device)?;
         }

@@ -50,6 +50,8 @@ impl Bed {
             epoch: 1,
             admissions_max: 4,
             progress: None,
+            #[cfg(feature = "mutations")]
+            mutation: None,
         });
         Self { tier: tier.await.unwrap(), hdd, ssd, layout }
     }

@@ -142,7 +142,7 @@ impl Slots {
         let mut free: Vec<SlotId> = self.writable.drain(..).chain(self.waiting.drain(..)).collect();
         free.sort_unstable_by(|a, b| b.cmp(a));
         for slot in free {
-            let list = if self.slots[slot.at()].writable(self.capturing) {
+            let list = if self.slots[slot.at()].writable(self.capturing, self.broken) {
                 &mut self.writable
             } else {
                 &mut self.waiting
