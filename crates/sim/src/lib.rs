@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod campaign;
 mod counts;
 mod reference;
 mod tiers;
