@@ -18,6 +18,8 @@ pub(super) struct PageModel {
     published: u32,
     /// Discarded since it was last written: any version may come back.
     uncertain: bool,
+    /// Versions up to this one were discarded: no flush promises anything of them.
+    worthless: u32,
     /// How often it was discarded.
     discards: u32,
     /// Operations that are using it.
@@ -155,7 +157,7 @@ impl Model {
         for (space, s) in &self.spaces {
             for (no, p) in &s.pages {
                 let newest = p.versions.iter().rev().find(|v| **v <= up_to.min(p.published));
-                if let Some(newest) = newest.filter(|_| !p.uncertain) {
+                if let Some(newest) = newest.filter(|v| !p.uncertain && **v > p.worthless) {
                     covered.push((PageId::new(SpaceId(*space), *no), *newest, p.discards));
                 }
             }
@@ -177,6 +179,7 @@ impl Model {
         if let Some(p) = self.page(page) {
             p.floor = 0;
             p.uncertain = true;
+            p.worthless = p.versions.last().copied().unwrap_or(0);
             p.discards += 1;
         }
     }
