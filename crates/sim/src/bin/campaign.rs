@@ -12,8 +12,12 @@ fn main() {
     for seed in args[0]..args[1] {
         let mut plan = Plan::from_seed(seed);
         plan.mutation = mutation;
-        for w in std::env::var("WITH").unwrap_or_default().split_whitespace() { plan.set(w).unwrap(); }
-        if std::env::var("SHOW").is_ok() { println!("{plan:?}"); }
+        for w in std::env::var("WITH").unwrap_or_default().split_whitespace() {
+            plan.set(w).unwrap();
+        }
+        if std::env::var("SHOW").is_ok() {
+            println!("{plan:?}");
+        }
         if let Err(v) = run_seed(&plan, &stop, &mut t) {
             println!("seed {seed}: {} at {} after {}", v.what, v.place, v.after_crashes);
             if mutation.is_some() {

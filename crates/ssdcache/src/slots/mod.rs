@@ -80,6 +80,8 @@ pub struct Slots {
     next_look: u64,
     starved: bool,
     counts: SlotCounts,
+    /// Pages whose write-back is under way: until the HDD was flushed, a slot is all that mends a torn home.
+    going_home: Vec<PageId>,
     broken: Broken,
 }
 
@@ -122,6 +124,7 @@ impl Slots {
             next_look: REJECTIONS_PER_LOOK,
             starved: false,
             counts: SlotCounts::default(),
+            going_home: Vec::new(),
             broken: Broken::default(),
         };
         for index in 0..params.slots {
@@ -330,6 +333,17 @@ impl Slots {
         self.policy.removed(page, false, now);
         self.counts.invalidated += 1;
         true
+    }
+
+    /// Whether a write-back of `page` is under way. It must not lose its copy then: a crash might leave its home torn, and nothing to mend it.
+    #[must_use]
+    pub fn is_going_home(&self, page: PageId) -> bool {
+        self.going_home.contains(&page)
+    }
+
+    /// The pages of `space` whose write-back is under way.
+    pub(crate) fn going_home_of(&self, space: pagetier_page::SpaceId) -> Vec<PageId> {
+        self.going_home.iter().copied().filter(|page| page.space == space).collect()
     }
 
     /// The page is of no value any more: its copy is dropped, written back or not.
