@@ -74,6 +74,9 @@ impl Life<'_> {
             fault.inject(&probe.hdd, &probe.ssd, totals);
         }
         self.work(probe, &store).await?;
+        if !self.faults.is_empty() {
+            self.after_faults(probe, &store).await?;
+        }
         self.end(probe, store).await
     }
 
@@ -93,7 +96,7 @@ impl Life<'_> {
                 plan: Arc::clone(self.plan),
                 rng: SmallRng::seed_from_u64(self.seed ^ (task + 1) << 40),
                 errors_allowed: !self.faults.is_empty(),
-                stale_allowed: false,
+                stale_allowed: self.faults.iter().any(Planned::loses_home_writes),
             };
             tasks.spawn(worker.run(self.plan.ops));
         }
@@ -104,6 +107,23 @@ impl Life<'_> {
             return Err("does not come to rest".to_owned());
         }
         store.validate()
+    }
+
+    /// Once nothing fails any more, what stayed dirty is written, or the store has said that it refuses.
+    async fn after_faults(&self, probe: &Probe, store: &PageStore) -> Result<(), String> {
+        probe.hdd.clear_faults();
+        probe.ssd.clear_faults();
+        let promise = probe.model.lock().promise(u32::MAX);
+        match store.sync().await {
+            Ok(()) => probe.model.lock().keep(promise),
+            Err(error) => {
+                let ssd = store.stats().ssd;
+                if ssd.refusing.is_none() && ssd.ssd_error.is_none() {
+                    return Err(format!("the faults are over, but sync fails: {error}"));
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn end(&self, probe: &Probe, store: Arc<PageStore>) -> Result<Vec<Moment>, String> {

@@ -19,6 +19,7 @@
 
 mod content;
 mod coverage;
+mod exhaustive;
 mod faults;
 mod life;
 mod model;
@@ -26,11 +27,15 @@ mod peek;
 mod plan;
 mod probe;
 mod seed;
+mod shrink;
 mod totals;
 mod work;
 mod world;
 
 pub use coverage::Coverage;
+pub use exhaustive::{Base, workloads};
+pub use faults::FaultBase;
 pub use plan::Plan;
 pub use seed::{Violation, run_seed};
+pub use shrink::shrink;
 pub use totals::Totals;
