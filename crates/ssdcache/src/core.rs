@@ -129,10 +129,18 @@ impl Core {
 
     /// Flushes the SSD at least once from now, and frees what that makes free.
     pub(crate) async fn flush_ssd(&self, number: u64) -> Result<(), DeviceError> {
-        let over = self.ssd_flush.cover(number).await?;
-        self.state.lock().slots.flushed(over);
-        self.changed.notify_waiters();
-        Ok(())
+        match self.ssd_flush.cover(number).await {
+            Ok(over) => {
+                self.state.lock().slots.flushed(over);
+                self.changed.notify_waiters();
+                Ok(())
+            }
+            Err(error) => {
+                // What it should have made durable may be lost, though memory takes it for written.
+                self.refuse(&error.to_string());
+                Err(error)
+            }
+        }
     }
 
     /// Flushes the HDD likewise, and lets the ring go of what is home.

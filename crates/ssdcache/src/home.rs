@@ -208,11 +208,12 @@ impl Core {
         let mut journal = Vec::new();
         if self.has_slots() {
             let ring_floor = state.ring.floor(self.stamps.fresh());
+            let from_slots = batch.iter().any(|b| b.backed_by_slot);
             for records in journaled.chunks(RECORDS_MAX) {
                 let seq = state.journal.next;
                 state.journal.next += 1;
                 state.journal.writing.insert(seq);
-                journal.push((seq, Block { seq, ring_floor, records: records.to_vec() }));
+                journal.push((seq, Block { seq, ring_floor, from_slots, records: records.to_vec() }));
             }
         }
         Ok(Places { ring, journal, ring_first })

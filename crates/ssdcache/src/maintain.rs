@@ -140,19 +140,17 @@ impl Core {
     /// Body, flush, header, flush: the header must never be durable before the body and the slots that it vouches for.
     async fn write_map(&self, header: &MapHeader, body: &[u8]) -> Result<(), DeviceError> {
         let at = self.layout.map_at((header.generation % 2) as u8);
-        let head = || IoBufs::from_iter([IoBuf::copy_of(&header.encode())]);
-        if self.broken.is(Mutation::HeaderBeforeBody) {
-            self.ssd.write(at, head(), IoClass::Meta).await.result?;
-            self.flush_ssd(self.ssd_flush.next()).await?;
-        }
         let mut offset = at + crate::layout::BLOCK_BYTES;
         for chunk in body.chunks(MAP_CHUNK_BYTES) {
             let buf = IoBufs::from_iter([IoBuf::copy_of(chunk)]);
             self.ssd.write(offset, buf, IoClass::Meta).await.result?;
             offset += chunk.len() as u64;
         }
-        self.flush_ssd(self.ssd_flush.next()).await?;
-        self.ssd.write(at, head(), IoClass::Meta).await.result?;
+        if !self.broken.is(Mutation::HeaderBeforeBody) {
+            self.flush_ssd(self.ssd_flush.next()).await?;
+        }
+        let buf = IoBufs::from_iter([IoBuf::copy_of(&header.encode())]);
+        self.ssd.write(at, buf, IoClass::Meta).await.result?;
         if self.broken.is(Mutation::HeaderNotFlushed) {
             return Ok(());
         }

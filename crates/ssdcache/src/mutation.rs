@@ -21,7 +21,7 @@ pub enum Mutation {
     ZoneIgnored,
     /// Z: while a checkpoint is written, slots of the old zone are, whether they are in the new one or not.
     NextZoneIgnored,
-    /// A checkpoint's header goes out before its body.
+    /// A checkpoint's header may be durable before its body and the slots that it vouches for.
     HeaderBeforeBody,
     /// The new zone is in force before the checkpoint's header is durable.
     HeaderNotFlushed,

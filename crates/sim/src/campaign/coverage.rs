@@ -45,6 +45,7 @@ states! {
     HddUnflushed => "unflushed HDD writes",
     ThreePlaces => "page in three versions: memory, SSD, HDD",
     StaleCopy => "stale SSD copy of a page whose newer version is home",
+    JournalNeeded => "stale SSD copy that only the journal voids",
     Syncing => "sync in flight",
     FlushingTo => "flush_to in flight",
     Discarding => "discard in flight",
@@ -81,6 +82,10 @@ impl States {
         if yes {
             self.add(state);
         }
+    }
+
+    pub(super) fn has(self, state: State) -> bool {
+        self.0 >> state as u32 & 1 == 1
     }
 
     pub(super) fn union(self, other: Self) -> Self {

@@ -5,7 +5,7 @@ use super::model::Model;
 use pagetier::PageId;
 use pagetier_devio::SimMoment;
 use pagetier_page::{HEADER_BYTES, Header, Stamp};
-use pagetier_ssdcache::Layout;
+use pagetier_ssdcache::{BLOCK_BYTES, Layout, MapBody, MapHeader};
 use rustc_hash::FxHashMap;
 
 /// Where the HDD's pages start.
@@ -33,11 +33,21 @@ pub(super) fn states(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, model: &
         let least = oldest.entry(page).or_insert(stamp);
         *least = (*least).min(stamp);
     }
+    let voided = candidates(ssd, layout);
+    let mut ring: FxHashMap<PageId, Stamp> = FxHashMap::default();
+    for index in 0..layout.ring_pages {
+        let Some((page, stamp, _)) = peek(ssd, layout.ring_at(index)) else { continue };
+        let best = ring.entry(page).or_insert(stamp);
+        *best = (*best).max(stamp);
+    }
     let mut at = DATA_AT;
     while at + page_bytes <= hdd.size() {
         let home = peek(hdd, at);
         at += page_bytes;
         let Some((page, stamp, version)) = home else { continue };
+        let void = voided.get(&page).is_some_and(|s| *s < stamp)
+            && ring.get(&page).is_none_or(|s| *s < voided[&page]);
+        states.add_if(void && newest.get(&page).is_none_or(|(s, _)| *s < stamp), State::JournalNeeded);
         states.add_if(oldest.get(&page).is_some_and(|s| *s < stamp), State::StaleCopy);
         let Some((on_ssd, of_ssd)) = newest.get(&page).filter(|(s, _)| *s > stamp) else { continue };
         let space = model.spaces.get(&page.space.0);
@@ -47,4 +57,35 @@ pub(super) fn states(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, model: &
         states.add_if(in_memory > *of_ssd && *of_ssd > version && version > 0, State::ThreePlaces);
     }
     states
+}
+
+/// By page, the newest copy that a recovery could take, if there were no journal.
+fn candidates(ssd: &SimMoment, layout: &Layout) -> FxHashMap<PageId, Stamp> {
+    let mut newest = FxHashMap::default();
+    let Some((header, body)) = newest_map(ssd, layout) else { return newest };
+    for slot in 0..layout.slots {
+        let named = body.entries[slot as usize];
+        let Some((page, stamp, _)) = peek(ssd, layout.slot_at(slot)) else { continue };
+        let as_named = named.is_some_and(|e| (e.page, e.stamp) == (page, stamp));
+        if as_named || (body.zone[slot as usize] && stamp > header.watermark) {
+            let best = newest.entry(page).or_insert(stamp);
+            *best = (*best).max(stamp);
+        }
+    }
+    newest
+}
+
+fn newest_map(ssd: &SimMoment, layout: &Layout) -> Option<(MapHeader, MapBody)> {
+    let area = |area: u8| {
+        let mut block = vec![0; BLOCK_BYTES as usize];
+        ssd.read(layout.map_at(area), &mut block);
+        let header = MapHeader::decode(&block)?;
+        let mut body = vec![0; (layout.map_area_bytes() - BLOCK_BYTES) as usize];
+        ssd.read(layout.map_at(area) + BLOCK_BYTES, &mut body);
+        Some((header, MapBody::decode(&body, &header, layout)?))
+    };
+    if layout.slots == 0 {
+        return None;
+    }
+    [0, 1].into_iter().filter_map(area).max_by_key(|(header, _)| header.generation)
 }

@@ -78,7 +78,7 @@ impl Plan {
             pages: rng.random_range(24..=180),
             frames: rng.random_range(20..=44),
             slots,
-            ring: rng.random_range(4..=8),
+            ring: rng.random_range(2..=8),
             zone_percent: [10, 25, 40, 100][rng.random_range(0..4)],
             outqueue: [4, 40, 120][rng.random_range(0..3)],
             ssd_policy,

@@ -33,6 +33,12 @@ pub(super) struct Moment {
     pub(super) depth: u32,
 }
 
+/// How many moments are looked at for one that is taken.
+const LOOK: f64 = 3.0;
+
+/// States that random boundaries seldom meet.
+const RARE: [State; 4] = [State::JournalNeeded, State::Abandoned, State::RecoveryRepair, State::JournalFull];
+
 /// What the store is doing as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
@@ -175,19 +181,22 @@ impl Probe {
             Rate::Some { share, .. } => {
                 let weight = match part {
                     Part::MapBody | Part::MapHeader => 6.0,
-                    Part::WriteBackHome
-                    | Part::RecoveryWrite
-                    | Part::JournalWrite
-                    | Part::SsdFlush
-                    | Part::HddFlush => 3.0,
+                    Part::RecoveryWrite => 20.0,
+                    Part::WriteBackHome | Part::JournalWrite | Part::SsdFlush | Part::HddFlush => 3.0,
+                    Part::RecoveryRead => 0.2,
                     _ => 1.0,
                 };
-                inside.rng.random_bool((share * weight).min(1.0))
+                inside.rng.random_bool((share * weight * LOOK).min(1.0))
             }
         };
         if wanted {
             let moment = self.moment(&mut inside);
-            inside.moments.push(moment);
+            // A look at more moments than are taken: those with a rare hazard are all taken.
+            let rare = RARE.iter().any(|state| moment.states.has(*state));
+            let taken = matches!(inside.rate, Rate::Every) || rare || inside.rng.random_bool(1.0 / LOOK);
+            if taken {
+                inside.moments.push(moment);
+            }
         }
     }
 
