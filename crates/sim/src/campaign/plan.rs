@@ -9,7 +9,6 @@ pub(super) const PAGE_BYTES: u64 = 4096;
 
 /// One seed's scenario. [`Plan::from_seed`] draws it; the fields that a shrunk replay sets are told by [`Plan::set`].
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct Plan {
     /// The seed itself: every later choice comes from it.
     pub seed: u64,
