@@ -19,6 +19,7 @@ pub struct Moment {
     pub dirty: usize,
     pub clean: usize,
     pub pending: usize,
+    pub going_home: usize,
     pub homeward: usize,
     pub admissions: usize,
     pub ring_held: u64,

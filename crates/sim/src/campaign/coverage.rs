@@ -24,6 +24,7 @@ states! {
     HddFlush => "HDD flush in flight",
     HomeWrite => "cleaner's home write in flight",
     HomeWrites => "several home writes in flight",
+    WritingBack => "write-back of slots under way",
     WriteBackRead => "write-back: reading slots",
     WriteBackHome => "write-back: home write in flight",
     Capturing => "checkpoint in flight",

@@ -108,7 +108,7 @@ impl Base {
         let ended = catch_unwind(AssertUnwindSafe(|| self.crash_all(&steps, &mut place, stop, totals)));
         let ended = ended.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
         let after_crashes = totals.crashes - before;
-        ended.map_err(|what| Violation { what, plan: (*self.plan).clone(), place, after_crashes })
+        ended.map_err(|what| Violation { what, plan: Box::new((*self.plan).clone()), place, after_crashes })
     }
 
     fn crash_all(

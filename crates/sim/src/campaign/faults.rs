@@ -155,7 +155,7 @@ impl FaultBase {
         }));
         let ended = ended.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
         let after_crashes = totals.crashes - before;
-        ended.map_err(|what| Violation { what, plan: (*self.plan).clone(), place, after_crashes })
+        ended.map_err(|what| Violation { what, plan: Box::new((*self.plan).clone()), place, after_crashes })
     }
 
     fn at_work(&self, kind: Kind, planned: Planned, n: u64, totals: &mut Totals) -> Result<(), String> {
@@ -165,7 +165,7 @@ impl FaultBase {
             rate: Rate::Some { share: 0.005, max: 4 },
             seed: n,
             faults: vec![planned],
-            closes: n % 4 == 0,
+            closes: n.is_multiple_of(4),
         };
         totals.lives += 1;
         let moments = life.live(totals)?;

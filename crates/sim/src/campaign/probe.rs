@@ -37,7 +37,8 @@ pub(super) struct Moment {
 const LOOK: f64 = 3.0;
 
 /// States that random boundaries seldom meet.
-const RARE: [State; 4] = [State::JournalNeeded, State::Abandoned, State::RecoveryRepair, State::JournalFull];
+const RARE: [State; 5] =
+    [State::JournalNeeded, State::WritingBack, State::Abandoned, State::RecoveryRepair, State::JournalFull];
 
 /// What the store is doing as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -291,6 +292,7 @@ fn tier_states(m: &pagetier::Moment, inside: &Inside) -> States {
     states.add_if(m.capturing && inside.flying(Part::SsdFlush) > 0, State::MapFlush);
     states.add_if(m.capturing && inside.flying(Part::SlotWrite) > 0, State::CapturingSlotWrite);
     states.add_if(m.capturing && homing, State::CapturingHome);
+    states.add_if(m.going_home > 0, State::WritingBack);
     states.add_if(m.abandoned > 0, State::Abandoned);
     states.add_if(m.admissions > 0, State::Admission);
     states.add_if(m.writable == 0 && m.writing + m.dirty + m.clean > 0, State::ZoneSpent);

@@ -19,7 +19,7 @@ pub struct Violation {
     /// What is wrong.
     pub what: String,
     /// The scenario that shows it.
-    pub plan: Plan,
+    pub plan: Box<Plan>,
     /// Which life, which boundary, which outcome.
     pub place: String,
     /// Crashes examined in this scenario before.
@@ -37,7 +37,7 @@ pub fn run_seed(plan: &Plan, stop: &AtomicBool, totals: &mut Totals) -> Result<(
     let ended = ended.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
     totals.add(&run.totals);
     let Run { place, totals: Totals { crashes, .. }, .. } = run;
-    ended.map_err(|what| Violation { what, plan: plan.clone(), place, after_crashes: crashes })
+    ended.map_err(|what| Violation { what, plan: Box::new(plan.clone()), place, after_crashes: crashes })
 }
 
 /// What a panic said.

@@ -19,5 +19,6 @@ impl Slots {
         moment.dirty = count(&|s| s.state == State::Live && s.dirty);
         moment.clean = count(&|s| s.state == State::Live && !s.dirty);
         moment.pending = self.pending.len();
+        moment.going_home = self.going_home.len();
     }
 }
