@@ -15,6 +15,7 @@ use futures_util::stream::{Stream, StreamExt};
 use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{Flags, Header, PageId};
+use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Writes of a batch in flight at once: enough for the disk to sort, few enough that reads get through.
@@ -95,8 +96,15 @@ impl Core {
         let span = places.ring.as_ref().map(|s| s.id);
         let (batch, prepared) = self.prepare(batch, places).await;
         let pages: Vec<PageId> = batch.iter().map(|b| b.page).collect();
+        let failed = Mutex::new(Vec::new());
+        let each_noted = |arrived: Arrived| {
+            if arrived.result.is_err() {
+                failed.lock().push(arrived.page);
+            }
+            each(arrived);
+        };
         match prepared {
-            Ok(()) => self.write_in_place(batch, class, each).await,
+            Ok(()) => self.write_in_place(batch, class, &each_noted).await,
             Err(source) => {
                 self.refuse(&source.to_string());
                 let page = pages.first().copied().unwrap_or_default();
@@ -105,11 +113,19 @@ impl Core {
         }
         let flush = self.hdd_flush.next();
         let mut state = self.state.lock();
+        let failed = failed.into_inner();
         for page in &pages {
             state.homeward.remove(page);
+            if !failed.contains(page) {
+                state.ring.reached_home(*page, flush);
+            }
         }
         if let Some(id) = span {
-            state.ring.written_home(id, flush);
+            if failed.is_empty() {
+                state.ring.written_home(id, flush);
+            } else {
+                state.ring.home_failed(id, failed);
+            }
             if self.broken.is(Mutation::RingFreedEarly) {
                 state.ring.flushed(flush);
             }
@@ -142,6 +158,12 @@ impl Core {
                         self.refuse(&cause);
                         continue;
                     }
+                    if why == NoPlace::Ring && self.ring_is_lost() {
+                        self.refuse(
+                            "home writes failed, and the ring is full of what they may have left torn",
+                        );
+                        continue;
+                    }
                     if self.doublewrite() {
                         self.flush_for_ring().await?;
                     }
@@ -150,6 +172,12 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Whether nothing under way can make room in the ring any more.
+    fn ring_is_lost(&self) -> bool {
+        let state = self.state.lock();
+        state.ring.is_stuck() && state.homeward.is_empty()
     }
 
     /// Makes the ring's oldest entries free if an HDD flush is all they wait for.
