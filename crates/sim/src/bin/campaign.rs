@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Below so many crashes of random lives, states that were not reached are no blind spot yet.
-const CRASHES_FOR_COVERAGE: u64 = 20_000;
+const CRASHES_FOR_COVERAGE: u64 = 100_000;
 
 /// Seeds for each broken protocol, at most.
 const SEEDS_PER_MUTATION: u64 = 400;

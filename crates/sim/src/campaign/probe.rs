@@ -348,6 +348,7 @@ impl Watched {
     fn watch(&self, part: Part, write: bool, start: impl FnOnce() -> IoFuture) -> IoFuture {
         let flying = self.probe.begin(part, write);
         let fut = start();
+        self.probe.boundary(part);
         Box::pin(async move {
             let done = fut.await;
             flying.end();
@@ -371,6 +372,7 @@ impl Device for Watched {
         let part = if self.ssd { Part::SsdFlush } else { Part::HddFlush };
         let flying = self.probe.begin(part, true);
         let fut = self.inner().flush(class);
+        self.probe.boundary(part);
         Box::pin(async move {
             let done = fut.await;
             flying.end();
