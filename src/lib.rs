@@ -29,6 +29,9 @@ pub use pagetier_devio::{
 };
 pub use pagetier_page::{Lsn, PageId, PageSize, PageSizeError, SpaceId};
 pub use pagetier_policy::{Costs, GroupStats, Home, POOL_POLICIES, SSD_POLICIES};
+#[cfg(feature = "mutations")]
+#[doc(hidden)]
+pub use pagetier_ssdcache::{Moment, Mutation};
 pub use pagetier_ssdcache::{Progress, RecoveryReport, SlotCounts, TierStats};
 pub use sizes::{pool_bytes_for, ssd_bytes_for};
 pub use stats::Stats;

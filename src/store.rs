@@ -128,9 +128,8 @@ impl PageStore {
         let mut meta = self.meta.lock().await;
         let runs = self.volume.remove(space).ok_or(Error::NoSuchSpace { space })?;
         self.pool.discard_where(|page| page.space == space).await?;
-        self.tier.forget_space(space);
-        // The SSD's write-back may be on its way to the extents that somebody else gets now.
-        self.tier.settled(space).await;
+        // Somebody else gets the extents now: nothing may be on its way there, or be torn there by a crash.
+        self.tier.forget_space(space).await?;
         self.save(&mut meta)?;
         self.volume.give_back(runs);
         Ok(())
@@ -334,6 +333,14 @@ impl PageStore {
             ssd_device: self.ssd.stats(),
             frames: self.pool.params().frames as u64,
         }
+    }
+
+    /// Test-only: what the protocol is in the middle of.
+    #[cfg(feature = "mutations")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn moment(&self) -> Option<pagetier_ssdcache::Moment> {
+        self.tier.moment()
     }
 
     /// CAC's α and the miss rates behind it, by group.

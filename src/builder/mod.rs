@@ -67,6 +67,8 @@ pub struct Builder {
     exhausted_after: Duration,
     read_ahead: bool,
     progress: Option<Box<dyn Fn(Progress) + Send + Sync>>,
+    #[cfg(feature = "mutations")]
+    mutation: Option<pagetier_ssdcache::Mutation>,
 }
 
 impl Default for Builder {
@@ -97,6 +99,8 @@ impl Default for Builder {
             exhausted_after: Duration::from_secs(10),
             read_ahead: true,
             progress: None,
+            #[cfg(feature = "mutations")]
+            mutation: None,
         }
     }
 }
@@ -261,6 +265,14 @@ impl Builder {
     /// Whether linear access is detected and read ahead. Default: yes.
     pub fn read_ahead(mut self, on: bool) -> Self {
         self.read_ahead = on;
+        self
+    }
+
+    /// Test-only: leaves out a rule of the protocol.
+    #[cfg(feature = "mutations")]
+    #[doc(hidden)]
+    pub fn mutation(mut self, rule: Option<pagetier_ssdcache::Mutation>) -> Self {
+        self.mutation = rule;
         self
     }
 

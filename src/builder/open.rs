@@ -68,6 +68,8 @@ impl Builder {
             epoch: manifest.epoch,
             admissions_max,
             progress: self.progress.take(),
+            #[cfg(feature = "mutations")]
+            mutation: self.mutation,
         })
         .await?;
         let tier = Arc::new(tier);
@@ -190,6 +192,9 @@ impl Builder {
         }
         if !without {
             return self.open_place(&self.ssd, "ssd.cache", "ssd");
+        }
+        if let Place::Device(device) = &self.ssd {
+            return Ok(Arc::clone(device));
         }
         if self.directory.is_none() {
             return Ok(Arc::new(MemoryDevice::new("ring", 0)));

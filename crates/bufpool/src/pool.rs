@@ -262,13 +262,12 @@ impl<T: Tier> Pool<T> {
             tokio::pin!(cleaned);
             cleaned.as_mut().enable();
             let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await else {
-                // Under the lock, so that no load of it starts meanwhile.
-                let bucket = inner.frames.table.lock(page);
-                if bucket.find(&inner.frames.all).is_some() {
-                    continue;
+                match self.discard_below(page) {
+                    Some(true) => return Ok(()),
+                    Some(false) => inner.tier.settled(page).await,
+                    None => {}
                 }
-                inner.tier.discarded(page);
-                return Ok(());
+                continue;
             };
             let guard = PageMut::new(inner, frame, false);
             if inner.frames.at(guard.frame()).word.is_cleaning() {
@@ -276,10 +275,22 @@ impl<T: Tier> Pool<T> {
                 cleaned.await;
                 continue;
             }
-            inner.tier.discarded(page);
+            if !inner.tier.discarded(page) {
+                drop(guard);
+                inner.tier.settled(page).await;
+                continue;
+            }
             guard.discard();
             return Ok(());
         }
+    }
+
+    /// Discards a page that is not in memory: whether the tier could, or `None` when it is in memory by now.
+    fn discard_below(&self, page: PageId) -> Option<bool> {
+        // Under the lock, so that no load of it starts meanwhile.
+        let bucket = self.inner.frames.table.lock(page);
+        let absent = bucket.find(&self.inner.frames.all).is_none();
+        absent.then(|| self.inner.tier.discarded(page))
     }
 
     /// Drops every page for which `gone` says so, as [`Pool::discard`] does.

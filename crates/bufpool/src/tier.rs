@@ -48,8 +48,14 @@ pub trait Tier: Send + Sync + 'static {
     /// `page` was created in memory by an allocation (no physical read).
     fn allocated(&self, page: PageId);
 
-    /// The buffered page is discarded: its copies below are of no value.
-    fn discarded(&self, page: PageId);
+    /// The page is discarded: its copies below are of no value. False, and nothing is done, when the tier is writing it just now: ask again
+    /// after [`Tier::settled`].
+    fn discarded(&self, page: PageId) -> bool;
+
+    /// Waits until the tier is not writing `page` of its own accord any more. Cancel-safe.
+    fn settled(&self, _page: PageId) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
 }
 
 /// The page whose SSD copy had to make room, if one had to.

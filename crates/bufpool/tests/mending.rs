@@ -139,8 +139,9 @@ impl Tier for Tiered {
 
     fn allocated(&self, _: PageId) {}
 
-    fn discarded(&self, _: PageId) {
+    fn discarded(&self, _: PageId) -> bool {
         self.0.discards.fetch_add(1, Ordering::Relaxed);
+        true
     }
 }
 

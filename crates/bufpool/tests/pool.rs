@@ -117,7 +117,9 @@ impl Tier for Memory {
 
     fn allocated(&self, _: PageId) {}
 
-    fn discarded(&self, _: PageId) {}
+    fn discarded(&self, _: PageId) -> bool {
+        true
+    }
 }
 
 /// A log that becomes durable when it is asked to.

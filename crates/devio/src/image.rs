@@ -6,7 +6,8 @@
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 
-const CHUNK: usize = 64 << 10;
+/// Small, because a copy pays for a chunk with the first change of each.
+const CHUNK: usize = 16 << 10;
 
 type Chunk = Option<Arc<[u8; CHUNK]>>;
 

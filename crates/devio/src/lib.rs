@@ -34,5 +34,5 @@ pub use device::{
 pub use emulated::{Clock, EmulatedDevice, Model, VirtualClock};
 pub use memory::MemoryDevice;
 pub use open::{Backend, DirectIo, OpenOptions, Opened, Reap, open_file};
-pub use sim::{Fault, FaultEffect, SimDevice, SimPower};
+pub use sim::{Fault, FaultEffect, SimDevice, SimMoment, SimPower};
 pub use stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts, TimeHistogram};

@@ -5,6 +5,7 @@
 
 use crate::flush::GroupFlush;
 use crate::layout::Layout;
+use crate::mutation::Broken;
 use crate::ring::Ring;
 use crate::slots::Slots;
 use pagetier_bufpool::TierError;
@@ -98,6 +99,7 @@ pub(crate) struct Core {
     pub(crate) admissions_max: usize,
     /// Where admissions run: the runtime that the tier was opened on.
     pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) broken: Broken,
 }
 
 impl Core {
@@ -127,10 +129,18 @@ impl Core {
 
     /// Flushes the SSD at least once from now, and frees what that makes free.
     pub(crate) async fn flush_ssd(&self, number: u64) -> Result<(), DeviceError> {
-        let over = self.ssd_flush.cover(number).await?;
-        self.state.lock().slots.flushed(over);
-        self.changed.notify_waiters();
-        Ok(())
+        match self.ssd_flush.cover(number).await {
+            Ok(over) => {
+                self.state.lock().slots.flushed(over);
+                self.changed.notify_waiters();
+                Ok(())
+            }
+            Err(error) => {
+                // What it should have made durable may be lost, though memory takes it for written.
+                self.refuse(&error.to_string());
+                Err(error)
+            }
+        }
     }
 
     /// Flushes the HDD likewise, and lets the ring go of what is home.

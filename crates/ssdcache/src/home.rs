@@ -7,6 +7,7 @@
 use crate::core::Core;
 use crate::journal::{Block, RECORDS_MAX, Record};
 use crate::layout::BLOCK_BYTES;
+use crate::mutation::Mutation;
 use crate::plan::{Piece, Run, coalesce};
 use crate::ring::RingSpan;
 use futures_util::future::{join, join_all};
@@ -14,6 +15,7 @@ use futures_util::stream::{Stream, StreamExt};
 use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{Flags, Header, PageId};
+use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Writes of a batch in flight at once: enough for the disk to sort, few enough that reads get through.
@@ -94,8 +96,15 @@ impl Core {
         let span = places.ring.as_ref().map(|s| s.id);
         let (batch, prepared) = self.prepare(batch, places).await;
         let pages: Vec<PageId> = batch.iter().map(|b| b.page).collect();
+        let failed = Mutex::new(Vec::new());
+        let each_noted = |arrived: Arrived| {
+            if arrived.result.is_err() {
+                failed.lock().push(arrived.page);
+            }
+            each(arrived);
+        };
         match prepared {
-            Ok(()) => self.write_in_place(batch, class, each).await,
+            Ok(()) => self.write_in_place(batch, class, &each_noted).await,
             Err(source) => {
                 self.refuse(&source.to_string());
                 let page = pages.first().copied().unwrap_or_default();
@@ -104,11 +113,22 @@ impl Core {
         }
         let flush = self.hdd_flush.next();
         let mut state = self.state.lock();
+        let failed = failed.into_inner();
         for page in &pages {
             state.homeward.remove(page);
+            if !failed.contains(page) {
+                state.ring.reached_home(*page, flush);
+            }
         }
         if let Some(id) = span {
-            state.ring.written_home(id, flush);
+            if failed.is_empty() {
+                state.ring.written_home(id, flush);
+            } else {
+                state.ring.home_failed(id, failed);
+            }
+            if self.broken.is(Mutation::RingFreedEarly) {
+                state.ring.flushed(flush);
+            }
         }
         drop(state);
         self.changed.notify_waiters();
@@ -138,6 +158,12 @@ impl Core {
                         self.refuse(&cause);
                         continue;
                     }
+                    if why == NoPlace::Ring && self.ring_is_lost() {
+                        self.refuse(
+                            "home writes failed, and the ring is full of what they may have left torn",
+                        );
+                        continue;
+                    }
                     if self.doublewrite() {
                         self.flush_for_ring().await?;
                     }
@@ -146,6 +172,12 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Whether nothing under way can make room in the ring any more.
+    fn ring_is_lost(&self) -> bool {
+        let state = self.state.lock();
+        state.ring.is_stuck() && state.homeward.is_empty()
     }
 
     /// Makes the ring's oldest entries free if an HDD flush is all they wait for.
@@ -165,13 +197,15 @@ impl Core {
         superseded: &mut Vec<HomeBound>,
     ) -> Result<Places, NoPlace> {
         let mut state = self.state.lock();
-        if batch.iter().any(|b| state.homeward.contains(&b.page)) {
+        let one_at_a_time = !self.broken.is(Mutation::TwoInFlight);
+        if one_at_a_time && batch.iter().any(|b| state.homeward.contains(&b.page)) {
             return Err(NoPlace::Busy);
         }
         // Once nothing newer is on its way: what is in the slot must still be the page's newest version, or a newer one would be written over.
         let gone = |b: &mut HomeBound| {
             let stamp = Header::peek(b.image.as_slice()).stamp;
-            b.backed_by_slot && !state.slots.holds(b.page, stamp)
+            let stale = b.backed_by_slot && !state.slots.holds(b.page, stamp);
+            stale && !self.broken.is(Mutation::StaleWriteBack)
         };
         superseded.extend(batch.extract_if(.., gone));
         let records = if self.has_slots() { batch.len().div_ceil(RECORDS_MAX) as u64 } else { 0 };
@@ -202,11 +236,12 @@ impl Core {
         let mut journal = Vec::new();
         if self.has_slots() {
             let ring_floor = state.ring.floor(self.stamps.fresh());
+            let from_slots = batch.iter().any(|b| b.backed_by_slot);
             for records in journaled.chunks(RECORDS_MAX) {
                 let seq = state.journal.next;
                 state.journal.next += 1;
                 state.journal.writing.insert(seq);
-                journal.push((seq, Block { seq, ring_floor, records: records.to_vec() }));
+                journal.push((seq, Block { seq, ring_floor, from_slots, records: records.to_vec() }));
             }
         }
         Ok(Places { ring, journal, ring_first })
@@ -239,7 +274,8 @@ impl Core {
             let ((batch, ringed), journaled) = join(to_ring, self.write_journal(journal)).await;
             (batch, ringed.and(journaled))
         };
-        let needs_flush = self.has_slots() || self.doublewrite();
+        let needs_flush =
+            (self.has_slots() || self.doublewrite()) && !self.broken.is(Mutation::HomeBeforeFlush);
         match result {
             Ok(()) if needs_flush => {
                 let flushed = self.flush_ssd(self.ssd_flush.next()).await;
@@ -275,7 +311,8 @@ impl Core {
 
     async fn write_journal(&self, blocks: Vec<(u64, Block)>) -> Result<(), DeviceError> {
         let seqs: Vec<u64> = blocks.iter().map(|(seq, _)| *seq).collect();
-        let writes = blocks.into_iter().map(|(seq, block)| {
+        let unwritten = self.broken.is(Mutation::NoJournal);
+        let writes = blocks.into_iter().filter(|_| !unwritten).map(|(seq, block)| {
             let buf = IoBuf::copy_of(&block.encode());
             debug_assert_eq!(buf.len() as u64, BLOCK_BYTES);
             self.ssd.write(self.layout.journal_at(seq), IoBufs::from_iter([buf]), IoClass::Meta)

@@ -31,6 +31,8 @@ pub struct Block {
     pub seq: u64,
     /// Ring entries with smaller stamps have reached the HDD durably.
     pub ring_floor: Stamp,
+    /// The pages are written home from their slots, which mend a torn home; otherwise from the ring.
+    pub from_slots: bool,
     /// The records, at most [`RECORDS_MAX`].
     pub records: Vec<Record>,
 }
@@ -47,6 +49,7 @@ impl Block {
         put_u32(&mut b, 12, self.records.len() as u32);
         put_u64(&mut b, 16, self.seq);
         put_u64(&mut b, 24, self.ring_floor.bits());
+        put_u32(&mut b, 32, u32::from(self.from_slots));
         for (i, r) in self.records.iter().enumerate() {
             let at = HEADER_BYTES + i * RECORD_BYTES;
             put_u64(&mut b, at, r.page.to_u64());
@@ -71,7 +74,8 @@ impl Block {
                 stamp: Stamp::from_bits(u64_at(b, at + 8)),
             })
             .collect();
-        Some(Self { seq: u64_at(b, 16), ring_floor: Stamp::from_bits(u64_at(b, 24)), records })
+        let ring_floor = Stamp::from_bits(u64_at(b, 24));
+        Some(Self { seq: u64_at(b, 16), ring_floor, from_slots: u32_at(b, 32) & 1 == 1, records })
     }
 }
 
@@ -85,7 +89,7 @@ mod tests {
         let records = (0..RECORDS_MAX as u32)
             .map(|i| Record { page: PageId::new(SpaceId(1), i), stamp: Stamp::from_bits(u64::from(i) + 7) })
             .collect();
-        let block = Block { seq: 99, ring_floor: Stamp::first_of(2), records };
+        let block = Block { seq: 99, ring_floor: Stamp::first_of(2), from_slots: true, records };
         let mut bytes = block.encode();
         assert_eq!(Block::decode(&bytes), Some(block));
         bytes[512..1024].fill(0);

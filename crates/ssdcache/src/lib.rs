@@ -14,6 +14,9 @@ mod journal;
 mod layout;
 mod maintain;
 mod map;
+#[cfg(feature = "mutations")]
+mod moment;
+mod mutation;
 mod open;
 mod plan;
 mod read;
@@ -28,6 +31,12 @@ pub use crate::core::Homes;
 pub use journal::{Block, RECORDS_MAX, Record};
 pub use layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, SLOTS_MIN, TooSmall, zone_bitmap_bytes};
 pub use map::{Entry, MapBody, MapHeader};
+#[cfg(feature = "mutations")]
+#[doc(hidden)]
+pub use moment::Moment;
+#[cfg(feature = "mutations")]
+#[doc(hidden)]
+pub use mutation::Mutation;
 pub use open::{OpenError, OpenParams, Progress, RecoveryReport, format, identify};
 pub use recovery::{Evidence, Image, Verdict};
 pub use ring::{Ring, RingSpan};

@@ -3,6 +3,7 @@
 use crate::core::{Core, check};
 use crate::home::{Arrived, HomeBound};
 use crate::map::MapHeader;
+use crate::mutation::Mutation;
 use crate::read::read_one;
 use crate::slots::{MapWork, WriteBack};
 use futures_util::future::{join, join_all};
@@ -112,6 +113,9 @@ impl Core {
         let now = self.now();
         let (capture, watermark, journal_from) = {
             let mut state = self.state.lock();
+            if self.broken.is(Mutation::JournalFreedEarly) {
+                state.journal.tail = state.journal.next;
+            }
             (state.slots.begin_checkpoint(now), self.stamps.last(), state.journal.next)
         };
         let generation = capture.generation;
@@ -142,9 +146,14 @@ impl Core {
             self.ssd.write(offset, buf, IoClass::Meta).await.result?;
             offset += chunk.len() as u64;
         }
-        self.flush_ssd(self.ssd_flush.next()).await?;
+        if !self.broken.is(Mutation::HeaderBeforeBody) {
+            self.flush_ssd(self.ssd_flush.next()).await?;
+        }
         let buf = IoBufs::from_iter([IoBuf::copy_of(&header.encode())]);
         self.ssd.write(at, buf, IoClass::Meta).await.result?;
+        if self.broken.is(Mutation::HeaderNotFlushed) {
+            return Ok(());
+        }
         self.flush_ssd(self.ssd_flush.next()).await
     }
 
@@ -163,7 +172,8 @@ impl Core {
     /// The ones that are home, durably.
     async fn copy_home(&self, batch: &[WriteBack]) -> Result<Vec<WriteBack>, DeviceError> {
         let durable_at = batch.iter().map(|w| w.durable_at).max().unwrap_or(0);
-        if self.ssd_flush.completed() < durable_at {
+        let flushes = !self.broken.is(Mutation::WriteBackBeforeFlush);
+        if self.ssd_flush.completed() < durable_at && flushes {
             self.flush_ssd(durable_at).await?;
         }
         let reads = batch.iter().map(|one| async move {
@@ -190,7 +200,9 @@ impl Core {
             }
         };
         self.write_home(pages, IoClass::WriteBack, &each).await;
-        self.flush_hdd(self.hdd_flush.next()).await?;
+        if !self.broken.is(Mutation::CleanBeforeFlush) {
+            self.flush_hdd(self.hdd_flush.next()).await?;
+        }
         Ok(home.into_inner())
     }
 }

@@ -8,14 +8,15 @@ use crate::flush::GroupFlush;
 use crate::journal::Block;
 use crate::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES};
 use crate::map::{MapBody, MapHeader};
+use crate::mutation::{Broken, Mutation};
 use crate::read::read_one;
-use crate::recovery::{Evidence, Image};
+use crate::recovery::{Evidence, Image, Verdict};
 use crate::ring::Ring;
 use crate::slots::{SlotParams, Slots};
 use crate::superblock::{Found, Superblock};
 use futures_util::StreamExt;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
-use pagetier_page::{Flags, Header, PageId, Stamp, StampSource};
+use pagetier_page::{Defect, Flags, Header, PageId, Stamp, StampSource};
 use pagetier_policy::SsdPolicy;
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -90,6 +91,19 @@ pub struct OpenParams {
     pub admissions_max: usize,
     /// Called as recovery goes on.
     pub progress: Option<Box<dyn Fn(Progress) + Send + Sync>>,
+    /// Test-only: the rule of the protocol that is left out.
+    #[cfg(feature = "mutations")]
+    #[doc(hidden)]
+    pub mutation: Option<Mutation>,
+}
+
+impl OpenParams {
+    fn broken(&self) -> Broken {
+        Broken(
+            #[cfg(feature = "mutations")]
+            self.mutation,
+        )
+    }
 }
 
 impl std::fmt::Debug for OpenParams {
@@ -164,6 +178,7 @@ async fn write_empty_map(device: &SharedDevice, layout: &Layout) -> Result<(), D
 
 /// Recovers what is on the SSD and makes it ready for use.
 pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), OpenError> {
+    let broken = params.broken();
     let mut reader = Reader::new(&params);
     let layout = params.layout;
     let mut report = RecoveryReport::default();
@@ -174,19 +189,21 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
     report.trusted = verdict.trusted as u64;
     report.found = verdict.found as u64;
     report.superseded = verdict.superseded as u64;
-    report.repaired = reader.repair(&evidence).await?;
+    report.repaired = reader.mend(&evidence, &verdict).await?;
+    report.repaired += reader.repair(&evidence).await?;
     report.bytes_read = reader.bytes_read;
 
     let mut entries = verdict.entries;
     for entry in &mut entries {
         *entry = entry.filter(|e| params.homes.offset(e.page).is_some());
     }
-    let slots = Slots::new(
+    let mut slots = Slots::new(
         SlotParams::new(layout.slots, params.zone_percent),
         params.policy,
         &entries,
         header.generation,
     );
+    slots.set_broken(broken);
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or(0).max(header.journal_from);
     let journal = JournalPlace::new(next, header.journal_from.min(next));
     let core = Core {
@@ -205,7 +222,7 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
             admissions: 0,
             ssd_error: None,
         }),
-        stamps: StampSource::new(params.epoch),
+        stamps: StampSource::new(if broken.is(Mutation::StampsRepeat) { 1 } else { params.epoch }),
         changed: Notify::new(),
         wake: Wake::default(),
         opened: Instant::now(),
@@ -214,6 +231,7 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
         stopping: AtomicBool::new(false),
         admissions_max: params.admissions_max,
         runtime: tokio::runtime::Handle::current(),
+        broken,
     };
     if core.has_slots() {
         core.checkpoint().await?;
@@ -240,7 +258,8 @@ impl<'a> Reader<'a> {
         let journal = self.journal().await?;
         let ring = self.ring().await?;
         let zone = self.zone(&map).await?;
-        let watermark = header.watermark;
+        let ignored = self.params.broken().is(Mutation::WatermarkIgnored);
+        let watermark = if ignored { Stamp::ZERO } else { header.watermark };
         Ok((header, Evidence { map, watermark, zone, journal, ring }))
     }
 
@@ -316,7 +335,15 @@ impl<'a> Reader<'a> {
         let page_bytes = self.params.layout.page_size.bytes();
         let ssd = &self.params.ssd;
         let reads = places.iter().copied().enumerate().map(|(index, offset)| async move {
-            let (buf, result) = read_one(ssd, offset, IoBuf::zeroed(page_bytes), IoClass::Recovery).await;
+            let (mut buf, mut result) =
+                read_one(ssd, offset, IoBuf::zeroed(page_bytes), IoClass::Recovery).await;
+            // What a crash tore reads the same again; what only the transfer spoiled does not, and must not be taken for gone.
+            if result.is_ok()
+                && image_in(buf.as_slice()).is_none()
+                && !pagetier_page::is_blank(buf.as_slice())
+            {
+                (buf, result) = read_one(ssd, offset, buf, IoClass::Recovery).await;
+            }
             result.map(|()| (index, image_in(buf.as_slice())))
         });
         let mut reads = futures_util::stream::iter(reads).buffer_unordered(READS_MAX);
@@ -333,8 +360,44 @@ impl<'a> Reader<'a> {
         Ok(images)
     }
 
+    /// Rewrites homes that a write-back left torn, from the slots: as long as a slot has the page nobody reads its home, but the page may be
+    /// discarded, or its place become another page's.
+    async fn mend(&mut self, evidence: &Evidence, verdict: &Verdict) -> Result<u64, DeviceError> {
+        let mut mended = 0;
+        for page in evidence.last_write_back() {
+            let named = verdict.entries.iter().position(|e| e.is_some_and(|e| e.page == page));
+            let (Some(slot), Some(home)) = (named, self.params.homes.offset(page)) else { continue };
+            let image = self
+                .read(self.params.layout.slot_at(slot as u32), self.params.layout.page_size.bytes() as u64)
+                .await?;
+            let stamp = verdict.entries[slot].map(|e| e.stamp);
+            if check(image.as_slice(), page, stamp).is_err() || self.home_is_sound(page, home).await? {
+                continue;
+            }
+            self.params.hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
+            mended += 1;
+        }
+        Ok(mended)
+    }
+
+    /// Whether a sound image of any page stands there, or nothing.
+    async fn home_is_sound(&self, page: PageId, home: u64) -> Result<bool, DeviceError> {
+        let hdd = &self.params.hdd;
+        let bytes = self.params.layout.page_size.bytes();
+        if hdd.size() < home + bytes as u64 {
+            return Ok(true);
+        }
+        let (buf, result) = read_one(hdd, home, IoBuf::zeroed(bytes), IoClass::Recovery).await;
+        result?;
+        let unsound = |defect| matches!(defect, Defect::Checksum { .. } | Defect::Format { .. });
+        Ok(!check(buf.as_slice(), page, None).is_err_and(unsound))
+    }
+
     /// Rewrites home pages that are torn, lost or older than their image in the ring.
     async fn repair(&mut self, evidence: &Evidence) -> Result<u64, DeviceError> {
+        if self.params.broken().is(Mutation::RingNotRepaired) {
+            return Ok(0);
+        }
         let floor = evidence.ring_floor();
         let mut repaired = 0;
         for index in 0..self.params.layout.ring_pages {

@@ -99,6 +99,13 @@ impl Evidence {
         newest
     }
 
+    /// The pages whose write-back may have been under way: one batch at a time, each with an HDD flush at its end.
+    #[must_use]
+    pub fn last_write_back(&self) -> Vec<PageId> {
+        let last = self.journal.iter().filter(|b| b.from_slots).max_by_key(|b| b.seq);
+        last.map(|b| b.records.iter().map(|r| r.page).collect()).unwrap_or_default()
+    }
+
     /// Ring images below this stamp reached the HDD durably before the crash.
     #[must_use]
     pub fn ring_floor(&self) -> Stamp {
@@ -177,6 +184,7 @@ mod tests {
         let block = |stamp| Block {
             seq: 1,
             ring_floor: Stamp::ZERO,
+            from_slots: false,
             records: vec![Record { page: page(0), stamp: at(stamp) }],
         };
         e.journal = vec![block(10)];

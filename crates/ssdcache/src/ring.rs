@@ -1,6 +1,6 @@
 //! The doublewrite ring's book-keeping: which of its pages back HDD writes that may still be torn or lost.
 
-use pagetier_page::Stamp;
+use pagetier_page::{PageId, Stamp};
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -10,6 +10,8 @@ struct Held {
     stamp_min: Stamp,
     /// The HDD flush after which it is no longer needed; `None` while the home write is in flight.
     until_flush: Option<u64>,
+    /// Pages whose home write failed, and may have left it torn: held until they are written home after all.
+    failed: Vec<PageId>,
 }
 
 /// A place in the ring for one batch.
@@ -53,16 +55,38 @@ impl Ring {
         let pages = (self.next..end).map(|at| (at % u64::from(self.pages)) as u32).collect();
         self.next = end;
         self.ids += 1;
-        self.held.push_back(Held { id: self.ids, end, stamp_min, until_flush: None });
+        self.held.push_back(Held { id: self.ids, end, stamp_min, until_flush: None, failed: Vec::new() });
         Some(RingSpan { id: self.ids, pages })
     }
 
-    /// The home writes of batch `id` completed (or failed: then the pages are still dirty in memory, and their images here harmless).
-    /// HDD flush number `flush` will make them durable.
+    /// The home writes of batch `id` completed. HDD flush number `flush` will make them durable.
     pub fn written_home(&mut self, id: u64, flush: u64) {
         if let Some(held) = self.held.iter_mut().find(|h| h.id == id) {
             held.until_flush = Some(flush);
         }
+    }
+
+    /// Home writes of batch `id` failed, those of `pages`: what a power cut finds there may be mended from here only.
+    pub fn home_failed(&mut self, id: u64, pages: Vec<PageId>) {
+        if let Some(held) = self.held.iter_mut().find(|h| h.id == id) {
+            held.failed = pages;
+        }
+    }
+
+    /// `page` is home in a later version, which HDD flush number `flush` will make durable.
+    pub fn reached_home(&mut self, page: PageId, flush: u64) {
+        for held in self.held.iter_mut().filter(|h| h.failed.contains(&page)) {
+            held.failed.retain(|p| *p != page);
+            if held.failed.is_empty() {
+                held.until_flush = Some(flush);
+            }
+        }
+    }
+
+    /// Whether the oldest entry waits for a page whose home write failed.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        self.held.front().is_some_and(|h| !h.failed.is_empty())
     }
 
     /// HDD flush number `number` is over.
@@ -76,6 +100,12 @@ impl Ring {
     #[must_use]
     pub fn floor(&self, fresh: Stamp) -> Stamp {
         self.held.iter().map(|h| h.stamp_min).min().unwrap_or(fresh)
+    }
+
+    /// Pages held, for coverage.
+    #[cfg(feature = "mutations")]
+    pub(crate) fn held_pages(&self) -> u64 {
+        self.next - self.tail
     }
 
     /// Whether an HDD flush is due so that the ring does not fill up.

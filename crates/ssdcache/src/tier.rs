@@ -56,6 +56,11 @@ impl SsdTier {
         Ok(Self { core, maintenance: Mutex::new(Some(maintenance)), recovery })
     }
 
+    #[cfg(feature = "mutations")]
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
     /// What recovery found when the SSD was opened.
     #[must_use]
     pub fn recovery(&self) -> RecoveryReport {
@@ -109,23 +114,35 @@ impl SsdTier {
         self.core.state.lock().slots.policy().set_costs(costs);
     }
 
-    /// Forgets every page of `space`, which is being dropped. The pool has let go of them.
-    pub fn forget_space(&self, space: SpaceId) {
-        self.core.state.lock().slots.discard_where(&mut |page| page.space == space);
-        self.core.changed.notify_waiters();
-    }
-
-    /// Waits until no page of `space` is on its way to the HDD. Cancel-safe.
-    pub async fn settled(&self, space: SpaceId) {
+    /// Forgets every page of `space`, which is being dropped. The pool has let go of them. Afterwards nothing of them is on its way to the
+    /// HDD, or could be torn there by a crash. Cancel-safe.
+    ///
+    /// # Errors
+    /// The HDD cannot be flushed.
+    pub async fn forget_space(&self, space: SpaceId) -> Result<(), TierError> {
         loop {
             let changed = self.core.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if !self.core.state.lock().homeward.iter().any(|page| page.space == space) {
-                return;
+            if self.try_forget_space(space) {
+                break;
             }
             changed.await;
         }
+        self.core.changed.notify_waiters();
+        let flushed = self.core.flush_hdd(self.core.hdd_flush.next()).await;
+        flushed.map_err(|source| TierError::Device { page: PageId::new(space, 0), source })
+    }
+
+    /// False when a page of it is on its way to the HDD.
+    fn try_forget_space(&self, space: SpaceId) -> bool {
+        let mut state = self.core.state.lock();
+        let State { slots, homeward, .. } = &mut *state;
+        let mut busy = homeward.iter().any(|page| page.space == space);
+        let held = slots.going_home_of(space);
+        busy |= !held.is_empty();
+        slots.discard_where(&mut |page| page.space == space && !held.contains(&page));
+        !busy
     }
 
     /// Ends in order: admissions in flight finish, a last checkpoint names every page. Not cancel-safe in the
@@ -203,6 +220,9 @@ impl Tier for SsdTier {
             return Err(refusal);
         }
         let device = |source| TierError::Device { page: PageId::default(), source };
+        if self.core.broken.is(crate::mutation::Mutation::SyncNotFlushed) {
+            return Ok(());
+        }
         if self.core.has_slots() || self.core.doublewrite() {
             self.core.flush_ssd(self.core.ssd_flush.next()).await.map_err(device)?;
         }
@@ -231,7 +251,24 @@ impl Tier for SsdTier {
         }
     }
 
-    fn discarded(&self, page: PageId) {
-        self.core.state.lock().slots.discard(page);
+    fn discarded(&self, page: PageId) -> bool {
+        let mut state = self.core.state.lock();
+        let free = !state.slots.is_going_home(page);
+        if free {
+            state.slots.discard(page);
+        }
+        free
+    }
+
+    async fn settled(&self, page: PageId) {
+        loop {
+            let changed = self.core.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if !self.core.state.lock().slots.is_going_home(page) {
+                return;
+            }
+            changed.await;
+        }
     }
 }

@@ -4,6 +4,7 @@ use crate::image::Image;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
+use std::sync::Arc;
 
 /// What is written whole or not at all, in bytes.
 pub(super) const SECTOR: usize = 512;
@@ -12,11 +13,11 @@ pub(super) const SECTOR: usize = 512;
 const WRITES_MAX: usize = 16 << 10;
 
 /// A write that is not durable yet.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Write {
     number: u64,
     offset: u64,
-    bytes: Vec<u8>,
+    bytes: Arc<[u8]>,
     /// It has completed: reads see it, and a flush makes it durable.
     completed: bool,
     /// A flush that should have made it durable has failed: a later one does not help it any more.
@@ -39,7 +40,7 @@ impl Cache {
 
     /// A write begins. From now on a power cut may leave any of its sectors.
     pub(super) fn begin_write(&mut self, number: u64, offset: u64, bytes: Vec<u8>) {
-        self.writes.push(Write { number, offset, bytes, completed: false, doubtful: false });
+        self.writes.push(Write { number, offset, bytes: bytes.into(), completed: false, doubtful: false });
     }
 
     /// It has completed.
@@ -65,7 +66,7 @@ impl Cache {
         let write = self.writes.remove(at);
         for (offset, sector) in torn(&write, rng) {
             self.view.write(offset, sector);
-            let bytes = sector.to_vec();
+            let bytes = sector.into();
             self.writes.push(Write { number, offset, bytes, completed: true, doubtful: false });
         }
     }
@@ -105,7 +106,7 @@ impl Cache {
             self.writes.extend(write.bytes.chunks(SECTOR).enumerate().map(|(i, sector)| Write {
                 number: write.number,
                 offset: write.offset + (i * SECTOR) as u64,
-                bytes: sector.to_vec(),
+                bytes: sector.into(),
                 completed: true,
                 doubtful: true,
             }));
@@ -125,7 +126,7 @@ impl Cache {
         }
         for write in &mut self.writes {
             let at = offset.checked_sub(write.offset);
-            if let Some(byte) = at.and_then(|at| write.bytes.get_mut(at as usize)) {
+            if let Some(byte) = at.and_then(|at| Arc::make_mut(&mut write.bytes).get_mut(at as usize)) {
                 *byte ^= 1 << (bit % 8);
             }
         }
@@ -157,6 +158,20 @@ impl Cache {
             }
         }
         Self { view: durable.fork(), durable, writes: Vec::new() }
+    }
+
+    /// The medium after a power cut that left exactly the volatile writes for which `landed` (told their places in order of issue) says so.
+    pub(super) fn after_landing(&self, landed: &dyn Fn(usize) -> bool) -> Self {
+        let durable = self.durable.fork();
+        for (_, write) in self.writes.iter().enumerate().filter(|(at, _)| landed(*at)) {
+            durable.write(write.offset, &write.bytes);
+        }
+        Self { view: durable.fork(), durable, writes: Vec::new() }
+    }
+
+    /// The same moment once more: cheap, what does not change is shared.
+    pub(super) fn fork(&self) -> Self {
+        Self { view: self.view.fork(), durable: self.durable.fork(), writes: self.writes.clone() }
     }
 
     /// The contents after the process died with the power on: every completed write.

@@ -10,9 +10,11 @@
 
 mod cache;
 mod fault;
+mod moment;
 mod power;
 
 pub use fault::{Fault, FaultEffect};
+pub use moment::SimMoment;
 pub use power::SimPower;
 
 use self::cache::{Cache, SECTOR};

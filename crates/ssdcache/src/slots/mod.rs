@@ -6,12 +6,15 @@
 //!
 //! A slot goes `Free → Writing → Live → (Retired →) Free`; [`Slots::validate`] recounts.
 
+#[cfg(feature = "mutations")]
+mod moment;
 mod types;
 mod zone;
 
 pub use types::{Capture, FreeSlots, Located, MapWork, Plan, SlotCounts, SlotParams, Ticket, WriteBack};
 
 use crate::map::Entry;
+use crate::mutation::{Broken, Mutation};
 use pagetier_page::{PageId, Stamp};
 use pagetier_policy::{Access, Cause, Home, Millis, SlotId, SsdPolicy, Verdict};
 use rustc_hash::FxHashMap;
@@ -77,6 +80,9 @@ pub struct Slots {
     next_look: u64,
     starved: bool,
     counts: SlotCounts,
+    /// Pages whose write-back is under way: until the HDD was flushed, a slot is all that mends a torn home.
+    going_home: Vec<PageId>,
+    broken: Broken,
 }
 
 impl Slots {
@@ -118,6 +124,8 @@ impl Slots {
             next_look: REJECTIONS_PER_LOOK,
             starved: false,
             counts: SlotCounts::default(),
+            going_home: Vec::new(),
+            broken: Broken::default(),
         };
         for index in 0..params.slots {
             let slot = SlotId(index);
@@ -138,6 +146,10 @@ impl Slots {
             }
         }
         this
+    }
+
+    pub(crate) fn set_broken(&mut self, broken: Broken) {
+        self.broken = broken;
     }
 
     // ---- reads ----------------------------------------------------------------------------------------------
@@ -195,6 +207,9 @@ impl Slots {
 
     /// Decides where the dirty page `page` goes. A page that is on the SSD stays there, in another slot.
     pub fn plan_dirty(&mut self, page: PageId, now: Millis, fresh: &mut dyn FnMut() -> Stamp) -> Plan {
+        if self.broken.is(Mutation::RewriteInPlace) {
+            self.give_up_in_place(page);
+        }
         if self.by_page.contains_key(&page) {
             return match self.take_writable() {
                 Some(slot) => {
@@ -277,6 +292,9 @@ impl Slots {
         if abandoned {
             self.release(slot);
         } else if let Some(old) = self.by_page.insert(page, slot) {
+            if self.broken.is(Mutation::SlotReusedEarly) {
+                return self.release(old);
+            }
             let o = &mut self.slots[old.at()];
             o.state = State::Retired;
             o.durable_at = durable_at;
@@ -317,6 +335,17 @@ impl Slots {
         true
     }
 
+    /// Whether a write-back of `page` is under way. It must not lose its copy then: a crash might leave its home torn, and nothing to mend it.
+    #[must_use]
+    pub fn is_going_home(&self, page: PageId) -> bool {
+        self.going_home.contains(&page)
+    }
+
+    /// The pages of `space` whose write-back is under way.
+    pub(crate) fn going_home_of(&self, space: pagetier_page::SpaceId) -> Vec<PageId> {
+        self.going_home.iter().copied().filter(|page| page.space == space).collect()
+    }
+
     /// The page is of no value any more: its copy is dropped, written back or not.
     pub fn discard(&mut self, page: PageId) {
         if let Some(slot) = self.pending.remove(&page) {
@@ -343,7 +372,7 @@ impl Slots {
         let capturing = self.capturing;
         let mut usable = |slot: SlotId| {
             let s = &slots[slot.at()];
-            s.state == State::Live && !s.dirty && s.readers == 0 && s.writable(capturing)
+            s.state == State::Live && !s.dirty && s.readers == 0 && s.writable(capturing, self.broken)
         };
         match self.policy.consider(page, cause, room, &mut usable, now) {
             Verdict::AdmitFree if room > 0 => {
@@ -385,6 +414,15 @@ impl Slots {
         Ticket { slot, page, stamp, dirty, arrives, displaced }
     }
 
+    /// For [`Mutation::RewriteInPlace`]: the page's own slot is the next to be given out.
+    fn give_up_in_place(&mut self, page: PageId) {
+        let Some(&slot) = self.by_page.get(&page) else { return };
+        if self.slots[slot.at()].readers == 0 && self.slots[slot.at()].writable(self.capturing, self.broken) {
+            self.by_page.remove(&page);
+            self.release(slot);
+        }
+    }
+
     fn has_room(&self) -> bool {
         let taken = self.by_page.len() + self.arriving + self.bad;
         taken < self.params.slots.saturating_sub(self.params.reserve) as usize
@@ -405,7 +443,7 @@ impl Slots {
             return;
         }
         s.state = State::Free;
-        if s.writable(capturing) { self.writable.push(slot) } else { self.waiting.push(slot) }
+        if s.writable(capturing, self.broken) { self.writable.push(slot) } else { self.waiting.push(slot) }
     }
 
     // ---- views ----------------------------------------------------------------------------------------------
@@ -473,7 +511,9 @@ impl Slots {
         if count(State::Free) != listed {
             return Err(format!("{} free slots, {listed} listed", count(State::Free)));
         }
-        if let Some(slot) = self.writable.iter().find(|s| !self.slots[s.at()].writable(self.capturing)) {
+        if let Some(slot) =
+            self.writable.iter().find(|s| !self.slots[s.at()].writable(self.capturing, self.broken))
+        {
             return Err(format!("slot {} is listed as writable outside the zone", slot.0));
         }
         if count(State::Live) != self.by_page.len() {
@@ -489,7 +529,9 @@ impl Slots {
 }
 
 impl Slot {
-    fn writable(&self, capturing: bool) -> bool {
-        self.in_zone && (!capturing || self.in_next)
+    fn writable(&self, capturing: bool, broken: Broken) -> bool {
+        let now = self.in_zone || broken.is(Mutation::ZoneIgnored);
+        let next = self.in_next || broken.is(Mutation::ZoneIgnored) || broken.is(Mutation::NextZoneIgnored);
+        now && (!capturing || next)
     }
 }

@@ -20,6 +20,7 @@ impl Slots {
             .map(|slot| {
                 let s = &mut self.slots[slot.at()];
                 s.readers += 1;
+                self.going_home.push(s.page);
                 WriteBack { slot, page: s.page, stamp: s.stamp, durable_at: s.durable_at }
             })
             .collect()
@@ -27,6 +28,9 @@ impl Slots {
 
     /// The write-back is over; when `ok`, the HDD was flushed after it, and the slot is clean if it still holds that version.
     pub fn end_write_back(&mut self, done: WriteBack, ok: bool) {
+        if let Some(at) = self.going_home.iter().position(|page| *page == done.page) {
+            self.going_home.swap_remove(at);
+        }
         let s = &mut self.slots[done.slot.at()];
         if ok && s.state == State::Live && s.stamp == done.stamp {
             s.dirty = false;
@@ -142,7 +146,7 @@ impl Slots {
         let mut free: Vec<SlotId> = self.writable.drain(..).chain(self.waiting.drain(..)).collect();
         free.sort_unstable_by(|a, b| b.cmp(a));
         for slot in free {
-            let list = if self.slots[slot.at()].writable(self.capturing) {
+            let list = if self.slots[slot.at()].writable(self.capturing, self.broken) {
                 &mut self.writable
             } else {
                 &mut self.waiting

@@ -1,0 +1,415 @@
+//! The seeded fault campaign over the whole store: crashes at I/O boundaries, failing devices, broken protocols.
+//!
+//! Exit code 0: nothing that the contract does not allow, every broken protocol caught, no blind spot. 1: otherwise.
+
+use clap::{Parser, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use pagetier::Mutation;
+use pagetier_sim::campaign::{Base, FaultBase, Plan, Totals, Violation, run_seed, shrink, workloads};
+use serde::Serialize;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Below so many crashes of random lives, states that were not reached are no blind spot yet.
+const CRASHES_FOR_COVERAGE: u64 = 100_000;
+
+/// Seeds for each broken protocol, at most.
+const SEEDS_PER_MUTATION: u64 = 400;
+
+/// Scenarios tried to shrink a failing one.
+const SHRINK_TRIES: u32 = 150;
+
+/// Crashes simulated stores at the boundaries of their I/O and compares every page with what the contract allows.
+#[derive(Parser, Debug)]
+#[command(name = "campaign")]
+struct Args {
+    /// What to run; `all` is every mode with small budgets, about two minutes on one core.
+    #[arg(long, value_enum, default_value_t = Mode::All)]
+    mode: Mode,
+    /// Random: so many seeds.
+    #[arg(long, conflicts_with = "crashes")]
+    seeds: Option<u64>,
+    /// Random: seeds until so many crashes were checked. Default: 25,000.
+    #[arg(long)]
+    crashes: Option<u64>,
+    /// The first seed; alone, the only one.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Overrides a part of the seed's scenario, as lives=2 or without=scan+hold; as a failing seed's report says.
+    #[arg(long, value_name = "PART=VALUE")]
+    with: Vec<String>,
+    /// Leaves out a rule of the protocol, by name; with `--mode mutations` only this one is checked.
+    #[arg(long, value_parser = parse_mutation)]
+    mutation: Option<Mutation>,
+    /// Exhaustive: workloads of up to so many operations.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4))]
+    depth: u32,
+    /// Exhaustive and faults: every so many-th case. Default: 1; in `all`, some hundred cases.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    stride: Option<u64>,
+    /// Exhaustive and faults: this case alone.
+    #[arg(long)]
+    case: Option<u64>,
+    /// Threads.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
+    jobs: u64,
+    /// Stops after so many violations.
+    #[arg(long, default_value_t = 5)]
+    violations_max: usize,
+    /// Does not look for a smaller scenario that fails too.
+    #[arg(long)]
+    no_shrink: bool,
+    /// Prints the report as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    /// Random lives, crashed at random boundaries, also during recovery.
+    Random,
+    /// Every short workload, crashed at every boundary with every subset of few unflushed writes.
+    Exhaustive,
+    /// The n-th operation of each device fails, for every n.
+    Faults,
+    /// Every deliberately broken protocol must be caught.
+    Mutations,
+    /// All of them.
+    All,
+}
+
+fn parse_mutation(name: &str) -> Result<Mutation, String> {
+    let known = || Mutation::ALL.map(|m| format!("{m:?}")).join(", ");
+    let found = Mutation::ALL.into_iter().find(|m| format!("{m:?}").eq_ignore_ascii_case(name));
+    found.ok_or_else(|| format!("there are {}", known()))
+}
+
+#[derive(Serialize)]
+struct Failure {
+    what: String,
+    place: String,
+    replay: String,
+}
+
+#[derive(Serialize)]
+struct Caught {
+    mutation: String,
+    /// Seeds run until it was caught; `None`: it was not.
+    seeds: Option<u64>,
+    crashes: u64,
+    seconds: f64,
+    what: String,
+}
+
+#[derive(Default, Serialize)]
+struct Report {
+    totals: Totals,
+    coverage: Vec<(&'static str, u64)>,
+    blind_spots: Vec<&'static str>,
+    violations: Vec<Failure>,
+    mutations: Vec<Caught>,
+    /// Wall-clock seconds, and crashes checked in one of them, over all threads.
+    seconds: f64,
+    crashes_per_second: f64,
+    interrupted: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let mut probe = Plan::from_seed(0);
+    if let Some(error) = args.with.iter().find_map(|part| probe.set(part).err()) {
+        eprintln!("campaign: {error}");
+        return ExitCode::from(2);
+    }
+    // Panics are violations, and reported as such.
+    std::panic::set_hook(Box::new(|_| {}));
+    let campaign = Campaign { stop: stop_on_ctrl_c(), args, report: Mutex::default() };
+    campaign.run()
+}
+
+/// The first Ctrl-C ends the campaign with a report, the second ends the process.
+fn stop_on_ctrl_c() -> &'static AtomicBool {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    let listen = || {
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+        runtime.block_on(async {
+            while tokio::signal::ctrl_c().await.is_ok() {
+                if STOP.swap(true, Ordering::Relaxed) {
+                    std::process::exit(130);
+                }
+            }
+        });
+    };
+    std::thread::spawn(listen);
+    &STOP
+}
+
+struct Campaign {
+    args: Args,
+    stop: &'static AtomicBool,
+    report: Mutex<Report>,
+}
+
+impl Campaign {
+    fn run(self) -> ExitCode {
+        let start = Instant::now();
+        let mode = self.args.mode;
+        let has = |m| mode == m || mode == Mode::All;
+        if has(Mode::Random) {
+            self.random();
+        }
+        let checks_coverage = has(Mode::Random) && self.args.seed.is_none() && self.args.mutation.is_none();
+        let covered = self.with(|r| r.totals.coverage.clone());
+        let enough = self.with(|r| r.totals.crashes) >= CRASHES_FOR_COVERAGE;
+        if has(Mode::Exhaustive) {
+            self.exhaustive();
+        }
+        if has(Mode::Faults) {
+            self.faults();
+        }
+        if has(Mode::Mutations) {
+            self.mutations();
+        }
+        let mut report = self.report.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        report.seconds = start.elapsed().as_secs_f64();
+        report.crashes_per_second = report.totals.crashes as f64 / report.seconds;
+        report.coverage = report.totals.coverage.rows().collect();
+        report.interrupted = self.stop.load(Ordering::Relaxed);
+        if checks_coverage && enough && self.args.with.is_empty() {
+            report.blind_spots = covered.blind_spots();
+        }
+        print(&report, self.args.json);
+        let missed = report.mutations.iter().any(|m| m.seeds.is_none()) && !report.interrupted;
+        let failed = !report.violations.is_empty() || missed || !report.blind_spots.is_empty();
+        ExitCode::from(u8::from(failed))
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut Report) -> T) -> T {
+        f(&mut self.report.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+
+    fn over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.with(|r| r.violations.len()) >= self.args.violations_max
+    }
+
+    fn plan(&self, seed: u64, mutation: Option<Mutation>) -> Plan {
+        let mut plan = Plan::from_seed(seed);
+        plan.mutation = mutation;
+        for part in &self.args.with {
+            // Checked at the start.
+            let _ = plan.set(part);
+        }
+        plan
+    }
+
+    fn random(&self) {
+        let first = self.args.seed.unwrap_or(0);
+        let alone = self.args.seed.is_some() && self.args.seeds.is_none() && self.args.crashes.is_none();
+        let seeds = if alone { Some(1) } else { self.args.seeds };
+        let crashes = self.args.crashes.unwrap_or(25_000);
+        let bar = bar("random lives", seeds.unwrap_or(crashes));
+        let next = AtomicU64::new(first);
+        self.threads(|| {
+            loop {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                let done = self.with(|r| r.totals.crashes);
+                let enough = seeds.map_or(done >= crashes, |n| seed - first >= n);
+                if enough || self.over() {
+                    return;
+                }
+                let plan = self.plan(seed, self.args.mutation);
+                let mut totals = Totals::default();
+                let ended = run_seed(&plan, self.stop, &mut totals);
+                bar.inc(if seeds.is_some() { 1 } else { totals.crashes });
+                self.with(|r| r.totals.add(&totals));
+                if let Err(violation) = ended {
+                    self.violation(violation);
+                }
+            }
+        });
+        bar.finish_and_clear();
+    }
+
+    fn violation(&self, found: Violation) {
+        let found = if self.args.no_shrink { found } else { shrink(found, SHRINK_TRIES, self.stop) };
+        let mut replay = format!(
+            "cargo run --release -p pagetier-sim --bin campaign -- --mode random --seed {}",
+            found.plan.seed
+        );
+        for part in found.plan.overrides() {
+            replay += &format!(" --with {part}");
+        }
+        if let Some(mutation) = found.plan.mutation {
+            replay += &format!(" --mutation {mutation:?}");
+        }
+        let failure =
+            Failure { what: found.what, place: format!("seed {}, {}", found.plan.seed, found.place), replay };
+        eprintln!("VIOLATION: {}\n  at {}\n  replay: {}", failure.what, failure.place, failure.replay);
+        self.with(|r| r.violations.push(failure));
+    }
+
+    /// Runs cases `0..count` in strides over all threads.
+    fn cases(
+        &self,
+        mode: &str,
+        what: &'static str,
+        count: u64,
+        usual: u64,
+        run: impl Fn(u64, &mut Totals) -> Result<(), Violation> + Sync,
+    ) {
+        let usual = if self.args.mode == Mode::All { (count / usual).max(1) | 1 } else { 1 };
+        let stride = self.args.stride.unwrap_or(usual);
+        let (first, end) = self.args.case.map_or((0, count), |case| (case, case + 1));
+        let bar = bar(what, (end - first).div_ceil(stride));
+        let next = AtomicU64::new(first);
+        self.threads(|| {
+            loop {
+                let index = next.fetch_add(stride, Ordering::Relaxed);
+                if index >= end || self.over() {
+                    return;
+                }
+                let mut totals = Totals::default();
+                let ended = run(index, &mut totals);
+                bar.inc(1);
+                self.with(|r| r.totals.add(&totals));
+                if let Err(found) = ended {
+                    let replay = format!("cargo run --release -p pagetier-sim --bin campaign -- --mode {mode} --case {index} --depth {}", self.args.depth);
+                    eprintln!("VIOLATION: {}\n  at {}\n  replay: {replay}", found.what, found.place);
+                    let failure = Failure { what: found.what, place: found.place, replay };
+                    self.with(|r| r.violations.push(failure));
+                }
+            }
+        });
+        bar.finish_and_clear();
+    }
+
+    fn exhaustive(&self) {
+        match Base::new(1, self.args.mutation) {
+            Ok(base) => self.cases(
+                "exhaustive",
+                "short workloads",
+                workloads(self.args.depth),
+                40,
+                |index, totals| base.run(index, self.stop, totals),
+            ),
+            Err(what) => self.no_base(what),
+        }
+    }
+
+    fn faults(&self) {
+        match FaultBase::new(1) {
+            Ok(base) => {
+                self.cases("faults", "failing operations", FaultBase::cases(), 700, |index, totals| {
+                    base.run(index, totals)
+                })
+            }
+            Err(what) => self.no_base(what),
+        }
+    }
+
+    fn no_base(&self, what: String) {
+        let failure = Failure { what, place: "making the store to start from".into(), replay: String::new() };
+        self.with(|r| r.violations.push(failure));
+    }
+
+    fn mutations(&self) {
+        let all: Vec<Mutation> = match self.args.mutation {
+            Some(one) => vec![one],
+            None => Mutation::ALL.to_vec(),
+        };
+        let bar = bar("broken protocols", all.len() as u64);
+        let next = AtomicU64::new(0);
+        self.threads(|| {
+            while let Some(mutation) = all.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                if self.stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                let caught = self.catch(*mutation);
+                self.with(|r| r.mutations.push(caught));
+                bar.inc(1);
+            }
+        });
+        bar.finish_and_clear();
+    }
+
+    fn catch(&self, mutation: Mutation) -> Caught {
+        let start = Instant::now();
+        let mut totals = Totals::default();
+        let mut found = None;
+        let first = self.args.seed.unwrap_or(0);
+        for seed in first..first + self.args.seeds.unwrap_or(SEEDS_PER_MUTATION) {
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            if let Err(violation) = run_seed(&self.plan(seed, Some(mutation)), self.stop, &mut totals) {
+                found = Some((totals.seeds, violation.what));
+                break;
+            }
+        }
+        let (seeds, what) =
+            found.map_or((None, "NOT CAUGHT".to_owned()), |(seeds, what)| (Some(seeds), what));
+        let seconds = start.elapsed().as_secs_f64();
+        Caught { mutation: format!("{mutation:?}"), seeds, crashes: totals.crashes, seconds, what }
+    }
+
+    fn threads(&self, work: impl Fn() + Sync) {
+        std::thread::scope(|scope| {
+            for _ in 0..self.args.jobs {
+                scope.spawn(&work);
+            }
+        });
+    }
+}
+
+fn bar(what: &'static str, len: u64) -> ProgressBar {
+    let template = "{msg:20} {wide_bar} {human_pos}/{human_len} {elapsed} (left: {eta})";
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(len).with_style(style).with_message(what)
+}
+
+fn print(report: &Report, json: bool) {
+    if json {
+        match serde_json::to_string_pretty(report) {
+            Ok(text) => println!("{text}"),
+            Err(error) => eprintln!("campaign: {error}"),
+        }
+        return;
+    }
+    let t = &report.totals;
+    if t.crashes > 0 {
+        println!("crashes by the state of the protocol they were taken in, and by what recovery found:");
+        for (name, count) in &report.coverage {
+            println!("{count:>10}  {name}");
+        }
+    }
+    if !t.faults.is_empty() {
+        println!("faults injected:");
+        for (name, count) in &t.faults {
+            println!("{count:>10}  {name}");
+        }
+    }
+    for m in &report.mutations {
+        let seeds = m.seeds.map_or("-".to_owned(), |n| n.to_string());
+        println!(
+            "{:>22}: {seeds:>4} seeds, {:>6} crashes, {:>5.1} s: {:.90}",
+            m.mutation, m.crashes, m.seconds, m.what
+        );
+    }
+    println!(
+        "{} seeds, {} lives, {} crashes recovered and checked ({} of them in a recovery), {} pages checked, {} refused as corrupt after faults",
+        t.seeds, t.lives, t.crashes, t.crashes_in_recovery, t.pages_checked, t.pages_refused
+    );
+    println!("{:.1} s, {:.0} crashes a second", report.seconds, report.crashes_per_second);
+    if report.interrupted {
+        println!("interrupted: this is the report so far");
+    }
+    for name in &report.blind_spots {
+        println!("BLIND SPOT: no crash was taken in: {name}");
+    }
+    for f in &report.violations {
+        println!("VIOLATION: {}\n  at {}\n  replay: {}", f.what, f.place, f.replay);
+    }
+    println!("{} violations", report.violations.len());
+}

@@ -1,0 +1,32 @@
+//! What the campaign writes into pages: every word says whose it is and which version, so a mix of two cannot pass.
+
+use pagetier::PageId;
+
+fn word(page: PageId, version: u32) -> [u8; 8] {
+    let owner = page.no ^ (page.space.0 << 20);
+    (u64::from(owner) << 32 | u64::from(version)).to_le_bytes()
+}
+
+/// Makes `payload` version `version` of `page`. Version 0 is all zeroes: the page as it was allocated.
+pub(super) fn fill(payload: &mut [u8], page: PageId, version: u32) {
+    let word = word(page, version);
+    for chunk in payload.chunks_exact_mut(8) {
+        chunk.copy_from_slice(&word);
+    }
+}
+
+/// The version of `page` in `payload`, if it is one, whole.
+pub(super) fn version_in(payload: &[u8], page: PageId) -> Result<u32, String> {
+    let first = first_word(payload);
+    let version = first as u32;
+    let expected = if first == 0 { [0; 8] } else { word(page, version) };
+    if payload.chunks_exact(8).all(|chunk| chunk == expected) {
+        Ok(version)
+    } else {
+        Err(format!("page {page} mixes versions, or is another page (it begins with {first:#018x})"))
+    }
+}
+
+fn first_word(payload: &[u8]) -> u64 {
+    payload.first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b))
+}

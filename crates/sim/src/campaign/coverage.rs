@@ -1,0 +1,130 @@
+//! Which states of the protocol crashes were taken in, so that a blind spot shows.
+
+use serde::Serialize;
+
+macro_rules! states {
+    ($($name:ident => $text:literal,)*) => {
+        /// A state of the protocol at the moment of a crash, or an outcome of the recovery after it.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub(super) enum State { $($name,)* }
+
+        /// What the report calls them.
+        const NAMES: &[&str] = &[$($text,)*];
+    };
+}
+
+states! {
+    SlotWrite => "slot write in flight",
+    SlotWrites => "several slot writes in flight",
+    Abandoned => "slot write in flight whose page changed meanwhile",
+    Admission => "admission of an evicted page in flight",
+    RingWrite => "ring write in flight",
+    JournalWrite => "journal write in flight",
+    SsdFlush => "SSD flush in flight",
+    HddFlush => "HDD flush in flight",
+    HomeWrite => "cleaner's home write in flight",
+    HomeWrites => "several home writes in flight",
+    WritingBack => "write-back of slots under way",
+    WriteBackRead => "write-back: reading slots",
+    WriteBackHome => "write-back: home write in flight",
+    Capturing => "checkpoint in flight",
+    MapBody => "checkpoint: body write in flight",
+    MapHeader => "checkpoint: header write in flight",
+    MapFlush => "checkpoint: flush in flight",
+    CapturingSlotWrite => "checkpoint and slot write in flight",
+    CapturingHome => "checkpoint and home write in flight",
+    ZoneSpent => "zone spent: no slot writable",
+    Starved => "a writer waits for a slot",
+    Waiting => "free slots outside the zone",
+    SsdFull => "SSD full",
+    Retired => "retired slot waits for a flush",
+    RetiredRead => "retired slot is being read",
+    RingFull => "ring full",
+    JournalHigh => "journal more than half full",
+    JournalFull => "journal full",
+    SsdUnflushed => "unflushed SSD writes",
+    HddUnflushed => "unflushed HDD writes",
+    ThreePlaces => "page in three versions: memory, SSD, HDD",
+    StaleCopy => "stale SSD copy of a page whose newer version is home",
+    JournalNeeded => "stale SSD copy that only the journal voids",
+    Syncing => "sync in flight",
+    FlushingTo => "flush_to in flight",
+    Discarding => "discard in flight",
+    DroppingSpace => "drop of a space in flight",
+    Closing => "close in flight",
+    Refusing => "store refuses writes after a fault",
+    SsdFailed => "SSD admits nothing after a fault",
+    Recovering => "recovery: reading",
+    RecoveryRepair => "recovery: repairing home pages",
+    RecoveryCheckpoint => "recovery: checkpoint in flight",
+    Twice => "cut a second time, during recovery or right after",
+    Thrice => "cut a third time",
+    Killed => "process killed, power on",
+    FoundTrusted => "found: pages by the checkpoint's word",
+    FoundZone => "found: pages in the zone",
+    FoundSuperseded => "found: copies voided by journal or ring",
+    FoundRepaired => "found: home pages repaired from the ring",
+    FoundOlder => "found: an older version than the last written",
+    AfterClose => "opened after a close",
+}
+
+/// A set of states.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct States(u64);
+
+const _: () = assert!(NAMES.len() <= 64);
+
+impl States {
+    pub(super) fn add(&mut self, state: State) {
+        self.0 |= 1 << state as u32;
+    }
+
+    pub(super) fn add_if(&mut self, yes: bool, state: State) {
+        if yes {
+            self.add(state);
+        }
+    }
+
+    pub(super) fn has(self, state: State) -> bool {
+        self.0 >> state as u32 & 1 == 1
+    }
+
+    pub(super) fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// By state, the crashes taken in it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Coverage(Vec<u64>);
+
+impl Default for Coverage {
+    fn default() -> Self {
+        Self(vec![0; NAMES.len()])
+    }
+}
+
+impl Coverage {
+    pub(super) fn count(&mut self, states: States) {
+        for (at, count) in self.0.iter_mut().enumerate() {
+            *count += states.0 >> at & 1;
+        }
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        for (count, more) in self.0.iter_mut().zip(&other.0) {
+            *count += more;
+        }
+    }
+
+    /// Every state by name with its count.
+    pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        NAMES.iter().copied().zip(self.0.iter().copied())
+    }
+
+    /// States in which no crash was taken.
+    #[must_use]
+    pub fn blind_spots(&self) -> Vec<&'static str> {
+        self.rows().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
+    }
+}

@@ -1,0 +1,267 @@
+//! Every workload of a few operations on a small store in a known state, a crash at every boundary at which something changed, and every
+//! subset of the unflushed writes where there are few.
+
+use super::content::{fill, version_in};
+use super::life::Life;
+use super::model::Model;
+use super::plan::Plan;
+use super::probe::{Moment, Phase, Probe, Rate};
+use super::seed::{Violation, panic_text};
+use super::totals::Totals;
+use super::world::{Lenient, Outcome, examine, in_virtual_time, open};
+use pagetier::{Home, Lsn, PageId, PageStore, SpaceId};
+use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Up to so many unflushed writes every subset is tried; beyond that, [`SAMPLES`] outcomes.
+const SUBSETS_OF: usize = 5;
+
+const SAMPLES: u64 = 12;
+
+/// An operation of the short workloads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    WriteOnHdd,
+    WriteOnSsd,
+    WriteSame,
+    Allocate,
+    ReadMany,
+    WriteMany,
+    Discard,
+    Sync,
+    FlushTo,
+    Rest,
+}
+
+const STEPS: [Step; 10] = [
+    Step::WriteOnHdd,
+    Step::WriteOnSsd,
+    Step::WriteSame,
+    Step::Allocate,
+    Step::ReadMany,
+    Step::WriteMany,
+    Step::Discard,
+    Step::Sync,
+    Step::FlushTo,
+    Step::Rest,
+];
+
+/// How many workloads of up to `depth` operations there are.
+#[must_use]
+pub fn workloads(depth: u32) -> u64 {
+    (1..=depth).map(|d| (STEPS.len() as u64).pow(d)).sum()
+}
+
+/// The `index`-th of them, shorter ones first.
+fn workload(mut index: u64) -> Vec<Step> {
+    let mut length = 1;
+    let mut of_length = STEPS.len() as u64;
+    while index >= of_length {
+        index -= of_length;
+        of_length *= STEPS.len() as u64;
+        length += 1;
+    }
+    let mut steps = Vec::new();
+    for _ in 0..length {
+        steps.push(STEPS[(index % STEPS.len() as u64) as usize]);
+        index /= STEPS.len() as u64;
+    }
+    steps
+}
+
+/// The store that every workload starts from: full SSD, several checkpoints, pages in every place.
+#[derive(Debug)]
+pub struct Base {
+    plan: Arc<Plan>,
+    moment: Moment,
+}
+
+impl Base {
+    /// The same for the same plan seed.
+    ///
+    /// # Errors
+    /// What went wrong in making it.
+    pub fn new(seed: u64, mutation: Option<pagetier::Mutation>) -> Result<Self, String> {
+        let mut plan = Plan::from_seed(seed);
+        plan.mutation = mutation;
+        (plan.pages, plan.frames, plan.slots, plan.ring) = (70, 20, 34, 4);
+        (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = ("cac", "gd2l", 40, 40);
+        (plan.hdd_us, plan.ssd_us, plan.tasks, plan.ops, plan.without) = (3000, 300, 2, 300, 0b1_0000_0110);
+        let plan = Arc::new(plan);
+        let life =
+            Life { plan: &plan, from: None, rate: Rate::Never, seed, faults: Vec::new(), closes: false };
+        let moment = life.live(&mut Totals::default())?.pop().ok_or("no moment")?;
+        Ok(Self { plan, moment })
+    }
+
+    /// Runs workload number `index` and crashes it everywhere.
+    ///
+    /// # Errors
+    /// The first [`Violation`].
+    pub fn run(&self, index: u64, stop: &AtomicBool, totals: &mut Totals) -> Result<(), Violation> {
+        let steps = workload(index);
+        let mut place = format!("workload {index} {steps:?}");
+        let before = totals.crashes;
+        let ended = catch_unwind(AssertUnwindSafe(|| self.crash_all(&steps, &mut place, stop, totals)));
+        let ended = ended.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
+        let after_crashes = totals.crashes - before;
+        ended.map_err(|what| Violation { what, plan: Box::new((*self.plan).clone()), place, after_crashes })
+    }
+
+    fn crash_all(
+        &self,
+        steps: &[Step],
+        place: &mut String,
+        stop: &AtomicBool,
+        totals: &mut Totals,
+    ) -> Result<(), String> {
+        totals.lives += 1;
+        let name = place.clone();
+        for moment in self.live(steps)? {
+            let writes = moment.ssd.unflushed() + moment.hdd.unflushed();
+            let outcomes: Vec<Outcome> = if writes <= SUBSETS_OF {
+                (0..1 << writes).map(Outcome::Landed).collect()
+            } else {
+                (0..SAMPLES).map(Outcome::Cut).collect()
+            };
+            // Torn ones beside whole ones.
+            let torn = (100..102).map(Outcome::Cut).filter(|_| writes > 0);
+            for outcome in outcomes.into_iter().chain(torn) {
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                *place = format!("{name}, crash at boundary {} ({outcome:?})", moment.boundary);
+                totals
+                    .crash(&examine(&self.plan, &moment, outcome, Lenient::default(), Rate::Never)?.checked);
+            }
+        }
+        Ok(())
+    }
+
+    fn live(&self, steps: &[Step]) -> Result<Vec<Moment>, String> {
+        let (hdd, ssd, power) = self.moment.crashed(Outcome::Cut(3));
+        let hdd = hdd.with_latency(Duration::from_micros(self.plan.hdd_us));
+        let ssd = ssd.with_latency(Duration::from_micros(self.plan.ssd_us));
+        let (manifest, model) = (self.moment.manifest.fork(), self.moment.model.clone());
+        let probe = Probe::new(&self.plan, (hdd, ssd, power), manifest, model, 1);
+        in_virtual_time(async {
+            let store = Arc::new(open(&self.plan, probe.devices(), &probe.manifest).await?);
+            probe.watch(&store);
+            super::world::check(&store, &probe.model, Lenient::default()).await?;
+            // Whatever the check set off is over.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            probe.set(Rate::Every, Phase::Working, 0);
+            for (at, step) in steps.iter().enumerate() {
+                step.carry_out(&store, &probe.model, at as u32).await?;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let last = probe.now();
+            let mut moments = probe.take();
+            moments.push(last);
+            Ok(moments)
+        })
+    }
+}
+
+impl Step {
+    async fn carry_out(self, store: &PageStore, model: &Mutex<Model>, at: u32) -> Result<(), String> {
+        let text = |e: pagetier::Error| e.to_string();
+        match self {
+            Self::WriteOnHdd => write_some(store, model, Some(Home::Hdd), at, 1).await,
+            Self::WriteOnSsd => write_some(store, model, Some(Home::Ssd), at, 1).await,
+            Self::WriteSame => write_some(store, model, None, 0, 1).await,
+            Self::WriteMany => write_some(store, model, None, at * 7, 9).await,
+            Self::ReadMany => {
+                for page in pages(model).into_iter().skip(at as usize).step_by(3) {
+                    let _ = store.get(page).await;
+                }
+                Ok(())
+            }
+            Self::Allocate => {
+                let space = SpaceId(1);
+                let mut guard = store.allocate(space).await.map_err(text)?;
+                let page = guard.id();
+                put(model, page, &mut guard);
+                Ok(())
+            }
+            Self::Discard => {
+                let on_ssd = |page: &PageId| store.home(*page) == Home::Ssd;
+                let Some(page) = pages(model).into_iter().filter(on_ssd).nth(at as usize) else {
+                    return Ok(());
+                };
+                model.lock().discarded(page);
+                store.discard(page).await.map_err(text)
+            }
+            Self::Sync | Self::FlushTo => {
+                let last = model.lock().last_version();
+                let up_to = if self == Self::Sync { u32::MAX } else { last };
+                let promise = model.lock().promise(up_to);
+                let flushed = match self {
+                    Self::Sync => store.sync().await,
+                    _ => store.flush_to(Lsn(u64::from(last))).await,
+                };
+                flushed.map_err(text)?;
+                model.lock().keep(promise);
+                Ok(())
+            }
+            Self::Rest => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                Ok(())
+            }
+        }
+    }
+}
+
+fn pages(model: &Mutex<Model>) -> Vec<PageId> {
+    let model = model.lock();
+    let live = model.live();
+    let of = |id: u32| {
+        model.spaces.get(&id).into_iter().flat_map(move |s| s.pages.keys().map(move |no| (id, *no)))
+    };
+    live.into_iter().flat_map(of).map(|(id, no)| PageId::new(SpaceId(id), no)).collect()
+}
+
+fn put(model: &Mutex<Model>, page: PageId, guard: &mut pagetier::PageMut<'_>) {
+    let mut model = model.lock();
+    let version = model.fresh_version();
+    model.wrote(page, version);
+    model.published(page, version);
+    fill(guard, page, version);
+    guard.set_lsn(Lsn(u64::from(version)));
+}
+
+async fn write_some(
+    store: &PageStore,
+    model: &Mutex<Model>,
+    home: Option<Home>,
+    from: u32,
+    count: usize,
+) -> Result<(), String> {
+    let fits = |page: &PageId| home.is_none_or(|home| store.home(*page) == home);
+    let chosen: Vec<PageId> = pages(model).into_iter().filter(fits).skip(from as usize).take(count).collect();
+    for page in chosen {
+        let mut guard = match store.recreate(page).await {
+            Ok(guard) => guard,
+            Err(error) => return Err(format!("recreate: {error}")),
+        };
+        version_in(&guard, page)?;
+        put(model, page, &mut guard);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_workload_comes_once() {
+        let all: std::collections::BTreeSet<String> =
+            (0..workloads(2)).map(|i| format!("{:?}", workload(i))).collect();
+        assert_eq!(all.len() as u64, workloads(2));
+        assert_eq!(workloads(3), 1110);
+    }
+}

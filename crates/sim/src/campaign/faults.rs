@@ -1,0 +1,202 @@
+//! Devices that fail: faults for the random lives, and the n-th operation of each device failing, for every n.
+
+use super::life::Life;
+use super::plan::Plan;
+use super::probe::{Moment, Rate};
+use super::seed::{Violation, panic_text};
+use super::totals::Totals;
+use super::world::{Lenient, Outcome, check, examine, in_virtual_time, open};
+use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice, SimDevice};
+use parking_lot::Mutex;
+use rand::Rng;
+use rand::rngs::SmallRng;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A fault on one of the devices.
+#[derive(Clone, Debug)]
+pub(super) struct Planned {
+    ssd: bool,
+    kind: &'static str,
+    fault: Fault,
+}
+
+impl Planned {
+    /// One to three faults that a store survives without losing anything.
+    pub(super) fn some(rng: &mut SmallRng) -> Vec<Self> {
+        (0..rng.random_range(1..=3)).map(|_| Self::random(rng)).collect()
+    }
+
+    fn random(rng: &mut SmallRng) -> Self {
+        let (kind, effect) = match rng.random_range(0..8) {
+            0..3 => ("EIO", FaultEffect::Eio),
+            3 => ("ENOSPC", FaultEffect::NoSpace),
+            4 => ("device gone", FaultEffect::Gone),
+            5 => ("short transfer", FaultEffect::Short),
+            _ => ("slow operation", FaultEffect::Slow(Duration::from_millis(rng.random_range(1..2000)))),
+        };
+        let op = [Some(IoOp::Read), Some(IoOp::Write), Some(IoOp::Write), Some(IoOp::Flush), None]
+            [rng.random_range(0..5)];
+        let times = [1, 1, 3, 20][rng.random_range(0..4)];
+        let mut fault = Fault::new(effect).from_op(rng.random_range(1..2000)).times(times);
+        fault.op = op;
+        Self { ssd: rng.random_bool(0.5), kind, fault }
+    }
+
+    /// Whether a home write may be lost without a trace.
+    pub(super) fn loses_home_writes(&self) -> bool {
+        !self.ssd && matches!(self.fault.effect, FaultEffect::Lost | FaultEffect::Misdirected(_))
+    }
+
+    pub(super) fn inject(&self, hdd: &SimDevice, ssd: &SimDevice, totals: &mut Totals) {
+        totals.fault(self.kind);
+        let device = if self.ssd { ssd } else { hdd };
+        // Numbers count from the opening of the device.
+        let mut fault = self.fault.clone();
+        fault.from_op += device.ops();
+        device.inject(fault);
+    }
+}
+
+/// What the n-th operation of a device suffers.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    name: &'static str,
+    effect: FaultEffect,
+    op: Option<IoOp>,
+    times: u64,
+    /// What was reported as written is not there: only detected, never mended, and not everywhere.
+    corrupts: bool,
+}
+
+const fn kind(name: &'static str, effect: FaultEffect, op: Option<IoOp>, times: u64) -> Kind {
+    let corrupts = matches!(effect, FaultEffect::Misdirected(_) | FaultEffect::Lost | FaultEffect::BitFlip)
+        && matches!(op, Some(IoOp::Write));
+    Kind { name, effect, op, times, corrupts }
+}
+
+const KINDS: [Kind; 15] = [
+    kind("EIO on a read or write", FaultEffect::Eio, None, 1),
+    kind("EIO three times", FaultEffect::Eio, None, 3),
+    kind("EIO for ever", FaultEffect::Eio, None, u64::MAX),
+    kind("EIO on writes for ever", FaultEffect::Eio, Some(IoOp::Write), u64::MAX),
+    kind("EIO on reads for ever", FaultEffect::Eio, Some(IoOp::Read), u64::MAX),
+    kind("EIO on a flush", FaultEffect::Eio, Some(IoOp::Flush), 1),
+    kind("ENOSPC once", FaultEffect::NoSpace, Some(IoOp::Write), 1),
+    kind("ENOSPC for ever", FaultEffect::NoSpace, Some(IoOp::Write), u64::MAX),
+    kind("device gone for a moment", FaultEffect::Gone, None, 5),
+    kind("device gone for good", FaultEffect::Gone, None, u64::MAX),
+    kind("short transfer", FaultEffect::Short, None, 1),
+    kind("misdirected write", FaultEffect::Misdirected(3 * 4096), Some(IoOp::Write), 1),
+    kind("lost write", FaultEffect::Lost, Some(IoOp::Write), 1),
+    kind("bit rot in a write", FaultEffect::BitFlip, Some(IoOp::Write), 1),
+    kind("bit flipped in a read", FaultEffect::BitFlip, Some(IoOp::Read), 1),
+];
+
+/// Operations of each device that are made to fail, one after the other.
+const OPS_AT_WORK: u64 = 240;
+const OPS_OF_OPENING: u64 = 60;
+
+/// A store, and every way in which the n-th operation on one of its devices may fail, at work or while it opens.
+#[derive(Debug)]
+pub struct FaultBase {
+    plan: Arc<Plan>,
+    moment: Moment,
+}
+
+impl FaultBase {
+    /// The same for the same seed.
+    ///
+    /// # Errors
+    /// What went wrong in making it.
+    pub fn new(seed: u64) -> Result<Self, String> {
+        let mut plan = Plan::from_seed(seed);
+        (plan.pages, plan.frames, plan.slots, plan.ring) = (80, 20, 36, 5);
+        (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = ("cac", "gd2l", 40, 40);
+        (plan.hdd_us, plan.ssd_us, plan.tasks, plan.ops, plan.without) = (3000, 300, 2, 250, 0);
+        let made = Arc::new(plan.clone());
+        let life =
+            Life { plan: &made, from: None, rate: Rate::Never, seed, faults: Vec::new(), closes: false };
+        let moment = life.live(&mut Totals::default())?.pop().ok_or("no moment")?;
+        plan.ops = 60;
+        Ok(Self { plan: Arc::new(plan), moment })
+    }
+
+    /// How many cases there are.
+    #[must_use]
+    pub fn cases() -> u64 {
+        2 * KINDS.len() as u64 * (OPS_AT_WORK + OPS_OF_OPENING)
+    }
+
+    /// Runs case number `index`, and crashes the store now and then.
+    ///
+    /// # Errors
+    /// The first [`Violation`].
+    pub fn run(&self, index: u64, totals: &mut Totals) -> Result<(), Violation> {
+        let kind = KINDS[(index % KINDS.len() as u64) as usize];
+        let rest = index / KINDS.len() as u64;
+        let (ssd, n) = (rest % 2 == 1, rest / 2 + 1);
+        let opening = n > OPS_AT_WORK;
+        let n = if opening { n - OPS_AT_WORK } else { n };
+        let device = if ssd { "SSD" } else { "HDD" };
+        let when = if opening { "opening" } else { "at work" };
+        let place = format!("fault case {index}: {} at operation {n} of the {device}, {when}", kind.name);
+        let mut fault = Fault::new(kind.effect).from_op(n).times(kind.times);
+        fault.op = kind.op;
+        let planned = Planned { ssd, kind: kind.name, fault };
+        let before = totals.crashes;
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            if opening {
+                self.opening(kind, &planned, totals)
+            } else {
+                self.at_work(kind, planned, n, totals)
+            }
+        }));
+        let ended = ended.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
+        let after_crashes = totals.crashes - before;
+        ended.map_err(|what| Violation { what, plan: Box::new((*self.plan).clone()), place, after_crashes })
+    }
+
+    fn at_work(&self, kind: Kind, planned: Planned, n: u64, totals: &mut Totals) -> Result<(), String> {
+        let life = Life {
+            plan: &self.plan,
+            from: Some((&self.moment, Outcome::Cut(3))),
+            rate: Rate::Some { share: 0.005, max: 4 },
+            seed: n,
+            faults: vec![planned],
+            closes: n.is_multiple_of(4),
+        };
+        totals.lives += 1;
+        let moments = life.live(totals)?;
+        let lenient = Lenient { corrupt: kind.corrupts, stale: kind.corrupts };
+        for (at, moment) in moments.iter().enumerate() {
+            let outcome = Outcome::Cut(n << 8 | at as u64);
+            totals.crash(&examine(&self.plan, moment, outcome, lenient, Rate::Never)?.checked);
+        }
+        Ok(())
+    }
+
+    /// The store opens, or it says why not and opens once the fault is over; nothing is lost either way.
+    fn opening(&self, kind: Kind, planned: &Planned, totals: &mut Totals) -> Result<(), String> {
+        let (hdd, ssd, _power) = self.moment.crashed(Outcome::Cut(4));
+        planned.inject(&hdd, &ssd, totals);
+        let manifest = Arc::new(self.moment.manifest.fork());
+        let model = Mutex::new(self.moment.model.clone());
+        let (hdd, ssd) = (Arc::new(hdd), Arc::new(ssd));
+        let devices = || (Arc::clone(&hdd) as SharedDevice, Arc::clone(&ssd) as SharedDevice);
+        let lenient = Lenient { corrupt: kind.corrupts, stale: kind.corrupts };
+        let checked = in_virtual_time(async {
+            let first = open(&self.plan, devices(), &manifest).await;
+            hdd.clear_faults();
+            ssd.clear_faults();
+            let store = match first {
+                Ok(store) => store,
+                Err(_) => open(&self.plan, devices(), &manifest).await?,
+            };
+            check(&store, &model, lenient).await
+        })?;
+        totals.crash(&checked);
+        Ok(())
+    }
+}

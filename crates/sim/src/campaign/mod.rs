@@ -1,0 +1,41 @@
+//! The seeded fault campaign: whole stores on simulated devices in virtual time, crashed at the boundaries of their I/O; after each crash
+//! every page must read as a version that the contract allows.
+//!
+//! From one life of a store many crashes are taken: a [`SimMoment`](pagetier_devio::SimMoment) of both devices, the manifest and the model
+//! is kept, and recovered later, as often as wanted, while the life goes on undisturbed. Everything follows from the seed.
+//!
+//! | file | its job |
+//! | --- | --- |
+//! | `plan` | geometry and work of a seed |
+//! | `content`, `model` | what pages hold, and what the contract allows them to read as |
+//! | `work`, `life` | tasks at work on a store |
+//! | `probe`, `peek` | moments, and the states of the protocol they were taken in |
+//! | `world` | opening, crashing, checking |
+//! | `seed` | lives and crashes of one seed |
+//! | `exhaustive` | every short workload, every boundary, every subset of unflushed writes |
+//! | `faults` | the n-th operation of a device fails |
+//! | `coverage`, `totals` | what was counted |
+//! | `shrink` | a smaller scenario that fails too |
+
+mod content;
+mod coverage;
+mod exhaustive;
+mod faults;
+mod life;
+mod model;
+mod peek;
+mod plan;
+mod probe;
+mod seed;
+mod shrink;
+mod totals;
+mod work;
+mod world;
+
+pub use coverage::Coverage;
+pub use exhaustive::{Base, workloads};
+pub use faults::FaultBase;
+pub use plan::Plan;
+pub use seed::{Violation, run_seed};
+pub use shrink::shrink;
+pub use totals::Totals;

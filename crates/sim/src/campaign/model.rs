@@ -1,0 +1,250 @@
+//! What the contract allows every page to read as.
+//!
+//! Versions are numbers that grow over the whole store, and never come again. A page may read as a version that it was given, no older
+//! than its floor: the newest one that a `sync` covered, or that an earlier recovery found. Version 0 stands for a page that
+//! was allocated and never became durable.
+
+use pagetier::{PageId, SpaceId};
+use std::collections::BTreeMap;
+
+/// One page.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PageModel {
+    /// Every version it was given that was not lost, ascending; 0 goes without saying.
+    versions: Vec<u32>,
+    /// None older than this.
+    floor: u32,
+    /// The newest version whose guard was dropped.
+    published: u32,
+    /// Discarded since it was last written: any version may come back.
+    uncertain: bool,
+    /// Versions up to this one were discarded: no flush promises anything of them.
+    worthless: u32,
+    /// How often it was discarded.
+    discards: u32,
+    /// Operations that are using it.
+    pub(super) users: u32,
+    /// An operation has it for itself.
+    pub(super) reserved: bool,
+}
+
+impl PageModel {
+    /// Whether it may read as `version` after a crash.
+    pub(super) fn allows(&self, version: u32) -> bool {
+        version >= self.floor && (version == 0 || self.versions.contains(&version))
+    }
+
+    /// Whether it may read as `version` now.
+    pub(super) fn reads_as(&self, version: u32) -> bool {
+        if self.uncertain { self.allows(version) } else { version == self.published }
+    }
+
+    /// The newest version whose guard was dropped.
+    pub(super) fn published(&self) -> u32 {
+        self.published
+    }
+
+    /// A crash left `version`: it is there durably, and nothing else is any more.
+    pub(super) fn found(&mut self, version: u32) {
+        let mut versions = std::mem::take(&mut self.versions);
+        // Older ones may come back when the page is discarded; newer ones never.
+        versions.retain(|v| *v <= version);
+        *self = Self { versions, floor: version, published: version, ..Self::default() };
+    }
+
+    fn raise(&mut self, floor: u32) {
+        self.floor = self.floor.max(floor);
+    }
+
+    /// What may come back, for messages.
+    pub(super) fn allowed(&self) -> String {
+        let versions: Vec<u32> = self.versions.iter().copied().filter(|v| *v >= self.floor).collect();
+        format!("{versions:?} from {}{}", self.floor, if self.uncertain { ", discarded" } else { "" })
+    }
+}
+
+/// How far a space is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SpaceState {
+    Live,
+    /// It may be there after a crash, with any contents, or not.
+    Dropping,
+    Dropped,
+}
+
+/// One space.
+#[derive(Clone, Debug)]
+pub(super) struct SpaceModel {
+    pub(super) name: String,
+    pub(super) state: SpaceState,
+    pub(super) pages: BTreeMap<u32, PageModel>,
+}
+
+/// What a `sync` that begins now will promise when it returns.
+pub(super) struct Promise(Vec<(PageId, u32, u32)>);
+
+/// Calls under way, for coverage.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Doing {
+    pub(super) sync: u32,
+    pub(super) flush_to: u32,
+    pub(super) discard: u32,
+    pub(super) drop_space: u32,
+    pub(super) closing: bool,
+}
+
+/// The whole store.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Model {
+    pub(super) spaces: BTreeMap<u32, SpaceModel>,
+    pub(super) doing: Doing,
+    last_version: u32,
+    spaces_made: u32,
+}
+
+impl Model {
+    /// A name for a new space.
+    pub(super) fn space_name(&mut self) -> String {
+        self.spaces_made += 1;
+        format!("s{}", self.spaces_made)
+    }
+
+    /// A space was created.
+    pub(super) fn created(&mut self, id: SpaceId, name: String) {
+        let space = SpaceModel { name, state: SpaceState::Live, pages: BTreeMap::new() };
+        self.spaces.insert(id.0, space);
+    }
+
+    /// A number that no version had.
+    pub(super) fn fresh_version(&mut self) -> u32 {
+        self.last_version += 1;
+        self.last_version
+    }
+
+    /// The newest version number given out.
+    pub(super) fn last_version(&self) -> u32 {
+        self.last_version
+    }
+
+    pub(super) fn page(&mut self, page: PageId) -> Option<&mut PageModel> {
+        self.spaces.get_mut(&page.space.0)?.pages.get_mut(&page.no)
+    }
+
+    /// The page, unless its space is being dropped.
+    pub(super) fn live_page(&mut self, page: PageId) -> Option<&mut PageModel> {
+        let space = self.spaces.get_mut(&page.space.0).filter(|s| s.state == SpaceState::Live)?;
+        space.pages.get_mut(&page.no)
+    }
+
+    /// The page's guard, held exclusively, gets `version`.
+    pub(super) fn wrote(&mut self, page: PageId, version: u32) {
+        if let Some(space) = self.spaces.get_mut(&page.space.0) {
+            space.pages.entry(page.no).or_default().versions.push(version);
+        }
+    }
+
+    /// The guard is dropped (or is dropped before anybody else runs).
+    pub(super) fn published(&mut self, page: PageId, version: u32) {
+        if let Some(p) = self.page(page) {
+            p.published = version;
+            p.uncertain = false;
+        }
+    }
+
+    /// What a `sync` (`up_to`: everything) or `flush_to` that begins now covers.
+    pub(super) fn promise(&self, up_to: u32) -> Promise {
+        let mut covered = Vec::new();
+        for (space, s) in &self.spaces {
+            for (no, p) in &s.pages {
+                let newest = p.versions.iter().rev().find(|v| **v <= up_to.min(p.published));
+                if let Some(newest) = newest.filter(|v| !p.uncertain && **v > p.worthless) {
+                    covered.push((PageId::new(SpaceId(*space), *no), *newest, p.discards));
+                }
+            }
+        }
+        Promise(covered)
+    }
+
+    /// It returned: those pages are durable.
+    pub(super) fn keep(&mut self, promise: Promise) {
+        for (page, version, discards) in promise.0 {
+            if let Some(p) = self.page(page).filter(|p| p.discards == discards) {
+                p.raise(version);
+            }
+        }
+    }
+
+    /// A discard of the page begins or ends: what it held before may come back.
+    pub(super) fn discarded(&mut self, page: PageId) {
+        if let Some(p) = self.page(page) {
+            p.floor = 0;
+            p.uncertain = true;
+            p.worthless = p.versions.last().copied().unwrap_or(0);
+            p.discards += 1;
+        }
+    }
+
+    /// A space is being dropped: its pages are worth nothing any more.
+    pub(super) fn dropping(&mut self, space: u32) {
+        if let Some(s) = self.spaces.get_mut(&space) {
+            s.state = SpaceState::Dropping;
+        }
+    }
+
+    /// It is gone, durably.
+    pub(super) fn dropped(&mut self, space: u32) {
+        if let Some(s) = self.spaces.get_mut(&space) {
+            s.state = SpaceState::Dropped;
+            s.pages.clear();
+        }
+    }
+
+    /// After a crash nobody is doing anything.
+    pub(super) fn rest(&mut self) {
+        self.doing = Doing::default();
+        for p in self.spaces.values_mut().flat_map(|s| s.pages.values_mut()) {
+            (p.users, p.reserved) = (0, false);
+        }
+    }
+
+    /// The live spaces.
+    pub(super) fn live(&self) -> Vec<u32> {
+        self.spaces.iter().filter(|(_, s)| s.state == SpaceState::Live).map(|(id, _)| *id).collect()
+    }
+
+    /// Pages of live spaces.
+    pub(super) fn pages(&self) -> usize {
+        self.spaces.values().filter(|s| s.state == SpaceState::Live).map(|s| s.pages.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sync_raises_the_floor_unless_the_page_was_discarded_meanwhile() {
+        let mut model = Model::default();
+        let page = PageId::new(SpaceId(1), 3);
+        model.created(SpaceId(1), "s".into());
+        for _ in 0..2 {
+            let version = model.fresh_version();
+            model.wrote(page, version);
+            model.published(page, version);
+        }
+        let promise = model.promise(u32::MAX);
+        let version = model.fresh_version();
+        model.wrote(page, version);
+        model.published(page, version);
+        model.keep(promise);
+        let p = model.page(page).unwrap();
+        assert!(!p.allows(0) && !p.allows(1) && p.allows(2) && p.allows(3) && !p.allows(4));
+        assert!(p.reads_as(3) && !p.reads_as(2));
+        let promise = model.promise(u32::MAX);
+        model.discarded(page);
+        model.keep(promise);
+        assert!(model.page(page).unwrap().allows(0) && model.page(page).unwrap().reads_as(2));
+        model.page(page).unwrap().found(2);
+        assert!(!model.page(page).unwrap().allows(3));
+    }
+}

@@ -1,0 +1,91 @@
+//! Looks at the devices past the store, for coverage: which versions of a page lie where.
+
+use super::coverage::{State, States};
+use super::model::Model;
+use pagetier::PageId;
+use pagetier_devio::SimMoment;
+use pagetier_page::{HEADER_BYTES, Header, Stamp};
+use pagetier_ssdcache::{BLOCK_BYTES, Layout, MapBody, MapHeader};
+use rustc_hash::FxHashMap;
+
+/// Where the HDD's pages start.
+const DATA_AT: u64 = 1 << 20;
+
+/// The header of what stands at `offset`, and the version in its payload; unverified.
+fn peek(device: &SimMoment, offset: u64) -> Option<(PageId, Stamp, u32)> {
+    let mut bytes = [0; HEADER_BYTES + 4];
+    device.read(offset, &mut bytes);
+    let header = Header::peek(&bytes);
+    let version = bytes.last_chunk::<4>().map_or(0, |b| u32::from_le_bytes(*b));
+    (header.stamp != Stamp::ZERO).then_some((header.page, header.stamp, version))
+}
+
+/// Pages whose versions lie in places that a recovery has to tell apart.
+pub(super) fn states(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, model: &Model) -> States {
+    let mut states = States::default();
+    let page_bytes = layout.page_size.bytes() as u64;
+    let mut newest: FxHashMap<PageId, (Stamp, u32)> = FxHashMap::default();
+    let mut oldest: FxHashMap<PageId, Stamp> = FxHashMap::default();
+    for slot in 0..layout.slots {
+        let Some((page, stamp, version)) = peek(ssd, layout.slot_at(slot)) else { continue };
+        let best = newest.entry(page).or_insert((stamp, version));
+        *best = (*best).max((stamp, version));
+        let least = oldest.entry(page).or_insert(stamp);
+        *least = (*least).min(stamp);
+    }
+    let voided = candidates(ssd, layout);
+    let mut ring: FxHashMap<PageId, Stamp> = FxHashMap::default();
+    for index in 0..layout.ring_pages {
+        let Some((page, stamp, _)) = peek(ssd, layout.ring_at(index)) else { continue };
+        let best = ring.entry(page).or_insert(stamp);
+        *best = (*best).max(stamp);
+    }
+    let mut at = DATA_AT;
+    while at + page_bytes <= hdd.size() {
+        let home = peek(hdd, at);
+        at += page_bytes;
+        let Some((page, stamp, version)) = home else { continue };
+        let void = voided.get(&page).is_some_and(|s| *s < stamp)
+            && ring.get(&page).is_none_or(|s| *s < voided[&page]);
+        states.add_if(void && newest.get(&page).is_none_or(|(s, _)| *s < stamp), State::JournalNeeded);
+        states.add_if(oldest.get(&page).is_some_and(|s| *s < stamp), State::StaleCopy);
+        let Some((on_ssd, of_ssd)) = newest.get(&page).filter(|(s, _)| *s > stamp) else { continue };
+        let space = model.spaces.get(&page.space.0);
+        let in_memory =
+            space.and_then(|s| s.pages.get(&page.no)).map_or(0, super::model::PageModel::published);
+        debug_assert!(*on_ssd > stamp);
+        states.add_if(in_memory > *of_ssd && *of_ssd > version && version > 0, State::ThreePlaces);
+    }
+    states
+}
+
+/// By page, the newest copy that a recovery could take, if there were no journal.
+fn candidates(ssd: &SimMoment, layout: &Layout) -> FxHashMap<PageId, Stamp> {
+    let mut newest = FxHashMap::default();
+    let Some((header, body)) = newest_map(ssd, layout) else { return newest };
+    for slot in 0..layout.slots {
+        let named = body.entries[slot as usize];
+        let Some((page, stamp, _)) = peek(ssd, layout.slot_at(slot)) else { continue };
+        let as_named = named.is_some_and(|e| (e.page, e.stamp) == (page, stamp));
+        if as_named || (body.zone[slot as usize] && stamp > header.watermark) {
+            let best = newest.entry(page).or_insert(stamp);
+            *best = (*best).max(stamp);
+        }
+    }
+    newest
+}
+
+fn newest_map(ssd: &SimMoment, layout: &Layout) -> Option<(MapHeader, MapBody)> {
+    let area = |area: u8| {
+        let mut block = vec![0; BLOCK_BYTES as usize];
+        ssd.read(layout.map_at(area), &mut block);
+        let header = MapHeader::decode(&block)?;
+        let mut body = vec![0; (layout.map_area_bytes() - BLOCK_BYTES) as usize];
+        ssd.read(layout.map_at(area) + BLOCK_BYTES, &mut body);
+        Some((header, MapBody::decode(&body, &header, layout)?))
+    };
+    if layout.slots == 0 {
+        return None;
+    }
+    [0, 1].into_iter().filter_map(area).max_by_key(|(header, _)| header.generation)
+}

@@ -1,0 +1,202 @@
+//! What one seed does: the store's geometry and the work on it, drawn from the seed, each part of which can be overridden for a replay.
+
+use pagetier::{Builder, Mutation, POOL_POLICIES, PageSize, PageStore};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+/// The page size of every simulated store, in bytes.
+pub(super) const PAGE_BYTES: u64 = 4096;
+
+/// One seed's scenario. [`Plan::from_seed`] draws it; the fields that a shrunk replay sets are told by [`Plan::set`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The seed itself: every later choice comes from it.
+    pub seed: u64,
+    /// Lives of the store, each ended by a crash or a close.
+    pub lives: u32,
+    /// Operations of each task in one life.
+    pub ops: u32,
+    /// Tasks at work at once.
+    pub tasks: u32,
+    /// Pages of the store, at most.
+    pub pages: u32,
+    /// Frames of the pool.
+    pub frames: u32,
+    /// Slots of the SSD; 0: no SSD, the ring alone.
+    pub slots: u32,
+    /// Pages of the ring.
+    pub ring: u32,
+    /// The eviction zone, in per cent.
+    pub zone_percent: u32,
+    /// Entries of the outqueue.
+    pub outqueue: u32,
+    /// The SSD policy.
+    pub ssd_policy: &'static str,
+    /// The pool policy.
+    pub pool_policy: &'static str,
+    /// The longest HDD operation, in microseconds.
+    pub hdd_us: u64,
+    /// The longest SSD operation, in microseconds.
+    pub ssd_us: u64,
+    /// Moments of each life at which it is crashed.
+    pub images: u32,
+    /// Outcomes of each such crash that are looked at.
+    pub outcomes: u32,
+    /// Devices fail now and then.
+    pub faults: bool,
+    /// Kinds of work that are left out, as bits of [`Plan::KINDS`].
+    pub without: u32,
+    /// The rule of the protocol that is left out.
+    pub mutation: Option<Mutation>,
+}
+
+const SSD_POLICIES: [&str; 4] = ["cac", "cc", "lru2", "none"];
+
+impl Plan {
+    /// Kinds of work that can be left out, by name.
+    pub const KINDS: [&str; 9] =
+        ["scan", "discard", "drop-space", "flush-to", "drop-future", "hold", "prefetch", "close", "pause"];
+
+    /// The scenario of a seed.
+    #[must_use]
+    pub fn from_seed(seed: u64) -> Self {
+        let mut rng = SmallRng::seed_from_u64(seed ^ 0x9e37_79b9_7f4a_7c15);
+        let rng = &mut rng;
+        let slots = if rng.random_ratio(1, 16) { 0 } else { rng.random_range(32..=90) };
+        let ssd_policy = if rng.random_ratio(1, 24) { "none" } else { SSD_POLICIES[rng.random_range(0..3)] };
+        let pool_policy = if rng.random_bool(0.5) {
+            POOL_POLICIES[0]
+        } else {
+            POOL_POLICIES[rng.random_range(0..POOL_POLICIES.len())]
+        };
+        Self {
+            seed,
+            lives: rng.random_range(2..=6),
+            ops: [60, 150, 300, 600][rng.random_range(0..4)],
+            tasks: [1, 2, 3, 4][rng.random_range(0..4)],
+            pages: rng.random_range(24..=180),
+            frames: rng.random_range(20..=44),
+            slots,
+            ring: rng.random_range(2..=8),
+            zone_percent: [10, 25, 40, 100][rng.random_range(0..4)],
+            outqueue: [4, 40, 120][rng.random_range(0..3)],
+            ssd_policy,
+            pool_policy,
+            hdd_us: [300, 3000, 12000][rng.random_range(0..3)],
+            ssd_us: [50, 300, 3000][rng.random_range(0..3)],
+            images: 40,
+            outcomes: 2,
+            faults: rng.random_ratio(1, 8),
+            without: if rng.random_bool(0.5) { 0 } else { rng.random_range(0..1 << Self::KINDS.len()) },
+            mutation: None,
+        }
+    }
+
+    /// Sets one part, as `lives=2` or `without=scan+discard`: what a report's replay command says after `--with`.
+    ///
+    /// # Errors
+    /// There is no such part, or the value is none for it.
+    pub fn set(&mut self, part: &str) -> Result<(), String> {
+        let (name, value) = part.split_once('=').ok_or_else(|| format!("{part}: not name=value"))?;
+        let number = || value.parse::<u32>().map_err(|e| format!("{part}: {e}"));
+        match name {
+            "lives" => self.lives = number()?,
+            "ops" => self.ops = number()?,
+            "tasks" => self.tasks = number()?,
+            "pages" => self.pages = number()?.max(1),
+            "images" => self.images = number()?,
+            "outcomes" => self.outcomes = number()?,
+            "faults" => self.faults = number()? != 0,
+            "without" => self.without = without(value)?,
+            _ => {
+                return Err(format!(
+                    "{name}: no part of a plan; there are lives, ops, tasks, pages, images, outcomes, faults, without"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where this differs from what the seed alone gives, as arguments of `--with`.
+    #[must_use]
+    pub fn overrides(&self) -> Vec<String> {
+        let drawn = Self::from_seed(self.seed);
+        let numbers = [
+            ("lives", self.lives, drawn.lives),
+            ("ops", self.ops, drawn.ops),
+            ("tasks", self.tasks, drawn.tasks),
+            ("pages", self.pages, drawn.pages),
+            ("images", self.images, drawn.images),
+            ("outcomes", self.outcomes, drawn.outcomes),
+            ("faults", u32::from(self.faults), u32::from(drawn.faults)),
+        ];
+        let mut all: Vec<String> = numbers
+            .iter()
+            .filter(|(_, is, was)| is != was)
+            .map(|(name, is, _)| format!("{name}={is}"))
+            .collect();
+        if self.without != drawn.without {
+            let kinds = Self::KINDS.iter().enumerate().filter(|(bit, _)| self.without >> bit & 1 == 1);
+            let names: Vec<&str> = kinds.map(|(_, name)| *name).collect();
+            all.push(format!("without={}", names.join("+")));
+        }
+        all
+    }
+
+    /// Whether the kind of work is part of this.
+    pub(super) fn has(&self, kind: &str) -> bool {
+        let bit = Self::KINDS.iter().position(|k| *k == kind);
+        bit.is_none_or(|bit| self.without >> bit & 1 == 0)
+    }
+
+    /// The SSD's size in bytes.
+    pub(super) fn ssd_bytes(&self) -> u64 {
+        // Superblocks, two maps of two blocks each, the smallest journal.
+        let blocks = 2 + 4 + 8 + self.ring + self.slots;
+        if self.slots == 0 { 0 } else { u64::from(blocks) * PAGE_BYTES }
+    }
+
+    /// The options of the store, but for its devices.
+    pub(super) fn builder(&self) -> Builder {
+        let tables = u64::from(self.slots) * 136 + u64::from(self.outqueue) * 72;
+        let pool_bytes = u64::from(self.frames + 4) * (PAGE_BYTES + 96) + tables;
+        PageStore::builder()
+            .page_size(PageSize::MIN)
+            .ssd_bytes(self.ssd_bytes())
+            .ssd_policy(self.ssd_policy)
+            .pool_policy(self.pool_policy)
+            .ring_pages(self.ring)
+            .zone_percent(f64::from(self.zone_percent))
+            .outqueue(self.outqueue as usize)
+            .pool_bytes(pool_bytes)
+            .mutation(self.mutation)
+    }
+}
+
+fn without(value: &str) -> Result<u32, String> {
+    let mut bits = 0;
+    for name in value.split('+').filter(|n| !n.is_empty()) {
+        let bit = Plan::KINDS.iter().position(|k| *k == name);
+        bits |= 1 << bit.ok_or_else(|| format!("{name}: there are {}", Plan::KINDS.join(", ")))?;
+    }
+    Ok(bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_overridden_reads_back() {
+        let mut plan = Plan::from_seed(7);
+        assert!(plan.overrides().is_empty());
+        plan.set("lives=1").unwrap();
+        plan.set("without=scan+hold").unwrap();
+        let mut again = Plan::from_seed(7);
+        for part in plan.overrides() {
+            again.set(&part).unwrap();
+        }
+        assert_eq!(plan, again);
+        assert!(again.set("lives").is_err() && again.set("x=1").is_err() && again.set("without=y").is_err());
+    }
+}

@@ -1,0 +1,414 @@
+//! Watches a store's devices: knows what is in flight, and takes moments of both devices at the boundaries of their operations.
+//!
+//! A moment holds everything that decides about a crash there: devices with their volatile writes, manifest, and the versions that the
+//! contract allows then. Nothing here changes what the store does.
+
+use super::coverage::{State, States};
+use super::model::Model;
+use super::peek;
+use super::plan::{PAGE_BYTES, Plan};
+use pagetier::{MemoryManifest, PageStore};
+use pagetier_devio::{
+    Device, DeviceError, DeviceStats, IoBufs, IoClass, IoFuture, SharedDevice, SimDevice, SimMoment, SimPower,
+};
+use pagetier_page::PageSize;
+use pagetier_ssdcache::Layout;
+use parking_lot::Mutex;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+
+/// A moment of a store: what a crash there leaves to chance, and what it may not touch.
+#[derive(Debug)]
+pub(super) struct Moment {
+    pub(super) hdd: SimMoment,
+    pub(super) ssd: SimMoment,
+    pub(super) manifest: MemoryManifest,
+    pub(super) model: Model,
+    pub(super) states: States,
+    /// The boundary's number, for messages.
+    pub(super) boundary: u64,
+    /// Crashes behind this moment since the store last worked.
+    pub(super) depth: u32,
+}
+
+/// How many moments are looked at for one that is taken.
+const LOOK: f64 = 3.0;
+
+/// States that random boundaries seldom meet.
+const RARE: [State; 5] =
+    [State::JournalNeeded, State::WritingBack, State::Abandoned, State::RecoveryRepair, State::JournalFull];
+
+/// What the store is doing as a whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// Nothing is taken: the store is being made.
+    Creating,
+    Recovering,
+    Working,
+}
+
+/// How often moments are taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Rate {
+    Never,
+    /// At this share of the boundaries, more often in the middle of the protocol; at most so many.
+    Some {
+        share: f64,
+        max: usize,
+    },
+    /// At every boundary at which something changed.
+    Every,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Part {
+    SlotWrite,
+    RingWrite,
+    JournalWrite,
+    MapBody,
+    MapHeader,
+    SsdFlush,
+    HddFlush,
+    HomeWrite,
+    WriteBackRead,
+    WriteBackHome,
+    RecoveryRead,
+    RecoveryWrite,
+    Other,
+}
+
+const PARTS: usize = Part::Other as usize + 1;
+
+struct Inside {
+    rng: SmallRng,
+    rate: Rate,
+    phase: Phase,
+    boundaries: u64,
+    in_flight: [u32; PARTS],
+    moments: Vec<Moment>,
+    store: Weak<PageStore>,
+    depth: u32,
+    /// What a crash could leave has changed since the last moment.
+    changed: bool,
+}
+
+/// Both devices of a store, watched.
+pub(super) struct Probe {
+    pub(super) hdd: Arc<SimDevice>,
+    pub(super) ssd: Arc<SimDevice>,
+    pub(super) power: SimPower,
+    pub(super) manifest: Arc<MemoryManifest>,
+    pub(super) model: Arc<Mutex<Model>>,
+    layout: Layout,
+    inside: Mutex<Inside>,
+}
+
+impl std::fmt::Debug for Probe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Probe").finish_non_exhaustive()
+    }
+}
+
+/// The layout of the plan's SSD.
+pub(super) fn layout_of(plan: &Plan) -> Layout {
+    Layout::for_bytes(plan.ssd_bytes(), PageSize::MIN, plan.ring)
+        .unwrap_or_else(|_| Layout::ring_only(PageSize::MIN, plan.ring))
+}
+
+impl Probe {
+    pub(super) fn new(
+        plan: &Plan,
+        (hdd, ssd, power): (SimDevice, SimDevice, SimPower),
+        manifest: MemoryManifest,
+        model: Model,
+        seed: u64,
+    ) -> Arc<Self> {
+        let inside = Inside {
+            rng: SmallRng::seed_from_u64(seed),
+            rate: Rate::Never,
+            phase: Phase::Creating,
+            boundaries: 0,
+            in_flight: [0; PARTS],
+            moments: Vec::new(),
+            store: Weak::new(),
+            depth: 0,
+            changed: true,
+        };
+        Arc::new(Self {
+            hdd: Arc::new(hdd),
+            ssd: Arc::new(ssd),
+            power,
+            manifest: Arc::new(manifest),
+            model: Arc::new(Mutex::new(model)),
+            layout: layout_of(plan),
+            inside: Mutex::new(inside),
+        })
+    }
+
+    /// The devices to give to the store: HDD, SSD.
+    pub(super) fn devices(self: &Arc<Self>) -> (SharedDevice, SharedDevice) {
+        let device = |ssd| Arc::new(Watched { probe: Arc::clone(self), ssd }) as SharedDevice;
+        (device(false), device(true))
+    }
+
+    pub(super) fn set(&self, rate: Rate, phase: Phase, depth: u32) {
+        let mut inside = self.inside.lock();
+        (inside.rate, inside.phase, inside.depth) = (rate, phase, depth);
+    }
+
+    pub(super) fn watch(&self, store: &Arc<PageStore>) {
+        self.inside.lock().store = Arc::downgrade(store);
+    }
+
+    /// The moments taken so far.
+    pub(super) fn take(&self) -> Vec<Moment> {
+        std::mem::take(&mut self.inside.lock().moments)
+    }
+
+    /// This moment, whatever the rate.
+    pub(super) fn now(&self) -> Moment {
+        self.moment(&mut self.inside.lock())
+    }
+
+    fn boundary(&self, part: Part) {
+        let mut inside = self.inside.lock();
+        inside.boundaries += 1;
+        let wanted = match inside.rate {
+            Rate::Never => false,
+            Rate::Every => std::mem::take(&mut inside.changed),
+            Rate::Some { max, .. } if inside.moments.len() >= max => false,
+            Rate::Some { share, .. } => {
+                let weight = match part {
+                    Part::MapBody | Part::MapHeader => 6.0,
+                    Part::RecoveryWrite => 20.0,
+                    Part::WriteBackHome | Part::JournalWrite | Part::SsdFlush | Part::HddFlush => 3.0,
+                    Part::RecoveryRead => 0.2,
+                    _ => 1.0,
+                };
+                inside.rng.random_bool((share * weight * LOOK).min(1.0))
+            }
+        };
+        if wanted {
+            let moment = self.moment(&mut inside);
+            // A look at more moments than are taken: those with a rare hazard are all taken.
+            let rare = RARE.iter().any(|state| moment.states.has(*state));
+            let taken = matches!(inside.rate, Rate::Every) || rare || inside.rng.random_bool(1.0 / LOOK);
+            if taken {
+                inside.moments.push(moment);
+            }
+        }
+    }
+
+    fn moment(&self, inside: &mut Inside) -> Moment {
+        let (hdd, ssd) = (self.hdd.moment(), self.ssd.moment());
+        let model = self.model.lock().clone();
+        let states = self.states(inside, &hdd, &ssd, &model);
+        let (boundary, depth) = (inside.boundaries, inside.depth);
+        Moment { hdd, ssd, manifest: self.manifest.fork(), model, states, boundary, depth }
+    }
+
+    fn states(&self, inside: &Inside, hdd: &SimMoment, ssd: &SimMoment, model: &Model) -> States {
+        let mut states = inside.flight_states();
+        states.add_if(inside.phase == Phase::Recovering, State::Recovering);
+        states.add_if(ssd.unflushed() > 0, State::SsdUnflushed);
+        states.add_if(hdd.unflushed() > 0, State::HddUnflushed);
+        let doing = model.doing;
+        states.add_if(doing.sync > 0, State::Syncing);
+        states.add_if(doing.flush_to > 0, State::FlushingTo);
+        states.add_if(doing.discard > 0, State::Discarding);
+        states.add_if(doing.drop_space > 0, State::DroppingSpace);
+        states.add_if(doing.closing, State::Closing);
+        if let Some(m) = inside.store.upgrade().and_then(|store| store.moment()) {
+            states = states.union(tier_states(&m, inside));
+        }
+        states.union(peek::states(hdd, ssd, &self.layout, model))
+    }
+
+    fn part(&self, ssd: bool, write: bool, offset: u64, class: IoClass) -> Part {
+        match (ssd, write, class) {
+            (false, true, IoClass::WriteBack) => Part::WriteBackHome,
+            (false, true, IoClass::Recovery) => Part::RecoveryWrite,
+            (false, true, IoClass::Clean | IoClass::UrgentClean) => Part::HomeWrite,
+            (true, false, IoClass::WriteBack) => Part::WriteBackRead,
+            (true, false, IoClass::Recovery) => Part::RecoveryRead,
+            (true, true, IoClass::Ring) => Part::RingWrite,
+            (true, true, IoClass::Meta) if offset >= self.layout.map_at(2) => Part::JournalWrite,
+            (true, true, IoClass::Meta) if [0, 1].map(|a| self.layout.map_at(a)).contains(&offset) => {
+                Part::MapHeader
+            }
+            (true, true, IoClass::Meta) if offset >= self.layout.map_at(0) => Part::MapBody,
+            (true, true, IoClass::Clean | IoClass::UrgentClean) => Part::SlotWrite,
+            _ => Part::Other,
+        }
+    }
+
+    fn begin(self: &Arc<Self>, part: Part, changes: bool) -> InFlight {
+        // Right before: the state after whatever came last.
+        self.boundary(part);
+        let mut inside = self.inside.lock();
+        inside.in_flight[part as usize] += 1;
+        inside.changed |= changes;
+        drop(inside);
+        InFlight { probe: Arc::clone(self), part, changes }
+    }
+}
+
+impl Inside {
+    fn flying(&self, part: Part) -> u32 {
+        self.in_flight[part as usize]
+    }
+
+    fn flight_states(&self) -> States {
+        let mut states = States::default();
+        for (part, state) in [
+            (Part::SlotWrite, State::SlotWrite),
+            (Part::RingWrite, State::RingWrite),
+            (Part::JournalWrite, State::JournalWrite),
+            (Part::SsdFlush, State::SsdFlush),
+            (Part::HddFlush, State::HddFlush),
+            (Part::HomeWrite, State::HomeWrite),
+            (Part::WriteBackRead, State::WriteBackRead),
+            (Part::WriteBackHome, State::WriteBackHome),
+            (Part::MapBody, State::MapBody),
+            (Part::MapHeader, State::MapHeader),
+            (Part::RecoveryWrite, State::RecoveryRepair),
+        ] {
+            states.add_if(self.flying(part) > 0, state);
+        }
+        states.add_if(self.flying(Part::SlotWrite) > 1, State::SlotWrites);
+        states.add_if(self.flying(Part::HomeWrite) > 1, State::HomeWrites);
+        let map = self.flying(Part::MapBody) + self.flying(Part::MapHeader) > 0;
+        states.add_if(map && self.phase == Phase::Recovering, State::RecoveryCheckpoint);
+        states
+    }
+}
+
+fn tier_states(m: &pagetier::Moment, inside: &Inside) -> States {
+    let mut states = States::default();
+    let homing = inside.flying(Part::HomeWrite) + inside.flying(Part::WriteBackHome) > 0;
+    states.add_if(m.capturing, State::Capturing);
+    states.add_if(m.capturing && inside.flying(Part::SsdFlush) > 0, State::MapFlush);
+    states.add_if(m.capturing && inside.flying(Part::SlotWrite) > 0, State::CapturingSlotWrite);
+    states.add_if(m.capturing && homing, State::CapturingHome);
+    states.add_if(m.going_home > 0, State::WritingBack);
+    states.add_if(m.abandoned > 0, State::Abandoned);
+    states.add_if(m.admissions > 0, State::Admission);
+    states.add_if(m.writable == 0 && m.writing + m.dirty + m.clean > 0, State::ZoneSpent);
+    states.add_if(m.starved, State::Starved);
+    states.add_if(m.waiting > 0, State::Waiting);
+    states.add_if(m.full && m.dirty + m.clean > 0, State::SsdFull);
+    states.add_if(m.retired > 0, State::Retired);
+    states.add_if(m.retired_read > 0, State::RetiredRead);
+    states.add_if(m.ring_pages > 0 && m.ring_held + 1 > u64::from(m.ring_pages), State::RingFull);
+    states.add_if(m.journal_used * 2 > u64::from(m.journal_blocks), State::JournalHigh);
+    states.add_if(m.journal_blocks > 0 && m.journal_used >= u64::from(m.journal_blocks), State::JournalFull);
+    states.add_if(m.refusing, State::Refusing);
+    states.add_if(m.ssd_error, State::SsdFailed);
+    states
+}
+
+/// An operation in flight, until it is over or nobody waits for it.
+struct InFlight {
+    probe: Arc<Probe>,
+    part: Part,
+    /// It is a write or a flush.
+    changes: bool,
+}
+
+impl InFlight {
+    /// It is over.
+    fn end(self) {
+        let (probe, part, changes) = (Arc::clone(&self.probe), self.part, self.changes);
+        drop(self);
+        probe.inside.lock().changed |= changes;
+        probe.boundary(part);
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.probe.inside.lock().in_flight[self.part as usize] -= 1;
+    }
+}
+
+/// A device of the probe's store.
+#[derive(Debug)]
+struct Watched {
+    probe: Arc<Probe>,
+    ssd: bool,
+}
+
+impl Watched {
+    fn inner(&self) -> &Arc<SimDevice> {
+        if self.ssd { &self.probe.ssd } else { &self.probe.hdd }
+    }
+
+    fn watch(&self, part: Part, write: bool, start: impl FnOnce() -> IoFuture) -> IoFuture {
+        let flying = self.probe.begin(part, write);
+        let fut = start();
+        self.probe.boundary(part);
+        Box::pin(async move {
+            let done = fut.await;
+            flying.end();
+            done
+        })
+    }
+}
+
+impl Device for Watched {
+    fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        let part = self.probe.part(self.ssd, false, offset, class);
+        self.watch(part, false, || self.inner().read(offset, bufs, class))
+    }
+
+    fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        let part = self.probe.part(self.ssd, true, offset, class);
+        self.watch(part, true, || self.inner().write(offset, bufs, class))
+    }
+
+    fn flush(&self, class: IoClass) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
+        let part = if self.ssd { Part::SsdFlush } else { Part::HddFlush };
+        let flying = self.probe.begin(part, true);
+        let fut = self.inner().flush(class);
+        self.probe.boundary(part);
+        Box::pin(async move {
+            let done = fut.await;
+            flying.end();
+            done
+        })
+    }
+
+    fn size(&self) -> u64 {
+        self.inner().size()
+    }
+
+    fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
+        self.inner().grow(bytes)
+    }
+
+    fn discard(
+        &self,
+        offset: u64,
+        len: u64,
+    ) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
+        self.inner().discard(offset, len)
+    }
+
+    fn alignment(&self) -> usize {
+        PAGE_BYTES.min(self.inner().alignment() as u64) as usize
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.inner().stats()
+    }
+
+    fn backend(&self) -> &'static str {
+        "sim"
+    }
+
+    fn name(&self) -> &str {
+        self.inner().name()
+    }
+}

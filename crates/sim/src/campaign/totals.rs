@@ -1,0 +1,55 @@
+//! What a campaign has done so far.
+
+use super::coverage::Coverage;
+use super::world::Checked;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Counts of a campaign, or of a part of it.
+#[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct Totals {
+    /// Seeds begun.
+    pub seeds: u64,
+    /// Lives of stores.
+    pub lives: u64,
+    /// Crashes whose recovery was checked.
+    pub crashes: u64,
+    /// Of these, taken during the recovery from another, or right after it.
+    pub crashes_in_recovery: u64,
+    /// Pages compared with what the contract allows.
+    pub pages_checked: u64,
+    /// Pages of which the only copy was bad, after faults that make it so: an error named them.
+    pub pages_refused: u64,
+    /// Faults injected, by kind.
+    pub faults: BTreeMap<String, u64>,
+    /// Crashes by the state of the protocol they were taken in.
+    pub coverage: Coverage,
+}
+
+impl Totals {
+    pub(super) fn crash(&mut self, checked: &Checked) {
+        self.crashes += 1;
+        self.pages_checked += checked.pages;
+        self.pages_refused += checked.corrupt;
+        self.coverage.count(checked.states);
+    }
+
+    pub(super) fn fault(&mut self, kind: &str) {
+        *self.faults.entry(kind.to_owned()).or_default() += 1;
+    }
+
+    /// Takes in what another part has done.
+    pub fn add(&mut self, other: &Self) {
+        self.seeds += other.seeds;
+        self.lives += other.lives;
+        self.crashes += other.crashes;
+        self.crashes_in_recovery += other.crashes_in_recovery;
+        self.pages_checked += other.pages_checked;
+        self.pages_refused += other.pages_refused;
+        for (kind, count) in &other.faults {
+            *self.faults.entry(kind.clone()).or_default() += count;
+        }
+        self.coverage.add(&other.coverage);
+    }
+}

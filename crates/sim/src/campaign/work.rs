@@ -1,0 +1,382 @@
+//! What the tasks of a life do to the store, and what they expect of it.
+
+use super::content::{fill, version_in};
+use super::model::Model;
+use super::plan::Plan;
+use pagetier::{Error, Lsn, PageId, PageStore, SpaceId};
+use parking_lot::Mutex;
+use rand::Rng;
+use rand::rngs::SmallRng;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Which pages a task likes.
+#[derive(Clone, Copy, Debug)]
+enum Mood {
+    Uniform,
+    /// The first ones more.
+    Skewed,
+    /// A few neighbours, others after a while: pages become hot and cold in turns.
+    Wandering {
+        at: u32,
+        width: u32,
+    },
+}
+
+/// One task of a life.
+pub(super) struct Worker {
+    pub(super) store: Arc<PageStore>,
+    pub(super) model: Arc<Mutex<Model>>,
+    pub(super) plan: Arc<Plan>,
+    pub(super) rng: SmallRng,
+    /// Devices may fail: errors are no violations, wrong data is.
+    pub(super) errors_allowed: bool,
+    /// Lost writes cannot be noticed everywhere: reads may see any version.
+    pub(super) stale_allowed: bool,
+}
+
+/// Only this task uses the page as long as it lives, if it was had exclusively.
+struct Use {
+    model: Arc<Mutex<Model>>,
+    page: PageId,
+    exclusive: bool,
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        if let Some(p) = self.model.lock().page(self.page) {
+            if self.exclusive { p.reserved = false } else { p.users -= 1 }
+        }
+    }
+}
+
+type Outcome = Result<(), String>;
+
+impl Worker {
+    /// Does `ops` operations.
+    pub(super) async fn run(mut self, ops: u32) -> Outcome {
+        let mut mood = self.mood();
+        let writes = self.rng.random_range(15..=60);
+        let syncs = [1, 3, 8][self.rng.random_range(0..3)];
+        for _ in 0..ops {
+            if self.rng.random_ratio(1, 120) {
+                mood = self.mood();
+            }
+            if let Mood::Wandering { at, .. } = &mut mood
+                && self.rng.random_ratio(1, 25)
+            {
+                *at = self.rng.random_range(0..=self.plan.pages);
+            }
+            self.step(mood, writes, syncs).await?;
+        }
+        Ok(())
+    }
+
+    fn mood(&mut self) -> Mood {
+        match self.rng.random_range(0..4) {
+            0 => Mood::Uniform,
+            1 => Mood::Skewed,
+            _ => Mood::Wandering {
+                at: self.rng.random_range(0..=self.plan.pages),
+                width: self.rng.random_range(3..=40),
+            },
+        }
+    }
+
+    async fn step(&mut self, mood: Mood, writes: u32, syncs: u32) -> Outcome {
+        let full = self.model.lock().pages() >= self.plan.pages as usize;
+        let draw = self.rng.random_range(0..100);
+        let plan = Arc::clone(&self.plan);
+        let spare = 100 - writes;
+        match draw {
+            d if d < writes => match self.rng.random_range(0..100) {
+                0..12 if !full => self.allocate().await,
+                12..16 if plan.has("hold") => self.write(mood, true).await,
+                16..20 if plan.has("drop-future") => self.dropped(mood).await,
+                _ => self.write(mood, false).await,
+            },
+            d if d < writes + syncs => self.sync().await,
+            d if d < writes + syncs + spare / 3 => match self.rng.random_range(0..12) {
+                0..2 if plan.has("scan") => self.scan().await,
+                2..4 if plan.has("discard") => self.discard(mood).await,
+                4..6 if plan.has("flush-to") => self.flush_to().await,
+                6 if plan.has("prefetch") => {
+                    self.prefetch(mood);
+                    Ok(())
+                }
+                7 if plan.has("drop-space") && self.rng.random_ratio(1, 6) => self.drop_space().await,
+                8..10 if plan.has("pause") => {
+                    let pause = Duration::from_micros(self.rng.random_range(1..=4 * self.plan.hdd_us));
+                    tokio::time::sleep(pause).await;
+                    Ok(())
+                }
+                _ => self.read(mood).await,
+            },
+            _ => self.read(mood).await,
+        }
+    }
+
+    fn pick(&mut self, mood: Mood) -> Option<PageId> {
+        let model = self.model.lock();
+        let live = model.live();
+        let space = *live.get(self.rng.random_range(0..live.len().max(1)))?;
+        let pages = &model.spaces.get(&space)?.pages;
+        let count = pages.len() as u32;
+        if count == 0 {
+            return None;
+        }
+        let index = match mood {
+            Mood::Uniform => self.rng.random_range(0..count),
+            Mood::Skewed => {
+                let a = self.rng.random_range(0..count);
+                self.rng.random_range(0..=a)
+            }
+            Mood::Wandering { at, width } => (at + self.rng.random_range(0..width)) % count,
+        };
+        let no = *pages.keys().nth(index as usize)?;
+        Some(PageId::new(SpaceId(space), no))
+    }
+
+    fn have(&self, page: PageId, exclusive: bool) -> Option<Use> {
+        let mut model = self.model.lock();
+        let p = model.page(page)?;
+        if p.reserved || (exclusive && p.users > 0) {
+            return None;
+        }
+        if exclusive {
+            p.reserved = true
+        } else {
+            p.users += 1
+        }
+        Some(Use { model: Arc::clone(&self.model), page, exclusive })
+    }
+
+    /// Whether the error is one that may be: devices fail, or the page was discarded or dropped.
+    fn judge(&self, what: &str, page: Option<PageId>, error: &Error) -> Outcome {
+        if self.errors_allowed {
+            return Ok(());
+        }
+        let may_miss = matches!(error, Error::NoSuchPage { .. } | Error::NoSuchSpace { .. });
+        let gone = page.is_none_or(|page| self.model.lock().live_page(page).is_none_or(|p| p.reads_as(0)));
+        if may_miss && gone { Ok(()) } else { Err(format!("{what}: {error}")) }
+    }
+
+    fn expect(&self, page: PageId, payload: &[u8]) -> Outcome {
+        let found = version_in(payload, page)?;
+        let mut model = self.model.lock();
+        let Some(p) = model.live_page(page) else { return Ok(()) };
+        if p.reads_as(found) || self.stale_allowed {
+            return Ok(());
+        }
+        Err(format!("page {page} reads as version {found}, is {}, allowed {}", p.published(), p.allowed()))
+    }
+
+    async fn read(&mut self, mood: Mood) -> Outcome {
+        let Some(page) = self.pick(mood) else { return Ok(()) };
+        let Some(_held) = self.have(page, false) else { return Ok(()) };
+        match self.store.get(page).await {
+            Ok(guard) => self.expect(page, &guard),
+            Err(error) => self.judge("get", Some(page), &error),
+        }
+    }
+
+    async fn write(&mut self, mood: Mood, hold: bool) -> Outcome {
+        let Some(page) = self.pick(mood) else { return Ok(()) };
+        let Some(_held) = self.have(page, false) else { return Ok(()) };
+        let store = Arc::clone(&self.store);
+        let mut guard = match store.get_mut(page).await {
+            Ok(guard) => guard,
+            Err(error @ Error::NoSuchPage { .. }) => {
+                self.judge("get_mut", Some(page), &error)?;
+                match store.recreate(page).await {
+                    Ok(guard) => guard,
+                    Err(error) => return self.judge("recreate", Some(page), &error),
+                }
+            }
+            Err(error) => return self.judge("get_mut", Some(page), &error),
+        };
+        self.expect(page, &guard)?;
+        let version = self.put(page, &mut guard);
+        if hold {
+            tokio::time::sleep(Duration::from_micros(self.rng.random_range(1..=self.plan.hdd_us))).await;
+        }
+        drop(guard);
+        self.model.lock().published(page, version);
+        Ok(())
+    }
+
+    fn put(&self, page: PageId, guard: &mut pagetier::PageMut<'_>) -> u32 {
+        let mut model = self.model.lock();
+        let version = model.fresh_version();
+        model.wrote(page, version);
+        drop(model);
+        fill(guard, page, version);
+        guard.set_lsn(Lsn(u64::from(version)));
+        version
+    }
+
+    async fn allocate(&mut self) -> Outcome {
+        let live = self.model.lock().live();
+        let Some(space) = live.get(self.rng.random_range(0..live.len().max(1))).copied() else {
+            return self.create_space().await;
+        };
+        let store = Arc::clone(&self.store);
+        match store.allocate(SpaceId(space)).await {
+            Ok(mut guard) => {
+                let page = guard.id();
+                let version = self.put(page, &mut guard);
+                drop(guard);
+                self.model.lock().published(page, version);
+                Ok(())
+            }
+            Err(error) => self.judge("allocate", None, &error),
+        }
+    }
+
+    async fn create_space(&mut self) -> Outcome {
+        let name = self.model.lock().space_name();
+        match self.store.create_space(&name).await {
+            Ok(id) => {
+                self.model.lock().created(id, name);
+                Ok(())
+            }
+            Err(error) => self.judge("create_space", None, &error),
+        }
+    }
+
+    async fn drop_space(&mut self) -> Outcome {
+        let live = self.model.lock().live();
+        if live.len() < 2 || self.rng.random_bool(0.3) {
+            return self.create_space().await;
+        }
+        let space = live[self.rng.random_range(0..live.len())];
+        {
+            let mut model = self.model.lock();
+            model.dropping(space);
+            model.doing.drop_space += 1;
+        }
+        let done = self.store.drop_space(SpaceId(space)).await;
+        let mut model = self.model.lock();
+        model.doing.drop_space -= 1;
+        match done {
+            Ok(()) => {
+                model.dropped(space);
+                Ok(())
+            }
+            Err(error) => {
+                drop(model);
+                self.judge("drop_space", None, &error)
+            }
+        }
+    }
+
+    async fn sync(&mut self) -> Outcome {
+        let promise = {
+            let mut model = self.model.lock();
+            model.doing.sync += 1;
+            model.promise(u32::MAX)
+        };
+        let limit = Duration::from_secs(3600);
+        let done = tokio::time::timeout(limit, self.store.sync()).await;
+        let mut model = self.model.lock();
+        model.doing.sync -= 1;
+        match done {
+            Ok(Ok(())) => {
+                model.keep(promise);
+                Ok(())
+            }
+            Ok(Err(error)) => {
+                drop(model);
+                self.judge("sync", None, &error)
+            }
+            Err(_) => Err(format!("sync hangs: {:?}", self.store.stats().ssd)),
+        }
+    }
+
+    async fn flush_to(&mut self) -> Outcome {
+        let (lsn, promise) = {
+            let mut model = self.model.lock();
+            model.doing.flush_to += 1;
+            let newest = model.last_version();
+            let lsn = newest - self.rng.random_range(0..=newest.min(60));
+            (lsn, model.promise(lsn))
+        };
+        let done = self.store.flush_to(Lsn(u64::from(lsn))).await;
+        let mut model = self.model.lock();
+        model.doing.flush_to -= 1;
+        match done {
+            Ok(()) => {
+                model.keep(promise);
+                Ok(())
+            }
+            Err(error) => {
+                drop(model);
+                self.judge("flush_to", None, &error)
+            }
+        }
+    }
+
+    async fn discard(&mut self, mood: Mood) -> Outcome {
+        let Some(page) = self.pick(mood) else { return Ok(()) };
+        let Some(_held) = self.have(page, true) else { return Ok(()) };
+        let begin = |model: &mut Model| {
+            model.discarded(page);
+            model.doing.discard += 1;
+        };
+        begin(&mut self.model.lock());
+        let done = self.store.discard(page).await;
+        let mut model = self.model.lock();
+        model.discarded(page);
+        model.doing.discard -= 1;
+        drop(model);
+        done.or_else(|error| self.judge("discard", Some(page), &error))
+    }
+
+    async fn scan(&mut self) -> Outcome {
+        let live = self.model.lock().live();
+        let Some(space) = live.first().copied() else { return Ok(()) };
+        let from = self.rng.random_range(0..=self.plan.pages);
+        let to = from + self.rng.random_range(1..40);
+        let store = Arc::clone(&self.store);
+        let mut scan = store.scan(SpaceId(space), from..to);
+        while let Some(next) = scan.next().await {
+            match next {
+                Ok(guard) => {
+                    let page = guard.id();
+                    let reserved = self.model.lock().page(page).is_none_or(|p| p.reserved);
+                    if !reserved {
+                        self.expect(page, &guard)?;
+                    }
+                }
+                Err(pagetier::PoolError::Tier(pagetier::TierError::NoSuchPage { .. })) => {}
+                Err(error) => self.judge("scan", None, &Error::from(error))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn prefetch(&mut self, mood: Mood) {
+        let pages: Vec<PageId> = (0..5).filter_map(|_| self.pick(mood)).collect();
+        self.store.prefetch(&pages);
+    }
+
+    /// Starts something and loses patience.
+    async fn dropped(&mut self, mood: Mood) -> Outcome {
+        let patience = Duration::from_micros(self.rng.random_range(1..=self.plan.hdd_us));
+        let Some(page) = self.pick(mood) else { return Ok(()) };
+        let Some(_held) = self.have(page, false) else { return Ok(()) };
+        let store = &self.store;
+        match self.rng.random_range(0..5) {
+            0 => drop(tokio::time::timeout(patience, store.get(page)).await),
+            1 => drop(tokio::time::timeout(patience, store.get_mut(page)).await),
+            2 => drop(tokio::time::timeout(patience, store.flush_to(Lsn(u64::MAX - 1))).await),
+            3 => {
+                let mut scan = store.scan(page.space, page.no..page.no + 20);
+                let some = async { while scan.next().await.is_some() {} };
+                drop(tokio::time::timeout(patience, some).await);
+            }
+            _ => drop(tokio::time::timeout(patience, store.sync()).await),
+        }
+        Ok(())
+    }
+}

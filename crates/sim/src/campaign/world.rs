@@ -1,0 +1,207 @@
+//! Opens stores on simulated devices, and checks every page of what a crash left.
+
+use super::content::version_in;
+use super::coverage::{State, States};
+use super::model::{Model, SpaceState};
+use super::plan::Plan;
+use super::probe::{Moment, Phase, Probe, Rate};
+use pagetier::{Error, MemoryManifest, PageId, PageStore, SpaceId};
+use pagetier_devio::{SharedDevice, SimDevice, SimPower};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// More operations than any life has: beyond this, something goes round in circles.
+const OPS_MAX: u64 = 400_000;
+
+/// What a crash does with the volatile writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Outcome {
+    /// Each is there, absent or torn, as this seed decides.
+    Cut(u64),
+    /// The process died, the power stayed on.
+    Killed,
+    /// Exactly these, whole: a bit for each, the SSD's first.
+    Landed(u64),
+}
+
+impl Moment {
+    /// The devices after a crash at this moment.
+    pub(super) fn crashed(&self, outcome: Outcome) -> (SimDevice, SimDevice, SimPower) {
+        let power = SimPower::new();
+        power.cut_at(OPS_MAX);
+        let (hdd, ssd) = match outcome {
+            Outcome::Cut(seed) => {
+                (self.hdd.after_power_cut(seed, &power), self.ssd.after_power_cut(seed ^ 0x55, &power))
+            }
+            Outcome::Killed => (self.hdd.after_kill(1, &power), self.ssd.after_kill(2, &power)),
+            Outcome::Landed(bits) => {
+                let ssd = self.ssd.after_landing(&|at| bits >> at & 1 == 1, 1, &power);
+                let first = self.ssd.unflushed();
+                (self.hdd.after_landing(&|at| bits >> (first + at) & 1 == 1, 2, &power), ssd)
+            }
+        };
+        (hdd, ssd, power)
+    }
+}
+
+/// What may be wrong after faults that cannot be noticed, or not mended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Lenient {
+    /// A page's only copy may be bad: reading it is an error.
+    pub(super) corrupt: bool,
+    /// A home write may have been lost without a trace: any version may be read.
+    pub(super) stale: bool,
+}
+
+/// Runs `work` in virtual time, alone.
+pub(super) fn in_virtual_time<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .map_err(|e| e.to_string())?;
+    let limit = Duration::from_secs(30 * 24 * 3600);
+    runtime.block_on(async move {
+        tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err("hangs for a month".to_owned()))
+    })
+}
+
+pub(super) async fn open(
+    plan: &Plan,
+    (hdd, ssd): (SharedDevice, SharedDevice),
+    manifest: &Arc<MemoryManifest>,
+) -> Result<PageStore, String> {
+    let builder = plan.builder().in_memory(Arc::clone(manifest)).hdd_device(hdd).ssd_device(ssd);
+    builder.open().await.map_err(|e| format!("does not open: {e}"))
+}
+
+/// What a check found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Checked {
+    pub(super) pages: u64,
+    pub(super) corrupt: u64,
+    pub(super) states: States,
+}
+
+/// Every page must read as the contract allows; what it reads as is what it is from now on.
+pub(super) async fn check(
+    store: &PageStore,
+    model: &Mutex<Model>,
+    lenient: Lenient,
+) -> Result<Checked, String> {
+    check_spaces(store, &mut model.lock())?;
+    let pages: Vec<PageId> = {
+        let model = model.lock();
+        let live = model.spaces.iter().filter(|(_, s)| s.state == SpaceState::Live);
+        live.flat_map(|(id, s)| s.pages.keys().map(|no| PageId::new(SpaceId(*id), *no))).collect()
+    };
+    let mut checked = Checked::default();
+    for page in pages {
+        checked.pages += 1;
+        let found = match store.get(page).await {
+            Ok(guard) => version_in(&guard, page)?,
+            Err(Error::NoSuchPage { .. }) => 0,
+            Err(error) if lenient.corrupt && error.to_string().contains("corrupt") => {
+                checked.corrupt += 1;
+                continue;
+            }
+            Err(error) => return Err(format!("page {page}: {error}")),
+        };
+        let mut model = model.lock();
+        let Some(p) = model.page(page) else { continue };
+        if !p.allows(found) && !lenient.stale {
+            return Err(format!("page {page} reads as version {found}, allowed is {}", p.allowed()));
+        }
+        checked.states.add_if(found < p.published(), State::FoundOlder);
+        p.found(found);
+    }
+    store.validate()?;
+    let recovery = store.recovery();
+    checked.states.add_if(recovery.trusted > 0, State::FoundTrusted);
+    checked.states.add_if(recovery.found > 0, State::FoundZone);
+    checked.states.add_if(recovery.superseded > 0, State::FoundSuperseded);
+    checked.states.add_if(recovery.repaired > 0, State::FoundRepaired);
+    Ok(checked)
+}
+
+/// Spaces that were created are there, those that were dropped are not.
+fn check_spaces(store: &PageStore, model: &mut Model) -> Result<(), String> {
+    model.rest();
+    let there = store.spaces();
+    let mut half_dropped = Vec::new();
+    for (id, space) in &mut model.spaces {
+        let found = there.iter().any(|s| s.id.0 == *id && s.name == space.name);
+        match (space.state, found) {
+            (SpaceState::Live, false) => return Err(format!("space {} is gone", space.name)),
+            (SpaceState::Dropped, true) => {
+                return Err(format!("space {} was dropped, but is there", space.name));
+            }
+            (SpaceState::Dropping, true) => half_dropped.push(*id),
+            (SpaceState::Dropping, false) => {
+                space.state = SpaceState::Dropped;
+                space.pages.clear();
+            }
+            _ => {}
+        }
+    }
+    for id in half_dropped {
+        let Some(space) = model.spaces.get_mut(&id) else { continue };
+        space.state = SpaceState::Live;
+        let pages: Vec<u32> = space.pages.keys().copied().collect();
+        for no in pages {
+            model.discarded(PageId::new(SpaceId(id), no));
+        }
+    }
+    Ok(())
+}
+
+/// What one crash came to.
+pub(super) struct Examined {
+    pub(super) checked: Checked,
+    /// Moments during the recovery and the check.
+    pub(super) moments: Vec<Moment>,
+}
+
+/// Recovers what `outcome` leaves of `moment`, and checks it. Up to `moments` moments of that are taken for further crashes.
+pub(super) fn examine(
+    plan: &Plan,
+    moment: &Moment,
+    outcome: Outcome,
+    lenient: Lenient,
+    rate: Rate,
+) -> Result<Examined, String> {
+    let (mut hdd, mut ssd, power) = moment.crashed(outcome);
+    let seed = match outcome {
+        Outcome::Cut(seed) | Outcome::Landed(seed) => seed,
+        Outcome::Killed => 7,
+    };
+    in_virtual_time(async {
+        let model = moment.model.clone();
+        if matches!(rate, Rate::Never) {
+            let manifest = Arc::new(moment.manifest.fork());
+            let store = open(plan, (Arc::new(hdd), Arc::new(ssd)), &manifest).await?;
+            let mut checked = check(&store, &Mutex::new(model), lenient).await?;
+            checked.states = checked.states.union(crash_states(moment, outcome));
+            return Ok(Examined { checked, moments: Vec::new() });
+        }
+        hdd = hdd.with_latency(Duration::from_micros(plan.hdd_us));
+        ssd = ssd.with_latency(Duration::from_micros(plan.ssd_us));
+        let probe = Probe::new(plan, (hdd, ssd, power), moment.manifest.fork(), model, seed ^ 0x77);
+        probe.set(rate, Phase::Recovering, moment.depth + 1);
+        let store = Arc::new(open(plan, probe.devices(), &probe.manifest).await?);
+        probe.watch(&store);
+        let mut checked = check(&store, &probe.model, lenient).await?;
+        checked.states = checked.states.union(crash_states(moment, outcome));
+        Ok(Examined { checked, moments: probe.take() })
+    })
+}
+
+/// What is to be counted about a crash at this moment.
+pub(super) fn crash_states(moment: &Moment, outcome: Outcome) -> States {
+    let mut states = moment.states;
+    states.add_if(outcome == Outcome::Killed, State::Killed);
+    states.add_if(moment.depth == 1, State::Twice);
+    states.add_if(moment.depth > 1, State::Thrice);
+    states
+}

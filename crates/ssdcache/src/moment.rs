@@ -1,0 +1,54 @@
+//! What the protocol is in the middle of, for the simulator's coverage. Only with the feature `mutations`.
+
+use crate::tier::SsdTier;
+
+/// The state of the protocol at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[doc(hidden)]
+#[allow(missing_docs, reason = "not part of the interface; the names say it")]
+pub struct Moment {
+    pub capturing: bool,
+    pub starved: bool,
+    pub full: bool,
+    pub writable: usize,
+    pub waiting: usize,
+    pub writing: usize,
+    pub abandoned: usize,
+    pub retired: usize,
+    pub retired_read: usize,
+    pub dirty: usize,
+    pub clean: usize,
+    pub pending: usize,
+    pub going_home: usize,
+    pub homeward: usize,
+    pub admissions: usize,
+    pub ring_held: u64,
+    pub ring_pages: u32,
+    pub journal_used: u64,
+    pub journal_blocks: u32,
+    pub ssd_error: bool,
+    pub refusing: bool,
+}
+
+impl SsdTier {
+    /// The moment, or `None` when its lock is taken: this is asked from within a device.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn moment(&self) -> Option<Moment> {
+        let core = self.core();
+        let state = core.state.try_lock()?;
+        let mut moment = Moment {
+            homeward: state.homeward.len(),
+            admissions: state.admissions,
+            ring_held: state.ring.held_pages(),
+            ring_pages: core.layout.ring_pages,
+            journal_used: state.journal.used(),
+            journal_blocks: core.layout.journal_blocks,
+            ssd_error: state.ssd_error.is_some(),
+            refusing: core.refusing.get().is_some(),
+            ..Moment::default()
+        };
+        state.slots.moment(&mut moment);
+        Some(moment)
+    }
+}

@@ -1,0 +1,89 @@
+//! Deliberately broken protocols, for the simulator's mutation check: a campaign that does not notice them proves nothing.
+//!
+//! Only with the feature `mutations`, which no store is built with: without it every question here is answered `false` at compile time.
+
+/// One rule of the protocol (`docs/recovery.md`) that is left out.
+#[cfg_attr(not(feature = "mutations"), allow(unreachable_pub, reason = "exported with the feature only"))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[doc(hidden)]
+pub enum Mutation {
+    /// R: home writes leave no record in the journal.
+    NoJournal,
+    /// The journal's space is given up when a checkpoint is captured, not when it is durable.
+    JournalFreedEarly,
+    /// Recovery counts what a slot of the zone held before the checkpoint.
+    WatermarkIgnored,
+    /// N: a slot given up by a rewrite is reused before the rewrite is durable.
+    SlotReusedEarly,
+    /// N: a page is rewritten in its slot.
+    RewriteInPlace,
+    /// Z: slots outside the zone are written.
+    ZoneIgnored,
+    /// Z: while a checkpoint is written, slots of the old zone are, whether they are in the new one or not.
+    NextZoneIgnored,
+    /// A checkpoint's header may be durable before its body and the slots that it vouches for.
+    HeaderBeforeBody,
+    /// The new zone is in force before the checkpoint's header is durable.
+    HeaderNotFlushed,
+    /// A ring entry is free once its home write completed, without an HDD flush.
+    RingFreedEarly,
+    /// Recovery repairs no home page from the ring.
+    RingNotRepaired,
+    /// Home writes start before ring and journal are durable.
+    HomeBeforeFlush,
+    /// A slot goes home before its own content is durable.
+    WriteBackBeforeFlush,
+    /// A slot is clean once its home write completed, without an HDD flush.
+    CleanBeforeFlush,
+    /// A write-back goes on although its page has a newer version.
+    StaleWriteBack,
+    /// Several home writes of a page at once.
+    TwoInFlight,
+    /// `sync` does not flush.
+    SyncNotFlushed,
+    /// Every opening starts with the same stamp.
+    StampsRepeat,
+}
+
+impl Mutation {
+    /// All of them.
+    #[cfg(feature = "mutations")]
+    pub const ALL: [Self; 18] = [
+        Self::NoJournal,
+        Self::JournalFreedEarly,
+        Self::WatermarkIgnored,
+        Self::SlotReusedEarly,
+        Self::RewriteInPlace,
+        Self::ZoneIgnored,
+        Self::NextZoneIgnored,
+        Self::HeaderBeforeBody,
+        Self::HeaderNotFlushed,
+        Self::RingFreedEarly,
+        Self::RingNotRepaired,
+        Self::HomeBeforeFlush,
+        Self::WriteBackBeforeFlush,
+        Self::CleanBeforeFlush,
+        Self::StaleWriteBack,
+        Self::TwoInFlight,
+        Self::SyncNotFlushed,
+        Self::StampsRepeat,
+    ];
+}
+
+/// Which rule is left out, if any. Without the feature it takes no space and none is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Broken(#[cfg(feature = "mutations")] pub(crate) Option<Mutation>);
+
+impl Broken {
+    /// Whether `rule` is left out.
+    #[inline]
+    pub(crate) fn is(self, rule: Mutation) -> bool {
+        #[cfg(feature = "mutations")]
+        return self.0 == Some(rule);
+        #[cfg(not(feature = "mutations"))]
+        {
+            let _ = rule;
+            false
+        }
+    }
+}
