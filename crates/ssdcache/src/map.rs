@@ -5,7 +5,7 @@
 
 use crate::bytes::{block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
 use crate::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, zone_bitmap_bytes};
-use pagetier_page::{PageId, Stamp};
+use pagetier_page::{Lsn, PageId, Stamp};
 
 const MAGIC: [u8; 8] = *b"PGTIERMP";
 const CLEAN_BIT: u64 = 1 << 63;
@@ -35,6 +35,8 @@ pub struct MapHeader {
     pub body_crc: u32,
     /// How many slots the body describes.
     pub slots: u32,
+    /// No copy on the SSD, named by the map or written later, lacks a change older than this on the HDD. 0: not known.
+    pub lsn_floor: Lsn,
 }
 
 /// A checkpoint's body, in memory.
@@ -56,6 +58,7 @@ impl MapHeader {
         put_u64(&mut b, 24, self.watermark.bits());
         put_u64(&mut b, 32, self.journal_from);
         put_u32(&mut b, 40, self.body_crc);
+        put_u64(&mut b, 48, self.lsn_floor.0);
         seal_block(&mut b, MAGIC);
         b
     }
@@ -70,6 +73,7 @@ impl MapHeader {
             watermark: Stamp::from_bits(u64_at(b, 24)),
             journal_from: u64_at(b, 32),
             body_crc: u32_at(b, 40),
+            lsn_floor: Lsn(u64_at(b, 48)),
         })
     }
 }
@@ -151,6 +155,7 @@ mod tests {
             journal_from: 11,
             body_crc,
             slots: layout.slots,
+            lsn_floor: Lsn(77),
         };
         assert_eq!(MapHeader::decode(&header.encode()), Some(header));
         assert_eq!(MapBody::decode(&bytes, &header, &layout), Some(body));

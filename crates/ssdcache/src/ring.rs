@@ -1,6 +1,6 @@
 //! The doublewrite ring's book-keeping: which of its pages back HDD writes that may still be torn or lost.
 
-use pagetier_page::Stamp;
+use pagetier_page::{Lsn, Stamp};
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -8,6 +8,8 @@ struct Held {
     id: u64,
     end: u64,
     stamp_min: Stamp,
+    /// Its pages lack no older change on the HDD.
+    lsn: Option<Lsn>,
     /// The HDD flush after which it is no longer needed; `None` while the home write is in flight.
     until_flush: Option<u64>,
 }
@@ -53,8 +55,21 @@ impl Ring {
         let pages = (self.next..end).map(|at| (at % u64::from(self.pages)) as u32).collect();
         self.next = end;
         self.ids += 1;
-        self.held.push_back(Held { id: self.ids, end, stamp_min, until_flush: None });
+        self.held.push_back(Held { id: self.ids, end, stamp_min, lsn: None, until_flush: None });
         Some(RingSpan { id: self.ids, pages })
+    }
+
+    /// Notes that the pages of batch `id` lack no change older than `lsn` on the HDD.
+    pub fn note_lsn(&mut self, id: u64, lsn: Lsn) {
+        if let Some(held) = self.held.iter_mut().find(|h| h.id == id) {
+            held.lsn = Some(lsn);
+        }
+    }
+
+    /// The oldest change that an image here has and the HDD may not durably have.
+    #[must_use]
+    pub fn oldest_lsn(&self) -> Option<Lsn> {
+        self.held.iter().filter_map(|h| h.lsn).min()
     }
 
     /// The home writes of batch `id` completed (or failed: then the pages are still dirty in memory, and their images here harmless).

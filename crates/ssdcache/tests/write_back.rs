@@ -6,7 +6,7 @@ use pagetier_devio::{
 };
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
 use pagetier_policy::{Access, CacParams, Costs, Home, ssd_policy};
-use pagetier_ssdcache::{Homes, Layout, OpenParams, SsdTier, Superblock, format};
+use pagetier_ssdcache::{Homes, Layout, OpenParams, SsdMode, SsdTier, Superblock, format};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -49,6 +49,7 @@ impl Bed {
             zone_percent: 25.0,
             epoch: 1,
             admissions_max: 4,
+            mode: SsdMode::WriteBack,
             progress: None,
         });
         Self { tier: tier.await.unwrap(), hdd, ssd, layout }
@@ -58,7 +59,8 @@ impl Bed {
     async fn write(&self, no: u32, version: u8) -> Option<Home> {
         let home = Mutex::new(None);
         let done = |written: WrittenPage| *home.lock().unwrap() = Some(written.result);
-        let batch = vec![DirtyPage { page: page(no), image: image(no, version), logical: 1 }];
+        let batch =
+            vec![DirtyPage { page: page(no), image: image(no, version), logical: 1, recovery_lsn: Lsn(0) }];
         timeout(LONG, self.tier.write(batch, IoClass::Clean, &done)).await.expect("written at last");
         home.into_inner().unwrap().unwrap().ok()
     }

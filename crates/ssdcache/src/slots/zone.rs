@@ -121,7 +121,8 @@ impl Slots {
             s.in_next = false;
         }
         self.capturing = false;
-        self.generation += 1;
+        // The next one after a failure goes to the same area: the other has the one that is known to be durable.
+        self.generation += if ok { 1 } else { 2 };
         self.counts.checkpoints += u64::from(ok);
         self.relist();
     }
