@@ -14,7 +14,7 @@ const RUNS_MAX: usize = 1 << 16;
 #[non_exhaustive]
 pub struct SsdLoss {
     /// Every page listed was on the SSD alone, and no other is affected. Otherwise the pages listed *may* be affected, and no other is: after a
-    /// crash these are all pages of all spaces.
+    /// crash these are all pages of all spaces, those included that lie beyond a space's end as the HDD shows it.
     pub exact: bool,
     /// By space, the pages affected.
     pub spaces: Vec<LostPages>,
@@ -70,9 +70,10 @@ impl Lost {
             LostPages { space, name, ranges }
         };
         let Some(OnlyCopies { redo_from, runs, coarse }) = self.known else {
-            let written = names.iter().filter(|s| s.pages > 0);
-            // Every page: one range each.
-            let spaces = written.map(|s| named(s.id, [0..s.pages].into())).collect();
+            // Every page that may ever have been allocated: where a space ended may have been known to the SSD alone.
+            let end = |space| volume.reserved(space).min(u64::from(u32::MAX)) as u32;
+            let written = names.iter().filter(|s| end(s.id) > 0);
+            let spaces = written.map(|s| named(s.id, [0..end(s.id)].into())).collect();
             return SsdLoss { exact: false, spaces, redo_from: None };
         };
         let mut spaces: Vec<LostPages> = Vec::new();

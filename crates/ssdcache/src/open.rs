@@ -66,6 +66,8 @@ pub struct RecoveryReport {
     pub trusted: u64,
     /// Pages on the SSD found in the zone.
     pub found: u64,
+    /// Pages whose only copy is damaged, as far as the zone showed: reading them is an error.
+    pub damaged: u64,
     /// Copies dropped because the HDD has a newer version.
     pub superseded: u64,
     /// Home pages rewritten from the doublewrite ring.
@@ -178,6 +180,7 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
     report.zone_slots = evidence.map.zone.iter().filter(|z| **z).count() as u64;
     report.trusted = verdict.trusted as u64;
     report.found = verdict.found as u64;
+    report.damaged = verdict.damaged as u64;
     report.superseded = verdict.superseded as u64;
     report.repaired = reader.repair(&evidence).await?;
     report.bytes_read = reader.bytes_read;

@@ -135,6 +135,11 @@ impl Slots {
         MapBody {
             entries: self.slots.iter().map(entry).collect(),
             zone: self.slots.iter().map(|s| s.in_next).collect(),
+            in_flight: self
+                .slots
+                .iter()
+                .map(|s| s.state == State::Writing && s.dirty && !s.abandoned)
+                .collect(),
         }
     }
 
