@@ -426,7 +426,9 @@ async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
 async fn sync_writes_no_checkpoint_and_waits_for_no_flush_of_the_disk() {
     use pagetier_devio::{Device, IoClass};
     let bed = Bed::new();
-    let store = bed.builder().ring_pages(64).open().await.unwrap();
+    // Journal and ring large enough for the maintenance to have no reason of its own.
+    let roomy = bed.builder().ssd_bytes(2000 * bed::PAGE).ring_pages(64).pool_bytes(180 * bed::PAGE);
+    let store = roomy.open().await.unwrap();
     let space = grown(&store).await;
     store.sync().await.unwrap();
     // All go to the HDD, and no admissions of what leaves memory ask for checkpoints.
@@ -446,9 +448,44 @@ async fn sync_writes_no_checkpoint_and_waits_for_no_flush_of_the_disk() {
     assert!(meta.bytes <= 4096 * meta.ops && meta.ops <= 20, "journal blocks alone: {meta:?}");
     drop(store);
     for seed in 0..10 {
-        let store = bed.after_power_cut(seed).open().await;
+        let store = bed.after_power_cut(seed).builder().pool_bytes(180 * bed::PAGE).open().await.unwrap();
         for no in 0..20 {
             assert_eq!(read(&store, space, no).await.unwrap(), 2);
         }
     }
+}
+
+#[tokio::test]
+async fn on_files_the_ssd_can_be_switched_off_taken_away_and_put_back() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let open = || {
+        pagetier::PageStore::builder()
+            .directory(dir.path())
+            .page_size(pagetier::PageSize::MIN)
+            .pool_bytes(60 * bed::PAGE)
+            .ssd_bytes(bed::SSD_PAGES * bed::PAGE)
+            .ring_pages(8)
+            .open()
+    };
+    let store = open().await.unwrap();
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    store.set_ssd_mode(SsdMode::Off).await.unwrap();
+    let kept = dir.path().join("kept");
+    std::fs::rename(dir.path().join("ssd.cache"), &kept).unwrap();
+    write_all(&store, space, 3).await;
+    store.close().await.unwrap();
+    let store = open().await.unwrap();
+    assert_eq!(store.ssd_state(), SsdState::Off);
+    expect_all(&store, space, 3).await;
+    std::fs::rename(&kept, dir.path().join("ssd.cache")).unwrap();
+    store.readmit_ssd().await.unwrap();
+    expect_all(&store, space, 3).await;
+    write_all(&store, space, 4).await;
+    store.close().await.unwrap();
+    let store = open().await.unwrap();
+    assert_eq!(store.ssd_state(), SsdState::Active);
+    assert!(store.stats().ssd.pages > 20);
+    expect_all(&store, space, 4).await;
 }

@@ -1,6 +1,7 @@
 //! Reading: from the slot if the page has one, else from home; verified before anyone sees it.
 
 use crate::core::{Core, check};
+use crate::life::SsdEvent;
 use crate::slots::Located;
 use pagetier_bufpool::{Fetched, TierError};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
@@ -102,6 +103,9 @@ impl Core {
             tracing::warn!(%page, %error, "a clean SSD copy cannot be used, reading the HDD");
             self.state.lock().slots.drop_bad_copy(page, slot, self.now());
             return (buf, Ok(false));
+        }
+        if matches!(error, TierError::Corrupt { .. }) {
+            self.event(SsdEvent::Lost { page });
         }
         (buf, Err(error))
     }

@@ -76,7 +76,7 @@ impl Slots {
     pub fn hold_copy(&mut self, page: PageId) -> Option<WriteBack> {
         let slot = *self.by_page.get(&page)?;
         let s = &mut self.slots[slot.at()];
-        (s.readers == 0).then(|| {
+        (s.readers == 0 && !self.hidden).then(|| {
             s.readers += 1;
             WriteBack { slot, page, stamp: s.stamp, durable_at: s.durable_at }
         })
@@ -90,7 +90,8 @@ impl Slots {
 
     /// Holds slot `slot` for a check, if a copy is in it. Ends with [`Slots::end_read`].
     pub fn begin_check(&mut self, slot: SlotId) -> Option<(Entry, bool)> {
-        let s = self.slots.get_mut(slot.at()).filter(|s| s.state == State::Live)?;
+        let hidden = self.hidden;
+        let s = self.slots.get_mut(slot.at()).filter(|s| s.state == State::Live && !hidden)?;
         s.readers += 1;
         Some((Entry { page: s.page, stamp: s.stamp, clean: !s.dirty }, s.durable_at == 0))
     }
