@@ -78,7 +78,9 @@ async fn check(store: &PageStore, space: SpaceId, world: &mut World) -> Result<(
 
 async fn sync(store: &PageStore, world: &mut World) -> Result<(), String> {
     let before: Vec<_> = world.pages.iter().map(|(no, a)| (*no, a.newest)).collect();
-    let synced = tokio::time::timeout(SOON, store.sync()).await.map_err(|_| format!("sync hangs: {:?} {:?}", store.stats().ssd, store.stats().pool))?;
+    let synced = tokio::time::timeout(SOON, store.sync())
+        .await
+        .map_err(|_| format!("sync hangs: {:?} {:?}", store.stats().ssd, store.stats().pool))?;
     if synced.is_ok() {
         for (no, newest) in before {
             world.pages.entry(no).or_default().synced = newest;
@@ -90,11 +92,7 @@ async fn sync(store: &PageStore, world: &mut World) -> Result<(), String> {
 /// Something happens to the SSD.
 async fn life(store: &PageStore, world: &World, rng: &mut SmallRng) {
     let ssd = &world.devices[1];
-    let what = rng.random_range(0..8);
-    if std::env::var("TRACE_LIFE").is_ok() {
-        eprintln!("life {what} {:?} {:?}", store.ssd_mode(), store.stats().ssd.ssd_error);
-    }
-    match what {
+    match rng.random_range(0..8) {
         0 => drop(store.set_ssd_mode(SsdMode::Off).await),
         1 => drop(store.set_ssd_mode(SsdMode::WriteBack).await),
         2 => drop(store.set_ssd_mode(SsdMode::WriteThrough).await),

@@ -246,7 +246,15 @@ impl Core {
             };
             match flushed {
                 Ok(()) => (batch, self.write_journal(journal).await),
-                error => (batch, error),
+                error => {
+                    // These blocks are never written: they keep nobody's place.
+                    let mut state = self.state.lock();
+                    for (seq, _) in &journal {
+                        state.journal.writing.remove(seq);
+                    }
+                    drop(state);
+                    (batch, error)
+                }
             }
         } else {
             let ((batch, ringed), journaled) = join(to_ring, self.write_journal(journal)).await;
