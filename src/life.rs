@@ -248,7 +248,7 @@ impl PageStore {
     /// Takes the SSD back into use.
     ///
     /// After a failure it must be the same one, with what was on it. Every copy is read: it is proved current by its stamp, or void. Versions whose flush
-    /// failed go to the HDD first. Writes are accepted again when it succeeds. From [`SsdMode::Off`] the SSD of the builder's options (blank, or an
+    /// failed are written once more. Writes are accepted again when it succeeds. From [`SsdMode::Off`] the SSD of the builder's options (blank, or an
     /// earlier one of this store) is formatted: nothing that was on it counts. Hold no guards meanwhile: writes wait, and
     /// pages that were lost there but are in memory are made dirty. Cancel-safe: taking back goes on.
     ///

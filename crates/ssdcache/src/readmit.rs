@@ -2,17 +2,14 @@
 
 use crate::core::{Core, check};
 use crate::drain::DrainProgress;
-use crate::home::{Arrived, HomeBound};
 use crate::life::{Quiet, SsdEvent};
 use crate::open::identify;
 use crate::read::{SlotHold, read_one};
 use crate::side::Side;
 use crate::superblock::{Found, Superblock};
-use pagetier_bufpool::TierError;
-use pagetier_devio::{DeviceError, IoBuf, IoClass};
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
 use pagetier_page::PageId;
 use pagetier_policy::SlotId;
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// What a re-admission found.
@@ -23,8 +20,8 @@ pub struct ReadmitReport {
     pub proved: u64,
     /// Copies of versions that the HDD has, given up because they were damaged.
     pub dropped: u64,
-    /// Versions that were written before the failure without ever being made durable; they are on the HDD now.
-    pub written_home: u64,
+    /// Versions that were written before the failure without ever being made durable: written once more, and durable now.
+    pub rewritten: u64,
     /// Pages whose newest version was on the SSD alone and is damaged or gone there. Reads of them fail until they are written anew; the store
     /// writes those again that it has in memory.
     pub lost: Vec<PageId>,
@@ -51,9 +48,6 @@ pub enum ReadmitError {
         /// The first error.
         cause: Arc<str>,
     },
-    /// A page could not be written home.
-    #[error(transparent)]
-    Tier(#[from] TierError),
 }
 
 /// How one copy was found.
@@ -109,7 +103,7 @@ impl Quiet<'_> {
             match core.prove_one(slot, old).await? {
                 None => continue,
                 Some((_, Proof::Sound)) => report.proved += 1,
-                Some((page, Proof::Unproved(image))) => unproved.push((page, image)),
+                Some((_, Proof::Unproved(image))) => unproved.push((slot, image)),
                 Some((page, Proof::Bad)) => {
                     let now = core.now();
                     let mut state = core.state.lock();
@@ -143,29 +137,21 @@ impl Quiet<'_> {
         Ok(report)
     }
 
-    /// What was never made durable goes home, and a checkpoint names what is left.
+    /// What was never made durable is written once more to where it is: the same bytes, so that a torn write changes nothing, and nothing else is
+    /// touched before it is durable. Then a checkpoint names what is left.
     async fn finish(
         &self,
-        unproved: Vec<(PageId, IoBuf)>,
+        unproved: Vec<(SlotId, IoBuf)>,
         report: &mut ReadmitReport,
     ) -> Result<(), ReadmitError> {
         let core = self.core;
-        let pages: Vec<HomeBound> = unproved
-            .into_iter()
-            .map(|(page, image)| {
-                let lsn = core.state.lock().slots.lsn_of(page);
-                HomeBound { page, image, backed_by_slot: false, lsn }
-            })
-            .collect();
-        report.written_home = pages.len() as u64;
-        let first = Mutex::new(Ok(()));
-        let each = |a: Arrived| match a.result {
-            Ok(()) => core.arrived_home(a.page),
-            Err(error) => *first.lock() = Err(ReadmitError::Tier(error)),
-        };
-        core.write_home(pages, IoClass::Recovery, &each).await;
-        first.into_inner()?;
-        self.flush_hdd().await?;
+        report.rewritten = unproved.len() as u64;
+        let ssd = core.ssd();
+        for (slot, image) in unproved {
+            let bufs = IoBufs::from_iter([image]);
+            ssd.write(core.slot_at(slot), bufs, IoClass::Recovery).await.result?;
+        }
+        core.flush_ssd(core.next_ssd_flush()).await?;
         core.state.lock().slots.proved();
         core.checkpoint().await?;
         Ok(())

@@ -159,7 +159,7 @@ impl Core {
         self.write_home(pages, class, &each).await;
     }
 
-    pub(crate) fn arrived_home(&self, page: PageId) {
+    fn arrived_home(&self, page: PageId) {
         let now = self.now();
         let mut state = self.state.lock();
         // A copy that could not be rewritten on a failing SSD is obsolete now.
