@@ -72,8 +72,9 @@ impl Lost {
         let Some(OnlyCopies { redo_from, runs, coarse }) = self.known else {
             // Every page that may ever have been allocated: where a space ended may have been known to the SSD alone.
             let end = |space| volume.reserved(space).min(u64::from(u32::MAX)) as u32;
+            let whole = |space| 0..end(space);
             let written = names.iter().filter(|s| end(s.id) > 0);
-            let spaces = written.map(|s| named(s.id, [0..end(s.id)].into())).collect();
+            let spaces = written.map(|s| named(s.id, Vec::from_iter([whole(s.id)]))).collect();
             return SsdLoss { exact: false, spaces, redo_from: None };
         };
         let mut spaces: Vec<LostPages> = Vec::new();
@@ -81,7 +82,7 @@ impl Lost {
             let range = first..first.saturating_add(count);
             match spaces.last_mut().filter(|s| s.space == SpaceId(space)) {
                 Some(last) => last.ranges.push(range),
-                None => spaces.push(named(SpaceId(space), [range].into())),
+                None => spaces.push(named(SpaceId(space), Vec::from_iter([range]))),
             }
         }
         SsdLoss { exact: !coarse, spaces, redo_from: redo_from.map(Lsn) }

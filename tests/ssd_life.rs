@@ -60,7 +60,7 @@ async fn a_drained_ssd_holds_no_only_copy() {
     let sink = Arc::clone(&reports);
     let report = store.drain_ssd(Drain::new().on_progress(move |p| sink.lock().unwrap().push(p))).await;
     assert_eq!((report.written, report.left, report.failed.len()), (dirty, 0, 0));
-    let reports = reports.lock().unwrap();
+    let reports = reports.lock().unwrap().clone();
     assert!(reports.windows(2).all(|w| w[0].written <= w[1].written) && reports.len() > 1, "{reports:?}");
     assert_eq!(store.stats().ssd.dirty_pages, 0);
     assert_eq!(store.oldest_ssd_lsn(), None);
