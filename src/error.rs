@@ -90,7 +90,7 @@ pub enum OpenError {
     },
     /// The SSD is not the one that the store was last used with, or it is missing; it may hold newer pages than the HDD.
     #[error(
-        "the SSD {expected} of this store {what}; it may hold newer pages than the HDD, so the store does not open without it"
+        "the SSD {expected} of this store {what}; it may hold newer pages than the HDD, so the store does not open without it: bring it back, or accept the loss (`accept_ssd_loss(true)`)"
     )]
     SsdMissing {
         /// The SSD's id.
@@ -173,6 +173,27 @@ pub enum Error {
     /// A device could not be grown, read or written.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The SSD holds the only copies of some pages, so the store does not go on without it: bring it back (`readmit_ssd`), or accept the loss
+    /// (`abandon_ssd`).
+    #[error(
+        "the SSD holds the only copies of {pages} pages: drain it, bring it back (`readmit_ssd`), or accept the loss (`abandon_ssd`)"
+    )]
+    SsdOnlyCopies {
+        /// How many pages.
+        pages: u64,
+    },
+    /// The store refuses writes, and a change of the SSD does not mend it: close the store and open it again.
+    #[error("the store refuses writes since: {cause}; close it and open it again")]
+    Refusing {
+        /// The first error.
+        cause: std::sync::Arc<str>,
+    },
+    /// The SSD was not taken back.
+    #[error(transparent)]
+    Readmit(#[from] pagetier_ssdcache::ReadmitError),
+    /// A device to go on with could not be opened or made ready.
+    #[error(transparent)]
+    Attach(Box<OpenError>),
     /// The pool or the storage below could not do it.
     #[error(transparent)]
     Pool(PoolError),

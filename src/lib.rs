@@ -10,7 +10,10 @@
 mod builder;
 mod calibrate;
 mod error;
+mod life;
+mod loss;
 mod manifest;
+mod scrub;
 mod sizes;
 mod stats;
 mod store;
@@ -19,6 +22,8 @@ mod volume;
 pub use builder::Builder;
 pub use calibrate::calibrate;
 pub use error::{Error, OpenError};
+pub use life::{Drain, SsdEvents};
+pub use loss::{LostPages, SsdLoss};
 pub use manifest::MemoryManifest;
 pub use pagetier_bufpool::{
     GateError, GateFuture, LogGate, PoolError, PoolMemory, PoolStats, Recorded, TierError,
@@ -29,10 +34,14 @@ pub use pagetier_devio::{
 };
 pub use pagetier_page::{Lsn, PageId, PageSize, PageSizeError, SpaceId};
 pub use pagetier_policy::{Costs, GroupStats, Home, POOL_POLICIES, SSD_POLICIES};
+pub use pagetier_ssdcache::{
+    DrainProgress, DrainReport, Progress, ReadmitError, ReadmitReport, RecoveryReport, SlotCounts, SsdEvent,
+    SsdMode, SsdState, TierStats,
+};
 #[cfg(feature = "mutations")]
 #[doc(hidden)]
 pub use pagetier_ssdcache::{Moment, Mutation};
-pub use pagetier_ssdcache::{Progress, RecoveryReport, SlotCounts, TierStats};
+pub use scrub::{Finding, Scrub, ScrubOptions, ScrubProgress, ScrubReport};
 pub use sizes::{pool_bytes_for, ssd_bytes_for};
 pub use stats::Stats;
 pub use store::{PageMut, PageRef, PageStore, Scan};

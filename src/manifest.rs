@@ -25,6 +25,9 @@ pub(crate) struct Manifest {
     pub(crate) clean: bool,
     /// The id of the SSD, if the store has one.
     pub(crate) ssd: Option<String>,
+    /// Written by a close in order: the pages whose newest version was on the SSD alone. `None` while the store is open, and after a crash.
+    #[serde(default)]
+    pub(crate) ssd_pages: Option<OnlyCopies>,
     /// The devices' costs in milliseconds (R_D, W_D, R_S, W_S), if they were calibrated when the store was created.
     #[serde(default)]
     pub(crate) costs_ms: Option<[String; 4]>,
@@ -34,6 +37,17 @@ pub(crate) struct Manifest {
     /// Runs of extents that dropped spaces gave back: first, count.
     pub(crate) extents_free: Vec<(u64, u64)>,
     pub(crate) spaces: Vec<SpaceRecord>,
+}
+
+/// The pages whose newest version is on the SSD alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OnlyCopies {
+    /// The log position from which redo would bring all of them back.
+    pub(crate) redo_from: Option<u64>,
+    /// Runs of pages: space, first, count.
+    pub(crate) runs: Vec<(u32, u32, u32)>,
+    /// Pages between them were added to keep the list short.
+    pub(crate) coarse: bool,
 }
 
 /// A space in the manifest.
@@ -170,6 +184,7 @@ mod tests {
             epoch: 3,
             clean: false,
             ssd: Some("x".into()),
+            ssd_pages: Some(OnlyCopies { redo_from: Some(5), runs: vec![(1, 2, 3)], coarse: false }),
             costs_ms: None,
             next_space: 2,
             extents_used: 5,

@@ -2,6 +2,8 @@
 
 use crate::builder::Builder;
 use crate::error::{Error, OpenError};
+use crate::life::Life;
+use crate::loss::{SsdLoss, only_copies};
 use crate::manifest::{Manifest, ManifestStore};
 use crate::stats::Stats;
 use crate::volume::{SpaceInfo, Volume};
@@ -36,16 +38,24 @@ pub struct PageStore {
     tier: Arc<SsdTier>,
     volume: Arc<Volume>,
     /// Serialises changes of the manifest; held across the writing of it.
-    meta: Mutex<Meta>,
+    meta: Arc<Mutex<Meta>>,
     hdd: SharedDevice,
-    ssd: SharedDevice,
     page_size: PageSize,
+    pub(crate) life: Arc<Life>,
 }
 
 #[derive(Debug)]
-struct Meta {
-    manifests: ManifestStore,
-    manifest: Manifest,
+pub(crate) struct Meta {
+    pub(crate) manifests: ManifestStore,
+    pub(crate) manifest: Manifest,
+}
+
+impl Meta {
+    pub(crate) fn save(&mut self, volume: &Volume) -> Result<(), Error> {
+        let Self { manifests, manifest } = self;
+        volume.record(manifest);
+        manifests.save(manifest).map_err(|source| Error::Manifest { source })
+    }
 }
 
 pub(crate) struct Parts {
@@ -55,8 +65,10 @@ pub(crate) struct Parts {
     pub(crate) manifests: ManifestStore,
     pub(crate) manifest: Manifest,
     pub(crate) hdd: SharedDevice,
-    pub(crate) ssd: SharedDevice,
     pub(crate) page_size: PageSize,
+    pub(crate) builder: Builder,
+    pub(crate) costs: Costs,
+    pub(crate) loss: Option<SsdLoss>,
 }
 
 impl PageStore {
@@ -74,8 +86,20 @@ impl PageStore {
     }
 
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { pool, tier, volume, manifests, manifest, hdd, ssd, page_size } = parts;
-        Self { pool, tier, volume, meta: Mutex::new(Meta { manifests, manifest }), hdd, ssd, page_size }
+        let Parts { pool, tier, volume, manifests, manifest, hdd, page_size, builder, costs, loss } = parts;
+        let meta = Arc::new(Mutex::new(Meta { manifests, manifest }));
+        let life = Arc::new(Life {
+            pool: pool.clone(),
+            tier: Arc::clone(&tier),
+            volume: Arc::clone(&volume),
+            meta: Arc::clone(&meta),
+            builder,
+            costs,
+            page_size,
+            loss,
+        });
+        life.watch();
+        Self { pool, tier, volume, meta, hdd, page_size, life }
     }
 
     // ---- spaces ---------------------------------------------------------------------------------------------
@@ -240,9 +264,7 @@ impl PageStore {
     }
 
     fn save(&self, meta: &mut Meta) -> Result<(), Error> {
-        let Meta { manifests, manifest } = meta;
-        self.volume.record(manifest);
-        manifests.save(manifest).map_err(|source| Error::Manifest { source })
+        meta.save(&self.volume)
     }
 
     // ---- durability -----------------------------------------------------------------------------------------
@@ -282,6 +304,7 @@ impl PageStore {
         self.tier.shutdown().await?;
         let mut meta = self.meta.lock().await;
         meta.manifest.clean = true;
+        meta.manifest.ssd_pages = Some(only_copies(&self.tier.only_copies()));
         self.save(&mut meta)
     }
 
@@ -330,7 +353,7 @@ impl PageStore {
             pool_memory: self.pool.memory(),
             ssd: self.tier.stats(),
             hdd_device: self.hdd.stats(),
-            ssd_device: self.ssd.stats(),
+            ssd_device: self.tier.ssd_device().stats(),
             frames: self.pool.params().frames as u64,
         }
     }

@@ -265,6 +265,7 @@ mod tests {
             epoch: 0,
             clean: true,
             ssd: None,
+            ssd_pages: None,
             costs_ms: None,
             next_space: 1,
             extents_used: 0,

@@ -95,7 +95,7 @@ async fn fill_up(disk: &SmallDisk, io: Backend) {
     let store = open(disk, io).await;
     let space = store.create_space("t").await.unwrap();
     let mut pages = 0;
-    let mut allocate = async |pages: &mut u32| {
+    let allocate = async |pages: &mut u32| {
         let mut page = store.allocate(space).await?;
         page[..8].copy_from_slice(&word(*pages, 1));
         *pages += 1;

@@ -1,14 +1,16 @@
 //! The options for opening a store. `open` carries them out.
 
 mod ends;
+mod loss;
 mod open;
+mod side;
 
 use crate::manifest::MemoryManifest;
 use pagetier_bufpool::LogGate;
 use pagetier_devio::{Backend, DirectIo, SharedDevice};
 use pagetier_page::PageSize;
 use pagetier_policy::{Costs, POOL_POLICIES, SSD_POLICIES};
-use pagetier_ssdcache::Progress;
+use pagetier_ssdcache::{Progress, SsdMode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,6 +71,9 @@ pub struct Builder {
     progress: Option<Box<dyn Fn(Progress) + Send + Sync>>,
     #[cfg(feature = "mutations")]
     mutation: Option<pagetier_ssdcache::Mutation>,
+    ring: Place,
+    ssd_mode: SsdMode,
+    accept_ssd_loss: bool,
 }
 
 impl Default for Builder {
@@ -101,6 +106,9 @@ impl Default for Builder {
             progress: None,
             #[cfg(feature = "mutations")]
             mutation: None,
+            ring: Place::Default,
+            ssd_mode: SsdMode::WriteBack,
+            accept_ssd_loss: false,
         }
     }
 }
@@ -273,6 +281,27 @@ impl Builder {
     #[doc(hidden)]
     pub fn mutation(mut self, rule: Option<pagetier_ssdcache::Mutation>) -> Self {
         self.mutation = rule;
+        self
+    }
+
+    /// The device for the doublewrite ring while the store has no SSD, ready made. Default: the file `ring` in the directory; in memory, for a store
+    /// without one (its ring then does not outlive the process).
+    pub fn ring_device(mut self, device: SharedDevice) -> Self {
+        self.ring = Place::Device(device);
+        self
+    }
+
+    /// What the SSD is used for at first; [`crate::PageStore::set_ssd_mode`] changes it later. [`SsdMode::Off`] is refused here: open the store without
+    /// an SSD, or switch it off once it is open. Default: [`SsdMode::WriteBack`].
+    pub fn ssd_mode(mut self, mode: SsdMode) -> Self {
+        self.ssd_mode = mode;
+        self
+    }
+
+    /// Whether the store may open without its SSD (`ssd_bytes(0)`), or with a blank one in its place, although the lost one may have held newer
+    /// pages than the HDD. [`crate::PageStore::ssd_loss`] then says which. When the store's own SSD is there after all, nothing is lost. Default: no.
+    pub fn accept_ssd_loss(mut self, accept: bool) -> Self {
+        self.accept_ssd_loss = accept;
         self
     }
 

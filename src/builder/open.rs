@@ -11,7 +11,7 @@ use pagetier_bufpool::{FRAMES_MIN, Pool, PoolParams};
 use pagetier_devio::{IoBuf, IoBufs, IoClass, MemoryDevice, OpenOptions, Reap, SharedDevice, open_file};
 use pagetier_page::PageSize;
 use pagetier_policy::{CacParams, Costs, POOL_POLICIES, SSD_POLICIES, pool_policy, ssd_policy};
-use pagetier_ssdcache::{Found, Layout, OpenParams, SsdTier, Superblock, format, identify};
+use pagetier_ssdcache::{Found, Layout, OpenParams, SsdMode, SsdTier, Superblock, format, identify};
 use std::sync::Arc;
 
 impl Builder {
@@ -38,6 +38,7 @@ impl Builder {
         let manifest = known.unwrap_or_else(|| new_manifest(page_size));
         self.check_hdd(&hdd, &manifest, fresh).await?;
         let prepared = self.check_ssd(&ssd, &manifest, page_size, fresh).await?;
+        let lost = self.what_is_lost(&manifest, &prepared);
         let params = self.pool_params(page_size, &prepared.layout)?;
         let manifest = self.commit(&manifests, manifest, &hdd, &ssd, &prepared, page_size, fresh).await?;
 
@@ -67,6 +68,7 @@ impl Builder {
             zone_percent: self.zone_percent,
             epoch: manifest.epoch,
             admissions_max,
+            mode: self.ssd_mode,
             progress: self.progress.take(),
             #[cfg(feature = "mutations")]
             mutation: self.mutation,
@@ -79,9 +81,31 @@ impl Builder {
         let policy =
             pool_policy(&self.pool_policy, params.frames, costs).ok_or_else(|| self.unknown_pool_policy())?;
         let pool = Pool::start(params, policy, Arc::clone(&tier), self.gate.take())?;
+        tier.set_redo_from(Box::new(pool.redo_source()));
         let mut manifest = manifest;
         manifest.clean = false;
-        Ok(PageStore::new(Parts { pool, tier, volume, manifests, manifest, hdd, ssd, page_size }))
+        manifest.ssd_pages = None;
+        let loss = lost.map(|lost| lost.report(&volume));
+        if let Some(loss) = &loss {
+            tracing::warn!(
+                pages = loss.pages(),
+                exact = loss.exact,
+                "opened without the SSD that the store was last used with"
+            );
+        }
+        let builder = self;
+        Ok(PageStore::new(Parts {
+            pool,
+            tier,
+            volume,
+            manifests,
+            manifest,
+            hdd,
+            page_size,
+            builder,
+            costs,
+            loss,
+        }))
     }
 
     fn check_options(&mut self) -> Result<(), OpenError> {
@@ -117,6 +141,9 @@ impl Builder {
                 return bad("costs", "every cost must be a positive number of milliseconds".into());
             }
         }
+        if self.ssd_mode == SsdMode::Off {
+            return bad("ssd_mode", "a store is switched off its SSD once it is open".into());
+        }
         if self.memory.is_some() && !matches!(self.hdd, Place::Device(_)) {
             return bad("in_memory", "a store in memory needs its HDD as a ready-made device".into());
         }
@@ -128,7 +155,7 @@ impl Builder {
         OpenError::UnknownPolicy { kind: "pool", name: self.pool_policy.clone(), known }
     }
 
-    fn unknown_ssd_policy(&self) -> OpenError {
+    pub(super) fn unknown_ssd_policy(&self) -> OpenError {
         let known = SSD_POLICIES.join(", ");
         OpenError::UnknownPolicy { kind: "SSD", name: self.ssd_policy.clone(), known }
     }
@@ -155,7 +182,7 @@ impl Builder {
         }
     }
 
-    fn open_place(
+    pub(super) fn open_place(
         &self,
         place: &Place,
         default: &str,
@@ -186,20 +213,25 @@ impl Builder {
 
     /// The SSD, or the file for the doublewrite ring of a store without one.
     fn open_ssd(&self, known: Option<&Manifest>) -> Result<SharedDevice, OpenError> {
-        let without = known.map_or(self.ssd_bytes == 0, |m| m.ssd.is_none());
+        let mut without = known.map_or(self.ssd_bytes == 0, |m| m.ssd.is_none());
         if let Some(expected) = known.and_then(|m| m.ssd.as_ref()).filter(|_| self.ssd_bytes == 0) {
-            return Err(OpenError::SsdMissing { expected: expected.clone(), what: "is not given".into() });
+            if !self.accept_ssd_loss {
+                return Err(OpenError::SsdMissing {
+                    expected: expected.clone(),
+                    what: "is not given".into(),
+                });
+            }
+            without = true;
         }
-        if !without {
-            return self.open_place(&self.ssd, "ssd.cache", "ssd");
-        }
-        if let Place::Device(device) = &self.ssd {
-            return Ok(Arc::clone(device));
-        }
-        if self.directory.is_none() {
+        if without { self.open_ring() } else { self.open_place(&self.ssd, "ssd.cache", "ssd") }
+    }
+
+    /// The device for the ring of a store without an SSD.
+    pub(super) fn open_ring(&self) -> Result<SharedDevice, OpenError> {
+        if self.directory.is_none() && matches!(self.ring, Place::Default) {
             return Ok(Arc::new(MemoryDevice::new("ring", 0)));
         }
-        self.open_place(&Place::Default, "ring", "ssd")
+        self.open_place(&self.ring, "ring", "ring_device")
     }
 
     async fn check_hdd(&self, hdd: &SharedDevice, manifest: &Manifest, fresh: bool) -> Result<(), OpenError> {
@@ -232,6 +264,9 @@ impl Builder {
         match found {
             Found::Superblock(sb) if !fresh && id_text(sb.store) == manifest.store => {
                 match wanted.filter(|w| *w != id_text(sb.ssd)) {
+                    Some(_) if self.accept_ssd_loss => {
+                        Ok(PreparedSsd::format(self.layout(page_size)?, &manifest.store))
+                    }
                     Some(expected) => {
                         let what = format!("is another one: {device} has {}", id_text(sb.ssd));
                         Err(OpenError::SsdMissing { expected, what })
@@ -241,6 +276,12 @@ impl Builder {
             }
             Found::Blank if fresh => Ok(PreparedSsd::format(layout, &manifest.store)),
             _ if fresh && self.force => Ok(PreparedSsd::format(layout, &manifest.store)),
+            Found::Blank if self.accept_ssd_loss && wanted.is_some() => {
+                Ok(PreparedSsd::format(self.layout(page_size)?, &manifest.store))
+            }
+            _ if self.accept_ssd_loss && wanted.is_some() && self.force => {
+                Ok(PreparedSsd::format(self.layout(page_size)?, &manifest.store))
+            }
             Found::Blank => {
                 let expected = wanted.unwrap_or_else(|| "ring".into());
                 Err(OpenError::SsdMissing { expected, what: format!("is missing: {device} is blank") })
@@ -255,7 +296,7 @@ impl Builder {
         }
     }
 
-    fn layout(&self, page_size: PageSize) -> Result<Layout, OpenError> {
+    pub(super) fn layout(&self, page_size: PageSize) -> Result<Layout, OpenError> {
         let ring = self.ring_pages.unwrap_or_else(|| ring_pages_for(self.ssd_bytes, page_size));
         if self.ssd_bytes == 0 {
             return Ok(Layout::ring_only(page_size, self.ring_pages.unwrap_or(256)));
@@ -263,7 +304,7 @@ impl Builder {
         Ok(Layout::for_bytes(self.ssd_bytes, page_size, ring)?)
     }
 
-    fn cac_params(&self, costs: Costs, layout: &Layout, frames: usize) -> CacParams {
+    pub(super) fn cac_params(&self, costs: Costs, layout: &Layout, frames: usize) -> CacParams {
         let mut params = CacParams::new(costs, layout.slots as usize, frames);
         params.outqueue_entries = self.outqueue.unwrap_or(layout.slots as usize);
         params.group_width_per_min = self.group_width_per_min;
@@ -318,6 +359,7 @@ impl Builder {
             }
         }
         manifest.epoch += 1;
+        manifest.ssd_pages = None;
         let was_clean = std::mem::replace(&mut manifest.clean, false);
         manifests.save(&manifest).map_err(|e| {
             let path = self.directory.clone().unwrap_or_default();
@@ -339,13 +381,13 @@ fn known_costs(manifest: &Manifest) -> Option<Costs> {
     Some(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms })
 }
 
-struct PreparedSsd {
-    layout: Layout,
-    format: Option<Superblock>,
+pub(super) struct PreparedSsd {
+    pub(super) layout: Layout,
+    pub(super) format: Option<Superblock>,
 }
 
 impl PreparedSsd {
-    fn format(layout: Layout, store: &str) -> Self {
+    pub(super) fn format(layout: Layout, store: &str) -> Self {
         let store = uuid::Uuid::parse_str(store).unwrap_or_default().into_bytes();
         let superblock = Superblock { store, ssd: new_id().into_bytes(), layout };
         Self { layout, format: Some(superblock) }
@@ -356,7 +398,7 @@ fn new_id() -> uuid::Uuid {
     uuid::Uuid::new_v4()
 }
 
-fn id_text(id: [u8; 16]) -> String {
+pub(super) fn id_text(id: [u8; 16]) -> String {
     uuid::Uuid::from_bytes(id).to_string()
 }
 
@@ -368,6 +410,7 @@ fn new_manifest(page_size: PageSize) -> Manifest {
         epoch: 0,
         clean: true,
         ssd: None,
+        ssd_pages: None,
         costs_ms: None,
         next_space: 1,
         extents_used: 0,

@@ -29,6 +29,7 @@ struct Staged<T: Tier> {
     lsn: Lsn,
     image: IoBuf,
     logical: u32,
+    recovery_lsn: Lsn,
 }
 
 /// The write of a page. One that is dropped before it ended (its task was aborted, the tier panicked) has failed: the page
@@ -191,13 +192,15 @@ impl<T: Tier> Inner<T> {
         let image = unsafe { self.frames.arena.bytes(frame as usize) };
         buf.as_mut_slice().copy_from_slice(image);
         // In this order: `Frame::redo_from` must find it in one of them at every moment.
-        f.writing_lsn.store(f.recovery_lsn.load(Ordering::Acquire), Ordering::Release);
+        let redo_from = f.recovery_lsn.load(Ordering::Acquire);
+        f.writing_lsn.store(redo_from, Ordering::Release);
         f.recovery_lsn.store(NO_LSN, Ordering::Release);
         let Header { page, lsn, .. } = Header::peek(buf.as_slice());
         let homeward = self.tier.goes_home(page);
         self.homeward.fetch_add(usize::from(homeward), Ordering::Relaxed);
         let write = Write { pool: Arc::clone(self), frame, page, reason, homeward, ended: false };
-        Ok(Staged { write, lsn, image: buf, logical: f.take_logical() })
+        let recovery_lsn = Lsn(if redo_from == NO_LSN { 0 } else { redo_from });
+        Ok(Staged { write, lsn, image: buf, logical: f.take_logical(), recovery_lsn })
     }
 
     fn unstage(&self, buf: IoBuf) {
@@ -215,8 +218,8 @@ impl<T: Tier> Inner<T> {
         }
         let mut open = Vec::with_capacity(batch.len());
         let mut pages = Vec::with_capacity(batch.len());
-        for Staged { write, image, logical, .. } in batch {
-            pages.push(DirtyPage { page: write.page, image, logical });
+        for Staged { write, image, logical, recovery_lsn, .. } in batch {
+            pages.push(DirtyPage { page: write.page, image, logical, recovery_lsn });
             open.push(write);
         }
         let open = Mutex::new(open);

@@ -9,6 +9,7 @@ mod clean;
 mod frame;
 mod guard;
 mod hits;
+mod mend;
 mod params;
 mod pool;
 mod record;

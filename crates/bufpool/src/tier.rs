@@ -81,6 +81,8 @@ pub struct DirtyPage {
     pub image: IoBuf,
     /// Logical reads of the page since they were last reported.
     pub logical: u32,
+    /// The LSN of the oldest change that the image has and the storage below may not have (0 when unknown).
+    pub recovery_lsn: Lsn,
 }
 
 /// What became of a [`DirtyPage`].

@@ -5,19 +5,21 @@
 
 use crate::flush::GroupFlush;
 use crate::layout::Layout;
+use crate::life::{Refusing, SsdEvent, SsdMode};
 use crate::mutation::Broken;
 use crate::ring::Ring;
+use crate::side::Side;
 use crate::slots::Slots;
 use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, IoBuf, SharedDevice};
-use pagetier_page::{Defect, Header, PageId, PageSize, Stamp, StampSource};
+use pagetier_page::{Defect, Header, Lsn, PageId, PageSize, Stamp, StampSource};
 use pagetier_policy::Millis;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
 
 /// Where every page has its home on the HDD: the store's table of spaces.
@@ -58,6 +60,36 @@ pub(crate) struct State {
     pub(crate) admissions: usize,
     /// The SSD failed a write or a checkpoint: nothing new is admitted.
     pub(crate) ssd_error: Option<Arc<str>>,
+    /// A map checkpoint failed: the journal gets no more room.
+    pub(crate) map_failed: bool,
+    /// What the SSD is used for, as long as there is one.
+    pub(crate) mode: SsdMode,
+    /// Drains under way: until they are over the SSD gets no only copies.
+    pub(crate) drains: usize,
+    /// Somebody waits for quiet: no new admissions.
+    pub(crate) closing: bool,
+    /// No change older than this can be on the SSD alone, by the last checkpoint.
+    pub(crate) lsn_floor: Lsn,
+}
+
+impl State {
+    /// The oldest change that the HDD may lack if the SSD were lost now; `None`: it lacks none.
+    pub(crate) fn oldest_lsn(&self) -> Option<Lsn> {
+        self.slots.oldest_lsn().into_iter().chain(self.ring.oldest_lsn()).min()
+    }
+
+    /// What a checkpoint may say of the oldest change that a copy lacks on the HDD, now or written later. `in_memory`: the oldest change
+    /// that is dirty in memory, if that is known.
+    pub(crate) fn next_lsn_floor(&self, in_memory: Option<Option<Lsn>>) -> Lsn {
+        let Some(in_memory) = in_memory else { return self.lsn_floor };
+        // With nothing dirty anywhere, nothing is known of the changes to come but that they are newer.
+        in_memory.into_iter().chain(self.oldest_lsn()).min().unwrap_or(self.lsn_floor)
+    }
+
+    /// Whether changed pages may go to the SSD alone.
+    pub(crate) fn writes_back(&self) -> bool {
+        self.mode == SsdMode::WriteBack && self.drains == 0 && self.ssd_error.is_none()
+    }
 }
 
 /// Wakes the duties of the maintenance task.
@@ -74,24 +106,34 @@ impl Wake {
     }
 }
 
+/// Asks the pool for the oldest log position that redo would need; `None`: nothing is dirty.
+pub(crate) type RedoFrom = Box<dyn Fn() -> Option<Lsn> + Send + Sync>;
+
 pub(crate) struct Core {
     pub(crate) page_size: PageSize,
-    pub(crate) layout: Layout,
     pub(crate) homes: Arc<dyn Homes>,
     pub(crate) hdd: SharedDevice,
-    /// The SSD, or the file that holds the ring of a store without one.
-    pub(crate) ssd: SharedDevice,
+    /// The SSD, or the file that holds the ring of a store without one. Exchanged in [`crate::life::Quiet`] only.
+    pub(crate) side: RwLock<Arc<Side>>,
     pub(crate) state: Mutex<State>,
     pub(crate) stamps: StampSource,
     pub(crate) hdd_flush: GroupFlush,
-    pub(crate) ssd_flush: GroupFlush,
     /// The state changed in a way that somebody may wait for.
     pub(crate) changed: Notify,
     /// Work for the maintenance task.
     pub(crate) wake: Wake,
     pub(crate) opened: Instant,
     /// The first error after which writes can no longer be made safely.
-    pub(crate) refusing: OnceLock<Arc<str>>,
+    pub(crate) refusing: Refusing,
+    /// Writers are inside with a shared lock. Taken before all that follows; see [`crate::life`].
+    pub(crate) gate: tokio::sync::RwLock<()>,
+    /// Held by whoever writes pages home from slots, a batch at a time.
+    pub(crate) home_duty: tokio::sync::Mutex<()>,
+    /// Held for a checkpoint or a flush of the maintenance.
+    pub(crate) map_duty: tokio::sync::Mutex<()>,
+    pub(crate) events: broadcast::Sender<SsdEvent>,
+    /// The oldest LSN that redo needs for what is dirty in memory; without, nothing is known of it.
+    pub(crate) redo_from: OnceLock<RedoFrom>,
     pub(crate) spare: Mutex<Vec<IoBuf>>,
     /// The maintenance task shall end.
     pub(crate) stopping: AtomicBool,
@@ -108,11 +150,42 @@ impl Core {
     }
 
     pub(crate) fn doublewrite(&self) -> bool {
-        self.layout.ring_pages > 0
+        self.layout().ring_pages > 0
     }
 
     pub(crate) fn has_slots(&self) -> bool {
-        self.layout.slots > 0
+        self.layout().slots > 0
+    }
+
+    pub(crate) fn side(&self) -> Arc<Side> {
+        Arc::clone(&self.side.read())
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        self.side.read().layout
+    }
+
+    /// The SSD, or the ring's file.
+    pub(crate) fn ssd(&self) -> SharedDevice {
+        Arc::clone(&self.side.read().device)
+    }
+
+    /// The number of the first flush of the SSD that will cover every write completed by now.
+    pub(crate) fn next_ssd_flush(&self) -> u64 {
+        self.side.read().flush.next()
+    }
+
+    /// Waits until the state is so. Cancel-safe.
+    pub(crate) async fn when(&self, so: impl Fn(&State) -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if so(&self.state.lock()) {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// A page-sized buffer with unspecified contents.
@@ -129,18 +202,18 @@ impl Core {
 
     /// Flushes the SSD at least once from now, and frees what that makes free.
     pub(crate) async fn flush_ssd(&self, number: u64) -> Result<(), DeviceError> {
-        match self.ssd_flush.cover(number).await {
-            Ok(over) => {
-                self.state.lock().slots.flushed(over);
-                self.changed.notify_waiters();
-                Ok(())
-            }
+        let over = match self.side().flush.cover(number).await {
+            Ok(over) => over,
             Err(error) => {
-                // What it should have made durable may be lost, though memory takes it for written.
-                self.refuse(&error.to_string());
-                Err(error)
+                // What it should have made durable may be lost, and nothing after it can be promised.
+                self.ssd_failed(&error);
+                self.refuse(&error.to_string(), true);
+                return Err(error);
             }
-        }
+        };
+        self.state.lock().slots.flushed(over);
+        self.changed.notify_waiters();
+        Ok(())
     }
 
     /// Flushes the HDD likewise, and lets the ring go of what is home.
@@ -152,32 +225,37 @@ impl Core {
                 Ok(())
             }
             Err(error) => {
-                self.refuse(&error.to_string());
+                self.refuse(&error.to_string(), false);
                 Err(error)
             }
         }
     }
 
     /// From now on writes are refused: going on could lose data.
-    pub(crate) fn refuse(&self, cause: &str) {
-        if self.refusing.set(Arc::from(cause)).is_ok() {
+    pub(crate) fn refuse(&self, cause: &str, by_ssd: bool) {
+        if self.refusing.set(cause, by_ssd) {
             tracing::error!(cause, "the store refuses writes from now on");
+            self.event(SsdEvent::Refusing { cause: Arc::from(cause), by_ssd });
         }
         self.changed.notify_waiters();
     }
 
     pub(crate) fn refusal(&self) -> Option<TierError> {
-        self.refusing.get().map(|cause| TierError::Refusing { cause: Arc::clone(cause) })
+        self.refusing.cause().map(|cause| TierError::Refusing { cause })
     }
 
     /// The SSD failed: no new pages go there; what it holds stays readable.
     pub(crate) fn ssd_failed(&self, cause: &DeviceError) {
         let mut state = self.state.lock();
-        if state.ssd_error.is_none() {
-            tracing::error!(%cause, "the SSD takes no new pages from now on");
-            state.ssd_error = Some(Arc::from(cause.to_string()));
+        let first = state.ssd_error.is_none().then(|| Arc::<str>::from(cause.to_string()));
+        if let Some(cause) = &first {
+            state.ssd_error = Some(Arc::clone(cause));
         }
         drop(state);
+        if let Some(cause) = first.filter(|_| self.has_slots()) {
+            tracing::error!(%cause, "the SSD takes no new pages from now on");
+            self.event(SsdEvent::Degraded { cause });
+        }
         self.changed.notify_waiters();
     }
 
@@ -192,7 +270,7 @@ impl Core {
     }
 
     pub(crate) fn slot_at(&self, slot: pagetier_policy::SlotId) -> u64 {
-        self.layout.slot_at(slot.0)
+        self.layout().slot_at(slot.0)
     }
 }
 

@@ -14,7 +14,7 @@ use futures_util::future::{join, join_all};
 use futures_util::stream::{Stream, StreamExt};
 use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
-use pagetier_page::{Flags, Header, PageId};
+use pagetier_page::{Flags, Header, Lsn, PageId};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -28,6 +28,8 @@ pub(crate) struct HomeBound {
     pub(crate) image: IoBuf,
     /// The SSD slot it was read from backs the write; without one, the ring has to.
     pub(crate) backed_by_slot: bool,
+    /// The HDD has every change older than this.
+    pub(crate) lsn: Lsn,
 }
 
 /// How it ended.
@@ -106,7 +108,8 @@ impl Core {
         match prepared {
             Ok(()) => self.write_in_place(batch, class, &each_noted).await,
             Err(source) => {
-                self.refuse(&source.to_string());
+                self.ssd_failed(&source);
+                self.refuse(&source.to_string(), true);
                 let page = pages.first().copied().unwrap_or_default();
                 fail_all(batch, &TierError::Device { page, source }, each);
             }
@@ -152,16 +155,17 @@ impl Core {
             match self.try_places(batch, &mut superseded) {
                 Ok(places) => return Ok((places, superseded)),
                 Err(why) => {
-                    let failed = self.state.lock().ssd_error.clone();
-                    if let Some(cause) = failed.filter(|_| why == NoPlace::Journal) {
+                    if why == NoPlace::Journal
+                        && let Some(cause) = self.map_failure()
+                    {
                         // Without checkpoints the journal never has room again, and without it no page may go home.
-                        self.refuse(&cause);
+                        self.refuse(&cause, true);
                         continue;
                     }
                     if why == NoPlace::Ring && self.ring_is_lost() {
-                        self.refuse(
-                            "home writes failed, and the ring is full of what they may have left torn",
-                        );
+                        let cause =
+                            "home writes failed, and the ring is full of what they may have left torn";
+                        self.refuse(cause, false);
                         continue;
                     }
                     if self.doublewrite() {
@@ -178,6 +182,11 @@ impl Core {
     fn ring_is_lost(&self) -> bool {
         let state = self.state.lock();
         state.ring.is_stuck() && state.homeward.is_empty()
+    }
+
+    fn map_failure(&self) -> Option<std::sync::Arc<str>> {
+        let state = self.state.lock();
+        state.ssd_error.clone().filter(|_| state.map_failed)
     }
 
     /// Makes the ring's oldest entries free if an HDD flush is all they wait for.
@@ -209,14 +218,18 @@ impl Core {
         };
         superseded.extend(batch.extract_if(.., gone));
         let records = if self.has_slots() { batch.len().div_ceil(RECORDS_MAX) as u64 } else { 0 };
-        let room = u64::from(self.layout.journal_blocks);
+        let room = u64::from(self.layout().journal_blocks);
         if records > 0 && state.journal.used() + records > room {
             return Err(NoPlace::Journal);
         }
         let ringed = batch.iter().filter(|b| !b.backed_by_slot).count();
         let stamp_min = self.stamps.fresh();
         let ring = if self.doublewrite() && ringed > 0 {
-            Some(state.ring.hold(ringed, stamp_min).ok_or(NoPlace::Ring)?)
+            let span = state.ring.hold(ringed, stamp_min).ok_or(NoPlace::Ring)?;
+            if let Some(lsn) = oldest_lsn(batch, &state.slots) {
+                state.ring.note_lsn(span.id, lsn);
+            }
+            Some(span)
         } else {
             None
         };
@@ -263,12 +276,20 @@ impl Core {
         let (batch, result) = if ring_first {
             let (batch, ringed) = to_ring.await;
             let flushed = match ringed {
-                Ok(()) => self.flush_ssd(self.ssd_flush.next()).await,
+                Ok(()) => self.flush_ssd(self.next_ssd_flush()).await,
                 error => error,
             };
             match flushed {
                 Ok(()) => (batch, self.write_journal(journal).await),
-                error => (batch, error),
+                error => {
+                    // These blocks are never written: they keep nobody's place.
+                    let mut state = self.state.lock();
+                    for (seq, _) in &journal {
+                        state.journal.writing.remove(seq);
+                    }
+                    drop(state);
+                    (batch, error)
+                }
             }
         } else {
             let ((batch, ringed), journaled) = join(to_ring, self.write_journal(journal)).await;
@@ -278,7 +299,7 @@ impl Core {
             (self.has_slots() || self.doublewrite()) && !self.broken.is(Mutation::HomeBeforeFlush);
         match result {
             Ok(()) if needs_flush => {
-                let flushed = self.flush_ssd(self.ssd_flush.next()).await;
+                let flushed = self.flush_ssd(self.next_ssd_flush()).await;
                 (batch, flushed)
             }
             other => (batch, other),
@@ -291,19 +312,17 @@ impl Core {
         span: &RingSpan,
     ) -> (Vec<HomeBound>, Result<(), DeviceError>) {
         let (ringed, mut back): (Vec<_>, Vec<_>) = batch.into_iter().partition(|b| !b.backed_by_slot);
+        let side = self.side();
         let pieces = ringed
             .into_iter()
             .zip(&span.pages)
-            .map(|(b, at)| Piece { offset: self.layout.ring_at(*at), buf: b.image, tag: b.page })
+            .map(|(b, at)| Piece { offset: side.layout.ring_at(*at), buf: b.image, tag: (b.page, b.lsn) })
             .collect();
         let mut result = Ok(());
-        let mut runs = self.write_runs(&self.ssd, coalesce(pieces), IoClass::Ring);
+        let mut runs = self.write_runs(&side.device, coalesce(pieces), IoClass::Ring);
         while let Some((tags, bufs, done)) = runs.next().await {
-            back.extend(tags.into_iter().zip(bufs).map(|(page, image)| HomeBound {
-                page,
-                image,
-                backed_by_slot: false,
-            }));
+            let bound = |((page, lsn), image)| HomeBound { page, image, backed_by_slot: false, lsn };
+            back.extend(tags.into_iter().zip(bufs).map(bound));
             result = result.and(done);
         }
         (back, result)
@@ -312,10 +331,11 @@ impl Core {
     async fn write_journal(&self, blocks: Vec<(u64, Block)>) -> Result<(), DeviceError> {
         let seqs: Vec<u64> = blocks.iter().map(|(seq, _)| *seq).collect();
         let unwritten = self.broken.is(Mutation::NoJournal);
+        let side = self.side();
         let writes = blocks.into_iter().filter(|_| !unwritten).map(|(seq, block)| {
             let buf = IoBuf::copy_of(&block.encode());
             debug_assert_eq!(buf.len() as u64, BLOCK_BYTES);
-            self.ssd.write(self.layout.journal_at(seq), IoBufs::from_iter([buf]), IoClass::Meta)
+            side.device.write(side.layout.journal_at(seq), IoBufs::from_iter([buf]), IoClass::Meta)
         });
         let written = join_all(writes).await;
         let mut state = self.state.lock();
@@ -378,4 +398,13 @@ fn fail_all(batch: Vec<HomeBound>, error: &TierError, each: &(dyn Fn(Arrived) + 
         };
         each(Arrived { page: b.page, image: b.image, result: Err(error) });
     }
+}
+
+/// The oldest change that the HDD may lack of the pages that the ring is to back.
+fn oldest_lsn(batch: &[HomeBound], slots: &crate::slots::Slots) -> Option<Lsn> {
+    let ringed = batch.iter().filter(|b| !b.backed_by_slot);
+    // What the page's copy on the SSD has, the HDD may lack too.
+    let lsn =
+        |b: &HomeBound| if slots.is_only_copy(b.page) { b.lsn.min(slots.lsn_of(b.page)) } else { b.lsn };
+    ringed.map(lsn).min()
 }

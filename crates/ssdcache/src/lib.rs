@@ -7,11 +7,14 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod control;
 mod core;
+mod drain;
 mod flush;
 mod home;
 mod journal;
 mod layout;
+mod life;
 mod maintain;
 mod map;
 #[cfg(feature = "mutations")]
@@ -20,16 +23,22 @@ mod mutation;
 mod open;
 mod plan;
 mod read;
+mod readmit;
 mod recovery;
 mod ring;
+mod scrub;
+mod side;
 mod slots;
 mod superblock;
 mod tier;
 mod write;
 
 pub use crate::core::Homes;
+pub use control::{ExchangeError, Exchanged, NewSide};
+pub use drain::{DrainProgress, DrainReport};
 pub use journal::{Block, RECORDS_MAX, Record};
 pub use layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, SLOTS_MIN, TooSmall, zone_bitmap_bytes};
+pub use life::{SsdEvent, SsdMode, SsdState};
 pub use map::{Entry, MapBody, MapHeader};
 #[cfg(feature = "mutations")]
 #[doc(hidden)]
@@ -38,8 +47,10 @@ pub use moment::Moment;
 #[doc(hidden)]
 pub use mutation::Mutation;
 pub use open::{OpenError, OpenParams, Progress, RecoveryReport, format, identify};
+pub use readmit::{ReadmitError, ReadmitReport};
 pub use recovery::{Evidence, Image, Verdict};
 pub use ring::{Ring, RingSpan};
+pub use scrub::Checked;
 pub use slots::{
     Capture, FreeSlots, Located, MapWork, Plan, SlotCounts, SlotParams, Slots, Ticket, WriteBack,
 };

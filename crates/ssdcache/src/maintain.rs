@@ -1,14 +1,11 @@
 //! The background task: map checkpoints, cleaning of the next victims, flushes that free slots and ring.
 
-use crate::core::{Core, check};
-use crate::home::{Arrived, HomeBound};
+use crate::core::Core;
 use crate::map::MapHeader;
 use crate::mutation::Mutation;
-use crate::read::read_one;
 use crate::slots::{MapWork, WriteBack};
-use futures_util::future::{join, join_all};
+use futures_util::future::join;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,9 +33,10 @@ pub(crate) async fn run(core: Arc<Core>) {
 async fn keep_slots_writable(core: &Core, victims_over: &AtomicBool) {
     loop {
         core.wake.slots.notified().await;
-        while core.refusing.get().is_none() && !victims_over.load(Ordering::Acquire) && core.map_step().await
-        {
-        }
+        while core.refusing.cause().is_none()
+            && !victims_over.load(Ordering::Acquire)
+            && core.map_step().await
+        {}
         if victims_over.load(Ordering::Acquire) {
             return;
         }
@@ -57,22 +55,24 @@ async fn keep_victims_clean(core: &Core) {
 
 impl Core {
     fn may_go_on(&self) -> bool {
-        self.refusing.get().is_none() && !self.stopping.load(Ordering::Acquire)
+        self.refusing.cause().is_none() && !self.stopping.load(Ordering::Acquire)
     }
 
     /// Checkpoints of the map, and flushes of the SSD. False when nothing is due or nothing can be done.
     async fn map_step(&self) -> bool {
+        let _duty = self.map_duty.lock().await;
+        let journal_blocks = u64::from(self.layout().journal_blocks);
         let work = {
             let now = self.now();
             let mut state = self.state.lock();
-            let journal_high =
-                (state.journal.next - state.journal.tail) * 2 > u64::from(self.layout.journal_blocks);
-            let usable = state.ssd_error.is_none();
+            let journal_high = (state.journal.next - state.journal.tail) * 2 > journal_blocks;
+            // An SSD that takes no new pages still needs room in the journal.
+            let usable = state.ssd_error.is_none() || (journal_high && !state.map_failed);
             if usable { state.slots.map_work(journal_high, now) } else { None }
         };
         let result = match work {
             Some(MapWork::Checkpoint) => self.checkpoint().await,
-            Some(MapWork::Flush) => self.flush_ssd(self.ssd_flush.next()).await,
+            Some(MapWork::Flush) => self.flush_ssd(self.next_ssd_flush()).await,
             None => return false,
         };
         self.went_well(result)
@@ -80,6 +80,7 @@ impl Core {
 
     /// Write-back of the next victims, and flushes of the HDD for the ring. False when nothing is due or nothing can be done.
     async fn home_step(&self) -> bool {
+        let _duty = self.home_duty.lock().await;
         let (batch, ring) = {
             let now = self.now();
             let mut state = self.state.lock();
@@ -89,13 +90,10 @@ impl Core {
             (batch, state.ring.wants_flush())
         };
         if !batch.is_empty() {
-            let home = self.write_back(batch).await;
-            let some = home.as_ref().is_ok_and(|pages| *pages > 0);
             // Pages that do not get home are tried again when something else has happened.
-            self.went_well(home.map(|_| ())) && some
+            self.write_back(batch).await.is_ok_and(|pages| pages > 0)
         } else if ring {
-            let flushed = self.flush_hdd(self.hdd_flush.next()).await;
-            self.went_well(flushed)
+            self.flush_hdd(self.hdd_flush.next()).await.is_ok()
         } else {
             false
         }
@@ -111,24 +109,29 @@ impl Core {
     /// Writes a fuzzy checkpoint of the map: nobody waits for it but writers that ran out of slots.
     pub(crate) async fn checkpoint(&self) -> Result<(), DeviceError> {
         let now = self.now();
-        let (capture, watermark, journal_from) = {
+        // Before the capture: what becomes dirty later is newer.
+        let in_memory = self.redo_from.get().map(|redo_from| redo_from());
+        let (capture, watermark, journal_from, lsn_floor) = {
             let mut state = self.state.lock();
             if self.broken.is(Mutation::JournalFreedEarly) {
                 state.journal.tail = state.journal.next;
             }
-            (state.slots.begin_checkpoint(now), self.stamps.last(), state.journal.next)
+            let floor = state.next_lsn_floor(in_memory);
+            (state.slots.begin_checkpoint(now), self.stamps.last(), state.journal.next, floor)
         };
         let generation = capture.generation;
-        let slots = self.layout.slots;
+        let slots = self.layout().slots;
         let (body, body_crc) = capture.body.encode();
         drop(capture);
-        let header = MapHeader { generation, watermark, journal_from, body_crc, slots };
+        let header = MapHeader { generation, watermark, journal_from, body_crc, slots, lsn_floor };
         let result = self.write_map(&header, &body).await;
         let mut state = self.state.lock();
         state.slots.end_checkpoint(result.is_ok());
         if result.is_ok() {
             state.journal.tail = journal_from;
+            state.lsn_floor = lsn_floor;
         }
+        state.map_failed = result.is_err();
         drop(state);
         self.changed.notify_waiters();
         // A new zone has other victims.
@@ -139,70 +142,28 @@ impl Core {
 
     /// Body, flush, header, flush: the header must never be durable before the body and the slots that it vouches for.
     async fn write_map(&self, header: &MapHeader, body: &[u8]) -> Result<(), DeviceError> {
-        let at = self.layout.map_at((header.generation % 2) as u8);
+        let side = self.side();
+        let at = side.layout.map_at((header.generation % 2) as u8);
         let mut offset = at + crate::layout::BLOCK_BYTES;
         for chunk in body.chunks(MAP_CHUNK_BYTES) {
             let buf = IoBufs::from_iter([IoBuf::copy_of(chunk)]);
-            self.ssd.write(offset, buf, IoClass::Meta).await.result?;
+            side.device.write(offset, buf, IoClass::Meta).await.result?;
             offset += chunk.len() as u64;
         }
         if !self.broken.is(Mutation::HeaderBeforeBody) {
-            self.flush_ssd(self.ssd_flush.next()).await?;
+            self.flush_ssd(self.next_ssd_flush()).await?;
         }
         let buf = IoBufs::from_iter([IoBuf::copy_of(&header.encode())]);
-        self.ssd.write(at, buf, IoClass::Meta).await.result?;
+        side.device.write(at, buf, IoClass::Meta).await.result?;
         if self.broken.is(Mutation::HeaderNotFlushed) {
             return Ok(());
         }
-        self.flush_ssd(self.ssd_flush.next()).await
+        self.flush_ssd(self.next_ssd_flush()).await
     }
 
     /// Copies the next victims to the HDD, so that their slots can be given up at once. How many are home.
     async fn write_back(&self, batch: Vec<WriteBack>) -> Result<usize, DeviceError> {
-        let result = self.copy_home(&batch).await;
-        let mut state = self.state.lock();
-        for one in batch {
-            state.slots.end_write_back(one, result.as_ref().is_ok_and(|ok| ok.contains(&one)));
-        }
-        drop(state);
-        self.changed.notify_waiters();
-        result.map(|home| home.len())
-    }
-
-    /// The ones that are home, durably.
-    async fn copy_home(&self, batch: &[WriteBack]) -> Result<Vec<WriteBack>, DeviceError> {
-        let durable_at = batch.iter().map(|w| w.durable_at).max().unwrap_or(0);
-        let flushes = !self.broken.is(Mutation::WriteBackBeforeFlush);
-        if self.ssd_flush.completed() < durable_at && flushes {
-            self.flush_ssd(durable_at).await?;
-        }
-        let reads = batch.iter().map(|one| async move {
-            let (buf, result) =
-                read_one(&self.ssd, self.slot_at(one.slot), self.buffer(), IoClass::WriteBack).await;
-            (one, buf, result)
-        });
-        let mut pages = Vec::with_capacity(batch.len());
-        for (one, image, result) in join_all(reads).await {
-            result?;
-            match check(image.as_slice(), one.page, Some(one.stamp)) {
-                Ok(_) => pages.push(HomeBound { page: one.page, image, backed_by_slot: true }),
-                Err(defect) => {
-                    let error = self.corrupt(one.page, &self.ssd, self.slot_at(one.slot), defect);
-                    tracing::error!(%error, "the only copy of this version cannot be written back");
-                }
-            }
-        }
-        let home = Mutex::new(Vec::with_capacity(pages.len()));
-        let each = |arrived: Arrived| {
-            self.give_back(arrived.image);
-            if arrived.result.is_ok() {
-                home.lock().extend(batch.iter().filter(|one| one.page == arrived.page));
-            }
-        };
-        self.write_home(pages, IoClass::WriteBack, &each).await;
-        if !self.broken.is(Mutation::CleanBeforeFlush) {
-            self.flush_hdd(self.hdd_flush.next()).await?;
-        }
-        Ok(home.into_inner())
+        let copied = self.copy_home(batch).await;
+        copied.result.map(|()| copied.home.len())
     }
 }

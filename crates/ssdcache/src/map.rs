@@ -5,7 +5,7 @@
 
 use crate::bytes::{block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
 use crate::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, zone_bitmap_bytes};
-use pagetier_page::{PageId, Stamp};
+use pagetier_page::{Lsn, PageId, Stamp};
 
 const MAGIC: [u8; 8] = *b"PGTIERMP";
 const CLEAN_BIT: u64 = 1 << 63;
@@ -35,6 +35,8 @@ pub struct MapHeader {
     pub body_crc: u32,
     /// How many slots the body describes.
     pub slots: u32,
+    /// No copy on the SSD, named by the map or written later, lacks a change older than this on the HDD. 0: not known.
+    pub lsn_floor: Lsn,
 }
 
 /// A checkpoint's body, in memory.
@@ -44,6 +46,8 @@ pub struct MapBody {
     pub entries: Vec<Option<Entry>>,
     /// By slot: whether it belongs to the zone.
     pub zone: Vec<bool>,
+    /// By slot: whether its dirty image was still on its way when the map was captured, so that it may never have arrived.
+    pub in_flight: Vec<bool>,
 }
 
 impl MapHeader {
@@ -56,6 +60,7 @@ impl MapHeader {
         put_u64(&mut b, 24, self.watermark.bits());
         put_u64(&mut b, 32, self.journal_from);
         put_u32(&mut b, 40, self.body_crc);
+        put_u64(&mut b, 48, self.lsn_floor.0);
         seal_block(&mut b, MAGIC);
         b
     }
@@ -70,6 +75,7 @@ impl MapHeader {
             watermark: Stamp::from_bits(u64_at(b, 24)),
             journal_from: u64_at(b, 32),
             body_crc: u32_at(b, 40),
+            lsn_floor: Lsn(u64_at(b, 48)),
         })
     }
 }
@@ -78,7 +84,8 @@ impl MapBody {
     /// A body without entries and zone, for `slots` slots.
     #[must_use]
     pub fn empty(slots: u32) -> Self {
-        Self { entries: vec![None; slots as usize], zone: vec![false; slots as usize] }
+        let slots = slots as usize;
+        Self { entries: vec![None; slots], zone: vec![false; slots], in_flight: vec![false; slots] }
     }
 
     /// As bytes, padded to whole blocks, with the checksum of the unpadded part.
@@ -95,7 +102,12 @@ impl MapBody {
             let Some(e) = entry else { continue };
             let at = bitmap + slot * MAP_ENTRY_BYTES as usize;
             put_u64(&mut b, at, e.page.to_u64());
-            put_u64(&mut b, at + 8, e.stamp.bits() | LIVE_BIT | if e.clean { CLEAN_BIT } else { 0 });
+            let flags = match (e.clean, self.in_flight[slot]) {
+                (true, _) => LIVE_BIT | CLEAN_BIT,
+                (false, false) => LIVE_BIT,
+                (false, true) => CLEAN_BIT,
+            };
+            put_u64(&mut b, at + 8, e.stamp.bits() | flags);
         }
         let crc = crc32c::crc32c(&b[..len]);
         (b, crc)
@@ -114,17 +126,19 @@ impl MapBody {
             return None;
         }
         let zone = (0..slots).map(|slot| b[slot / 8] >> (slot % 8) & 1 == 1).collect();
-        let entries =
-            (0..slots).map(|slot| Self::entry(b, bitmap + slot * MAP_ENTRY_BYTES as usize)).collect();
-        Some(Self { entries, zone })
+        let place = |slot: usize| bitmap + slot * MAP_ENTRY_BYTES as usize;
+        let entries = (0..slots).map(|slot| Self::entry(b, place(slot))).collect();
+        let in_flight =
+            (0..slots).map(|slot| u64_at(b, place(slot) + 8) & (LIVE_BIT | CLEAN_BIT) == CLEAN_BIT).collect();
+        Some(Self { entries, zone, in_flight })
     }
 
     fn entry(b: &[u8], at: usize) -> Option<Entry> {
         let word = u64_at(b, at + 8);
-        (word & LIVE_BIT != 0).then(|| Entry {
+        (word & (LIVE_BIT | CLEAN_BIT) != 0).then(|| Entry {
             page: PageId::from_u64(u64_at(b, at)),
             stamp: Stamp::from_bits(word),
-            clean: word & CLEAN_BIT != 0,
+            clean: word & CLEAN_BIT != 0 && word & LIVE_BIT != 0,
         })
     }
 }
@@ -143,6 +157,7 @@ mod tests {
             body.entries[slot] =
                 Some(Entry { page, stamp: Stamp::from_bits(slot as u64), clean: slot % 2 == 0 });
             body.zone[slot] = slot % 5 == 0;
+            body.in_flight[slot] = slot % 7 == 0 && slot % 2 == 1;
         }
         let (mut bytes, body_crc) = body.encode();
         let header = MapHeader {
@@ -151,6 +166,7 @@ mod tests {
             journal_from: 11,
             body_crc,
             slots: layout.slots,
+            lsn_floor: Lsn(77),
         };
         assert_eq!(MapHeader::decode(&header.encode()), Some(header));
         assert_eq!(MapBody::decode(&bytes, &header, &layout), Some(body));

@@ -41,11 +41,11 @@ impl SsdTier {
             homeward: state.homeward.len(),
             admissions: state.admissions,
             ring_held: state.ring.held_pages(),
-            ring_pages: core.layout.ring_pages,
+            ring_pages: core.layout().ring_pages,
             journal_used: state.journal.used(),
-            journal_blocks: core.layout.journal_blocks,
+            journal_blocks: core.layout().journal_blocks,
             ssd_error: state.ssd_error.is_some(),
-            refusing: core.refusing.get().is_some(),
+            refusing: core.refusing.cause().is_some(),
             ..Moment::default()
         };
         state.slots.moment(&mut moment);

@@ -7,22 +7,24 @@ use crate::core::{Core, Homes, JournalPlace, State, Wake, check};
 use crate::flush::GroupFlush;
 use crate::journal::Block;
 use crate::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES};
+use crate::life::{EVENTS_KEPT, Refusing, SsdMode};
 use crate::map::{MapBody, MapHeader};
 use crate::mutation::{Broken, Mutation};
 use crate::read::read_one;
 use crate::recovery::{Evidence, Image, Verdict};
 use crate::ring::Ring;
+use crate::side::Side;
 use crate::slots::{SlotParams, Slots};
 use crate::superblock::{Found, Superblock};
 use futures_util::StreamExt;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
-use pagetier_page::{Defect, Flags, Header, PageId, Stamp, StampSource};
+use pagetier_page::{Defect, Flags, Header, Lsn, PageId, Stamp, StampSource};
 use pagetier_policy::SsdPolicy;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
 
 /// Reads in flight during recovery.
@@ -65,6 +67,8 @@ pub struct RecoveryReport {
     pub trusted: u64,
     /// Pages on the SSD found in the zone.
     pub found: u64,
+    /// Pages whose only copy is damaged, as far as the zone showed: reading them is an error.
+    pub damaged: u64,
     /// Copies dropped because the HDD has a newer version.
     pub superseded: u64,
     /// Home pages rewritten from the doublewrite ring.
@@ -89,6 +93,8 @@ pub struct OpenParams {
     pub epoch: u32,
     /// Copies of evicted pages on their way to the SSD, at most: each holds a page of memory.
     pub admissions_max: usize,
+    /// What the SSD is used for at first.
+    pub mode: SsdMode,
     /// Called as recovery goes on.
     pub progress: Option<Box<dyn Fn(Progress) + Send + Sync>>,
     /// Test-only: the rule of the protocol that is left out.
@@ -171,6 +177,7 @@ async fn write_empty_map(device: &SharedDevice, layout: &Layout) -> Result<(), D
         journal_from: 0,
         body_crc: crc,
         slots: layout.slots,
+        lsn_floor: Lsn(0),
     };
     let buf = IoBufs::from_iter([IoBuf::copy_of(&header.encode())]);
     device.write(layout.map_at(0), buf, IoClass::Meta).await.result
@@ -188,6 +195,7 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
     report.zone_slots = evidence.map.zone.iter().filter(|z| **z).count() as u64;
     report.trusted = verdict.trusted as u64;
     report.found = verdict.found as u64;
+    report.damaged = verdict.damaged as u64;
     report.superseded = verdict.superseded as u64;
     report.repaired = reader.mend(&evidence, &verdict).await?;
     report.repaired += reader.repair(&evidence).await?;
@@ -204,16 +212,15 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
         header.generation,
     );
     slots.set_broken(broken);
+    slots.set_lsn_floor(header.lsn_floor);
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or(0).max(header.journal_from);
     let journal = JournalPlace::new(next, header.journal_from.min(next));
     let core = Core {
         page_size: layout.page_size,
-        layout,
         homes: params.homes,
         hdd_flush: GroupFlush::new(Arc::clone(&params.hdd)),
-        ssd_flush: GroupFlush::new(Arc::clone(&params.ssd)),
         hdd: params.hdd,
-        ssd: params.ssd,
+        side: RwLock::new(Side::new(params.ssd, layout)),
         state: Mutex::new(State {
             slots,
             ring: Ring::new(layout.ring_pages),
@@ -221,12 +228,22 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
             homeward: FxHashSet::default(),
             admissions: 0,
             ssd_error: None,
+            map_failed: false,
+            mode: params.mode,
+            drains: 0,
+            closing: false,
+            lsn_floor: header.lsn_floor,
         }),
         stamps: StampSource::new(if broken.is(Mutation::StampsRepeat) { 1 } else { params.epoch }),
         changed: Notify::new(),
         wake: Wake::default(),
         opened: Instant::now(),
-        refusing: OnceLock::new(),
+        refusing: Refusing::default(),
+        gate: tokio::sync::RwLock::new(()),
+        home_duty: tokio::sync::Mutex::new(()),
+        map_duty: tokio::sync::Mutex::new(()),
+        events: broadcast::channel(EVENTS_KEPT).0,
+        redo_from: OnceLock::new(),
         spare: Mutex::new(Vec::new()),
         stopping: AtomicBool::new(false),
         admissions_max: params.admissions_max,
@@ -266,8 +283,14 @@ impl<'a> Reader<'a> {
     async fn newest_map(&mut self) -> Result<(MapHeader, MapBody), OpenError> {
         let layout = self.params.layout;
         if layout.slots == 0 {
-            let header =
-                MapHeader { generation: 0, watermark: Stamp::ZERO, journal_from: 0, body_crc: 0, slots: 0 };
+            let header = MapHeader {
+                generation: 0,
+                watermark: Stamp::ZERO,
+                journal_from: 0,
+                body_crc: 0,
+                slots: 0,
+                lsn_floor: Lsn(0),
+            };
             return Ok((header, MapBody::empty(0)));
         }
         let mut headers = Vec::new();

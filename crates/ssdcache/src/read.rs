@@ -1,6 +1,7 @@
 //! Reading: from the slot if the page has one, else from home; verified before anyone sees it.
 
 use crate::core::{Core, check};
+use crate::life::SsdEvent;
 use crate::slots::Located;
 use pagetier_bufpool::{Fetched, TierError};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
@@ -8,14 +9,20 @@ use pagetier_page::{Defect, PageId, Stamp};
 use pagetier_policy::{Access, Home, SlotId};
 
 /// Lets go of the slot also when the read is dropped.
-struct SlotHold<'a> {
-    core: &'a Core,
-    slot: SlotId,
+pub(crate) struct SlotHold<'a> {
+    pub(crate) core: &'a Core,
+    pub(crate) slot: SlotId,
 }
 
 impl Drop for SlotHold<'_> {
     fn drop(&mut self) {
-        self.core.state.lock().slots.end_read(self.slot);
+        let mut state = self.core.state.lock();
+        state.slots.end_read(self.slot);
+        let awaited = state.slots.is_hidden();
+        drop(state);
+        if awaited {
+            self.core.changed.notify_waiters();
+        }
     }
 }
 
@@ -77,20 +84,28 @@ impl Core {
         buf: IoBuf,
     ) -> (IoBuf, Result<bool, TierError>) {
         let hold = SlotHold { core: self, slot };
-        let offset = self.slot_at(slot);
-        let (buf, result) = read_one(&self.ssd, offset, buf, class_of(access)).await;
+        let (offset, ssd) = (self.slot_at(slot), self.ssd());
+        let (buf, result) = read_one(&ssd, offset, buf, class_of(access)).await;
         drop(hold);
         let error = match result {
             Ok(()) => match check(buf.as_slice(), page, Some(stamp)) {
                 Ok(_) => return (buf, Ok(true)),
-                Err(defect) => self.corrupt(page, &self.ssd, offset, defect),
+                Err(defect) => self.corrupt(page, &ssd, offset, defect),
             },
-            Err(source) => TierError::Device { page, source },
+            Err(source) => {
+                if matches!(source.kind, DeviceErrorKind::Gone) {
+                    self.ssd_failed(&source);
+                }
+                TierError::Device { page, source }
+            }
         };
         if !dirty {
             tracing::warn!(%page, %error, "a clean SSD copy cannot be used, reading the HDD");
             self.state.lock().slots.drop_bad_copy(page, slot, self.now());
             return (buf, Ok(false));
+        }
+        if matches!(error, TierError::Corrupt { .. }) {
+            self.event(SsdEvent::Lost { page });
         }
         (buf, Err(error))
     }

@@ -42,6 +42,8 @@ pub struct Verdict {
     pub trusted: usize,
     /// Mappings found by reading the zone.
     pub found: usize,
+    /// Mappings whose image in the zone is not what it must be, while no newer version is anywhere: reading them is an error.
+    pub damaged: usize,
     /// Candidates dropped because the HDD has, or the ring gives it, a newer version.
     pub superseded: usize,
 }
@@ -69,10 +71,25 @@ impl Evidence {
             best.insert(entry.page, (entry.stamp, slot));
             entries[slot as usize] = Some(entry);
         }
+        let mut damaged = 0;
+        for slot in 0..slots as u32 {
+            let Some(entry) = self.damaged(slot) else { continue };
+            let newer_home = homeward.get(&entry.page).is_some_and(|stamp| *stamp >= entry.stamp);
+            let best_slot = best.get(&entry.page).copied();
+            if newer_home || best_slot.is_some_and(|(stamp, _)| stamp >= entry.stamp) {
+                continue;
+            }
+            if let Some((_, older)) = best_slot {
+                entries[older as usize] = None;
+            }
+            best.insert(entry.page, (entry.stamp, slot));
+            entries[slot as usize] = Some(entry);
+            damaged += 1;
+        }
         for (slot, _) in entries.iter().enumerate().filter(|(_, e)| e.is_some()) {
             *(if self.map.zone[slot] { &mut found } else { &mut trusted }) += 1;
         }
-        Verdict { entries, trusted, found, superseded }
+        Verdict { entries, trusted, found: found - damaged, damaged, superseded }
     }
 
     /// Outside the zone: what the checkpoint says. Inside: what stands there, if it was written after the checkpoint or is what
@@ -87,6 +104,19 @@ impl Evidence {
         let written_since = image.stamp > self.watermark;
         let clean = image.clean || as_named.is_some_and(|e| e.clean);
         (as_named.is_some() || written_since).then_some(Entry { page: image.page, stamp: image.stamp, clean })
+    }
+
+    /// A dirty version that was complete and durable with the checkpoint, whose slot holds neither it nor anything written since. A slot is given
+    /// to another page only when a newer version of its own is durable, so if there is none, the version was damaged: to fall back to
+    /// an older one would pass that off as the page.
+    fn damaged(&self, slot: u32) -> Option<Entry> {
+        let at = slot as usize;
+        let named =
+            self.map.entries[at].filter(|e| self.map.zone[at] && !e.clean && !self.map.in_flight[at])?;
+        let counts = self.zone.get(&slot).is_some_and(|image| {
+            image.stamp > self.watermark || (image.page, image.stamp) == (named.page, named.stamp)
+        });
+        (!counts).then_some(named)
     }
 
     /// By page, the newest version that the HDD has or the ring will give it.
@@ -141,6 +171,7 @@ mod tests {
             map: MapBody {
                 entries: vec![named(0, 10), None, named(2, 20), None],
                 zone: vec![false, false, true, true],
+                in_flight: vec![false, false, true, false],
             },
             watermark: at(100),
             zone: FxHashMap::default(),
@@ -168,6 +199,25 @@ mod tests {
         assert_eq!(pages(&e)[3], None);
         e.zone.insert(3, image(9, 101));
         assert_eq!(pages(&e)[3], Some((9, 101)));
+    }
+
+    #[test]
+    fn a_damaged_only_copy_in_the_zone_is_not_replaced_by_an_older_version() {
+        let mut e = evidence();
+        e.map.in_flight[2] = false;
+        assert_eq!(pages(&e)[2], Some((2, 20)), "reading it is an error");
+        assert_eq!(e.merge().damaged, 1);
+        e.zone.insert(2, image(9, 50));
+        assert_eq!(pages(&e)[2], Some((2, 20)), "what stands there is older than the checkpoint");
+        e.zone.insert(2, image(9, 150));
+        assert_eq!(pages(&e)[2], Some((9, 150)), "it was given to another page");
+        e.zone.remove(&2);
+        e.zone.insert(3, image(2, 130));
+        assert_eq!(pages(&e), [Some((0, 10)), None, None, Some((2, 130))], "a newer version is elsewhere");
+        e.zone.remove(&3);
+        let records = vec![Record { page: page(2), stamp: at(20) }];
+        e.journal.push(Block { seq: 1, ring_floor: Stamp::ZERO, from_slots: false, records });
+        assert_eq!(pages(&e)[2], None, "it went home, and the slot to somebody whose write was torn");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The doublewrite ring's book-keeping: which of its pages back HDD writes that may still be torn or lost.
 
-use pagetier_page::{PageId, Stamp};
+use pagetier_page::{Lsn, PageId, Stamp};
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -8,6 +8,8 @@ struct Held {
     id: u64,
     end: u64,
     stamp_min: Stamp,
+    /// Its pages lack no older change on the HDD.
+    lsn: Option<Lsn>,
     /// The HDD flush after which it is no longer needed; `None` while the home write is in flight.
     until_flush: Option<u64>,
     /// Pages whose home write failed, and may have left it torn: held until they are written home after all.
@@ -55,8 +57,22 @@ impl Ring {
         let pages = (self.next..end).map(|at| (at % u64::from(self.pages)) as u32).collect();
         self.next = end;
         self.ids += 1;
-        self.held.push_back(Held { id: self.ids, end, stamp_min, until_flush: None, failed: Vec::new() });
+        let held = Held { id: self.ids, end, stamp_min, lsn: None, until_flush: None, failed: Vec::new() };
+        self.held.push_back(held);
         Some(RingSpan { id: self.ids, pages })
+    }
+
+    /// Notes that the pages of batch `id` lack no change older than `lsn` on the HDD.
+    pub fn note_lsn(&mut self, id: u64, lsn: Lsn) {
+        if let Some(held) = self.held.iter_mut().find(|h| h.id == id) {
+            held.lsn = Some(lsn);
+        }
+    }
+
+    /// The oldest change that an image here has and the HDD may not durably have.
+    #[must_use]
+    pub fn oldest_lsn(&self) -> Option<Lsn> {
+        self.held.iter().filter_map(|h| h.lsn).min()
     }
 
     /// The home writes of batch `id` completed. HDD flush number `flush` will make them durable.
@@ -87,6 +103,12 @@ impl Ring {
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         self.held.front().is_some_and(|h| !h.failed.is_empty())
+    }
+
+    /// Whether homes may be torn that only images here can mend.
+    #[must_use]
+    pub fn mends_homes(&self) -> bool {
+        self.held.iter().any(|h| !h.failed.is_empty())
     }
 
     /// HDD flush number `number` is over.

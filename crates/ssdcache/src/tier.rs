@@ -1,12 +1,13 @@
 //! [`SsdTier`]: the storage below the pool, in one handle.
 
 use crate::core::{Core, State};
+use crate::life::SsdMode;
 use crate::open::{OpenError, OpenParams, RecoveryReport, open};
 use crate::slots::{FreeSlots, SlotCounts};
 use crate::{maintain, write};
 use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use pagetier_devio::{IoBuf, IoClass};
-use pagetier_page::{PageId, SpaceId};
+use pagetier_page::{Lsn, PageId, SpaceId};
 use pagetier_policy::{Access, Costs, GroupStats, Home};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use tokio::task::JoinHandle;
 
 /// The SSD cache and the HDD behind it. Dropped without [`SsdTier::shutdown`], it stops at once, like a crash: safe.
 pub struct SsdTier {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     maintenance: Mutex<Option<JoinHandle<()>>>,
     recovery: RecoveryReport,
 }
@@ -38,6 +39,10 @@ pub struct TierStats {
     pub counts: SlotCounts,
     /// Memory of slot table, page map and policy, in bytes.
     pub memory_bytes: u64,
+    /// What the SSD is used for.
+    pub mode: SsdMode,
+    /// The oldest log position that redo would need if the SSD were lost now; `None`: nothing is on it alone.
+    pub oldest_lsn: Option<Lsn>,
     /// Why the SSD takes no new pages, if it does not.
     pub ssd_error: Option<Arc<str>>,
     /// Why writes are refused, if they are.
@@ -70,10 +75,13 @@ impl SsdTier {
     /// Counters and sizes.
     #[must_use]
     pub fn stats(&self) -> TierStats {
+        let (mode, all) = (self.core.mode(), u64::from(self.core.layout().slots));
         let state = self.core.state.lock();
         let State { slots, ssd_error, journal, .. } = &*state;
         TierStats {
-            slots: u64::from(self.core.layout.slots),
+            slots: all,
+            mode,
+            oldest_lsn: state.oldest_lsn(),
             pages: slots.pages() as u64,
             dirty_pages: slots.dirty_pages() as u64,
             free: slots.free_slots(),
@@ -81,7 +89,7 @@ impl SsdTier {
             counts: slots.counts(),
             memory_bytes: slots.memory_bytes() as u64,
             ssd_error: ssd_error.clone(),
-            refusing: self.core.refusing.get().cloned(),
+            refusing: self.core.refusing.cause(),
         }
     }
 
@@ -194,7 +202,7 @@ impl Drop for SsdTier {
 
 impl std::fmt::Debug for SsdTier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SsdTier").field("layout", &self.core.layout).finish_non_exhaustive()
+        f.debug_struct("SsdTier").field("layout", &self.core.layout()).finish_non_exhaustive()
     }
 }
 
@@ -212,10 +220,15 @@ impl Tier for SsdTier {
     }
 
     fn goes_home(&self, page: PageId) -> bool {
-        self.core.has_slots() && self.core.state.lock().slots.home(page) == Home::Hdd
+        if !self.core.has_slots() {
+            return false;
+        }
+        let state = self.core.state.lock();
+        state.writes_back() && state.slots.home(page) == Home::Hdd
     }
 
     async fn flush(&self) -> Result<(), TierError> {
+        let _inside = self.core.gate.read().await;
         if let Some(refusal) = self.core.refusal() {
             return Err(refusal);
         }
@@ -224,7 +237,7 @@ impl Tier for SsdTier {
             return Ok(());
         }
         if self.core.has_slots() || self.core.doublewrite() {
-            self.core.flush_ssd(self.core.ssd_flush.next()).await.map_err(device)?;
+            self.core.flush_ssd(self.core.next_ssd_flush()).await.map_err(device)?;
         }
         if !self.core.doublewrite() {
             self.core.flush_hdd(self.core.hdd_flush.next()).await.map_err(device)?;

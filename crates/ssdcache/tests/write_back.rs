@@ -6,7 +6,7 @@ use pagetier_devio::{
 };
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
 use pagetier_policy::{Access, CacParams, Costs, Home, ssd_policy};
-use pagetier_ssdcache::{Homes, Layout, OpenParams, SsdTier, Superblock, format};
+use pagetier_ssdcache::{Homes, Layout, OpenParams, SsdMode, SsdTier, Superblock, format};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -49,6 +49,7 @@ impl Bed {
             zone_percent: 25.0,
             epoch: 1,
             admissions_max: 4,
+            mode: SsdMode::WriteBack,
             progress: None,
             #[cfg(feature = "mutations")]
             mutation: None,
@@ -60,7 +61,8 @@ impl Bed {
     async fn write(&self, no: u32, version: u8) -> Option<Home> {
         let home = Mutex::new(None);
         let done = |written: WrittenPage| *home.lock().unwrap() = Some(written.result);
-        let batch = vec![DirtyPage { page: page(no), image: image(no, version), logical: 1 }];
+        let batch =
+            vec![DirtyPage { page: page(no), image: image(no, version), logical: 1, recovery_lsn: Lsn(0) }];
         timeout(LONG, self.tier.write(batch, IoClass::Clean, &done)).await.expect("written at last");
         home.into_inner().unwrap().unwrap().ok()
     }
@@ -168,4 +170,26 @@ async fn a_store_that_is_only_read_goes_on_admitting() {
     }
     let counts = bed.tier.stats().counts;
     assert!(counts.admitted_over > 20, "{counts:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_slot_write_tells_which_page_had_to_make_room_for_it() {
+    let bed = Bed::new("lru2").await;
+    let filled = bed.fill().await;
+    sleep(LONG).await;
+    let slots = bed.layout.slot_at(0)..bed.layout.end();
+    bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
+    let homes: Vec<Home> = (0..filled).map(|no| bed.tier.home(page(no))).collect();
+    let told = Mutex::new(None);
+    let done = |written: WrittenPage| *told.lock().unwrap() = Some((written.result, written.displaced));
+    let batch = vec![DirtyPage { page: page(900), image: image(900, 1), logical: 1, recovery_lsn: Lsn(0) }];
+    timeout(LONG, bed.tier.write(batch, IoClass::Clean, &done)).await.expect("written at last");
+    let (result, displaced) = told.into_inner().unwrap().unwrap();
+    assert_eq!(result.unwrap(), Home::Hdd);
+    let gone: Vec<PageId> = (0..filled)
+        .filter(|no| homes[*no as usize] == Home::Ssd && bed.tier.home(page(*no)) == Home::Hdd)
+        .map(page)
+        .collect();
+    assert_eq!(displaced.0.into_iter().collect::<Vec<_>>(), gone);
+    assert_eq!(gone.len(), 1);
 }

@@ -72,7 +72,9 @@ pub(super) async fn open(
     (hdd, ssd): (SharedDevice, SharedDevice),
     manifest: &Arc<MemoryManifest>,
 ) -> Result<PageStore, String> {
-    let builder = plan.builder().in_memory(Arc::clone(manifest)).hdd_device(hdd).ssd_device(ssd);
+    let builder = plan.builder().in_memory(Arc::clone(manifest)).hdd_device(hdd);
+    // Without slots it holds the ring.
+    let builder = if plan.ssd_bytes() == 0 { builder.ring_device(ssd) } else { builder.ssd_device(ssd) };
     builder.open().await.map_err(|e| format!("does not open: {e}"))
 }
 

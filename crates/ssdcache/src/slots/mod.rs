@@ -6,6 +6,7 @@
 //!
 //! A slot goes `Free → Writing → Live → (Retired →) Free`; [`Slots::validate`] recounts.
 
+mod life;
 #[cfg(feature = "mutations")]
 mod moment;
 mod types;
@@ -15,7 +16,7 @@ pub use types::{Capture, FreeSlots, Located, MapWork, Plan, SlotCounts, SlotPara
 
 use crate::map::Entry;
 use crate::mutation::{Broken, Mutation};
-use pagetier_page::{PageId, Stamp};
+use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::{Access, Cause, Home, Millis, SlotId, SsdPolicy, Verdict};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -40,6 +41,8 @@ struct Slot {
     stamp: Stamp,
     /// The number of the SSD flush that makes (Live) its content or (Retired) its successor durable.
     durable_at: u64,
+    /// Of a dirty version: the HDD has every change older than this.
+    lsn: Lsn,
     readers: u16,
     state: State,
     /// Newer than the HDD's version.
@@ -79,6 +82,8 @@ pub struct Slots {
     /// At so many rejections, [`Slots::wants_look`] says yes.
     next_look: u64,
     starved: bool,
+    /// Reads go home: the SSD is being taken out of use.
+    hidden: bool,
     counts: SlotCounts,
     /// Pages whose write-back is under way: until the HDD was flushed, a slot is all that mends a torn home.
     going_home: Vec<PageId>,
@@ -99,6 +104,7 @@ impl Slots {
             page: PageId::default(),
             stamp: Stamp::ZERO,
             durable_at: 0,
+            lsn: Lsn(0),
             readers: 0,
             state: State::Free,
             dirty: false,
@@ -123,6 +129,7 @@ impl Slots {
             rejected_before: 0,
             next_look: REJECTIONS_PER_LOOK,
             starved: false,
+            hidden: false,
             counts: SlotCounts::default(),
             going_home: Vec::new(),
             broken: Broken::default(),
@@ -161,6 +168,9 @@ impl Slots {
         }
         let Some(&slot) = self.by_page.get(&page) else { return Located::Hdd };
         let s = &mut self.slots[slot.at()];
+        if self.hidden {
+            return if s.dirty { Located::Pending } else { Located::Hdd };
+        }
         s.readers += 1;
         Located::Slot { slot, stamp: s.stamp, dirty: s.dirty }
     }
@@ -407,6 +417,7 @@ impl Slots {
         let s = &mut self.slots[slot.at()];
         debug_assert_eq!((s.state, s.readers), (State::Free, 0));
         (s.page, s.stamp, s.dirty, s.state, s.abandoned) = (page, stamp, dirty, State::Writing, false);
+        s.lsn = Lsn(0);
         let arrives = !self.by_page.contains_key(&page);
         self.arriving += usize::from(arrives);
         self.changes += 1;

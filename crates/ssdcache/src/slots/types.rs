@@ -61,7 +61,7 @@ pub enum Plan {
 pub enum Located {
     /// At home.
     Hdd,
-    /// In this slot, which is held until [`Slots::end_read`].
+    /// In this slot, which is held until [`Slots::end_read`](super::Slots::end_read).
     Slot {
         /// The slot.
         slot: SlotId,
@@ -74,7 +74,7 @@ pub enum Located {
     Pending,
 }
 
-/// A victim-to-be that has to reach the HDD first. Held like a read until [`Slots::end_write_back`].
+/// A victim-to-be that has to reach the HDD first. Held like a read until [`Slots::end_write_back`](super::Slots::end_write_back).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteBack {
     /// The slot to read.

@@ -125,7 +125,8 @@ impl Slots {
             s.in_next = false;
         }
         self.capturing = false;
-        self.generation += 1;
+        // The next one after a failure goes to the same area: the other has the one that is known to be durable.
+        self.generation += if ok { 1 } else { 2 };
         self.counts.checkpoints += u64::from(ok);
         self.relist();
     }
@@ -138,6 +139,11 @@ impl Slots {
         MapBody {
             entries: self.slots.iter().map(entry).collect(),
             zone: self.slots.iter().map(|s| s.in_next).collect(),
+            in_flight: self
+                .slots
+                .iter()
+                .map(|s| s.state == State::Writing && s.dirty && !s.abandoned)
+                .collect(),
         }
     }
 

@@ -1,0 +1,205 @@
+//! What the facade asks of the SSD's life: modes, drain, re-admission, exchange, checks.
+
+use crate::drain::{DrainProgress, DrainReport};
+use crate::layout::Layout;
+use crate::life::{SsdEvent, SsdMode, SsdState};
+use crate::readmit::{ReadmitError, ReadmitReport};
+use crate::scrub::Checked;
+use crate::tier::SsdTier;
+use pagetier_devio::{DeviceError, SharedDevice};
+use pagetier_page::{Lsn, PageId};
+use pagetier_policy::{SlotId, SsdPolicy};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::broadcast;
+
+/// The device that takes the place of the one in use: an SSD that was just formatted, or a file for the ring alone.
+pub struct NewSide {
+    /// It, formatted.
+    pub device: SharedDevice,
+    /// Its division.
+    pub layout: Layout,
+    /// The SSD policy, empty.
+    pub policy: Box<dyn SsdPolicy>,
+    /// The eviction zone, in per cent of the slots.
+    pub zone_percent: f64,
+}
+
+impl std::fmt::Debug for NewSide {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NewSide")
+            .field("device", &self.device)
+            .field("layout", &self.layout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the old device had.
+#[derive(Clone, Debug, Default)]
+pub struct Exchanged {
+    /// Pages that had a copy there.
+    pub copies: Vec<PageId>,
+    /// Of these, the ones whose newest version was nowhere else, each with the log position from which redo would bring it back.
+    pub lost: Vec<(PageId, Lsn)>,
+}
+
+/// Why the device was not exchanged.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExchangeError<E> {
+    /// The old device holds the only copies of so many pages.
+    #[error("the SSD holds the only copies of {pages} pages")]
+    OnlyCopies {
+        /// How many.
+        pages: u64,
+    },
+    /// Writes are refused because of the HDD.
+    #[error("the store refuses writes since: {cause}")]
+    Refusing {
+        /// The first error.
+        cause: Arc<str>,
+    },
+    /// A device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The exchange could not be recorded. Which device a restart would find is not certain: writes are refused.
+    #[error("the exchange could not be recorded")]
+    Commit(E),
+}
+
+impl SsdTier {
+    /// Events from now on. A subscriber that is slow loses the oldest.
+    #[must_use]
+    pub fn subscribe(&self) -> broadcast::Receiver<SsdEvent> {
+        self.core.events.subscribe()
+    }
+
+    /// How the SSD is.
+    #[must_use]
+    pub fn ssd_state(&self) -> SsdState {
+        self.core.ssd_state()
+    }
+
+    /// What the SSD is used for.
+    #[must_use]
+    pub fn mode(&self) -> SsdMode {
+        self.core.mode()
+    }
+
+    /// Changes what the SSD is used for, for pages written from now on. To and from [`SsdMode::Off`] leads [`SsdTier::exchange`].
+    pub fn set_mode(&self, mode: SsdMode) {
+        self.core.set_mode(mode);
+    }
+
+    /// How checkpoints learn of the oldest change that is dirty in memory. Once; a second call does nothing.
+    pub fn set_redo_from(&self, redo_from: Box<dyn Fn() -> Option<Lsn> + Send + Sync>) {
+        let _ = self.core.redo_from.set(redo_from);
+    }
+
+    /// The oldest log position that redo would need if the SSD were lost now; `None`: nothing is on it alone.
+    #[must_use]
+    pub fn oldest_lsn(&self) -> Option<Lsn> {
+        self.core.state.lock().oldest_lsn()
+    }
+
+    /// The pages whose newest version is on the SSD alone, in order, each with the log position from which redo would bring it back.
+    #[must_use]
+    pub fn only_copies(&self) -> Vec<(PageId, Lsn)> {
+        self.core.state.lock().slots.only_copies()
+    }
+
+    /// Writes every page home whose newest version is on the SSD alone, for at most `deadline`. While it runs the SSD gets no new ones. Cancel-safe: dropped,
+    /// it ends after the pages in hand.
+    pub async fn drain(
+        &self,
+        deadline: Option<Duration>,
+        progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
+    ) -> DrainReport {
+        self.core.drain(deadline, progress).await
+    }
+
+    /// Takes the SSD back into use after a failure: it must be the one of store `store` with id `ssd`. Reads every copy on it. Cancel-safe: it goes on.
+    ///
+    /// # Errors
+    /// [`ReadmitError`]; the SSD stays degraded.
+    pub async fn readmit(&self, store: [u8; 16], ssd: [u8; 16]) -> Result<ReadmitReport, ReadmitError> {
+        let core = Arc::clone(&self.core);
+        let task = self
+            .core
+            .runtime
+            .spawn(async move { core.readmit(|found| found.store == store && found.ssd == ssd, None).await });
+        task.await.unwrap_or_else(|_| {
+            Err(ReadmitError::Refusing { cause: Arc::from("the runtime is shutting down") })
+        })
+    }
+
+    /// Exchanges the SSD (or the ring's file) for `new`: waits until nothing is under way, makes durable what was written home, calls `commit`, which
+    /// records durably that `new` is the one that counts, and goes on with it. With `accept_loss`, also when the old one holds only
+    /// copies. Cancel-safe: it happened or it did not.
+    ///
+    /// # Errors
+    /// [`ExchangeError`]; the old one stays in use.
+    pub async fn exchange<E>(
+        &self,
+        new: NewSide,
+        accept_loss: bool,
+        commit: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Exchanged, ExchangeError<E>> {
+        let NewSide { device, layout, policy, zone_percent } = new;
+        let quiet = self.core.quiesce().await;
+        if let Some(cause) = self.core.refusing.by_hdd() {
+            return Err(ExchangeError::Refusing { cause });
+        }
+        let only = self.only_copies().len() as u64;
+        if only > 0 && !accept_loss {
+            return Err(ExchangeError::OnlyCopies { pages: only });
+        }
+        quiet.flush_hdd().await?;
+        if self.core.state.lock().ring.mends_homes() && !accept_loss {
+            let cause = "writes of pages to their homes failed; what they may have left torn can be mended from the present ring alone";
+            return Err(ExchangeError::Refusing { cause: Arc::from(cause) });
+        }
+        let vacant = quiet.vacant().await;
+        // From the record to the exchange nothing may be waited for.
+        if let Err(error) = commit() {
+            self.core.refuse("the exchange of the SSD could not be recorded", false);
+            return Err(ExchangeError::Commit(error));
+        }
+        let replaced = quiet.replace(device, layout, zone_percent, policy);
+        drop(vacant);
+        if self.core.has_slots()
+            && let Err(error) = self.core.checkpoint().await
+        {
+            self.core.ssd_failed(&error);
+        }
+        Ok(Exchanged { copies: replaced.copies, lost: replaced.only })
+    }
+
+    /// Verifies the copy in slot number `slot`; see [`Checked`]. `None`: there is none. Cancel-safe.
+    pub async fn scrub_slot(&self, slot: u32, heal: bool) -> Option<Checked> {
+        self.core.scrub_slot(SlotId(slot), heal).await
+    }
+
+    /// Verifies the home of `page`, and its clean copy against it. Must be driven to completion when `heal` is on.
+    pub async fn scrub_home(&self, page: PageId, heal: bool) -> Checked {
+        self.core.scrub_home(page, heal).await
+    }
+
+    /// The device in use: the SSD, or the file of the ring of a store without one.
+    #[must_use]
+    pub fn ssd_device(&self) -> SharedDevice {
+        self.core.ssd()
+    }
+
+    /// Whether pages go home through a doublewrite ring.
+    #[must_use]
+    pub fn has_ring(&self) -> bool {
+        self.core.doublewrite()
+    }
+
+    /// Slots of the SSD; 0 without one.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.core.layout().slots
+    }
+}

@@ -1,0 +1,92 @@
+//! Devices to go on with while the store is open: a file for the ring alone, or a blank SSD.
+
+use super::Builder;
+use super::open::{PreparedSsd, id_text};
+use crate::error::OpenError;
+use pagetier_page::PageSize;
+use pagetier_policy::{Costs, ssd_policy};
+use pagetier_ssdcache::{Found, Layout, NewSide, format, identify};
+
+impl Builder {
+    /// The ring's file, formatted anew.
+    pub(crate) async fn make_ring(
+        &self,
+        store: &str,
+        page_size: PageSize,
+        ring_pages: u32,
+        costs: Costs,
+        frames: usize,
+    ) -> Result<NewSide, OpenError> {
+        let device = self.open_ring()?;
+        let layout = Layout::ring_only(page_size, ring_pages);
+        let prepared = PreparedSsd::format(layout, store);
+        self.may_overwrite(&device, store).await?;
+        if let Some(superblock) = &prepared.format {
+            format(&device, superblock).await?;
+        }
+        self.side(device, layout, costs, frames)
+    }
+
+    /// The SSD, formatted anew, and its new id.
+    pub(crate) async fn make_ssd(
+        &self,
+        store: &str,
+        page_size: PageSize,
+        costs: Costs,
+        frames: usize,
+    ) -> Result<(NewSide, String), OpenError> {
+        if self.ssd_bytes == 0 {
+            let why = "the store was opened without an SSD (`ssd_bytes(0)`)".into();
+            return Err(OpenError::BadOption { option: "ssd_bytes", why });
+        }
+        let device = self.open_place(&self.ssd, "ssd.cache", "ssd")?;
+        let layout = self.layout(page_size)?;
+        self.may_overwrite(&device, store).await?;
+        let prepared = PreparedSsd::format(layout, store);
+        let mut id = String::new();
+        if let Some(superblock) = &prepared.format {
+            format(&device, superblock).await?;
+            id = id_text(superblock.ssd);
+        }
+        Ok((self.side(device, layout, costs, frames)?, id))
+    }
+
+    fn side(
+        &self,
+        device: pagetier_devio::SharedDevice,
+        layout: Layout,
+        costs: Costs,
+        frames: usize,
+    ) -> Result<NewSide, OpenError> {
+        let cac = self.cac_params(costs, &layout, frames);
+        let policy = ssd_policy(&self.ssd_policy, &cac).ok_or_else(|| self.unknown_ssd_policy())?;
+        Ok(NewSide { device, layout, policy, zone_percent: self.zone_percent })
+    }
+
+    /// Blank, or an earlier life's of the same store.
+    async fn may_overwrite(
+        &self,
+        device: &pagetier_devio::SharedDevice,
+        store: &str,
+    ) -> Result<(), OpenError> {
+        let name = device.name().to_owned();
+        match identify(device).await? {
+            Found::Blank => Ok(()),
+            Found::Superblock(sb) if id_text(sb.store) == store => Ok(()),
+            _ if self.force => Ok(()),
+            Found::Superblock(sb) => Err(OpenError::OtherStore {
+                device: name,
+                found: id_text(sb.store),
+                expected: store.to_owned(),
+            }),
+            Found::Format(found) => Err(OpenError::Format { device: name, found }),
+            Found::Foreign => Err(OpenError::Foreign { device: name }),
+        }
+    }
+}
+
+impl Builder {
+    pub(crate) fn ring_pages_or(&self, default: u32) -> u32 {
+        self.ring_pages.unwrap_or(default)
+    }
+}

@@ -1,0 +1,310 @@
+//! The SSD's life, as the embedder steers it: modes, drain, taking it back, going on without it.
+
+use crate::builder::Builder;
+use crate::error::Error;
+use crate::loss::SsdLoss;
+use crate::store::{Meta, PageStore};
+use crate::volume::Volume;
+use pagetier_bufpool::Pool;
+use pagetier_page::{Lsn, PageId, PageSize};
+use pagetier_policy::Costs;
+use pagetier_ssdcache::{
+    DrainProgress, DrainReport, ExchangeError, Exchanged, NewSide, ReadmitReport, SsdEvent, SsdMode,
+    SsdState, SsdTier,
+};
+use rustc_hash::FxHashSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, broadcast};
+
+/// Pages of the ring of a store that goes on without its SSD, unless the builder says otherwise.
+const STANDBY_RING_PAGES: u32 = 256;
+
+/// How to drain; see [`PageStore::drain_ssd`].
+#[derive(Default)]
+#[must_use]
+pub struct Drain {
+    deadline: Option<Duration>,
+    progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
+}
+
+impl Drain {
+    /// Until everything is home, without reports.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Gives up after `deadline`. Default: never.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// Called after every batch of pages.
+    pub fn on_progress(mut self, report: impl Fn(DrainProgress) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Box::new(report));
+        self
+    }
+}
+
+impl std::fmt::Debug for Drain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Drain").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}
+
+/// A subscription to what happens to the SSD. At most 64 events are kept for it.
+#[derive(Debug)]
+pub struct SsdEvents(broadcast::Receiver<SsdEvent>);
+
+impl SsdEvents {
+    /// The next event; `None` once the store is gone. Cancel-safe.
+    pub async fn next(&mut self) -> Option<SsdEvent> {
+        match self.0.recv().await {
+            Ok(event) => Some(event),
+            Err(broadcast::error::RecvError::Lagged(events)) => Some(SsdEvent::Missed { events }),
+            Err(broadcast::error::RecvError::Closed) => None,
+        }
+    }
+
+    /// An event that has happened already, if there is one.
+    pub fn try_next(&mut self) -> Option<SsdEvent> {
+        match self.0.try_recv() {
+            Ok(event) => Some(event),
+            Err(broadcast::error::TryRecvError::Lagged(events)) => Some(SsdEvent::Missed { events }),
+            Err(_) => None,
+        }
+    }
+}
+
+/// What the SSD's life needs of the store. Only the store keeps it for long.
+#[derive(Debug)]
+pub(crate) struct Life {
+    pub(crate) pool: Pool<SsdTier>,
+    pub(crate) tier: Arc<SsdTier>,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) meta: Arc<Mutex<Meta>>,
+    pub(crate) builder: Builder,
+    pub(crate) costs: Costs,
+    pub(crate) page_size: PageSize,
+    pub(crate) loss: Option<SsdLoss>,
+}
+
+impl Life {
+    /// Goes on without the SSD by itself when that fails and nothing is on it alone. Ends with the store.
+    pub(crate) fn watch(self: &Arc<Self>) {
+        let mut events = SsdEvents(self.tier.subscribe());
+        let life = Arc::downgrade(self);
+        tokio::spawn(async move {
+            while let Some(event) = events.next().await {
+                if !matches!(event, SsdEvent::Refusing { by_ssd: true, .. } | SsdEvent::Missed { .. }) {
+                    continue;
+                }
+                let Some(life) = life.upgrade() else { return };
+                if life.tier.ssd_state() != SsdState::Degraded || life.tier.stats().refusing.is_none() {
+                    continue;
+                }
+                match life.go_on_without(false).await {
+                    Ok(_) => tracing::warn!("the SSD failed; the store goes on without it"),
+                    Err(error) => {
+                        tracing::error!(%error, "the SSD failed, and the store cannot go on without it")
+                    }
+                }
+            }
+        });
+    }
+
+    /// Exchanges the SSD for the ring's file.
+    async fn go_on_without(&self, accept_loss: bool) -> Result<Exchanged, Error> {
+        let mut meta = self.meta.lock().await;
+        let doublewrite = self.tier.has_ring();
+        let pages = if doublewrite { self.builder.ring_pages_or(STANDBY_RING_PAGES) } else { 0 };
+        let frames = self.pool.params().frames;
+        let store = meta.manifest.store.clone();
+        let ring = self.builder.make_ring(&store, self.page_size, pages, self.costs, frames).await;
+        let ring = ring.map_err(|e| Error::Attach(Box::new(e)))?;
+        self.exchange(ring, None, accept_loss, &mut meta).await
+    }
+
+    /// Exchanges what is in use for a new, blank SSD.
+    async fn attach(&self) -> Result<(), Error> {
+        let mut meta = self.meta.lock().await;
+        let frames = self.pool.params().frames;
+        let store = meta.manifest.store.clone();
+        let made = self.builder.make_ssd(&store, self.page_size, self.costs, frames).await;
+        let (ssd, id) = made.map_err(|e| Error::Attach(Box::new(e)))?;
+        self.exchange(ssd, Some(id), false, &mut meta).await.map(drop)
+    }
+
+    async fn exchange(
+        &self,
+        new: NewSide,
+        id: Option<String>,
+        accept_loss: bool,
+        meta: &mut Meta,
+    ) -> Result<Exchanged, Error> {
+        let commit = || {
+            let before = std::mem::replace(&mut meta.manifest.ssd, id);
+            let saved = meta.save(&self.volume);
+            if saved.is_err() {
+                meta.manifest.ssd = before;
+            }
+            saved
+        };
+        let exchanged = self.tier.exchange(new, accept_loss, commit).await.map_err(|error| match error {
+            ExchangeError::OnlyCopies { pages } => Error::SsdOnlyCopies { pages },
+            ExchangeError::Refusing { cause } => Error::Refusing { cause },
+            ExchangeError::Device(error) => Error::Device(error),
+            ExchangeError::Commit(error) => error,
+            other => Error::Refusing { cause: Arc::from(other.to_string()) },
+        })?;
+        self.pool.copies_gone(&exchanged.copies);
+        Ok(exchanged)
+    }
+
+    /// Makes those of `pages` dirty that are in memory, so that they are written again. Which ones these are.
+    pub(crate) async fn rewrite(&self, pages: &[(PageId, Lsn)]) -> FxHashSet<PageId> {
+        let mut rewritten = FxHashSet::default();
+        for (page, lsn) in pages {
+            if self.pool.rewrite(*page, *lsn).await {
+                rewritten.insert(*page);
+            }
+        }
+        rewritten
+    }
+}
+
+impl PageStore {
+    // ---- the SSD's life -------------------------------------------------------------------------------------
+
+    /// What happens to the SSD from now on.
+    #[must_use]
+    pub fn ssd_events(&self) -> SsdEvents {
+        SsdEvents(self.life.tier.subscribe())
+    }
+
+    /// How the SSD is.
+    #[must_use]
+    pub fn ssd_state(&self) -> SsdState {
+        self.life.tier.ssd_state()
+    }
+
+    /// What the SSD is used for.
+    #[must_use]
+    pub fn ssd_mode(&self) -> SsdMode {
+        self.life.tier.mode()
+    }
+
+    /// Changes what the SSD is used for. Among [`SsdMode::WriteBack`], [`SsdMode::WriteThrough`] and [`SsdMode::ReadOnly`] at once, for pages written from now on:
+    /// versions that are on the SSD alone stay there until they are written again or drained ([`PageStore::drain_ssd`]).
+    ///
+    /// To [`SsdMode::Off`] it drains the SSD first, then goes on with a ring in the store's directory and records that: the SSD may be taken away, and
+    /// the store opens without it. From there to another mode it starts with the SSD blank, as [`PageStore::readmit_ssd`]. Hold no guards meanwhile: writes wait.
+    /// Cancel-safe: the mode is then the old or the new one, and a drain under way ends after its batch; on the way to `Off` it may be `WriteThrough`.
+    ///
+    /// # Errors
+    /// [`Error::SsdOnlyCopies`] when not everything could be drained; a device or the manifest failed. The mode is the old one then.
+    pub async fn set_ssd_mode(&self, mode: SsdMode) -> Result<(), Error> {
+        let life = &self.life;
+        let before = life.tier.mode();
+        match (before, mode) {
+            (SsdMode::Off, SsdMode::Off) => Ok(()),
+            (_, SsdMode::Off) => {
+                life.tier.set_mode(SsdMode::WriteThrough);
+                let _ = life.tier.drain(None, None).await;
+                let exchanged = life.go_on_without(false).await.map(drop);
+                // The one to come back to.
+                life.tier.set_mode(before);
+                exchanged
+            }
+            (SsdMode::Off, _) => {
+                life.attach().await?;
+                life.tier.set_mode(mode);
+                Ok(())
+            }
+            _ => {
+                life.tier.set_mode(mode);
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes every page home whose newest version is on the SSD alone. Afterwards the SSD holds no only copy, and everything written home is durable; pages
+    /// stay readable all the time, and its copies stay in use. While it runs, changed pages go to the HDD; when it is over they go where the mode says: to keep the SSD
+    /// without only copies, set [`SsdMode::WriteThrough`] before. Cancel-safe: dropped, it ends after its batch of at most 32 pages.
+    ///
+    /// Says how many pages are left: when the deadline passed, or when copies cannot be read or the HDD takes no writes ([`DrainReport::failed`]). Pages
+    /// whose only copy is damaged but which are in memory are written again from there, soon after.
+    pub async fn drain_ssd(&self, drain: Drain) -> DrainReport {
+        let Drain { deadline, progress } = drain;
+        let report = self.life.tier.drain(deadline, progress).await;
+        let failed: FxHashSet<PageId> = report.failed.iter().map(|(page, _)| *page).collect();
+        let only = self.life.tier.only_copies();
+        let bad: Vec<_> = only.into_iter().filter(|(page, _)| failed.contains(page)).collect();
+        let _ = self.life.rewrite(&bad).await;
+        report
+    }
+
+    /// Takes the SSD back into use.
+    ///
+    /// After a failure it must be the same one, with what was on it. Every copy is read: it is proved current by its stamp, or void. Versions whose flush
+    /// failed are written once more. Writes are accepted again when it succeeds. From [`SsdMode::Off`] the SSD of the builder's options (blank, or an
+    /// earlier one of this store) is formatted: nothing that was on it counts. Hold no guards meanwhile: writes wait, and
+    /// pages that were lost there but are in memory are made dirty. Cancel-safe: taking back goes on.
+    ///
+    /// # Errors
+    /// [`Error::Readmit`], [`Error::Attach`], [`Error::Refusing`]; the SSD stays as it was.
+    pub async fn readmit_ssd(&self) -> Result<ReadmitReport, Error> {
+        let life = &self.life;
+        if life.tier.ssd_state() == SsdState::Off {
+            life.attach().await?;
+            return Ok(ReadmitReport::default());
+        }
+        let (store, ssd) = {
+            let meta = life.meta.lock().await;
+            let id = |text: &str| uuid::Uuid::parse_str(text).unwrap_or_default().into_bytes();
+            (id(&meta.manifest.store), id(meta.manifest.ssd.as_deref().unwrap_or_default()))
+        };
+        let report = life.tier.readmit(store, ssd).await?;
+        let only = life.tier.only_copies();
+        let lost: Vec<_> = only.into_iter().filter(|(page, _)| report.lost.contains(page)).collect();
+        let _ = life.rewrite(&lost).await;
+        Ok(report)
+    }
+
+    /// Goes on without the SSD although it may hold the only copies of some pages: it is lost for good. What of that is in memory is written
+    /// again; the rest is what the result lists: those pages read as older versions, or do not exist any more. Writes are accepted again. The store opens without
+    /// the SSD from now on; [`PageStore::readmit_ssd`] starts with a blank one. Hold no guards meanwhile. Cancel-safe: it happened or it did not.
+    ///
+    /// # Errors
+    /// The HDD, the ring's file or the manifest failed, or writes are refused because of the HDD.
+    pub async fn abandon_ssd(&self) -> Result<SsdLoss, Error> {
+        let life = &self.life;
+        let before = life.tier.mode();
+        if before == SsdMode::Off {
+            return Ok(SsdLoss::of(&[], &life.volume));
+        }
+        // Before the exchange: dirty, they cannot leave memory. And nothing may go back to the SSD.
+        life.tier.set_mode(SsdMode::ReadOnly);
+        let in_memory = life.rewrite(&life.tier.only_copies()).await;
+        let exchanged = life.go_on_without(true).await;
+        life.tier.set_mode(before);
+        let mut lost = exchanged?.lost;
+        lost.retain(|(page, _)| !in_memory.contains(page));
+        Ok(SsdLoss::of(&lost, &life.volume))
+    }
+
+    /// The log position from which redo would be needed if the SSD were lost now: every older change is on the HDD (or in memory, see
+    /// [`PageStore::min_recovery_lsn`]). `None`: nothing is on the SSD alone. After a recovery it may be older than need be. It relies on what `flush_to` relies on: that a change
+    /// is not given an older LSN than `min_recovery_lsn` told.
+    #[must_use]
+    pub fn oldest_ssd_lsn(&self) -> Option<Lsn> {
+        self.life.tier.oldest_lsn()
+    }
+
+    /// What was lost with the SSD when the store was opened with [`Builder::accept_ssd_loss`]; `None`: nothing had to be accepted.
+    #[must_use]
+    pub fn ssd_loss(&self) -> Option<&SsdLoss> {
+        self.life.loss.as_ref()
+    }
+}

@@ -1,0 +1,239 @@
+//! The background scrub: reads every copy at a given pace, verifies it, heals what can be healed.
+
+use crate::life::Life;
+use crate::store::PageStore;
+use pagetier_bufpool::TierError;
+use pagetier_page::PageId;
+use pagetier_ssdcache::Checked;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+/// Findings that a report lists, at most; more are only counted.
+const FINDINGS_MAX: usize = 1024;
+/// After a hold-up a scrub catches up on so much, no more.
+const CATCH_UP_MAX: Duration = Duration::from_millis(100);
+
+/// What a scrub does; see [`PageStore::scrub`].
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[must_use]
+pub struct ScrubOptions {
+    pages_per_second: Option<f64>,
+    slots: bool,
+    homes: bool,
+    heal: bool,
+}
+
+impl Default for ScrubOptions {
+    fn default() -> Self {
+        Self { pages_per_second: Some(100.0), slots: true, homes: true, heal: true }
+    }
+}
+
+impl ScrubOptions {
+    /// Pages read a second, at most; `None`, or not above 0: as fast as the devices go. Default: 100.
+    pub fn pages_per_second(mut self, pages: Option<f64>) -> Self {
+        self.pages_per_second = pages.filter(|pages| *pages > 0.0 && pages.is_finite());
+        self
+    }
+
+    /// Whether the copies on the SSD are read. Default: yes.
+    pub fn slots(mut self, on: bool) -> Self {
+        self.slots = on;
+        self
+    }
+
+    /// Whether the pages' homes on the HDD are read. Default: yes.
+    pub fn homes(mut self, on: bool) -> Self {
+        self.homes = on;
+        self
+    }
+
+    /// Whether damage is undone where another good copy is known, or only reported. Default: it is.
+    pub fn heal(mut self, on: bool) -> Self {
+        self.heal = on;
+        self
+    }
+}
+
+/// How far a scrub is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct ScrubProgress {
+    /// Slots and homes looked at so far.
+    pub done: u64,
+    /// Slots and homes to look at, as counted at the start.
+    pub total: u64,
+    /// Damaged copies found so far.
+    pub found: u64,
+    /// Of these, healed.
+    pub healed: u64,
+}
+
+/// A damaged copy.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Finding {
+    /// The page.
+    pub page: PageId,
+    /// What is wrong; names page, device and offset.
+    pub error: TierError,
+    /// Whether it was healed: given up or rewritten from the other copy, or the page was in memory and is written anew.
+    pub healed: bool,
+}
+
+/// What a scrub came to.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ScrubReport {
+    /// How far it came.
+    pub progress: ScrubProgress,
+    /// The damaged copies, the first 1,024 of them.
+    pub findings: Vec<Finding>,
+    /// It went over everything; otherwise it was aborted, or the store was dropped.
+    pub complete: bool,
+}
+
+#[derive(Debug, Default)]
+struct Course {
+    stop: AtomicBool,
+    done: AtomicU64,
+    total: AtomicU64,
+    healed: AtomicU64,
+    found: AtomicU64,
+    findings: Mutex<Vec<Finding>>,
+}
+
+impl Course {
+    fn progress(&self) -> ScrubProgress {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        ScrubProgress {
+            done: of(&self.done),
+            total: of(&self.total),
+            found: of(&self.found),
+            healed: of(&self.healed),
+        }
+    }
+}
+
+/// A scrub under way in the background. Dropped, it ends after the page in hand.
+#[derive(Debug)]
+pub struct Scrub {
+    course: Arc<Course>,
+    task: Option<JoinHandle<bool>>,
+}
+
+impl Scrub {
+    /// How far it is.
+    #[must_use]
+    pub fn progress(&self) -> ScrubProgress {
+        self.course.progress()
+    }
+
+    /// Ends it after the page in hand.
+    pub fn abort(&self) {
+        self.course.stop.store(true, Ordering::Release);
+    }
+
+    /// Waits for its end. Cancel-safe in the sense of dropping the scrub: it ends after the page in hand.
+    pub async fn finished(mut self) -> ScrubReport {
+        let task = self.task.take();
+        let complete = match task {
+            Some(task) => task.await.unwrap_or(false),
+            None => false,
+        };
+        let findings = std::mem::take(&mut *self.course.findings.lock());
+        ScrubReport { progress: self.course.progress(), findings, complete }
+    }
+}
+
+impl Drop for Scrub {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
+impl PageStore {
+    /// Starts going over every copy on the SSD and every home on the HDD: reads each, verifies checksum, id and (on the SSD) version, compares
+    /// homes with clean copies, and heals: a bad copy that the HDD has too is given up, a bad home is rewritten from the copy on the SSD, a bad only copy of a page
+    /// in memory is written anew. What is left is reported. Pages allocated after the start are not looked at. Must be called in a tokio runtime.
+    pub fn scrub(&self, options: ScrubOptions) -> Scrub {
+        let course = Arc::new(Course::default());
+        let total = u64::from(self.life.tier.slots()) * u64::from(options.slots);
+        let homes: u64 = self.spaces().iter().map(|s| u64::from(s.pages)).sum();
+        course.total.store(total + homes * u64::from(options.homes), Ordering::Relaxed);
+        let task = go(Arc::downgrade(&self.life), options, Arc::clone(&course));
+        Scrub { course, task: Some(tokio::spawn(task)) }
+    }
+}
+
+/// The pace.
+struct Pace {
+    each: Option<Duration>,
+    next: Instant,
+}
+
+impl Pace {
+    fn new(options: &ScrubOptions) -> Self {
+        let each = options.pages_per_second.map(|pages| Duration::from_secs_f64((1.0 / pages).min(3600.0)));
+        Self { each, next: Instant::now() }
+    }
+
+    async fn wait(&mut self) {
+        match self.each {
+            Some(each) => {
+                let earliest = Instant::now().checked_sub(CATCH_UP_MAX).unwrap_or(self.next);
+                self.next = self.next.max(earliest) + each;
+                sleep_until(self.next).await;
+            }
+            None => tokio::task::yield_now().await,
+        }
+    }
+}
+
+/// True when it went over everything.
+async fn go(life: Weak<Life>, options: ScrubOptions, course: Arc<Course>) -> bool {
+    let mut pace = Pace::new(&options);
+    let Some(start) = life.upgrade() else { return false };
+    let slots = if options.slots { start.tier.slots() } else { 0 };
+    let spaces = if options.homes { start.volume.list() } else { Vec::new() };
+    drop(start);
+    let homes = spaces.iter().flat_map(|s| (0..s.pages).map(|no| Place::Home(PageId::new(s.id, no))));
+    for place in (0..slots).map(Place::Slot).chain(homes) {
+        pace.wait().await;
+        let Some(life) = life.upgrade().filter(|_| !course.stop.load(Ordering::Acquire)) else {
+            return false;
+        };
+        let checked = match place {
+            Place::Slot(slot) => life.tier.scrub_slot(slot, options.heal).await,
+            Place::Home(page) => Some(life.tier.scrub_home(page, options.heal).await),
+        };
+        if let Some(checked) = checked {
+            note(&life, &course, checked, options.heal).await;
+        }
+        course.done.fetch_add(1, Ordering::Relaxed);
+    }
+    true
+}
+
+/// What is looked at.
+enum Place {
+    Slot(u32),
+    Home(PageId),
+}
+
+async fn note(life: &Life, course: &Course, checked: Checked, heal: bool) {
+    let Checked { page, error: Some(error), mut healed, redo_from, .. } = checked else { return };
+    if heal && !healed {
+        healed = life.pool.rewrite(page, redo_from).await;
+    }
+    course.found.fetch_add(1, Ordering::Relaxed);
+    course.healed.fetch_add(u64::from(healed), Ordering::Relaxed);
+    let mut findings = course.findings.lock();
+    if findings.len() < FINDINGS_MAX {
+        findings.push(Finding { page, error, healed });
+    }
+}

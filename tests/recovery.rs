@@ -1,0 +1,160 @@
+//! Recovery: dropped at any point it harms nothing, done twice it finds the same, and what it takes from the checkpoint is verified when it is
+//! first read.
+
+mod bed;
+
+use bed::{Bed, PAGES, grown, read, write_all};
+use pagetier::{Error, PageId, PoolError, RecoveryReport, SpaceId, TierError};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+
+/// Devices as a crash leaves them, with work in flight.
+async fn crashed(seed: u64) -> (Bed, SpaceId) {
+    let bed = Bed::new();
+    let store = bed.open().await;
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    write_all(&store, space, 3).await;
+    drop(store);
+    (bed.after_power_cut(seed), space)
+}
+
+async fn expect_allowed(bed: &Bed, space: SpaceId) -> RecoveryReport {
+    let store = bed.open().await;
+    for no in 0..PAGES {
+        let version = read(&store, space, no).await.unwrap();
+        assert!((2..=3).contains(&version), "page {no} reads as version {version}");
+    }
+    store.validate().unwrap();
+    store.recovery()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_opening_dropped_at_any_await_is_like_a_crash() {
+    let (bed, space) = crashed(1).await;
+    let mut finished = false;
+    let mut polls = 1;
+    while !finished {
+        // Latency makes every operation an await.
+        let again = bed.after_power_cut(polls);
+        let mut left = polls;
+        let mut opening = Box::pin(again.try_open());
+        let outcome = std::future::poll_fn(|cx| {
+            if left == 0 {
+                return Poll::Ready(None);
+            }
+            left -= 1;
+            opening.as_mut().poll(cx).map(Some)
+        })
+        .await;
+        drop(opening);
+        finished = outcome.is_some();
+        drop(outcome);
+        // Whatever was under way is torn.
+        let later = again.after_power_cut(polls * 3);
+        expect_allowed(&later, space).await;
+        polls += 1 + polls / 12;
+    }
+    assert!(polls > 30, "only {polls} awaits: the opening was not interrupted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_opening_whose_io_fails_at_any_operation_is_recoverable() {
+    use pagetier_devio::{Fault, FaultEffect, IoOp};
+    let (bed, space) = crashed(2).await;
+    for op in 0..60 {
+        for device in 0..2 {
+            let again = bed.after_power_cut(7);
+            let target = if device == 0 { &again.ssd } else { &again.hdd };
+            for kind in [IoOp::Read, IoOp::Write, IoOp::Flush] {
+                target.inject(Fault::new(FaultEffect::Eio).on(kind).from_op(target.ops() + op).times(1));
+            }
+            drop(again.try_open().await);
+            target.clear_faults();
+            expect_allowed(&again.after_power_cut(op), space).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn recovered_twice_it_finds_the_same() {
+    let (bed, space) = crashed(3).await;
+    let one = bed.after_power_cut(4);
+    let first = expect_allowed(&one, space).await;
+    let versions = |bed: Bed| async move {
+        let store = bed.open().await;
+        let mut all = Vec::new();
+        for no in 0..PAGES {
+            all.push(read(&store, space, no).await.unwrap());
+        }
+        all
+    };
+    let before = versions(bed.after_power_cut(4)).await;
+    let after = versions(one.after_power_cut(5)).await;
+    assert_eq!(before, after);
+    assert!(first.found + first.trusted > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_reads_the_zone_only_and_says_how_far_it_is() {
+    let (bed, _) = crashed(5).await;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&seen);
+    let store =
+        bed.builder().on_recovery_progress(move |p| sink.lock().unwrap().push(p)).open().await.unwrap();
+    let report = store.recovery();
+    let layout = bed.layout();
+    assert!(report.zone_slots <= u64::from(layout.slots) * 30 / 100 + 8, "{report:?}");
+    let metadata = layout.slot_at(0) + u64::from(bed::RING_PAGES) * bed::PAGE;
+    assert!(report.bytes_read <= metadata + report.zone_slots * bed::PAGE, "{report:?}");
+    for progress in seen.lock().unwrap().iter() {
+        assert!(progress.done <= progress.total);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_checkpoint_says_is_verified_at_the_first_read() {
+    let bed = Bed::new();
+    let store = bed.open().await;
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.close().await.unwrap();
+    let later = bed.after_power_cut(1);
+    // Rot outside the zone: the opening does not see it.
+    let rotten: Vec<PageId> = (0..PAGES)
+        .map(|no| PageId::new(space, no))
+        .filter(|page| !later.slots_of(*page).is_empty())
+        .step_by(3)
+        .collect();
+    for at in rotten.iter().flat_map(|page| later.slots_of(*page)) {
+        later.ssd.flip_bit(at + 900, 2);
+    }
+    let store = later.open().await;
+    assert!(store.recovery().damaged > 0, "some in the zone, too");
+    let (mut errors, mut sound) = (0, 0);
+    for no in 0..PAGES {
+        match read(&store, space, no).await {
+            Ok(2) => sound += 1,
+            Err(Error::Pool(PoolError::Tier(TierError::Corrupt { page, .. }))) => {
+                assert!(rotten.contains(&page));
+                errors += 1;
+            }
+            other => panic!("page {no}: {other:?}"),
+        }
+    }
+    assert!(errors > 0 && sound > 100, "{errors} errors, {sound} sound");
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_are_served_while_the_rest_is_unverified() {
+    let (bed, space) = crashed(6).await;
+    let store = bed.open().await;
+    let before = pagetier_devio::Device::stats(&*bed.ssd);
+    let mut first = pin!(read(&store, space, 0));
+    assert!((2..=3).contains(&first.as_mut().await.unwrap()));
+    let reads = pagetier_devio::Device::stats(&*bed.ssd).since(&before).totals_without(&[]).read.ops;
+    assert!(reads <= 1, "the first read waits for no other: {reads}");
+}

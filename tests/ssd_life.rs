@@ -1,0 +1,491 @@
+//! The SSD's life: modes, drain, failure, taking it back, going on without it, accepting its loss.
+
+mod bed;
+
+use bed::{Bed, PAGES, expect_all, grown, read, write, write_all};
+use pagetier::{
+    Drain, Error, Home, Lsn, OpenError, PageId, PoolError, SsdEvent, SsdMode, SsdState, TierError,
+};
+use pagetier_devio::{Fault, FaultEffect, IoOp};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[tokio::test(start_paused = true)]
+async fn modes_say_what_the_ssd_gets() {
+    let bed = Bed::new();
+    let store = bed.builder().ssd_mode(SsdMode::WriteThrough).open().await.unwrap();
+    let mut events = store.ssd_events();
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    expect_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    let ssd = store.stats().ssd;
+    assert!(ssd.pages > 20 && ssd.dirty_pages == 0, "{ssd:?}");
+
+    store.set_ssd_mode(SsdMode::ReadOnly).await.unwrap();
+    tokio::time::sleep(LONG).await;
+    let before = store.stats().ssd.counts;
+    write_all(&store, space, 3).await;
+    expect_all(&store, space, 3).await;
+    let after = store.stats().ssd;
+    let admitted = |c: pagetier::SlotCounts| c.admitted_free + c.admitted_over + c.rewritten;
+    assert_eq!(admitted(after.counts), admitted(before));
+    assert_eq!(after.mode, SsdMode::ReadOnly);
+
+    store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
+    write_all(&store, space, 4).await;
+    store.sync().await.unwrap();
+    assert!(store.stats().ssd.dirty_pages > 20);
+    expect_all(&store, space, 4).await;
+    let mode = |mode| Some(SsdEvent::Mode { mode });
+    assert_eq!(events.try_next(), mode(SsdMode::ReadOnly));
+    assert_eq!(events.try_next(), mode(SsdMode::WriteBack));
+    assert_eq!(events.try_next(), None);
+    store.validate().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drained_ssd_holds_no_only_copy() {
+    let bed = Bed::new();
+    let store = bed.open().await;
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    let dirty = store.stats().ssd.dirty_pages;
+    assert!(dirty > 20, "{dirty}");
+    store.set_ssd_mode(SsdMode::WriteThrough).await.unwrap();
+    let reports = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&reports);
+    let report = store.drain_ssd(Drain::new().on_progress(move |p| sink.lock().unwrap().push(p))).await;
+    assert_eq!((report.written, report.left, report.failed.len()), (dirty, 0, 0));
+    let reports = reports.lock().unwrap().clone();
+    assert!(reports.windows(2).all(|w| w[0].written <= w[1].written) && reports.len() > 1, "{reports:?}");
+    assert_eq!(store.stats().ssd.dirty_pages, 0);
+    assert_eq!(store.oldest_ssd_lsn(), None);
+    // Nothing is missing without it, in this run and after a crash.
+    bed.ssd.set_present(false);
+    expect_all(&store, space, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_runs_out_of_time_says_what_is_left_and_loses_nothing() {
+    let bed = Bed::new();
+    let store = bed.open().await;
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    bed.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(1))).on(IoOp::Write));
+    let report = store.drain_ssd(Drain::new().deadline(Duration::from_millis(900))).await;
+    assert!(report.left > 0, "{report:?}");
+    bed.hdd.clear_faults();
+    expect_all(&store, space, 2).await;
+    // Dropped half-way it stops, too.
+    drop(tokio::time::timeout(Duration::from_millis(1), store.drain_ssd(Drain::new())).await);
+    tokio::time::sleep(LONG).await;
+    let report = store.drain_ssd(Drain::new()).await;
+    assert_eq!(report.left, 0);
+    expect_all(&store, space, 2).await;
+    write_all(&store, space, 3).await;
+    assert!(store.stats().ssd.dirty_pages > 0, "the mode is the old one again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_slot_write_degrades_the_ssd_until_it_is_taken_back() {
+    let bed = Bed::new();
+    let store = bed.open().await;
+    let mut events = store.ssd_events();
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(bed.slots()));
+    write_all(&store, space, 3).await;
+    store.sync().await.unwrap();
+    assert_eq!(store.ssd_state(), SsdState::Degraded);
+    assert!(matches!(events.next().await, Some(SsdEvent::Degraded { .. })));
+    expect_all(&store, space, 3).await;
+    // It goes on for long: the journal gets room though nothing is admitted.
+    for version in 4..12 {
+        write_all(&store, space, version).await;
+        store.sync().await.unwrap();
+    }
+    bed.ssd.clear_faults();
+    let report = store.readmit_ssd().await.unwrap();
+    assert!(report.lost.is_empty(), "{report:?}");
+    assert_eq!(store.ssd_state(), SsdState::Active);
+    assert_eq!(events.try_next(), Some(SsdEvent::Active));
+    let before = store.stats().pool.written_ssd;
+    write_all(&store, space, 12).await;
+    store.sync().await.unwrap();
+    assert!(store.stats().pool.written_ssd > before, "it takes pages again");
+    expect_all(&store, space, 12).await;
+    store.validate().unwrap();
+    drop(store);
+    let later = bed.after_power_cut(5);
+    expect_all(&later.open().await, space, 12).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vanished_ssd_with_only_copies_stops_writes_and_comes_back() {
+    let bed = Bed::new();
+    let store = bed.open().await;
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    let clean: Vec<u32> = (0..PAGES).filter(|no| store.home(PageId::new(space, *no)) == Home::Hdd).collect();
+    assert!(clean.len() > 40);
+    bed.ssd.set_present(false);
+    // What the HDD has is read, what only the SSD has is a typed error.
+    let mut missing = 0;
+    for no in 0..PAGES {
+        match read(&store, space, no).await {
+            Ok(version) => assert_eq!(version, 2),
+            Err(Error::Pool(PoolError::Tier(TierError::Device { page, .. }))) => {
+                assert_eq!(page, PageId::new(space, no));
+                assert!(!clean.contains(&no));
+                missing += 1;
+            }
+            Err(other) => panic!("page {no}: {other}"),
+        }
+    }
+    assert!(missing > 0);
+    assert_eq!(store.ssd_state(), SsdState::Degraded);
+    let _ = write(&store, space, clean[0], 3).await;
+    assert!(store.sync().await.is_err());
+    assert!(matches!(store.set_ssd_mode(SsdMode::Off).await, Err(Error::SsdOnlyCopies { .. })));
+    assert!(matches!(store.readmit_ssd().await, Err(Error::Readmit(_))));
+    bed.ssd.set_present(true);
+    let report = store.readmit_ssd().await.unwrap();
+    assert!(report.lost.is_empty() && report.proved > 0, "{report:?}");
+    store.sync().await.unwrap();
+    write(&store, space, clean[0], 2).await.unwrap();
+    expect_all(&store, space, 2).await;
+    write_all(&store, space, 4).await;
+    store.sync().await.unwrap();
+    drop(store);
+    expect_all(&bed.after_power_cut(6).open().await, space, 4).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_flush_is_believed_until_what_it_covered_is_home() {
+    for seed in 0..6 {
+        let bed = Bed::new();
+        let store = bed.open().await;
+        let space = grown(&store).await;
+        write_all(&store, space, 2).await;
+        store.sync().await.unwrap();
+        bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+        for no in 0..40 {
+            write(&store, space, no, 3).await.unwrap();
+        }
+        assert!(store.sync().await.is_err());
+        assert!(store.sync().await.is_err(), "a second try must not succeed as if nothing had been lost");
+        let report = store.readmit_ssd().await.unwrap();
+        assert!(report.lost.is_empty(), "{report:?}");
+        store.sync().await.unwrap();
+        drop(store);
+        let store = bed.after_power_cut(seed * 7).open().await;
+        for no in 0..PAGES {
+            assert_eq!(read(&store, space, no).await.unwrap(), if no < 40 { 3 } else { 2 }, "page {no}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_ssd_is_not_taken_back_in_place_of_the_one_that_failed() {
+    let bed = Bed::new();
+    let store = bed.open().await;
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    // Somebody wiped it.
+    bed.ssd.set_present(false);
+    let _ = store.sync().await;
+    bed.ssd.set_present(true);
+    for at in (0..8192).step_by(512) {
+        bed.ssd.flip_bit(at, 1);
+    }
+    assert!(matches!(store.readmit_ssd().await, Err(Error::Readmit(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_only_copies_the_store_goes_on_without_a_failed_ssd() {
+    let bed = Bed::new();
+    let store = bed.builder().ssd_mode(SsdMode::WriteThrough).open().await.unwrap();
+    let mut events = store.ssd_events();
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    expect_all(&store, space, 2).await;
+    bed.ssd.set_present(false);
+    for no in 0..PAGES {
+        // The moment of the failure may cost a caller an error, nothing else.
+        while write(&store, space, no, 3).await.is_err() {}
+    }
+    tokio::time::sleep(LONG).await;
+    store.sync().await.unwrap();
+    assert_eq!((store.ssd_state(), store.ssd_mode()), (SsdState::Off, SsdMode::Off));
+    expect_all(&store, space, 3).await;
+    let mut seen = Vec::new();
+    while let Some(event) = events.try_next() {
+        seen.push(event);
+    }
+    assert_eq!(seen.last(), Some(&SsdEvent::Off), "{seen:?}");
+    drop(store);
+    // It opens as a store without an SSD, also while the old one is still dead.
+    let later = bed.after_power_cut(3);
+    later.ssd.set_present(false);
+    let store = later.open().await;
+    expect_all(&store, space, 3).await;
+    write_all(&store, space, 4).await;
+    // The old one comes back: nothing on it counts.
+    later.ssd.set_present(true);
+    store.readmit_ssd().await.unwrap();
+    assert_eq!(store.ssd_state(), SsdState::Active);
+    expect_all(&store, space, 4).await;
+    write_all(&store, space, 5).await;
+    store.sync().await.unwrap();
+    assert!(store.stats().ssd.pages > 20);
+    drop(store);
+    expect_all(&later.after_power_cut(8).open().await, space, 5).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn switched_off_and_on_nothing_old_comes_back() {
+    for seed in 0..4 {
+        let bed = Bed::new();
+        let store = bed.open().await;
+        let space = grown(&store).await;
+        write_all(&store, space, 2).await;
+        store.sync().await.unwrap();
+        store.set_ssd_mode(SsdMode::Off).await.unwrap();
+        assert_eq!(store.ssd_mode(), SsdMode::Off);
+        let ops = bed.ssd.ops();
+        write_all(&store, space, 3).await;
+        store.sync().await.unwrap();
+        expect_all(&store, space, 3).await;
+        assert_eq!(bed.ssd.ops(), ops, "it may be taken away");
+        // A crash here finds a store without an SSD.
+        let crashed = bed.after_power_cut(seed);
+        expect_all(&crashed.open().await, space, 3).await;
+        store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
+        expect_all(&store, space, 3).await;
+        for no in 0..PAGES / 2 {
+            write(&store, space, no, 4).await.unwrap();
+        }
+        store.sync().await.unwrap();
+        store.validate().unwrap();
+        drop(store);
+        let store = bed.after_power_cut(seed + 10).open().await;
+        for no in 0..PAGES {
+            assert_eq!(
+                read(&store, space, no).await.unwrap(),
+                if no < PAGES / 2 { 4 } else { 3 },
+                "page {no}"
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_close_the_loss_of_the_ssd_is_known_exactly() {
+    let bed = Bed::new();
+    let store = bed.open().await;
+    let space = grown(&store).await;
+    store.set_ssd_mode(SsdMode::Off).await.unwrap();
+    store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
+    write_all(&store, space, 2).await;
+    store.close().await.unwrap();
+    let bed = bed.with_blank_ssd();
+    assert!(matches!(bed.try_open().await, Err(OpenError::SsdMissing { .. })));
+    assert!(matches!(bed.builder().ssd_bytes(0).open().await, Err(OpenError::SsdMissing { .. })));
+    let store = bed.builder().accept_ssd_loss(true).open().await.unwrap();
+    let loss = store.ssd_loss().unwrap().clone();
+    assert!(loss.exact && loss.pages() > 20, "{loss:?}");
+    for no in 0..PAGES {
+        let version = read(&store, space, no).await.unwrap();
+        let lost = loss.contains(PageId::new(space, no));
+        assert_eq!(version, if lost { 1 } else { 2 }, "page {no}");
+        // Redo from there would bring it back.
+        assert!(!lost || loss.redo_from.unwrap() <= Lsn(2000 + u64::from(no)));
+    }
+    // The new SSD is in use, and this time nothing has to be accepted.
+    write_all(&store, space, 3).await;
+    store.sync().await.unwrap();
+    assert!(store.stats().ssd.pages > 20);
+    store.close().await.unwrap();
+    let store = bed.builder().accept_ssd_loss(true).open().await.unwrap();
+    assert_eq!(store.ssd_loss(), None);
+    expect_all(&store, space, 3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_crash_every_page_may_be_older_and_the_report_says_so() {
+    let bed = Bed::new();
+    let store = bed.open().await;
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    let _ = store.drain_ssd(Drain::new()).await;
+    write_all(&store, space, 3).await;
+    store.sync().await.unwrap();
+    drop(store);
+    // Without any SSD from now on.
+    let later = bed.after_power_cut(4);
+    later.ssd.set_present(false);
+    let store = later.builder().ssd_bytes(0).accept_ssd_loss(true).open().await.unwrap();
+    let loss = store.ssd_loss().unwrap();
+    assert!(!loss.exact && loss.redo_from.is_none());
+    for no in 0..PAGES {
+        assert!(loss.contains(PageId::new(space, no)));
+        // Torn homes may have been the ring's to repair: an error then, never another version.
+        if let Ok(version) = read(&store, space, no).await {
+            assert!((1..=3).contains(&version));
+        }
+    }
+    store.close().await.unwrap();
+    later.builder().ssd_bytes(0).open().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn given_up_while_open_what_is_in_memory_is_kept_and_the_rest_is_listed() {
+    let bed = Bed::new();
+    let store = bed.open().await;
+    let space = grown(&store).await;
+    let _ = store.drain_ssd(Drain::new()).await;
+    store.set_ssd_mode(SsdMode::WriteThrough).await.unwrap();
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
+    write_all(&store, space, 3).await;
+    store.sync().await.unwrap();
+    bed.ssd.set_present(false);
+    let loss = store.abandon_ssd().await.unwrap();
+    assert!(loss.exact && loss.pages() > 0, "{loss:?}");
+    store.sync().await.unwrap();
+    for no in 0..PAGES {
+        let version = read(&store, space, no).await.unwrap();
+        assert_eq!(version == 3, !loss.contains(PageId::new(space, no)), "page {no} reads as {version}");
+    }
+    assert_eq!(store.ssd_state(), SsdState::Off);
+    write_all(&store, space, 4).await;
+    store.sync().await.unwrap();
+    drop(store);
+    let later = bed.after_power_cut(2);
+    later.ssd.set_present(false);
+    expect_all(&later.open().await, space, 4).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
+    for seed in 0..5 {
+        let bed = Bed::new();
+        let store = bed.open().await;
+        let space = grown(&store).await;
+        store.set_ssd_mode(SsdMode::WriteThrough).await.unwrap();
+        let _ = store.drain_ssd(Drain::new()).await;
+        for version in 2..3 {
+            write_all(&store, space, version).await;
+        }
+        store.sync().await.unwrap();
+        store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
+        // The first change of a page since it was home is what counts, not the last.
+        for version in 3..6 {
+            write_all(&store, space, version).await;
+        }
+        store.sync().await.unwrap();
+        let oldest = store.oldest_ssd_lsn().unwrap();
+        let changed: Vec<u32> =
+            (0..PAGES).filter(|no| store.home(PageId::new(space, *no)) == Home::Ssd).collect();
+        let truth = |store: &pagetier::PageStore| {
+            // By what the HDD really has.
+            let hdd = bed.hdd.snapshot();
+            let _ = store;
+            changed
+                .iter()
+                .filter_map(|no| {
+                    let at = bed.home_of(PageId::new(space, *no))? as usize;
+                    let home = pagetier_page::Header::peek(&hdd[at..at + 4096]).lsn.0;
+                    // Versions are a thousand apart.
+                    (home < 5000).then_some(home + 1000)
+                })
+                .min()
+        };
+        let needed = truth(&store).unwrap();
+        assert!(oldest.0 <= needed && oldest.0 > 2000, "{oldest} told, {needed} needed");
+        drop(store);
+        let later = bed.after_power_cut(seed);
+        let store = later.open().await;
+        let told = store.oldest_ssd_lsn().unwrap_or(Lsn(u64::MAX));
+        assert!(told.0 <= needed, "after recovery {told} told, {needed} needed");
+        let _ = store.drain_ssd(Drain::new()).await;
+        assert_eq!(store.oldest_ssd_lsn(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn sync_writes_no_checkpoint_and_waits_for_no_flush_of_the_disk() {
+    use pagetier_devio::{Device, IoClass};
+    let bed = Bed::new();
+    // Journal and ring large enough for the maintenance to have no reason of its own.
+    let roomy = bed.builder().ssd_bytes(2000 * bed::PAGE).ring_pages(64).pool_bytes(180 * bed::PAGE);
+    let store = roomy.open().await.unwrap();
+    let space = grown(&store).await;
+    store.sync().await.unwrap();
+    // All go to the HDD, and no admissions of what leaves memory ask for checkpoints.
+    store.set_ssd_mode(SsdMode::ReadOnly).await.unwrap();
+    tokio::time::sleep(LONG).await;
+    for no in 0..20 {
+        write(&store, space, no, 2).await.unwrap();
+    }
+    let (hdd, ssd) = (bed.hdd.stats(), bed.ssd.stats());
+    let checkpoints = store.stats().ssd.counts.checkpoints;
+    store.sync().await.unwrap();
+    let (hdd, ssd) = (bed.hdd.stats().since(&hdd), bed.ssd.stats().since(&ssd));
+    assert_eq!(store.stats().ssd.counts.checkpoints, checkpoints);
+    assert_eq!(hdd.flush.ops, 0, "no flush of the HDD");
+    assert!(hdd.totals_without(&[]).write.ops > 0, "pages went to the HDD");
+    let meta = ssd.totals_of(&[IoClass::Meta]).write;
+    assert!(meta.bytes <= 4096 * meta.ops && meta.ops <= 20, "journal blocks alone: {meta:?}");
+    drop(store);
+    for seed in 0..10 {
+        let store = bed.after_power_cut(seed).builder().pool_bytes(180 * bed::PAGE).open().await.unwrap();
+        for no in 0..20 {
+            assert_eq!(read(&store, space, no).await.unwrap(), 2);
+        }
+    }
+}
+
+#[tokio::test]
+async fn on_files_the_ssd_can_be_switched_off_taken_away_and_put_back() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let open = || {
+        pagetier::PageStore::builder()
+            .directory(dir.path())
+            .page_size(pagetier::PageSize::MIN)
+            .pool_bytes(60 * bed::PAGE)
+            .ssd_bytes(bed::SSD_PAGES * bed::PAGE)
+            .ring_pages(8)
+            .open()
+    };
+    let store = open().await.unwrap();
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    store.set_ssd_mode(SsdMode::Off).await.unwrap();
+    let kept = dir.path().join("kept");
+    std::fs::rename(dir.path().join("ssd.cache"), &kept).unwrap();
+    write_all(&store, space, 3).await;
+    store.close().await.unwrap();
+    let store = open().await.unwrap();
+    assert_eq!(store.ssd_state(), SsdState::Off);
+    expect_all(&store, space, 3).await;
+    std::fs::rename(&kept, dir.path().join("ssd.cache")).unwrap();
+    store.readmit_ssd().await.unwrap();
+    expect_all(&store, space, 3).await;
+    write_all(&store, space, 4).await;
+    store.close().await.unwrap();
+    let store = open().await.unwrap();
+    assert_eq!(store.ssd_state(), SsdState::Active);
+    assert!(store.stats().ssd.pages > 20);
+    expect_all(&store, space, 4).await;
+}
