@@ -228,7 +228,7 @@ async fn a_block_device_that_goes_away_under_load_fails_its_operations_and_loses
         store.sync().await.unwrap();
         write_until_refused(&store, space, &mut known, 1, true).await;
 
-        // It dies in the middle of this.
+        eprintln!("{tier} {io:?} dies");
         let dying = std::thread::spawn(move || {
             std::thread::park_timeout(Duration::from_millis(150));
             disk.vanish();
@@ -250,7 +250,7 @@ async fn a_block_device_that_goes_away_under_load_fails_its_operations_and_loses
         drop(device);
         tokio::time::sleep(Duration::from_millis(200)).await;
 
-        // It comes back with what it held.
+        eprintln!("{tier} {io:?} back");
         let disk = SlowDisk::start(folder.path(), 0.2).unwrap();
         let device = LoopDevice::on(&disk).unwrap();
         let store = open(&device).await.unwrap();
