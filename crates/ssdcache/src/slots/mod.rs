@@ -362,6 +362,12 @@ impl Slots {
             self.slots[slot.at()].abandoned = true;
         }
         if let Some(slot) = self.by_page.remove(&page) {
+            let s = &mut self.slots[slot.at()];
+            if s.dirty {
+                // A checkpoint that names this copy, or an older one of the page, as the newest version may be what a crash finds. It must find
+                // this one then, or take the page for damaged; so the slot waits for a checkpoint that does not name the page.
+                (s.in_zone, s.in_next) = (false, false);
+            }
             self.release(slot);
         }
         self.policy.forget(page);
