@@ -11,7 +11,9 @@
 
 use futures_util::StreamExt;
 use indicatif::{ProgressBar, ProgressStyle};
-use pagetier::{Backend, DirectIo, PageId, PageStore, RecoveryReport, SpaceId, ssd_bytes_for};
+use pagetier::{
+    Backend, DirectIo, PageId, PageStore, RecoveryReport, SpaceId, pool_bytes_for, ssd_bytes_for,
+};
 use pagetier_devio::{IoBuf, IoBufs, IoClass, OpenOptions, Reap, SharedDevice, open_file};
 use pagetier_page::{HEADER_BYTES, Header, PageSize, verify};
 use pagetier_ssdcache::{Found, Layout, identify};
@@ -23,7 +25,8 @@ use std::time::{Duration, Instant};
 const PAGES: u32 = 655_360;
 const QUICK_PAGES: u32 = 65_536;
 const ZONE_PERCENT: f64 = 10.0;
-const POOL_BYTES: u64 = 256 << 20;
+/// Small, so that opening it takes no time worth mentioning.
+const POOL_PAGES: u64 = 2048;
 const ROUNDS: usize = 5;
 /// Of the time that a full scan takes.
 const SHARE_MAX: f64 = 0.15;
@@ -132,10 +135,11 @@ async fn check(store: &PageStore, space: SpaceId, pages: u32) {
 }
 
 async fn open(folder: &Path, pages: u32) -> PageStore {
+    let ssd_bytes = ssd_bytes_for(u64::from(pages), PageSize::DEFAULT);
     PageStore::builder()
         .directory(folder)
-        .ssd_bytes(ssd_bytes_for(u64::from(pages), PageSize::DEFAULT))
-        .pool_bytes(POOL_BYTES)
+        .ssd_bytes(ssd_bytes)
+        .pool_bytes(pool_bytes_for(POOL_PAGES, ssd_bytes, PageSize::DEFAULT))
         .zone_percent(ZONE_PERCENT)
         .io(Backend::Uring)
         .direct_io(DirectIo::Required)

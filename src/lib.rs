@@ -42,7 +42,7 @@ pub use pagetier_ssdcache::{
 #[doc(hidden)]
 pub use pagetier_ssdcache::{Moment, Mutation};
 pub use scrub::{Finding, Scrub, ScrubOptions, ScrubProgress, ScrubReport};
-pub use sizes::{outqueue_bytes, pool_bytes_for, ssd_bytes_for};
+pub use sizes::{pool_bytes_for, ssd_bytes_for};
 pub use stats::Stats;
 pub use store::{PageMut, PageRef, PageStore, Scan};
 pub use volume::SpaceInfo;

@@ -1,6 +1,6 @@
 //! How many bytes a number of pages takes, with everything that belongs to them: to size a store by pages.
 
-use crate::builder::{OUTQUEUE_BYTES, ring_pages_for, tables_bytes};
+use crate::builder::{ring_pages_for, tables_bytes};
 use pagetier_bufpool::PoolParams;
 use pagetier_page::PageSize;
 use pagetier_ssdcache::{Layout, SlotParams};
@@ -31,12 +31,6 @@ pub fn ssd_bytes_for(pages: u64, page_size: PageSize) -> u64 {
         *(if holds(half) >= pages { &mut enough } else { &mut short }) = half;
     }
     enough * page
-}
-
-/// The memory of an outqueue of `entries` entries, in bytes.
-#[must_use]
-pub fn outqueue_bytes(entries: u64) -> u64 {
-    entries * OUTQUEUE_BYTES
 }
 
 /// The memory for a pool of `pages` pages over an SSD of `ssd_bytes`, with the tables of both: what [`crate::Builder::pool_bytes`] takes.

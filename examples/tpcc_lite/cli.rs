@@ -45,9 +45,8 @@ pub(crate) struct Cli {
     /// Sizes as a ratio database:SSD:pool, such as 30:10:1, of the loaded database
     #[arg(long, value_name = "DB:SSD:POOL", value_parser = ratio, conflicts_with_all = ["ssd_bytes", "pool_bytes"])]
     pub(crate) db_ratio: Option<Ratio>,
-    /// What the ratio is of: pages, of which the pool gives up those that the outqueue's memory would hold, as in the paper; or bytes of files
-    /// and memory, with all tables, staging copies and the doublewrite ring
-    #[arg(long, value_name = "UNIT", default_value = "pages", requires = "db_ratio")]
+    /// What the ratio is of
+    #[arg(long, value_enum, value_name = "UNIT", default_value_t = Unit::Cache, requires = "db_ratio")]
     pub(crate) ratio_of: Unit,
     /// Page size: a power of two from 4KiB to 64KiB [default: 16KiB]
     #[arg(long, value_name = "B", value_parser = page_size)]
@@ -167,7 +166,7 @@ impl Ratio {
         let pages = pages(db_bytes as f64 * self.ssd / self.db, page);
         match unit {
             Unit::Bytes => pages * page.bytes() as u64,
-            Unit::Pages => pagetier::ssd_bytes_for(pages, page),
+            Unit::Cache | Unit::Pages => pagetier::ssd_bytes_for(pages, page),
         }
     }
 
@@ -175,12 +174,8 @@ impl Ratio {
     pub(crate) fn pool_bytes(self, unit: Unit, db_bytes: u64, ssd_bytes: u64, page: PageSize) -> u64 {
         let pages = pages(db_bytes as f64 * self.pool / self.db, page);
         match unit {
-            Unit::Bytes => pages * page.bytes() as u64,
-            Unit::Pages => {
-                let entries = self::pages(db_bytes as f64 * self.ssd / self.db, page);
-                let queue = pagetier::outqueue_bytes(entries).div_ceil(page.bytes() as u64);
-                pagetier::pool_bytes_for(pages.saturating_sub(queue), ssd_bytes, page)
-            }
+            Unit::Cache | Unit::Bytes => pages * page.bytes() as u64,
+            Unit::Pages => pagetier::pool_bytes_for(pages, ssd_bytes, page),
         }
     }
 }
@@ -311,9 +306,11 @@ impl Cli {
 /// What `--db-ratio` counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Unit {
-    /// Bytes of the files and of memory.
+    /// Pages of the SSD cache, and bytes of memory with all tables, the outqueue and staging copies in it
+    Cache,
+    /// Bytes of files and memory, all that Pagetier keeps there included
     Bytes,
-    /// Pages; what belongs to them comes on top, but for the outqueue (2013 paper, section 6.1).
+    /// Pages alone; all else comes on top
     Pages,
 }
 
@@ -388,9 +385,10 @@ mod tests {
         assert_eq!(ratio.ssd_bytes(Unit::Bytes, 30 << 20, size), 10 << 20);
         assert_eq!(ratio.pool_bytes(Unit::Bytes, (30 << 20) + 30, 0, size), (2 << 20) + (16 << 10));
         assert_eq!(ratio.ssd_bytes(Unit::Pages, 30 << 20, size), pagetier::ssd_bytes_for(640, size));
-        // 640 entries of the outqueue take 46,080 bytes: three pages.
+        assert_eq!(ratio.ssd_bytes(Unit::Cache, 30 << 20, size), pagetier::ssd_bytes_for(640, size));
+        assert_eq!(ratio.pool_bytes(Unit::Cache, 30 << 20, 0, size), 2 << 20);
         let pool = ratio.pool_bytes(Unit::Pages, (30 << 20) + 30, 0, size);
-        assert_eq!(pool, pagetier::pool_bytes_for(129 - 3, 0, size));
+        assert_eq!(pool, pagetier::pool_bytes_for(129, 0, size));
         for bad in ["30:10", "30:10:0", "0:1:1", "a:b:c", "1:2:3:4"] {
             assert!(super::ratio(bad).is_err(), "{bad}");
         }

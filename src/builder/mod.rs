@@ -20,7 +20,7 @@ pub(crate) const POOL_POLICY_BYTES: usize = 24;
 /// Memory for a slot: its entry, its place in the page map, and the policy's record.
 const SLOT_BYTES: u64 = 40 + 24 + 72;
 /// Memory for an entry of the outqueue.
-pub(crate) const OUTQUEUE_BYTES: u64 = 72;
+const OUTQUEUE_BYTES: u64 = 72;
 
 /// Memory for the tables of an SSD, in bytes.
 pub(crate) fn tables_bytes(slots: u64, outqueue: u64) -> u64 {

@@ -12,6 +12,7 @@ mod core;
 mod drain;
 mod flush;
 mod home;
+mod images;
 mod journal;
 mod layout;
 mod life;

@@ -5,6 +5,7 @@
 
 use crate::core::{Core, Homes, JournalPlace, State, Wake, check};
 use crate::flush::GroupFlush;
+use crate::images::read_images;
 use crate::journal::Block;
 use crate::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES};
 use crate::life::{EVENTS_KEPT, Refusing, SsdMode};
@@ -18,17 +19,18 @@ use crate::slots::{SlotParams, Slots};
 use crate::superblock::{Found, Superblock};
 use futures_util::StreamExt;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
-use pagetier_page::{Defect, Flags, Header, Lsn, PageId, Stamp, StampSource};
+use pagetier_page::{Defect, Lsn, PageId, Stamp, StampSource};
 use pagetier_policy::SsdPolicy;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::pin::pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
 
-/// Reads in flight during recovery.
-const READS_MAX: usize = 32;
+/// Home pages looked at at once for what the ring has to repair.
+const REPAIRS_MAX: usize = 16;
 
 /// Why an SSD could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -261,12 +263,14 @@ struct Reader<'a> {
     bytes_read: u64,
     done: u64,
     total: u64,
+    /// The sound images of the ring, by place.
+    ringed: Vec<(u32, Image)>,
 }
 
 impl<'a> Reader<'a> {
     fn new(params: &'a OpenParams) -> Self {
         let ring = u64::from(params.layout.ring_pages);
-        Self { params, bytes_read: 0, done: 0, total: ring }
+        Self { params, bytes_read: 0, done: 0, total: ring, ringed: Vec::new() }
     }
 
     async fn evidence(&mut self) -> Result<(MapHeader, Evidence), OpenError> {
@@ -338,8 +342,9 @@ impl<'a> Reader<'a> {
         let places: Vec<u64> =
             (0..self.params.layout.ring_pages).map(|i| self.params.layout.ring_at(i)).collect();
         let mut newest = FxHashMap::default();
-        for (_, image) in self.images(&places).await? {
+        for (index, image) in self.images(&places).await? {
             let Some(image) = image else { continue };
+            self.ringed.push((index as u32, image));
             let stamp = newest.entry(image.page).or_insert(image.stamp);
             *stamp = image.stamp.max(*stamp);
         }
@@ -356,30 +361,18 @@ impl<'a> Reader<'a> {
     /// The sound page images at `places`, by index; I/O errors on single places are errors, bad contents are not.
     async fn images(&mut self, places: &[u64]) -> Result<Vec<(usize, Option<Image>)>, DeviceError> {
         let page_bytes = self.params.layout.page_size.bytes();
-        let ssd = &self.params.ssd;
-        let reads = places.iter().copied().enumerate().map(|(index, offset)| async move {
-            let (mut buf, mut result) =
-                read_one(ssd, offset, IoBuf::zeroed(page_bytes), IoClass::Recovery).await;
-            // What a crash tore reads the same again; what only the transfer spoiled does not, and must not be taken for gone.
-            if result.is_ok()
-                && image_in(buf.as_slice()).is_none()
-                && !pagetier_page::is_blank(buf.as_slice())
-            {
-                (buf, result) = read_one(ssd, offset, buf, IoClass::Recovery).await;
-            }
-            result.map(|()| (index, image_in(buf.as_slice())))
-        });
-        let mut reads = futures_util::stream::iter(reads).buffer_unordered(READS_MAX);
+        let mut runs = pin!(read_images(&self.params.ssd, places, page_bytes));
         let mut images = Vec::with_capacity(places.len());
-        while let Some(one) = reads.next().await {
-            images.push(one?);
-            self.bytes_read += page_bytes as u64;
-            self.done += 1;
-            if let Some(report) = self.params.progress.as_ref().filter(|_| self.done.is_multiple_of(64)) {
+        while let Some(run) = runs.next().await {
+            let run = run?;
+            self.bytes_read += (run.len() * page_bytes) as u64;
+            self.done += run.len() as u64;
+            images.extend(run);
+            if let Some(report) = &self.params.progress {
                 report(Progress { done: self.done, total: self.total });
             }
         }
-        images.sort_by_key(|(index, _)| *index);
+        images.sort_unstable_by_key(|(index, _)| *index);
         Ok(images)
     }
 
@@ -422,35 +415,56 @@ impl<'a> Reader<'a> {
             return Ok(0);
         }
         let floor = evidence.ring_floor();
-        let mut repaired = 0;
-        for index in 0..self.params.layout.ring_pages {
-            let at = self.params.layout.ring_at(index);
-            let image = self.read(at, self.params.layout.page_size.bytes() as u64).await?;
-            let Some(found) = image_in(image.as_slice()) else { continue };
+        let mut wanted: Vec<(u64, u32, Image)> = Vec::new();
+        for (index, found) in self.ringed.drain(..) {
             let newest = evidence.ring.get(&found.page) == Some(&found.stamp);
-            let Some(home) = self.params.homes.offset(found.page).filter(|_| newest && found.stamp >= floor)
-            else {
-                continue;
-            };
-            repaired += u64::from(self.repair_one(found, home, image).await?);
+            let home = self.params.homes.offset(found.page).filter(|_| newest && found.stamp >= floor);
+            wanted.extend(home.map(|home| (home, index, found)));
+        }
+        wanted.sort_unstable_by_key(|(home, ..)| *home);
+        let page_bytes = self.params.layout.page_size.bytes();
+        self.bytes_read += (wanted.len() * page_bytes) as u64;
+        let this = &*self;
+        let repairs = wanted.into_iter().map(|(home, index, found)| this.repair_one(found, home, index));
+        let mut repairs = futures_util::stream::iter(repairs).buffer_unordered(REPAIRS_MAX);
+        let mut repaired = 0;
+        while let Some(one) = repairs.next().await {
+            repaired += u64::from(one?);
         }
         // Also what reads well now may be in a volatile cache only, and the ring is about to be written over.
         self.params.hdd.flush(IoClass::Recovery).await?;
         Ok(repaired)
     }
 
-    async fn repair_one(&mut self, found: Image, home: u64, image: IoBuf) -> Result<bool, DeviceError> {
-        let hdd = &self.params.hdd;
-        if hdd.size() < home + image.len() as u64 {
-            hdd.grow(home + image.len() as u64)?;
+    /// Whether the home of the page that stands at `index` of the ring had to be rewritten.
+    async fn repair_one(&self, found: Image, home: u64, index: u32) -> Result<bool, DeviceError> {
+        let (hdd, layout) = (&self.params.hdd, &self.params.layout);
+        let page_bytes = layout.page_size.bytes();
+        if hdd.size() < home + page_bytes as u64 {
+            hdd.grow(home + page_bytes as u64)?;
         }
-        let (current, result) = read_one(hdd, home, IoBuf::zeroed(image.len()), IoClass::Recovery).await;
+        let (current, result) = read_one(hdd, home, IoBuf::zeroed(page_bytes), IoClass::Recovery).await;
         result?;
-        let fine = check(current.as_slice(), found.page, None).is_ok_and(|h| h.stamp >= found.stamp);
-        if !fine {
-            hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
+        if check(current.as_slice(), found.page, None).is_ok_and(|h| h.stamp >= found.stamp) {
+            return Ok(false);
         }
-        Ok(!fine)
+        let mut image = current;
+        // Once more, if only the transfer was bad.
+        for _ in 0..2 {
+            let result;
+            (image, result) =
+                read_one(&self.params.ssd, layout.ring_at(index), image, IoClass::Recovery).await;
+            result?;
+            if check(image.as_slice(), found.page, Some(found.stamp)).is_ok() {
+                break;
+            }
+        }
+        if check(image.as_slice(), found.page, Some(found.stamp)).is_err() {
+            tracing::error!(page = %found.page, "its image in the ring does not read well any more: a torn home stays torn");
+            return Ok(false);
+        }
+        hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
+        Ok(true)
     }
 
     async fn read(&mut self, offset: u64, bytes: u64) -> Result<IoBuf, DeviceError> {
@@ -460,11 +474,4 @@ impl<'a> Reader<'a> {
         self.bytes_read += bytes;
         Ok(buf)
     }
-}
-
-/// The page image in `bytes`, if it is a sound one of any page.
-fn image_in(bytes: &[u8]) -> Option<Image> {
-    let claimed = Header::peek(bytes).page;
-    let header = pagetier_page::verify(bytes, claimed).ok()?;
-    Some(Image { page: header.page, stamp: header.stamp, clean: header.flags.contains(Flags::CLEAN_COPY) })
 }
