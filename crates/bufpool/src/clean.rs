@@ -430,3 +430,22 @@ impl<T: Tier> std::fmt::Debug for Inner<T> {
         f.debug_struct("Inner").finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, loom))]
+impl<T: Tier> Inner<T> {
+    /// For the models: one write of the page in `frame` from staging to its end, which says `ok`. What was staged, if it was dirty.
+    pub(crate) fn clean_one(self: &Arc<Self>, frame: u32, ok: bool) -> Option<Vec<u8>> {
+        let buf = self.staging.pop()?;
+        match self.try_stage(frame, buf, CleanReason::Replacement) {
+            Ok(Staged { write, image, .. }) => {
+                let bytes = image.as_slice().to_vec();
+                write.end(if ok { Ok(Home::Ssd) } else { Err(()) }, image);
+                Some(bytes)
+            }
+            Err(buf) => {
+                self.unstage(buf);
+                None
+            }
+        }
+    }
+}

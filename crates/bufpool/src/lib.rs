@@ -9,9 +9,12 @@ mod clean;
 mod frame;
 mod guard;
 mod hits;
+#[cfg(all(test, loom))]
+mod loom_models;
 mod params;
 mod pool;
 mod record;
+mod sync;
 mod table;
 mod tier;
 mod waiters;
