@@ -10,6 +10,7 @@ use crate::pool::{Inner, Pool};
 use crate::tier::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use crate::waiters::Wait;
 use crate::word::{Attempt, Mode};
+use loom::cell::UnsafeCell;
 use loom::future::block_on;
 use loom::thread;
 use pagetier_devio::{IoBuf, IoClass};
@@ -314,46 +315,41 @@ fn a_change_beside_a_write_is_not_taken_for_written() {
         let pool = pool_with_a(1);
         write(&pool, A);
         let cleans = with(&pool, |pool| {
-            if let Some(staged) = pool.inner.clean_one(0, true) {
-                assert!([1, 2].contains(&staged[HEADER_BYTES + 1]));
-                let word = &pool.inner.frames.at(0).word;
-                if staged[HEADER_BYTES + 1] == 2 {
-                    assert!(!word.is_dirty());
-                }
-            }
+            let mut staged = 0;
+            pool.inner.clean_one(0, true, |image| staged = image[HEADER_BYTES + 1]);
+            // Not dirty any more: then both changes were in it.
+            assert!([0, 1, 2].contains(&staged));
+            assert!(staged != 2 || !pool.inner.frames.at(0).word.is_dirty());
         });
         write(&pool, A);
-        // Whatever was written, the last change is below or still to be written.
-        let written = !pool.inner.frames.at(0).word.is_dirty();
         join(vec![cleans]);
-        let dirty = pool.inner.frames.at(0).word.is_dirty();
-        assert!(!(written && dirty), "a clean page became dirty by itself");
-        if let Some(staged) = pool.inner.clean_one(0, true) {
-            assert_eq!(staged[HEADER_BYTES + 1], 2);
-        }
+        // Whatever was written, the last change is below or still to be written.
+        pool.inner.clean_one(0, true, |image| assert_eq!(image[HEADER_BYTES + 1], 2));
         assert!(!pool.inner.frames.at(0).word.is_dirty());
         at_rest(&pool);
     });
 }
 
 #[test]
-fn two_cleaners_do_not_write_one_page_at_once_and_no_change_is_lost() {
+fn one_write_of_a_page_at_a_time_and_no_change_is_lost() {
     model(3, || {
         let pool = pool_with_a(1);
         write(&pool, A);
-        let written = Arc::new(AtomicU32::new(0));
-        let clean = |pool: &Pool<Numbers>, written: &AtomicU32| {
-            if let Some(staged) = pool.inner.clean_one(0, true) {
-                written.fetch_max(u32::from(staged[HEADER_BYTES + 1]), Ordering::Relaxed);
-            }
+        // What is below: two writes that nothing puts in order end the model.
+        let below = Arc::new((UnsafeCell::new(()), AtomicU32::new(0)));
+        let clean = |pool: &Pool<Numbers>, below: &(UnsafeCell<()>, AtomicU32)| {
+            pool.inner.clean_one(0, true, |image| {
+                below.0.with_mut(|_| ());
+                below.1.store(u32::from(image[HEADER_BYTES + 1]), Ordering::Relaxed);
+            });
         };
-        let seen = Arc::clone(&written);
-        let other = with(&pool, move |pool| clean(&pool, &seen));
+        let theirs = Arc::clone(&below);
+        let other = with(&pool, move |pool| clean(&pool, &theirs));
         write(&pool, A);
-        clean(&pool, &written);
+        clean(&pool, &below);
         join(vec![other]);
         if !pool.inner.frames.at(0).word.is_dirty() {
-            assert_eq!(written.load(Ordering::Relaxed), 2, "clean, but its last change was never written");
+            assert_eq!(below.1.load(Ordering::Relaxed), 2, "clean, but its last change was never written");
         }
         at_rest(&pool);
     });
@@ -367,7 +363,7 @@ fn the_redo_position_of_an_unwritten_change_never_disappears() {
             Ok(mut guard) => guard.set_lsn(Lsn(5)),
             Err(error) => panic!("{error}"),
         }
-        let cleans = with(&pool, |pool| drop(pool.inner.clean_one(0, false)));
+        let cleans = with(&pool, |pool| assert!(pool.inner.clean_one(0, false, |_| ())));
         assert_eq!(pool.min_recovery_lsn(), Some(Lsn(5)));
         join(vec![cleans]);
         assert_eq!(pool.min_recovery_lsn(), Some(Lsn(5)));

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod counts;
+pub mod fuzz;
 mod reference;
 mod tiers;
 mod tpcc;

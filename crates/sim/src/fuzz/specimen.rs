@@ -1,0 +1,257 @@
+//! A small store to be damaged: made once, closed in order or crashed, and every version that was ever written of its pages.
+
+use pagetier::{Error, MemoryManifest, OpenError, PageId, PageSize, PageStore, SpaceId};
+use pagetier_devio::{IoBuf, IoBufs, IoClass, SharedDevice, SimDevice, SimPower};
+use pagetier_ssdcache::{BLOCK_BYTES, Found, Layout, identify};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+pub(super) const BLOCK: usize = BLOCK_BYTES as usize;
+const PAGE: u64 = 4096;
+const SSD_PAGES: u64 = 72;
+const POOL_PAGES: u64 = 44;
+const PAGES: u32 = 100;
+
+/// What an HDD may grow to: a damaged manifest must not make it larger.
+const HDD_BYTES_MAX: u64 = 16 << 20;
+
+/// By page, the versions that were written of it.
+type Truth = BTreeMap<PageId, BTreeSet<u32>>;
+
+/// A store at rest.
+pub(super) struct Specimen {
+    hdd: Vec<u8>,
+    ssd: Vec<u8>,
+    manifest: Vec<u8>,
+    layout: Layout,
+    truth: Truth,
+}
+
+/// A specimen's bytes, to be changed.
+pub(super) struct Copies {
+    pub(super) hdd: Vec<u8>,
+    pub(super) ssd: Vec<u8>,
+    /// The manifest without its checksum.
+    pub(super) manifest_line: Vec<u8>,
+    pub(super) layout: Layout,
+    /// Where on the HDD pages begin.
+    pub(super) homes_at: u64,
+}
+
+/// Closed in order, and crashed.
+static SPECIMENS: LazyLock<[Specimen; 2]> = LazyLock::new(|| [specimen(true), specimen(false)]);
+
+/// Runs in virtual time.
+fn run<T>(future: impl Future<Output = T>) -> T {
+    match tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build() {
+        Ok(runtime) => runtime.block_on(future),
+        Err(error) => panic!("no runtime: {error}"),
+    }
+}
+
+/// The checksum of a metadata block, made to fit.
+pub(super) fn reseal(block: &mut [u8]) {
+    let sum = crc32c::crc32c(&block[12..]);
+    block[8..12].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// A manifest's line, with its checksum.
+pub(super) fn sealed_manifest(line: &[u8]) -> Vec<u8> {
+    let mut bytes = line.to_vec();
+    bytes.extend_from_slice(format!("\ncrc32c {:08x}\n", crc32c::crc32c(line)).as_bytes());
+    bytes
+}
+
+/// A specimen: closed in order, or crashed.
+pub(super) fn specimen_of(crashed: bool) -> &'static Specimen {
+    &SPECIMENS[usize::from(crashed)]
+}
+
+impl Specimen {
+    pub(super) fn copies(&self) -> Copies {
+        let line = self.manifest.split(|b| *b == b'\n').next().unwrap_or_default();
+        Copies {
+            hdd: self.hdd.clone(),
+            ssd: self.ssd.clone(),
+            manifest_line: line.to_vec(),
+            layout: self.layout,
+            homes_at: 1 << 20,
+        }
+    }
+
+    /// Opens a store on `copies`, reads everything, goes on working, and opens it again.
+    pub(super) fn open(&self, copies: Copies) {
+        let manifest = sealed_manifest(&copies.manifest_line);
+        self.open_as(copies, manifest);
+    }
+
+    /// As [`Specimen::open`], with these bytes for the manifest.
+    pub(super) fn open_as(&self, copies: Copies, manifest: Vec<u8>) {
+        run(async {
+            let power = SimPower::new();
+            let hdd = device("hdd", &copies.hdd, &power).await;
+            let ssd = device("ssd", &copies.ssd, &power).await;
+            let manifest = Arc::new(MemoryManifest::from_bytes(manifest));
+            let mut truth = self.truth.clone();
+            for life in 0..2 {
+                let Ok(store) = open(&manifest, &hdd, &ssd).await else { return };
+                check(&store, &truth).await;
+                work(&store, &mut truth, 1_000_000 * (life + 1)).await;
+                check(&store, &truth).await;
+                assert_eq!(store.validate(), Ok(()));
+                let _ = store.close().await;
+            }
+        });
+    }
+}
+
+async fn device(name: &str, bytes: &[u8], power: &SimPower) -> Arc<SimDevice> {
+    let device = SimDevice::new(name, bytes.len() as u64, 0, power).with_size_max(HDD_BYTES_MAX);
+    // What is zero need not be written.
+    for (chunk, at) in bytes.chunks(BLOCK).zip((0..).step_by(BLOCK)) {
+        if chunk.iter().any(|b| *b != 0) {
+            let done = device_write(&device, at, chunk).await;
+            assert!(done, "the device takes {at}");
+        }
+    }
+    let device = device.after_kill(0, power);
+    Arc::new(device)
+}
+
+async fn device_write(device: &SimDevice, at: u64, bytes: &[u8]) -> bool {
+    use pagetier_devio::Device;
+    let bufs = IoBufs::from_iter([IoBuf::copy_of(bytes)]);
+    device.write(at, bufs, IoClass::Meta).await.result.is_ok()
+}
+
+async fn open(
+    manifest: &Arc<MemoryManifest>,
+    hdd: &Arc<SimDevice>,
+    ssd: &Arc<SimDevice>,
+) -> Result<PageStore, OpenError> {
+    PageStore::builder()
+        .in_memory(Arc::clone(manifest))
+        .hdd_device(Arc::clone(hdd) as SharedDevice)
+        .ssd_device(Arc::clone(ssd) as SharedDevice)
+        .page_size(PageSize::MIN)
+        .ssd_bytes(SSD_PAGES * PAGE)
+        .ring_pages(4)
+        .zone_percent(30.0)
+        .pool_bytes(POOL_PAGES * PAGE)
+        .exhausted_after(Duration::from_secs(1))
+        .open()
+        .await
+}
+
+fn fill(payload: &mut [u8], page: PageId, version: u32) {
+    for chunk in payload.chunks_exact_mut(12) {
+        chunk[..4].copy_from_slice(&page.space.0.to_le_bytes());
+        chunk[4..8].copy_from_slice(&page.no.to_le_bytes());
+        chunk[8..].copy_from_slice(&version.to_le_bytes());
+    }
+}
+
+/// The version in a payload, if it is wholly that version of `page`.
+fn version_of(payload: &[u8], page: PageId) -> Option<u32> {
+    let version = u32::from_le_bytes(payload.get(8..12)?.try_into().ok()?);
+    let mut expected = payload.to_vec();
+    fill(&mut expected, page, version);
+    (expected == payload).then_some(version)
+}
+
+/// Every page reads as a version that was written of it, or as an error; so do some that were never written.
+async fn check(store: &PageStore, truth: &Truth) {
+    let never = [0, 1, 2, 7].into_iter().flat_map(|space| {
+        [0, 63, 64, 130, 256, u32::MAX].into_iter().map(move |no| PageId::new(SpaceId(space), no))
+    });
+    for page in truth.keys().copied().chain(never) {
+        if let Ok(found) = store.get(page).await {
+            let written = truth.get(&page);
+            let version = version_of(&found, page);
+            let known = version.is_some_and(|v| written.is_some_and(|w| w.contains(&v)));
+            assert!(known, "{page} reads as {version:?}, written were {written:?}");
+        }
+    }
+}
+
+/// Some pages change, some are new; errors are errors.
+async fn work(store: &PageStore, truth: &mut Truth, first_version: u32) {
+    let mut version = first_version;
+    let pages: Vec<PageId> = truth.keys().copied().step_by(3).collect();
+    for page in pages {
+        let Ok(mut guard) = store.get_mut(page).await else { continue };
+        version += 1;
+        truth.entry(page).or_default().insert(version);
+        fill(&mut guard, page, version);
+    }
+    for space in store.spaces().into_iter().take(4) {
+        for _ in 0..4 {
+            let Ok(mut guard) = store.allocate(space.id).await else { break };
+            let page = guard.id();
+            version += 1;
+            truth.entry(page).or_default().insert(version);
+            fill(&mut guard, page, version);
+        }
+    }
+    let _ = store.sync().await;
+}
+
+fn specimen(closed: bool) -> Specimen {
+    run(async {
+        match build(closed).await {
+            Ok(specimen) => specimen,
+            Err(error) => panic!("the specimen: {error}"),
+        }
+    })
+}
+
+async fn build(closed: bool) -> Result<Specimen, Box<dyn std::error::Error>> {
+    let power = SimPower::new();
+    let hdd = Arc::new(SimDevice::new("hdd", 0, 1, &power));
+    let ssd = Arc::new(SimDevice::new("ssd", 0, 2, &power));
+    let manifest = Arc::new(MemoryManifest::default());
+    let store = open(&manifest, &hdd, &ssd).await?;
+    let mut truth = Truth::new();
+    live(&store, &mut truth).await?;
+    let kept = Arc::new(if closed { MemoryManifest::default() } else { manifest.fork() });
+    let kept = if closed {
+        store.close().await?;
+        manifest
+    } else {
+        kept
+    };
+    let (hdd, ssd) = (hdd.after_power_cut(3, &SimPower::new()), ssd.after_power_cut(4, &SimPower::new()));
+    let (hdd_bytes, ssd_bytes) = (hdd.snapshot(), ssd.snapshot());
+    let ssd: SharedDevice = Arc::new(ssd);
+    let Found::Superblock(superblock) = identify(&ssd).await? else { return Err("no superblock".into()) };
+    let manifest = kept.to_bytes().ok_or("no manifest")?;
+    Ok(Specimen { hdd: hdd_bytes, ssd: ssd_bytes, manifest, layout: superblock.layout, truth })
+}
+
+/// Pages are written again and again, so that old versions lie about.
+async fn live(store: &PageStore, truth: &mut Truth) -> Result<(), Error> {
+    let spaces = [store.create_space("t").await?, store.create_space("u").await?];
+    let mut version = 0;
+    for no in 0..PAGES {
+        let mut guard = store.allocate(spaces[usize::from(no % 4 == 3)]).await?;
+        let page = guard.id();
+        version += 1;
+        truth.entry(page).or_default().insert(version);
+        fill(&mut guard, page, version);
+    }
+    store.sync().await?;
+    let pages: Vec<PageId> = truth.keys().copied().collect();
+    for round in 0..4_usize {
+        for page in pages.iter().skip(round).step_by(round + 1) {
+            version += 1;
+            truth.entry(*page).or_default().insert(version);
+            fill(&mut *store.get_mut(*page).await?, *page, version);
+        }
+        if round < 3 {
+            store.sync().await?;
+        }
+    }
+    Ok(())
+}
