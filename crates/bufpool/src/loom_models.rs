@@ -1,7 +1,25 @@
 //! Models for loom: the real pool (table, latch words, waiters, hit buffers, policy) under every order that a few threads can come in.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p pagetier-bufpool --lib loom` tries all orders with at most two preemptions;
-//! `LOOM_MAX_PREEMPTIONS=3` more. A frame's bytes are watched: two accesses without an order between them fail the model.
+//! `LOOM_MAX_PREEMPTIONS=4` more. A frame's bytes are watched: two accesses without an order between them fail the model.
+//!
+//! Each model can fail. Broken on purpose, the code was caught by them:
+//!
+//! | broken | caught by |
+//! | --- | --- |
+//! | a release, or a downgrade, with `Relaxed` | data races, in four models |
+//! | latching without `Acquire` | data races, and a wrong page |
+//! | an eviction with `Relaxed` | `a_hit_never_sees_the_page_that_took_the_frame` |
+//! | no second look at the page after the latch, in `hit` or in `latch_resident` | the same; `a_failed_read_gives_its_frame_back_and_the_next_one_tries_again` |
+//! | `name` without looking under the bucket's lock | `a_page_is_read_once_however_many_miss_it` |
+//! | the waiters' flag set after the attempt | deadlocks, in seven models |
+//! | a cancelled waiter that forgets its grant | `a_waiter_that_gives_up_leaves_nothing_and_holds_up_nobody` |
+//! | a dirty page evicted | `a_dirty_page_is_not_evicted` |
+//! | a write's end that takes a later change for written | `one_write_of_a_page_at_a_time_and_no_change_is_lost` |
+//! | staging with a pin, but no latch | a data race |
+//! | `recovery_lsn` cleared before `writing_lsn` is set | `the_redo_position_of_an_unwritten_change_never_disappears` |
+//! | an orphan that is not freed; an abandoned page that stays in the table | `a_load_that_is_dropped_gives_its_frame_back` |
+//! | hits taken, or counted, by a load and a store | `hits_are_counted_all_and_applied_at_most_once` |
 
 use crate::frame::{Frames, NO_LSN};
 use crate::hits::{BATCH, HitBuffers};

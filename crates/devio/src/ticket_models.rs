@@ -2,6 +2,9 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p pagetier-devio --lib models`. The ring and the threads behind it are the kernel's; what they do
 //! to an operation is what `device` does here: keep it, look whether anybody waits, finish it, hand it over.
+//!
+//! Broken on purpose, the ticket was caught when it kept a task's first waker, let go of its lock between looking and leaving the waker, overwrote a result
+//! that came in between, and called an operation abandoned that only had no waker yet.
 
 use crate::IoBuf;
 use crate::ticket::{Promise, ticket};

@@ -1,7 +1,7 @@
 //! A small store to be damaged: made once, closed in order or crashed, and every version that was ever written of its pages.
 
 use pagetier::{Error, MemoryManifest, OpenError, PageId, PageSize, PageStore, SpaceId};
-use pagetier_devio::{IoBuf, IoBufs, IoClass, SharedDevice, SimDevice, SimPower};
+use pagetier_devio::{Device, IoBuf, IoBufs, IoClass, SharedDevice, SimDevice, SimPower};
 use pagetier_ssdcache::{BLOCK_BYTES, Found, Layout, identify};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -22,8 +22,8 @@ type Truth = BTreeMap<PageId, BTreeSet<u32>>;
 
 /// A store at rest.
 pub(super) struct Specimen {
-    hdd: Vec<u8>,
-    ssd: Vec<u8>,
+    hdd: Kept,
+    ssd: Kept,
     manifest: Vec<u8>,
     layout: Layout,
     truth: Truth,
@@ -73,8 +73,8 @@ impl Specimen {
     pub(super) fn copies(&self) -> Copies {
         let line = self.manifest.split(|b| *b == b'\n').next().unwrap_or_default();
         Copies {
-            hdd: self.hdd.clone(),
-            ssd: self.ssd.clone(),
+            hdd: self.hdd.bytes.clone(),
+            ssd: self.ssd.bytes.clone(),
             manifest_line: line.to_vec(),
             layout: self.layout,
             homes_at: 1 << 20,
@@ -90,9 +90,7 @@ impl Specimen {
     /// As [`Specimen::open`], with these bytes for the manifest.
     pub(super) fn open_as(&self, copies: Copies, manifest: Vec<u8>) {
         run(async {
-            let power = SimPower::new();
-            let hdd = device("hdd", &copies.hdd, &power).await;
-            let ssd = device("ssd", &copies.ssd, &power).await;
+            let (hdd, ssd) = (self.hdd.with(&copies.hdd).await, self.ssd.with(&copies.ssd).await);
             let manifest = Arc::new(MemoryManifest::from_bytes(manifest));
             let mut truth = self.truth.clone();
             for life in 0..2 {
@@ -107,23 +105,29 @@ impl Specimen {
     }
 }
 
-async fn device(name: &str, bytes: &[u8], power: &SimPower) -> Arc<SimDevice> {
-    let device = SimDevice::new(name, bytes.len() as u64, 0, power).with_size_max(HDD_BYTES_MAX);
-    // What is zero need not be written.
-    for (chunk, at) in bytes.chunks(BLOCK).zip((0..).step_by(BLOCK)) {
-        if chunk.iter().any(|b| *b != 0) {
-            let done = device_write(&device, at, chunk).await;
-            assert!(done, "the device takes {at}");
-        }
-    }
-    let device = device.after_kill(0, power);
-    Arc::new(device)
+/// What a device held, and the device with that in it.
+struct Kept {
+    bytes: Vec<u8>,
+    device: SimDevice,
 }
 
-async fn device_write(device: &SimDevice, at: u64, bytes: &[u8]) -> bool {
-    use pagetier_devio::Device;
-    let bufs = IoBufs::from_iter([IoBuf::copy_of(bytes)]);
-    device.write(at, bufs, IoClass::Meta).await.result.is_ok()
+impl Kept {
+    fn of(device: SimDevice) -> Self {
+        Self { bytes: device.snapshot(), device: device.with_size_max(HDD_BYTES_MAX) }
+    }
+
+    /// The device, but with `changed` in it.
+    async fn with(&self, changed: &[u8]) -> Arc<SimDevice> {
+        let power = SimPower::new();
+        let device = self.device.after_kill(0, &power);
+        let blocks = changed.chunks(BLOCK).zip(self.bytes.chunks(BLOCK)).zip((0..).step_by(BLOCK));
+        for ((block, old), at) in blocks.filter(|((block, old), _)| block != old) {
+            let bufs = IoBufs::from_iter([IoBuf::copy_of(block)]);
+            let done = device.write(at, bufs, IoClass::Meta).await;
+            assert!(done.result.is_ok(), "{} bytes for {}", block.len(), old.len());
+        }
+        Arc::new(device.after_kill(0, &power))
+    }
 }
 
 async fn open(
@@ -215,19 +219,17 @@ async fn build(closed: bool) -> Result<Specimen, Box<dyn std::error::Error>> {
     let store = open(&manifest, &hdd, &ssd).await?;
     let mut truth = Truth::new();
     live(&store, &mut truth).await?;
-    let kept = Arc::new(if closed { MemoryManifest::default() } else { manifest.fork() });
-    let kept = if closed {
+    if closed {
         store.close().await?;
-        manifest
     } else {
-        kept
-    };
+        drop(store);
+    }
     let (hdd, ssd) = (hdd.after_power_cut(3, &SimPower::new()), ssd.after_power_cut(4, &SimPower::new()));
-    let (hdd_bytes, ssd_bytes) = (hdd.snapshot(), ssd.snapshot());
-    let ssd: SharedDevice = Arc::new(ssd);
-    let Found::Superblock(superblock) = identify(&ssd).await? else { return Err("no superblock".into()) };
-    let manifest = kept.to_bytes().ok_or("no manifest")?;
-    Ok(Specimen { hdd: hdd_bytes, ssd: ssd_bytes, manifest, layout: superblock.layout, truth })
+    let (hdd, ssd) = (Kept::of(hdd), Kept::of(ssd));
+    let shared: SharedDevice = Arc::new(ssd.device.after_kill(0, &SimPower::new()));
+    let Found::Superblock(superblock) = identify(&shared).await? else { return Err("no superblock".into()) };
+    let manifest = manifest.to_bytes().ok_or("no manifest")?;
+    Ok(Specimen { hdd, ssd, manifest, layout: superblock.layout, truth })
 }
 
 /// Pages are written again and again, so that old versions lie about.
