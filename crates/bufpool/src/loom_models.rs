@@ -14,6 +14,8 @@
 //! | `name` without looking under the bucket's lock | `a_page_is_read_once_however_many_miss_it` |
 //! | the waiters' flag set after the attempt | deadlocks, in seven models |
 //! | a cancelled waiter that forgets its grant | `a_waiter_that_gives_up_leaves_nothing_and_holds_up_nobody` |
+//! | a cancelled waiter that does not let those behind it in | `a_waiter_that_gives_up_lets_those_behind_it_in` |
+//! | a second write of a page staged beside the first | `one_write_of_a_page_at_a_time_and_no_change_is_lost` |
 //! | a dirty page evicted | `a_dirty_page_is_not_evicted` |
 //! | a write's end that takes a later change for written | `one_write_of_a_page_at_a_time_and_no_change_is_lost` |
 //! | staging with a pin, but no latch | a data race |
@@ -202,27 +204,44 @@ fn readers_come_in_when_a_writer_lets_go() {
     });
 }
 
+/// Asks for the exclusive latch of frame 0, looks once, and goes away.
+fn give_up(pool: &Pool<Numbers>) {
+    let frames: &Frames = &pool.inner.frames;
+    if frames.at(0).word.try_latch(Mode::Exclusive) == Attempt::Latched {
+        return frames.release(0, Mode::Exclusive);
+    }
+    if frames.at(0).word.pin() {
+        let mut wait = Box::pin(Wait::new(frames, 0, Mode::Exclusive));
+        match wait.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(()) => frames.release(0, Mode::Exclusive),
+            Poll::Pending => drop(wait),
+        }
+    }
+}
+
 #[test]
 fn a_waiter_that_gives_up_leaves_nothing_and_holds_up_nobody() {
     model(2, || {
         let pool = pool_with_a(1);
         let Ok(held) = block_on(pool.get_mut(A)) else { panic!("nobody has it") };
-        let gives_up = with(&pool, |pool| {
-            let frames: &Frames = &pool.inner.frames;
-            if frames.at(0).word.try_latch(Mode::Exclusive) == Attempt::Latched {
-                return frames.release(0, Mode::Exclusive);
-            }
-            if frames.at(0).word.pin() {
-                let mut wait = Box::pin(Wait::new(frames, 0, Mode::Exclusive));
-                match wait.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                    Poll::Ready(()) => frames.release(0, Mode::Exclusive),
-                    Poll::Pending => drop(wait),
-                }
-            }
-        });
+        let gives_up = with(&pool, |pool| give_up(&pool));
         let waits = with(&pool, |pool| read(&pool, A));
         drop(held);
         join(vec![gives_up, waits]);
+        at_rest(&pool);
+    });
+}
+
+#[test]
+fn a_waiter_that_gives_up_lets_those_behind_it_in() {
+    model(2, || {
+        let pool = pool_with_a(1);
+        let Ok(held) = block_on(pool.get(A)) else { panic!("nobody has it") };
+        let gives_up = with(&pool, |pool| give_up(&pool));
+        // It may share the latch with the one that holds it, who does not let go before.
+        let waits = with(&pool, |pool| read(&pool, A));
+        join(vec![gives_up, waits]);
+        drop(held);
         at_rest(&pool);
     });
 }
