@@ -149,11 +149,16 @@ async fn open(
         .await
 }
 
+/// The page's id and the version, again and again.
 fn fill(payload: &mut [u8], page: PageId, version: u32) {
-    for chunk in payload.chunks_exact_mut(12) {
-        chunk[..4].copy_from_slice(&page.space.0.to_le_bytes());
-        chunk[4..8].copy_from_slice(&page.no.to_le_bytes());
-        chunk[8..].copy_from_slice(&version.to_le_bytes());
+    let words = [page.space.0, page.no, version].map(u32::to_le_bytes);
+    let whole = payload.len() / 12 * 12;
+    payload[..12].copy_from_slice(words.as_flattened());
+    let mut done = 12;
+    while done < whole {
+        let next = done.min(whole - done);
+        payload.copy_within(..next, done);
+        done += next;
     }
 }
 
@@ -249,7 +254,7 @@ async fn live(store: &PageStore, truth: &mut Truth) -> Result<(), Error> {
         for page in pages.iter().skip(round).step_by(round + 1) {
             version += 1;
             truth.entry(*page).or_default().insert(version);
-            fill(&mut *store.get_mut(*page).await?, *page, version);
+            fill(&mut store.get_mut(*page).await?, *page, version);
         }
         if round < 3 {
             store.sync().await?;
