@@ -1,8 +1,11 @@
 //! The manifest: what the store is, which spaces it has, and where on the HDD they lie. Replaced as a whole, atomically.
 
 use crate::error::OpenError;
+use crate::volume::EXTENT_PAGES;
+use pagetier_page::Stamp;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -11,6 +14,9 @@ use std::sync::Mutex;
 
 /// The manifest format that this version writes.
 pub(crate) const MANIFEST_FORMAT: u32 = 1;
+
+/// Far more than there can be: with the largest pages, the volume's end still is a number of bytes that a file can have.
+const EXTENTS_MAX: u64 = 1 << 40;
 
 /// The manifest's contents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +56,42 @@ pub(crate) struct OnlyCopies {
     pub(crate) coarse: bool,
 }
 
+impl Manifest {
+    /// Whether its numbers can be those of a store: what is read from it is reckoned with and allocated by.
+    fn check(&self) -> Result<(), &'static str> {
+        if self.epoch >= Stamp::EPOCHS - 1 {
+            return Err("the store cannot be opened once more: its stamps are used up");
+        }
+        if self.extents_used > EXTENTS_MAX {
+            return Err("its extents are more than any device has");
+        }
+        let (mut ids, mut names) = (HashSet::new(), HashSet::new());
+        for space in &self.spaces {
+            if space.id >= self.next_space || !ids.insert(space.id) || !names.insert(&space.name) {
+                return Err("two of its spaces are one, or one is yet to come");
+            }
+            let reserved: u64 = space.runs.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count));
+            if u64::from(space.pages) > reserved.saturating_mul(u64::from(EXTENT_PAGES)) {
+                return Err("a space has more pages than room");
+            }
+        }
+        let mut runs: Vec<(u64, u64)> =
+            self.spaces.iter().flat_map(|s| &s.runs).chain(&self.extents_free).copied().collect();
+        runs.sort_unstable();
+        let mut end = 0;
+        for (first, count) in runs {
+            let Some(after) = first.checked_add(count).filter(|after| *after <= self.extents_used) else {
+                return Err("a run of extents ends beyond the volume");
+            };
+            if first < end {
+                return Err("an extent belongs to two");
+            }
+            end = after;
+        }
+        Ok(())
+    }
+}
+
 /// A space in the manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SpaceRecord {
@@ -79,6 +121,18 @@ impl MemoryManifest {
     #[must_use]
     pub fn fork(&self) -> Self {
         Self(Mutex::new(self.bytes()))
+    }
+
+    /// With the contents that [`MemoryManifest::to_bytes`] gave.
+    #[must_use]
+    pub fn from_bytes(bytes: Vec<u8>) -> Self {
+        Self(Mutex::new(Some(bytes)))
+    }
+
+    /// Its contents, as `manifest.json` would have them; `None` before a store was created with it.
+    #[must_use]
+    pub fn to_bytes(&self) -> Option<Vec<u8>> {
+        self.bytes()
     }
 
     fn bytes(&self) -> Option<Vec<u8>> {
@@ -168,6 +222,7 @@ fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
     if manifest.format != MANIFEST_FORMAT {
         return Err(bad(&format!("it has format {}, this version reads {MANIFEST_FORMAT}", manifest.format)));
     }
+    manifest.check().map_err(bad)?;
     Ok(manifest)
 }
 

@@ -11,7 +11,9 @@ use pagetier_bufpool::{FRAMES_MIN, Pool, PoolParams};
 use pagetier_devio::{IoBuf, IoBufs, IoClass, MemoryDevice, OpenOptions, Reap, SharedDevice, open_file};
 use pagetier_page::PageSize;
 use pagetier_policy::{CacParams, Costs, POOL_POLICIES, SSD_POLICIES, pool_policy, ssd_policy};
-use pagetier_ssdcache::{Found, Layout, OpenParams, SsdMode, SsdTier, Superblock, format, identify};
+use pagetier_ssdcache::{
+    Found, Layout, OpenParams, SsdMode, SsdTier, Superblock, TooSmall, format, identify,
+};
 use std::sync::Arc;
 
 impl Builder {
@@ -240,7 +242,14 @@ impl Builder {
         match found {
             FoundHdd::Blank if fresh => Ok(()),
             FoundHdd::Blank => Err(OpenError::HddMissing { device }),
-            FoundHdd::Volume { store, .. } if store == manifest.store => Ok(()),
+            FoundHdd::Volume { store, page_bytes } if store == manifest.store => {
+                if page_bytes == manifest.page_bytes {
+                    return Ok(());
+                }
+                let why =
+                    format!("its pages have {} bytes, those of {device} {page_bytes}", manifest.page_bytes);
+                Err(OpenError::BadManifest { why })
+            }
             _ if fresh && self.force => Ok(()),
             FoundHdd::Volume { store, .. } => {
                 Err(OpenError::OtherStore { device, found: store, expected: manifest.store.clone() })
@@ -271,7 +280,7 @@ impl Builder {
                         let what = format!("is another one: {device} has {}", id_text(sb.ssd));
                         Err(OpenError::SsdMissing { expected, what })
                     }
-                    None => Ok(PreparedSsd { layout: sb.layout, format: None }),
+                    None => PreparedSsd::existing(sb.layout, ssd, page_size),
                 }
             }
             Found::Blank if fresh => Ok(PreparedSsd::format(layout, &manifest.store)),
@@ -387,6 +396,18 @@ pub(super) struct PreparedSsd {
 }
 
 impl PreparedSsd {
+    /// What the superblock says, if `ssd` can be that.
+    fn existing(layout: Layout, ssd: &SharedDevice, page_size: PageSize) -> Result<Self, OpenError> {
+        if layout.page_size != page_size {
+            let (store, asked) = (page_size.bytes() as u64, layout.page_size.bytes() as u64);
+            return Err(OpenError::OtherPageSize { store, asked });
+        }
+        if ssd.size() < layout.end() {
+            return Err(TooSmall { bytes: ssd.size(), needed: layout.end() }.into());
+        }
+        Ok(Self { layout, format: None })
+    }
+
     pub(super) fn format(layout: Layout, store: &str) -> Self {
         let store = uuid::Uuid::parse_str(store).unwrap_or_default().into_bytes();
         let superblock = Superblock { store, ssd: new_id().into_bytes(), layout };

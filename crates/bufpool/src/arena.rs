@@ -9,6 +9,9 @@ pub(crate) struct Arena {
     base: NonNull<u8>,
     bytes: usize,
     page_bytes: usize,
+    /// For each frame a cell that stands for its bytes: two accesses that nothing puts in order end the model.
+    #[cfg(loom)]
+    watched: Box<[loom::cell::UnsafeCell<()>]>,
 }
 
 // SAFETY: the arena is plain memory; who may touch which part when is the latches' business.
@@ -31,15 +34,28 @@ impl Arena {
         // SAFETY: the range is the mapping just made; advice does not change its contents. Without huge pages it just fails.
         let _ = unsafe { rustix::mm::madvise(base, bytes, Advice::LinuxHugepage) };
         let base = NonNull::new(base.cast()).ok_or(std::io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base, bytes, page_bytes })
+        Ok(Self {
+            base,
+            bytes,
+            page_bytes,
+            #[cfg(loom)]
+            watched: (0..frames).map(|_| loom::cell::UnsafeCell::new(())).collect(),
+        })
     }
 
     pub(crate) fn page_bytes(&self) -> usize {
         self.page_bytes
     }
 
+    /// Where frame `index` is, for somebody who will write to it.
+    pub(crate) fn frame_mut(&self, index: usize) -> NonNull<u8> {
+        #[cfg(loom)]
+        self.watched[index].with_mut(|_| ());
+        self.frame(index)
+    }
+
     /// Where frame `index` is.
-    pub(crate) fn frame(&self, index: usize) -> NonNull<u8> {
+    fn frame(&self, index: usize) -> NonNull<u8> {
         let at = index * self.page_bytes;
         assert!(at < self.bytes, "frame {index} is beyond the arena");
         // SAFETY: `at` is inside the mapping.
@@ -51,6 +67,8 @@ impl Arena {
     /// # Safety
     /// The caller holds the frame's latch (shared suffices), or nobody else can reach the frame, for `'a`.
     pub(crate) unsafe fn bytes<'a>(&self, index: usize) -> &'a [u8] {
+        #[cfg(loom)]
+        self.watched[index].with(|_| ());
         // SAFETY: in bounds, initialised by the kernel; no writer exists by the caller's promise.
         unsafe { std::slice::from_raw_parts(self.frame(index).as_ptr(), self.page_bytes) }
     }
@@ -61,7 +79,7 @@ impl Arena {
     /// The caller holds the frame's latch exclusively, or nobody else can reach the frame, for `'a`.
     pub(crate) unsafe fn bytes_mut<'a>(&self, index: usize) -> &'a mut [u8] {
         // SAFETY: in bounds; nobody else reads or writes by the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.frame(index).as_ptr(), self.page_bytes) }
+        unsafe { std::slice::from_raw_parts_mut(self.frame_mut(index).as_ptr(), self.page_bytes) }
     }
 }
 

@@ -433,3 +433,23 @@ impl<T: Tier> std::fmt::Debug for Inner<T> {
         f.debug_struct("Inner").finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, loom))]
+impl<T: Tier> Inner<T> {
+    /// For the models: one write of the page in `frame`, from staging to its end, which says `ok`; `write` is what is done with the staged
+    /// copy, if the page was dirty.
+    pub(crate) fn clean_one(self: &Arc<Self>, frame: u32, ok: bool, write: impl FnOnce(&[u8])) -> bool {
+        let Some(buf) = self.staging.pop() else { return false };
+        match self.try_stage(frame, buf, CleanReason::Replacement) {
+            Ok(staged) => {
+                write(staged.image.as_slice());
+                staged.write.end(if ok { Ok(Home::Ssd) } else { Err(()) }, staged.image);
+                true
+            }
+            Err(buf) => {
+                self.unstage(buf);
+                false
+            }
+        }
+    }
+}

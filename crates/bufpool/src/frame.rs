@@ -3,12 +3,12 @@
 //! Locking order: policy → bucket → the tier's own. Waiter shards and the free list are leaves.
 
 use crate::arena::Arena;
+use crate::sync::{ArrayQueue, AtomicU32, AtomicU64};
 use crate::table::Table;
 use crate::waiters::Waiters;
 use crate::word::{Mode, Released, Word};
-use crossbeam::queue::ArrayQueue;
 use pagetier_page::{Lsn, PageId};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use tokio::sync::Notify;
 
 /// No page.

@@ -3,15 +3,16 @@
 //! A hit costs one counter increment and one store. Every [`BATCH`] hits the thread tries the policy's lock; if it is taken, the batch is
 //! lost to the policy (never to the counters). One thread alone loses nothing.
 
+use crate::sync::{AtomicU32, AtomicU64};
 use crossbeam::utils::CachePadded;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Hits applied at once. At 32 the lock's cost is well below a nanosecond a hit, and the policy lags by no more than
 /// the hits of a few microseconds.
-pub(crate) const BATCH: usize = 32;
+pub(crate) const BATCH: usize = if cfg!(loom) { 2 } else { 32 };
 
-const STRIPES: usize = 16;
+const STRIPES: usize = if cfg!(loom) { 1 } else { 16 };
 const EMPTY: u32 = u32::MAX;
 const WRITE: u32 = 1 << 31;
 

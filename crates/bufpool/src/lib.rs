@@ -9,10 +9,13 @@ mod clean;
 mod frame;
 mod guard;
 mod hits;
+#[cfg(all(test, loom))]
+mod loom_models;
 mod mend;
 mod params;
 mod pool;
 mod record;
+mod sync;
 mod table;
 mod tier;
 mod waiters;

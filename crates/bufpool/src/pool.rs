@@ -13,14 +13,13 @@ use crate::guard::{PageMut, PageRef};
 use crate::hits::HitBuffers;
 use crate::params::{PoolError, PoolMemory, PoolParams, PoolStats};
 use crate::record::{Recorded, Recorder};
+use crate::sync::{ArrayQueue, Mutex, MutexGuard};
 use crate::tier::{Displaced, LogGate, Tier, TierError};
 use crate::waiters::Wait;
 use crate::word::{Attempt, Mode};
-use crossbeam::queue::ArrayQueue;
 use pagetier_devio::IoBuf;
 use pagetier_page::{Flags, Header, Lsn, PageId, Stamp};
 use pagetier_policy::{Access, FrameId, Home, PoolPolicy};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use tokio::sync::Notify;
@@ -29,7 +28,7 @@ use tokio::time::Instant;
 /// The policy with its lock.
 pub(crate) struct Policy(Mutex<Box<dyn PoolPolicy>>);
 
-pub(crate) struct PolicyGuard<'a>(parking_lot::MutexGuard<'a, Box<dyn PoolPolicy>>);
+pub(crate) struct PolicyGuard<'a>(MutexGuard<'a, Box<dyn PoolPolicy>>);
 
 impl Policy {
     pub(crate) fn lock(&self) -> PolicyGuard<'_> {
@@ -133,35 +132,8 @@ impl<T: Tier> Pool<T> {
         tier: Arc<T>,
         gate: Option<Arc<dyn LogGate>>,
     ) -> Result<Self, PoolError> {
-        let page_bytes = params.page_size.bytes();
-        let frames = Frames::new(params.frames, page_bytes).map_err(|e| PoolError::Memory(Arc::new(e)))?;
-        let staging = ArrayQueue::new(params.staging.max(1));
-        for _ in 0..params.staging.max(1) {
-            let _ = staging.push(IoBuf::zeroed(page_bytes));
-        }
-        let inner = Arc::new(Inner {
-            params,
-            frames: Arc::new(frames),
-            tier,
-            policy: Policy(Mutex::new(policy)),
-            hits: HitBuffers::new(),
-            gate,
-            counters: Counters::default(),
-            recorder: Recorder::default(),
-            detector: Detector::new(params.read_ahead_pages),
-            staging,
-            homeward: AtomicUsize::new(0),
-            staged: Notify::new(),
-            clean: Arc::new(Notify::new()),
-            ahead_in_flight: AtomicUsize::new(0),
-            cleaned: Notify::new(),
-            evicted_since_clean: AtomicU64::new(0),
-            lsn_max: AtomicU64::new(0),
-            lsn_checked: AtomicU64::new(0),
-            closed: AtomicBool::new(false),
-            starved: AtomicBool::new(false),
-            runtime: tokio::runtime::Handle::current(),
-        });
+        let runtime = tokio::runtime::Handle::current();
+        let inner = Arc::new(Inner::new(params, policy, tier, gate, runtime)?);
         tokio::spawn(crate::clean::run(Arc::downgrade(&inner), Arc::clone(&inner.clean)));
         Ok(Self { inner })
     }
@@ -411,6 +383,45 @@ impl<T: Tier> std::fmt::Debug for Pool<T> {
 }
 
 impl<T: Tier> Inner<T> {
+    /// All frames free, nobody to clean them.
+    pub(crate) fn new(
+        params: PoolParams,
+        policy: Box<dyn PoolPolicy>,
+        tier: Arc<T>,
+        gate: Option<Arc<dyn LogGate>>,
+        runtime: tokio::runtime::Handle,
+    ) -> Result<Self, PoolError> {
+        let page_bytes = params.page_size.bytes();
+        let frames = Frames::new(params.frames, page_bytes).map_err(|e| PoolError::Memory(Arc::new(e)))?;
+        let staging = ArrayQueue::new(params.staging.max(1));
+        for _ in 0..params.staging.max(1) {
+            let _ = staging.push(IoBuf::zeroed(page_bytes));
+        }
+        Ok(Self {
+            params,
+            frames: Arc::new(frames),
+            tier,
+            policy: Policy(Mutex::new(policy)),
+            hits: HitBuffers::new(),
+            gate,
+            counters: Counters::default(),
+            recorder: Recorder::default(),
+            detector: Detector::new(params.read_ahead_pages),
+            staging,
+            homeward: AtomicUsize::new(0),
+            staged: Notify::new(),
+            clean: Arc::new(Notify::new()),
+            ahead_in_flight: AtomicUsize::new(0),
+            cleaned: Notify::new(),
+            evicted_since_clean: AtomicU64::new(0),
+            lsn_max: AtomicU64::new(0),
+            lsn_checked: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            starved: AtomicBool::new(false),
+            runtime,
+        })
+    }
+
     /// Steps 1-4 of a look-up. `None`: not there, or the latch is not free.
     #[inline]
     pub(crate) fn hit(&self, page: PageId, mode: Mode) -> Option<u32> {
@@ -518,7 +529,7 @@ impl<T: Tier> Inner<T> {
     /// A lease of the exclusively latched `frame`, for a read into it.
     pub(crate) fn lease(&self, frame: u32, page: PageId) -> IoBuf {
         let owner = Box::new(Lease { frames: Arc::clone(&self.frames), frame, page, kept: false });
-        let at = self.frames.arena.frame(frame as usize);
+        let at = self.frames.arena.frame_mut(frame as usize);
         // SAFETY: the owner keeps the arena alive and the frame exclusively latched for as long as the buffer lives.
         unsafe { IoBuf::lease(at, self.frames.arena.page_bytes(), owner) }
     }

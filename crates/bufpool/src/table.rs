@@ -5,12 +5,16 @@
 //! bucket's lock. Changes hold that lock.
 
 use crate::frame::Frame;
+use crate::sync::{AtomicU32, Mutex, MutexGuard};
 use pagetier_page::PageId;
-use parking_lot::{Mutex, MutexGuard};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 /// No frame.
 pub(crate) const NONE: u32 = u32::MAX;
+
+/// The fewest bucket heads, and locks for them. A model has one chain, which everybody meets on.
+const BUCKETS_MIN: usize = if cfg!(loom) { 2 } else { 64 };
+const LOCKS_MIN: usize = if cfg!(loom) { 1 } else { 16 };
 
 /// Chains longer than this are walked to the end under the lock only.
 const HOPS_MAX: usize = 64;
@@ -24,11 +28,11 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(frames: usize) -> Self {
-        let buckets = (frames * 2).next_power_of_two().max(64);
+        let buckets = (frames * 2).next_power_of_two().max(BUCKETS_MIN);
         Self {
             heads: (0..buckets).map(|_| AtomicU32::new(NONE)).collect(),
             shift: 64 - buckets.trailing_zeros(),
-            locks: (0..(buckets / 16).clamp(16, 1024)).map(|_| Mutex::new(())).collect(),
+            locks: (0..(buckets / 16).clamp(LOCKS_MIN, 1024)).map(|_| Mutex::new(())).collect(),
         }
     }
 

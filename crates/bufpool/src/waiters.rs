@@ -4,15 +4,15 @@
 //! gives back what it was granted meanwhile, and lets those behind it move up.
 
 use crate::frame::Frames;
+use crate::sync::{AtomicU64, Mutex};
 use crate::word::{Mode, Word};
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
-const SHARDS: usize = 64;
+const SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
 
 #[derive(Debug)]
 struct Waiter {

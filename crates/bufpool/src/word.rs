@@ -3,7 +3,8 @@
 //! A *pin* keeps the frame's page in memory; a latch holder has one, a waiter too. Lookups pin and latch in one
 //! compare-and-swap, release both in one subtraction.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::AtomicU64;
+use std::sync::atomic::Ordering;
 
 const SHARED: u64 = 1;
 const SHARED_MASK: u64 = 0xffff;

@@ -20,8 +20,11 @@ mod open;
 mod queue;
 mod sim;
 mod stats;
+mod sync;
 mod threads;
 mod ticket;
+#[cfg(all(test, loom))]
+mod ticket_models;
 mod transfer;
 mod uring;
 mod uring_reap;

@@ -2,11 +2,10 @@
 //!
 //! Dropping the [`Ticket`] detaches the operation: its result is dropped when it arrives.
 
-use parking_lot::Mutex;
+use crate::sync::{Arc, Mutex};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 enum State<T> {

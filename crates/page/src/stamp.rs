@@ -17,6 +17,9 @@ impl Stamp {
     /// The bits a stamp can use; the two above are free for flags.
     pub const MASK: u64 = (1 << (SEQ_BITS + EPOCH_BITS)) - 1;
 
+    /// The epochs that there are: the number of an opening is smaller.
+    pub const EPOCHS: u32 = 1 << EPOCH_BITS;
+
     /// The first stamp of the opening number `epoch`.
     #[must_use]
     pub const fn first_of(epoch: u32) -> Self {

@@ -8,6 +8,7 @@
 
 pub mod campaign;
 mod counts;
+pub mod fuzz;
 mod reference;
 mod tiers;
 mod tpcc;

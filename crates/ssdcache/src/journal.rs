@@ -4,7 +4,7 @@
 //! before the HDD write starts, so invariant R (no resurrection) holds by construction, without a write into each old slot.
 //! `docs/recovery.md` has the argument.
 
-use crate::bytes::{block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
+use crate::bytes::{COUNT_END, block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
 use crate::layout::BLOCK_BYTES;
 use pagetier_page::{PageId, Stamp};
 
@@ -64,7 +64,7 @@ impl Block {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let b = bytes.get(..BLOCK_BYTES as usize)?;
         let count = u32_at(b, 12) as usize;
-        if !block_is_sound(b, MAGIC) || count > RECORDS_MAX {
+        if !block_is_sound(b, MAGIC) || count > RECORDS_MAX || u64_at(b, 16) >= COUNT_END {
             return None;
         }
         let records = (0..count)

@@ -115,6 +115,12 @@ impl Layout {
         self.slot_at(self.slots)
     }
 
+    /// Whether a store can work with these counts: slots and journal both or neither, and not too few of them.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        (self.slots == 0 && self.journal_blocks == 0) || (self.slots >= SLOTS_MIN && self.journal_blocks > 0)
+    }
+
     fn page_aligned(&self, at: u64) -> u64 {
         at.next_multiple_of(self.page_size.bytes() as u64)
     }

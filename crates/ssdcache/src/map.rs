@@ -3,7 +3,7 @@
 //! Header block and body are written apart: the body, a flush, then the header, a flush. Two areas take turns, so a torn
 //! checkpoint leaves the one before it untouched.
 
-use crate::bytes::{block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
+use crate::bytes::{COUNT_END, block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
 use crate::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, zone_bitmap_bytes};
 use pagetier_page::{Lsn, PageId, Stamp};
 
@@ -69,7 +69,8 @@ impl MapHeader {
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let b = bytes.get(..BLOCK_BYTES as usize)?;
-        block_is_sound(b, MAGIC).then(|| Self {
+        let plausible = u64_at(b, 16) < COUNT_END && u64_at(b, 32) < COUNT_END;
+        (block_is_sound(b, MAGIC) && plausible).then(|| Self {
             slots: u32_at(b, 12),
             generation: u64_at(b, 16),
             watermark: Stamp::from_bits(u64_at(b, 24)),

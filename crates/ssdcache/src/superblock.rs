@@ -82,7 +82,7 @@ impl Superblock {
             journal_blocks: u32_at(block, at::JOURNAL),
             ring_pages: u32_at(block, at::RING),
         };
-        if u64_at(block, at::END) != layout.end() {
+        if u64_at(block, at::END) != layout.end() || !layout.is_sound() {
             return Found::Foreign;
         }
         let id = |from: usize| std::array::from_fn(|i| block[from + i]);

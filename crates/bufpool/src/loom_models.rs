@@ -1,0 +1,433 @@
+//! Models for loom: the real pool (table, latch words, waiters, hit buffers, policy) under every order that a few threads can come in.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p pagetier-bufpool --lib loom` tries all orders with at most two preemptions;
+//! `LOOM_MAX_PREEMPTIONS=4` more. A frame's bytes are watched: two accesses without an order between them fail the model.
+//!
+//! Each model can fail. Broken on purpose, the code was caught by them:
+//!
+//! | broken | caught by |
+//! | --- | --- |
+//! | a release, or a downgrade, with `Relaxed` | data races, in four models |
+//! | latching without `Acquire` | data races, and a wrong page |
+//! | an eviction with `Relaxed` | `a_hit_never_sees_the_page_that_took_the_frame` |
+//! | no second look at the page after the latch, in `hit` or in `latch_resident` | the same; `a_failed_read_gives_its_frame_back_and_the_next_one_tries_again` |
+//! | `name` without looking under the bucket's lock | `a_page_is_read_once_however_many_miss_it` |
+//! | the waiters' flag set after the attempt | deadlocks, in seven models |
+//! | a cancelled waiter that forgets its grant | `a_waiter_that_gives_up_leaves_nothing_and_holds_up_nobody` |
+//! | a cancelled waiter that does not let those behind it in | `a_waiter_that_gives_up_lets_those_behind_it_in` |
+//! | a second write of a page staged beside the first | `one_write_of_a_page_at_a_time_and_no_change_is_lost` |
+//! | a dirty page evicted | `a_dirty_page_is_not_evicted` |
+//! | a write's end that takes a later change for written | `one_write_of_a_page_at_a_time_and_no_change_is_lost` |
+//! | staging with a pin, but no latch | a data race |
+//! | `recovery_lsn` cleared before `writing_lsn` is set | `the_redo_position_of_an_unwritten_change_never_disappears` |
+//! | an orphan that is not freed; an abandoned page that stays in the table | `a_load_that_is_dropped_gives_its_frame_back` |
+//! | hits taken, or counted, by a load and a store | `hits_are_counted_all_and_applied_at_most_once` |
+
+use crate::frame::{Frames, NO_LSN};
+use crate::hits::{BATCH, HitBuffers};
+use crate::params::{PoolError, PoolParams};
+use crate::pool::{Inner, Pool};
+use crate::tier::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
+use crate::waiters::Wait;
+use crate::word::{Attempt, Mode};
+use loom::cell::UnsafeCell;
+use loom::future::block_on;
+use loom::thread;
+use pagetier_devio::{IoBuf, IoClass};
+use pagetier_page::{Flags, HEADER_BYTES, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
+use pagetier_policy::{Access, Costs, Home, pool_policy};
+use std::future::{Future, poll_fn};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, Waker};
+
+const A: PageId = PageId::new(SpaceId(1), 0);
+const B: PageId = PageId::new(SpaceId(1), 1);
+
+/// A pool wants to know a runtime; nothing here runs on it.
+static RUNTIME: LazyLock<tokio::runtime::Runtime> =
+    LazyLock::new(|| match tokio::runtime::Builder::new_current_thread().build() {
+        Ok(runtime) => runtime,
+        Err(error) => panic!("no runtime: {error}"),
+    });
+
+/// Storage in which every page holds its own number. The first reads fail, if it is told so.
+#[derive(Default)]
+struct Numbers {
+    loads: AtomicU32,
+    failures: AtomicU32,
+}
+
+impl Tier for Numbers {
+    async fn fetch(&self, page: PageId, _: Access, mut buf: IoBuf) -> Fetched {
+        self.loads.fetch_add(1, Ordering::Relaxed);
+        once_more().await;
+        if self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok() {
+            return Fetched { buf, result: Err(TierError::NoSuchPage { page }) };
+        }
+        Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(buf.as_mut_slice());
+        buf.as_mut_slice()[HEADER_BYTES..].fill(page.no as u8);
+        Fetched { buf, result: Ok(Home::Hdd) }
+    }
+
+    async fn fetch_run(&self, _: PageId, _: Vec<IoBuf>) -> Vec<Fetched> {
+        Vec::new()
+    }
+
+    async fn write(&self, _: Vec<DirtyPage>, _: IoClass, _: &(dyn Fn(WrittenPage) + Send + Sync)) {}
+
+    async fn flush(&self) -> Result<(), TierError> {
+        Ok(())
+    }
+
+    fn evicted(&self, _: PageId, _: u32, _: &[u8]) -> Displaced {
+        Displaced(None)
+    }
+
+    fn dirtied(&self, _: PageId, _: u32) -> bool {
+        false
+    }
+
+    fn allocated(&self, _: PageId) {}
+
+    fn discarded(&self, _: PageId) {}
+}
+
+/// Not ready the first time: the reader is a task that waits.
+async fn once_more() {
+    let mut waited = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut waited, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
+    LazyLock::force(&RUNTIME);
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(preemptions);
+    builder.max_branches = 10_000;
+    builder.check(run);
+}
+
+fn pool(frames: usize) -> Pool<Numbers> {
+    let mut params = PoolParams::new(frames, PageSize::MIN);
+    params.staging = 2;
+    params.read_ahead_pages = 0;
+    let Some(policy) = pool_policy("lru", frames, Costs::PAPER) else { panic!("there is LRU") };
+    let inner = Inner::new(params, policy, Arc::new(Numbers::default()), None, RUNTIME.handle().clone());
+    match inner {
+        Ok(inner) => Pool { inner: Arc::new(inner) },
+        Err(error) => panic!("no pool: {error}"),
+    }
+}
+
+/// A pool with page `A` in frame 0.
+fn pool_with_a(frames: usize) -> Pool<Numbers> {
+    let pool = pool(frames);
+    read(&pool, A);
+    pool
+}
+
+fn read(pool: &Pool<Numbers>, page: PageId) {
+    match block_on(pool.get(page)) {
+        Ok(guard) => assert_eq!((guard.id(), guard[0]), (page, page.no as u8)),
+        Err(error) => panic!("{page}: {error}"),
+    }
+}
+
+fn write(pool: &Pool<Numbers>, page: PageId) {
+    match block_on(pool.get_mut(page)) {
+        Ok(mut guard) => guard[1] += 1,
+        Err(error) => panic!("{page}: {error}"),
+    }
+}
+
+fn writes_of(pool: &Pool<Numbers>, page: PageId) -> u8 {
+    match block_on(pool.get(page)) {
+        Ok(guard) => guard[1],
+        Err(error) => panic!("{page}: {error}"),
+    }
+}
+
+/// Nobody holds anything: every frame is free or has a page, without latch and pin, and the pool's own count agrees.
+fn at_rest(pool: &Pool<Numbers>) {
+    let frames = &pool.inner.frames;
+    assert!(frames.all.iter().all(|f| f.word.pins() == 0), "a pin was left: {:?}", frames.all);
+    let held = frames.all.iter().filter(|f| f.page().is_some()).count();
+    assert_eq!(held + frames.free.len(), frames.all.len(), "a frame was lost");
+    assert_eq!(pool.validate(), Ok(()));
+}
+
+fn join(threads: Vec<thread::JoinHandle<()>>) {
+    for thread in threads {
+        assert!(thread.join().is_ok());
+    }
+}
+
+fn with(pool: &Pool<Numbers>, run: impl FnOnce(Pool<Numbers>) + 'static) -> thread::JoinHandle<()> {
+    let pool = pool.clone();
+    thread::spawn(move || run(pool))
+}
+
+#[test]
+fn a_latch_excludes_and_is_handed_over() {
+    model(2, || {
+        let pool = pool_with_a(1);
+        let other = with(&pool, |pool| write(&pool, A));
+        write(&pool, A);
+        join(vec![other]);
+        assert_eq!(writes_of(&pool, A), 2);
+        at_rest(&pool);
+    });
+}
+
+#[test]
+fn readers_come_in_when_a_writer_lets_go() {
+    model(2, || {
+        let pool = pool_with_a(1);
+        let writer = with(&pool, |pool| match block_on(pool.get_mut(A)) {
+            Ok(mut guard) => {
+                guard[1] = 7;
+                assert_eq!(guard.downgrade()[1], 7);
+            }
+            Err(error) => panic!("{error}"),
+        });
+        let reader = with(&pool, |pool| assert!([0, 7].contains(&writes_of(&pool, A))));
+        join(vec![writer, reader]);
+        assert_eq!(writes_of(&pool, A), 7);
+        at_rest(&pool);
+    });
+}
+
+/// Asks for the exclusive latch of frame 0, looks once, and goes away.
+fn give_up(pool: &Pool<Numbers>) {
+    let frames: &Frames = &pool.inner.frames;
+    if frames.at(0).word.try_latch(Mode::Exclusive) == Attempt::Latched {
+        return frames.release(0, Mode::Exclusive);
+    }
+    if frames.at(0).word.pin() {
+        let mut wait = Box::pin(Wait::new(frames, 0, Mode::Exclusive));
+        match wait.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(()) => frames.release(0, Mode::Exclusive),
+            Poll::Pending => drop(wait),
+        }
+    }
+}
+
+#[test]
+fn a_waiter_that_gives_up_leaves_nothing_and_holds_up_nobody() {
+    model(2, || {
+        let pool = pool_with_a(1);
+        let Ok(held) = block_on(pool.get_mut(A)) else { panic!("nobody has it") };
+        let gives_up = with(&pool, |pool| give_up(&pool));
+        let waits = with(&pool, |pool| read(&pool, A));
+        drop(held);
+        join(vec![gives_up, waits]);
+        at_rest(&pool);
+    });
+}
+
+#[test]
+fn a_waiter_that_gives_up_lets_those_behind_it_in() {
+    model(2, || {
+        let pool = pool_with_a(1);
+        let Ok(held) = block_on(pool.get(A)) else { panic!("nobody has it") };
+        let gives_up = with(&pool, |pool| give_up(&pool));
+        // It may share the latch with the one that holds it, who does not let go before.
+        let waits = with(&pool, |pool| read(&pool, A));
+        join(vec![gives_up, waits]);
+        drop(held);
+        at_rest(&pool);
+    });
+}
+
+#[test]
+fn a_hit_never_sees_the_page_that_took_the_frame() {
+    model(3, || {
+        let pool = pool_with_a(1);
+        let takes = with(&pool, |pool| {
+            let inner = &pool.inner;
+            let Some(frame) = inner.evict() else { return };
+            assert!(inner.name(frame, B), "nobody else loads it");
+            assert!(block_on(inner.load(frame, B, Access::Random)).is_ok());
+            inner.frames.release(frame, Mode::Exclusive);
+        });
+        for _ in 0..2 {
+            if let Some(page) = pool.try_get(A) {
+                assert_eq!((page.id(), page[0]), (A, A.no as u8));
+            }
+        }
+        join(vec![takes]);
+        at_rest(&pool);
+    });
+}
+
+#[test]
+fn an_evicted_page_is_not_in_use() {
+    model(3, || {
+        let pool = pool_with_a(2);
+        let evicts = with(&pool, |pool| {
+            if let Some(frame) = pool.inner.evict() {
+                // The frame is this thread's alone: nobody may have it latched or come by it.
+                pool.inner.frames.arena.frame_mut(frame as usize);
+                pool.inner.frames.give_back(frame);
+            }
+        });
+        write(&pool, A);
+        join(vec![evicts]);
+        at_rest(&pool);
+    });
+}
+
+#[test]
+fn a_dirty_page_is_not_evicted() {
+    model(3, || {
+        let pool = pool_with_a(2);
+        let writes = with(&pool, |pool| {
+            let Ok(mut guard) = block_on(pool.get_mut(A)) else { panic!("it is there, or is read again") };
+            guard[1] = 9;
+            drop(guard);
+            assert_eq!(pool.inner.evict(), None);
+        });
+        if let Some(frame) = pool.inner.evict() {
+            assert!(!pool.inner.frames.at(frame).word.is_dirty());
+            pool.inner.frames.give_back(frame);
+        }
+        join(vec![writes]);
+        assert_eq!(writes_of(&pool, A), 9);
+    });
+}
+
+#[test]
+fn a_page_is_read_once_however_many_miss_it() {
+    model(2, || {
+        let pool = pool(2);
+        let other = with(&pool, |pool| read(&pool, A));
+        read(&pool, A);
+        join(vec![other]);
+        assert_eq!(pool.inner.tier.loads.load(Ordering::Relaxed), 1);
+        at_rest(&pool);
+    });
+}
+
+#[test]
+fn a_failed_read_gives_its_frame_back_and_the_next_one_tries_again() {
+    model(2, || {
+        let pool = pool(2);
+        pool.inner.tier.failures.store(1, Ordering::Relaxed);
+        let tries = |pool: &Pool<Numbers>| match block_on(pool.get(A)) {
+            Ok(guard) => assert_eq!(guard.id(), A),
+            Err(error) => assert!(matches!(error, PoolError::Tier(TierError::NoSuchPage { page: A }))),
+        };
+        let other = with(&pool, move |pool| tries(&pool));
+        tries(&pool);
+        join(vec![other]);
+        read(&pool, A);
+        at_rest(&pool);
+    });
+}
+
+#[test]
+fn a_load_that_is_dropped_gives_its_frame_back() {
+    model(2, || {
+        let pool = pool(2);
+        let gives_up = with(&pool, |pool| {
+            let mut get = Box::pin(pool.get(A));
+            let _ = get.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        });
+        read(&pool, A);
+        join(vec![gives_up]);
+        at_rest(&pool);
+    });
+}
+
+#[test]
+fn a_change_beside_a_write_is_not_taken_for_written() {
+    model(3, || {
+        let pool = pool_with_a(1);
+        write(&pool, A);
+        let cleans = with(&pool, |pool| {
+            let mut staged = 0;
+            pool.inner.clean_one(0, true, |image| staged = image[HEADER_BYTES + 1]);
+            // Not dirty any more: then both changes were in it.
+            assert!([0, 1, 2].contains(&staged));
+            assert!(staged != 2 || !pool.inner.frames.at(0).word.is_dirty());
+        });
+        write(&pool, A);
+        join(vec![cleans]);
+        // Whatever was written, the last change is below or still to be written.
+        pool.inner.clean_one(0, true, |image| assert_eq!(image[HEADER_BYTES + 1], 2));
+        assert!(!pool.inner.frames.at(0).word.is_dirty());
+        at_rest(&pool);
+    });
+}
+
+#[test]
+fn one_write_of_a_page_at_a_time_and_no_change_is_lost() {
+    model(3, || {
+        let pool = pool_with_a(1);
+        write(&pool, A);
+        // What is below: two writes that nothing puts in order end the model.
+        let below = Arc::new((UnsafeCell::new(()), AtomicU32::new(0)));
+        let clean = |pool: &Pool<Numbers>, below: &(UnsafeCell<()>, AtomicU32)| {
+            pool.inner.clean_one(0, true, |image| {
+                below.0.with_mut(|_| ());
+                below.1.store(u32::from(image[HEADER_BYTES + 1]), Ordering::Relaxed);
+            });
+        };
+        let theirs = Arc::clone(&below);
+        let other = with(&pool, move |pool| clean(&pool, &theirs));
+        write(&pool, A);
+        clean(&pool, &below);
+        join(vec![other]);
+        if !pool.inner.frames.at(0).word.is_dirty() {
+            assert_eq!(below.1.load(Ordering::Relaxed), 2, "clean, but its last change was never written");
+        }
+        at_rest(&pool);
+    });
+}
+
+#[test]
+fn the_redo_position_of_an_unwritten_change_never_disappears() {
+    model(3, || {
+        let pool = pool_with_a(1);
+        match block_on(pool.get_mut(A)) {
+            Ok(mut guard) => guard.set_lsn(Lsn(5)),
+            Err(error) => panic!("{error}"),
+        }
+        let cleans = with(&pool, |pool| assert!(pool.inner.clean_one(0, false, |_| ())));
+        assert_eq!(pool.min_recovery_lsn(), Some(Lsn(5)));
+        join(vec![cleans]);
+        assert_eq!(pool.min_recovery_lsn(), Some(Lsn(5)));
+        assert_ne!(pool.inner.frames.at(0).recovery_lsn.load(Ordering::Relaxed), NO_LSN);
+    });
+}
+
+#[test]
+fn hits_are_counted_all_and_applied_at_most_once() {
+    model(3, || {
+        let hits = loom::sync::Arc::new(HitBuffers::new());
+        let applied: Arc<[AtomicU32; 4]> = Arc::default();
+        let work = |hits: &HitBuffers, applied: &[AtomicU32; 4], first: u32| {
+            for frame in first..first + BATCH as u32 {
+                if hits.note(frame, frame % 2 == 1) {
+                    hits.drain(|frame, write| {
+                        assert_eq!(write, frame % 2 == 1, "a hit keeps its kind");
+                        applied[frame as usize].fetch_add(1, Ordering::Relaxed);
+                    });
+                }
+            }
+        };
+        let (theirs, counts) = (loom::sync::Arc::clone(&hits), Arc::clone(&applied));
+        let other = thread::spawn(move || work(&theirs, &counts, 0));
+        work(&hits, &applied, BATCH as u32);
+        join(vec![other]);
+        assert_eq!(hits.hits(), 4);
+        assert!(applied.iter().all(|n| n.load(Ordering::Relaxed) <= 1), "{applied:?}");
+    });
+}

@@ -1,0 +1,78 @@
+//! What the pool synchronises with: the standard library, parking_lot and crossbeam; under `cfg(loom)` the model checker's
+//! stand-ins, with the same names and methods.
+//!
+//! Whatever says who may touch a page or a frame comes from here. Statistics and limits do not: a model need not try
+//! every order of them.
+
+#[cfg(not(loom))]
+mod real {
+    pub(crate) use crossbeam::queue::ArrayQueue;
+    pub(crate) use parking_lot::{Mutex, MutexGuard};
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64};
+}
+
+#[cfg(loom)]
+mod modelled {
+    use std::collections::VecDeque;
+
+    pub(crate) use loom::sync::MutexGuard;
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64};
+
+    /// Locks as parking_lot's does: a panic ends the model, so there is no poison.
+    #[derive(Debug)]
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(loom::sync::Mutex::new(value))
+        }
+
+        #[track_caller]
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            match self.0.lock() {
+                Ok(guard) => guard,
+                Err(poisoned) => poisoned.into_inner(),
+            }
+        }
+
+        #[track_caller]
+        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            self.0.try_lock().ok()
+        }
+    }
+
+    /// crossbeam's bounded queue, as a lock around a list: what it promises, not how.
+    #[derive(Debug)]
+    pub(crate) struct ArrayQueue<T> {
+        items: Mutex<VecDeque<T>>,
+        capacity: usize,
+    }
+
+    impl<T> ArrayQueue<T> {
+        pub(crate) fn new(capacity: usize) -> Self {
+            Self { items: Mutex::new(VecDeque::new()), capacity }
+        }
+
+        pub(crate) fn push(&self, item: T) -> Result<(), T> {
+            let mut items = self.items.lock();
+            if items.len() == self.capacity {
+                return Err(item);
+            }
+            items.push_back(item);
+            Ok(())
+        }
+
+        pub(crate) fn pop(&self) -> Option<T> {
+            self.items.lock().pop_front()
+        }
+
+        pub(crate) fn len(&self) -> usize {
+            self.items.lock().len()
+        }
+    }
+}
+
+#[cfg(loom)]
+pub(crate) use modelled::{ArrayQueue, AtomicU32, AtomicU64, Mutex, MutexGuard};
+#[cfg(not(loom))]
+pub(crate) use real::{ArrayQueue, AtomicU32, AtomicU64, Mutex, MutexGuard};

@@ -1,0 +1,141 @@
+//! Models for loom of the hand-over from a device to the task that waits: the real ticket, with the real buffers.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p pagetier-devio --lib models`. The ring and the threads behind it are the kernel's; what they do
+//! to an operation is what `device` does here: keep it, look whether anybody waits, finish it, hand it over.
+//!
+//! Broken on purpose, the ticket was caught when it kept a task's first waker, let go of its lock between looking and leaving the waker, overwrote a result
+//! that came in between, and called an operation abandoned that only had no waker yet.
+
+use crate::IoBuf;
+use crate::ticket::{Promise, ticket};
+use loom::cell::UnsafeCell;
+use loom::future::block_on;
+use loom::thread;
+use std::future::Future;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Waker};
+
+fn model(run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(3);
+    builder.check(run);
+}
+
+fn poll_once<T>(ticket: Pin<&mut crate::ticket::Ticket<T>>, waker: &Waker) -> Poll<T> {
+    ticket.poll(&mut Context::from_waker(waker))
+}
+
+/// Somebody's memory, watched: whoever touches it without being ordered after the last one ends the model.
+#[derive(Default)]
+struct Memory {
+    cell: UnsafeCell<u64>,
+    given_back: AtomicU32,
+}
+
+// SAFETY: loom's cell checks every access; that two of them are never at once is what the models are about.
+unsafe impl Sync for Memory {}
+// SAFETY: as above.
+unsafe impl Send for Memory {}
+
+/// The right to use the memory; dropped when the buffer is.
+struct Owner(Arc<Memory>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // The memory's user goes on with it: the device must be through.
+        self.0.cell.with_mut(|_| ());
+        self.0.given_back.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn lease(memory: &Arc<Memory>) -> IoBuf {
+    let owner = Box::new(Owner(Arc::clone(memory)));
+    // SAFETY: no byte of it is ever read or written: its length is zero.
+    unsafe { IoBuf::lease(NonNull::dangling(), 0, owner) }
+}
+
+/// What a device does to an operation that it took: the kernel writes to the buffer's memory, then the buffer goes to the task.
+fn device(promise: Promise<IoBuf>, buf: IoBuf, memory: &Memory) {
+    memory.cell.with_mut(|_| ());
+    assert_eq!(memory.given_back.load(Ordering::Relaxed), 0, "given back while the device has it");
+    promise.complete(buf);
+}
+
+#[test]
+fn a_completion_wakes_the_task_that_waits() {
+    model(|| {
+        let (promise, ticket) = ticket();
+        let device = thread::spawn(move || promise.complete(7));
+        assert_eq!(block_on(ticket), 7);
+        assert!(device.join().is_ok());
+    });
+}
+
+#[test]
+fn a_task_that_moves_is_woken_where_it_waits_last() {
+    model(|| {
+        let (promise, ticket) = ticket();
+        let mut ticket = Box::pin(ticket);
+        let device = thread::spawn(move || promise.complete(7));
+        if let Poll::Ready(value) = poll_once(ticket.as_mut(), Waker::noop()) {
+            assert_eq!(value, 7);
+        } else {
+            assert_eq!(block_on(ticket), 7);
+        }
+        assert!(device.join().is_ok());
+    });
+}
+
+#[test]
+fn a_buffer_comes_back_after_the_device_is_through_with_it() {
+    model(|| {
+        let memory = Arc::new(Memory::default());
+        let (promise, ticket) = ticket();
+        let (buf, theirs) = (lease(&memory), Arc::clone(&memory));
+        let device = thread::spawn(move || device(promise, buf, &theirs));
+        let buf = block_on(ticket);
+        memory.cell.with_mut(|_| ());
+        drop(buf);
+        assert!(device.join().is_ok());
+        assert_eq!(memory.given_back.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
+fn a_dropped_future_leaves_the_buffer_to_the_device_and_it_is_given_back_once() {
+    model(|| {
+        let memory = Arc::new(Memory::default());
+        let (promise, ticket) = ticket();
+        let (buf, theirs) = (lease(&memory), Arc::clone(&memory));
+        let device = thread::spawn(move || device(promise, buf, &theirs));
+        let mut ticket = Box::pin(ticket);
+        let _ = poll_once(ticket.as_mut(), Waker::noop());
+        drop(ticket);
+        assert!(device.join().is_ok());
+        assert_eq!(memory.given_back.load(Ordering::Relaxed), 1, "neither leaked nor given back twice");
+        memory.cell.with_mut(|_| ());
+    });
+}
+
+#[test]
+fn an_operation_is_given_up_only_when_nobody_waits() {
+    model(|| {
+        let (promise, ticket) = ticket();
+        let device = thread::spawn(move || {
+            let abandoned = promise.is_abandoned();
+            promise.complete(!abandoned);
+        });
+        let gives_up = thread::spawn(move || {
+            let mut ticket = Box::pin(ticket);
+            match poll_once(ticket.as_mut(), Waker::noop()) {
+                Poll::Ready(served) => assert!(served, "given up although somebody waits"),
+                Poll::Pending => assert!(block_on(ticket), "given up although somebody waits"),
+            }
+        });
+        assert!(device.join().is_ok());
+        assert!(gives_up.join().is_ok());
+    });
+}

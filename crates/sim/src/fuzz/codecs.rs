@@ -1,0 +1,222 @@
+//! The targets.
+
+use super::damage::{Input, damage, damage_ring, refit_map};
+use super::specimen::{BLOCK, Copies, reseal, sealed_manifest, specimen_of};
+use pagetier_page::{Defect, Flags, HEADER_BYTES, Header, PageId, Stamp, seal, verify};
+use pagetier_ssdcache::{Block, Found, MapBody, MapHeader, RECORDS_MAX, Ring, RingSpan, Superblock};
+use serde_json::Value;
+use std::collections::VecDeque;
+
+/// The bytes of an input, then zeroes up to `len`.
+fn padded(bytes: &[u8], len: usize) -> Vec<u8> {
+    bytes.iter().copied().chain(std::iter::repeat(0)).take(len).collect()
+}
+
+/// A page image: what verifies is of the page that was asked for, and no other page's; changed anywhere, it is noticed.
+pub fn page_header(input: &[u8]) {
+    let mut image = padded(input, BLOCK);
+    let asked = Header::peek(&image).page;
+    let other = PageId::new(asked.space, asked.no ^ 1);
+    for _ in 0..2 {
+        assert!(verify(&image, other).is_err());
+        match verify(&image, asked) {
+            Ok(header) => {
+                assert_eq!((header.page, header), (asked, Header::peek(&image)));
+                assert_eq!(verify(&image, other), Err(Defect::WrongPage { found: asked }));
+                let bit = input.iter().fold(0_usize, |sum, b| (sum * 31 + usize::from(*b)) % (BLOCK * 8));
+                image[bit / 8] ^= 1 << (bit % 8);
+                assert!(verify(&image, asked).is_err(), "bit {bit} flipped");
+                image[bit / 8] ^= 1 << (bit % 8);
+            }
+            Err(defect) => assert!(!defect.to_string().is_empty()),
+        }
+        let stamp = Stamp::from_bits(u64::from(image[HEADER_BYTES]));
+        seal(&mut image, stamp, Flags::NONE);
+        assert!(verify(&image, asked).is_ok(), "what is sealed verifies");
+    }
+}
+
+/// A closed store's bytes, or a crashed one's.
+fn opened(input: &mut Input<'_>, change: impl FnOnce(&mut Copies, &mut Input<'_>)) {
+    let specimen = specimen_of(input.byte().is_multiple_of(2));
+    let mut copies = specimen.copies();
+    change(&mut copies, input);
+    specimen.open(copies);
+}
+
+/// The SSD's superblock, both copies of it.
+pub fn ssd_superblock(input: &[u8]) {
+    let raw = padded(input, BLOCK);
+    let mut sealed = raw.clone();
+    reseal(&mut sealed);
+    for block in [&raw, &sealed] {
+        if let Found::Superblock(superblock) = Superblock::decode(block) {
+            assert_eq!(Superblock::decode(&superblock.encode()), Found::Superblock(superblock));
+        }
+    }
+    opened(&mut Input::new(input), |copies, input| {
+        // The store's own ids and magic, so that what follows them is looked at.
+        let fields = input.take(24);
+        for at in [0, BLOCK] {
+            let block = &mut copies.ssd[at..at + BLOCK];
+            block[48..48 + fields.len()].copy_from_slice(fields);
+            let numbers = pagetier_ssdcache::Layout {
+                slots: word(block, 52),
+                journal_blocks: word(block, 56),
+                ring_pages: word(block, 60),
+                ..copies.layout
+            };
+            if input.byte().is_multiple_of(2) {
+                block[64..72].copy_from_slice(&numbers.end().to_le_bytes());
+            }
+            reseal(block);
+        }
+    });
+}
+
+fn word(b: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+/// The HDD's superblock.
+pub fn hdd_superblock(input: &[u8]) {
+    opened(&mut Input::new(input), |copies, input| {
+        let sealed = input.byte().is_multiple_of(2);
+        let at = usize::from(input.byte());
+        let bytes = input.take(BLOCK - at);
+        let block = &mut copies.hdd[..BLOCK];
+        block[at..at + bytes.len()].copy_from_slice(bytes);
+        if sealed {
+            reseal(block);
+        }
+    });
+}
+
+/// A map checkpoint: its header, and its body from some slot on.
+pub fn map(input: &[u8]) {
+    let layout = specimen_of(false).copies().layout;
+    let mut area = padded(input, layout.map_area_bytes() as usize);
+    area[..8].copy_from_slice(b"PGTIERMP");
+    reseal(&mut area[..BLOCK]);
+    refit_map(&mut area, &layout);
+    if let Some(header) = MapHeader::decode(&area) {
+        assert_eq!(MapHeader::decode(&header.encode()), Some(header));
+        if let Some(body) = MapBody::decode(&area[BLOCK..], &header, &layout) {
+            assert_eq!((body.entries.len(), body.zone.len()), (layout.slots as usize, layout.slots as usize));
+            let (bytes, body_crc) = body.encode();
+            assert_eq!(MapBody::decode(&bytes, &MapHeader { body_crc, ..header }, &layout), Some(body));
+        }
+    }
+    opened(&mut Input::new(input), |copies, input| {
+        for area in 0..2 {
+            let at = layout.map_at(area) as usize;
+            // Generation, watermark and the journal's start; entries are page, stamp, page, stamp.
+            let len = usize::from(input.byte() % 25);
+            put_into(&mut copies.ssd[at + 16..], input.take(len));
+            reseal(&mut copies.ssd[at..at + BLOCK]);
+            let body = layout.map_body_bytes() as usize;
+            let from = input.word() as usize % body;
+            let len = usize::from(input.byte()).min(body - from);
+            put_into(&mut copies.ssd[at + BLOCK + from..], input.take(len));
+            refit_map(&mut copies.ssd[at..], &layout);
+        }
+    });
+}
+
+fn put_into(bytes: &mut [u8], new: &[u8]) {
+    bytes[..new.len()].copy_from_slice(new);
+}
+
+/// Journal blocks, with their header and records.
+pub fn journal(input: &[u8]) {
+    let mut raw = padded(input, BLOCK);
+    let _ = Block::decode(&raw);
+    assert_eq!(Block::decode(input).is_some(), input.len() >= BLOCK && Block::decode(&raw).is_some());
+    raw[..8].copy_from_slice(b"PGTIERJL");
+    reseal(&mut raw);
+    if let Some(block) = Block::decode(&raw) {
+        assert!(block.records.len() <= RECORDS_MAX);
+        assert_eq!(Block::decode(&block.encode()), Some(block));
+    }
+    opened(&mut Input::new(input), |copies, input| {
+        for _ in 0..4 {
+            let at = copies.layout.journal_at(u64::from(input.byte())) as usize;
+            let block = &mut copies.ssd[at..at + BLOCK];
+            block[..8].copy_from_slice(b"PGTIERJL");
+            let len = usize::from(input.byte());
+            put_into(&mut block[12..], input.take(len));
+            reseal(block);
+        }
+    });
+}
+
+/// The ring: its book-keeping through any order of events, then its area on a store's SSD.
+pub fn ring(input: &[u8]) {
+    let mut input = Input::new(input);
+    ring_events(&mut input);
+    opened(&mut input, damage_ring);
+}
+
+/// A ring page is held by one batch at a time, from its hold to the first flush after its home write and those of all before it.
+fn ring_events(input: &mut Input<'_>) {
+    let mut ring = Ring::new(u32::from(input.byte() % 16) + 1);
+    let mut held: VecDeque<(RingSpan, Option<u64>)> = VecDeque::new();
+    let mut flushes = 0;
+    for stamp in 1..=u64::from(input.byte() % 64) {
+        match input.byte() % 3 {
+            0 => {
+                let count = 1 + usize::from(input.byte()) % ring.batch_max();
+                if let Some(span) = ring.hold(count, Stamp::from_bits(stamp)) {
+                    assert_eq!(span.pages.len(), count);
+                    let mut taken = held.iter().flat_map(|(other, _)| &other.pages);
+                    assert!(taken.all(|page| !span.pages.contains(page)), "a page is held twice");
+                    held.push_back((span, None));
+                }
+            }
+            1 if !held.is_empty() => {
+                let which = usize::from(input.byte()) % held.len();
+                let (span, until) = &mut held[which];
+                *until = Some(flushes + 1);
+                ring.written_home(span.id, flushes + 1);
+            }
+            _ => {
+                flushes += 1;
+                ring.flushed(flushes);
+                while held.front().is_some_and(|(_, until)| until.is_some_and(|flush| flush <= flushes)) {
+                    held.pop_front();
+                }
+            }
+        }
+        let floor = ring.floor(Stamp::from_bits(u64::MAX));
+        assert_eq!(floor == Stamp::from_bits(u64::MAX), held.is_empty());
+        assert!(!ring.wants_flush() || !held.is_empty());
+    }
+}
+
+/// The manifest: the line with a fitting checksum, and as it is.
+pub fn manifest(input: &[u8]) {
+    let specimen = specimen_of(!input.len().is_multiple_of(2));
+    specimen.open_as(specimen.copies(), input.to_vec());
+    specimen.open_as(specimen.copies(), sealed_manifest(&adopted(input, &specimen.copies().manifest_line)));
+    let mut edited = specimen.copies();
+    let mut edits = Input::new(input);
+    while !edits.is_empty() {
+        super::damage::manifest(&mut edited, &mut edits);
+    }
+    specimen.open(edited);
+}
+
+/// The manifest in `input`, if it is JSON, with the ids of the specimen: it would be refused for them alone.
+fn adopted(input: &[u8], specimen: &[u8]) -> Vec<u8> {
+    let parsed = (serde_json::from_slice(input), serde_json::from_slice::<Value>(specimen));
+    let (Ok(Value::Object(mut fields)), Ok(specimen)) = parsed else { return input.to_vec() };
+    for id in ["store", "ssd"] {
+        let _ = fields.insert(id.to_owned(), specimen[id].clone());
+    }
+    Value::Object(fields).to_string().into_bytes()
+}
+
+/// Anything, anywhere.
+pub fn store(input: &[u8]) {
+    opened(&mut Input::new(input), damage);
+}

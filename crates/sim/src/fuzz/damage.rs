@@ -1,0 +1,162 @@
+//! An input, read as changes to a store's bytes.
+
+use super::specimen::{BLOCK, Copies, reseal};
+use pagetier_ssdcache::{BLOCK_BYTES, Layout, MapHeader};
+
+/// Changes that one input makes at most.
+const CHANGES_MAX: usize = 16;
+
+/// The bytes of an input from front to back; zeroes after its end.
+pub(super) struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    pub(super) const fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn byte(&mut self) -> u8 {
+        let (first, rest) = self.0.split_first().map_or((0, &[][..]), |(first, rest)| (*first, rest));
+        self.0 = rest;
+        first
+    }
+
+    pub(super) fn word(&mut self) -> u64 {
+        (0..4).fold(0, |word, _| word << 8 | u64::from(self.byte()))
+    }
+
+    pub(super) fn take(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+}
+
+/// Changes `copies` as `input` says.
+pub(super) fn damage(copies: &mut Copies, input: &mut Input<'_>) {
+    for _ in 0..CHANGES_MAX {
+        if input.is_empty() {
+            return;
+        }
+        let layout = copies.layout;
+        match input.byte() % 7 {
+            0 => overwrite(&mut copies.ssd, 0..layout.end(), input),
+            1 => overwrite(&mut copies.hdd, 0..u64::MAX, input),
+            2 => sealed_block(copies, input),
+            3 => map_body(copies, input),
+            4 => misdirected(copies, input),
+            5 => zeroes(copies, input),
+            _ => manifest(copies, input),
+        }
+    }
+}
+
+/// Changes the ring's area only: bytes, or whole images from elsewhere.
+pub(super) fn damage_ring(copies: &mut Copies, input: &mut Input<'_>) {
+    let layout = copies.layout;
+    for _ in 0..CHANGES_MAX {
+        if input.is_empty() {
+            return;
+        }
+        if input.byte().is_multiple_of(2) {
+            overwrite(&mut copies.ssd, layout.ring_at(0)..layout.ring_at(layout.ring_pages), input);
+        } else {
+            let image = image(copies, input);
+            let index = input.word() % u64::from(layout.ring_pages);
+            put(&mut copies.ssd, layout.ring_at(index as u32), &image);
+        }
+    }
+}
+
+fn put(bytes: &mut [u8], at: u64, new: &[u8]) {
+    let from = (at as usize).min(bytes.len());
+    let to = (from + new.len()).min(bytes.len());
+    bytes[from..to].copy_from_slice(&new[..to - from]);
+}
+
+fn overwrite(bytes: &mut [u8], range: std::ops::Range<u64>, input: &mut Input<'_>) {
+    let end = range.end.min(bytes.len() as u64);
+    let at = range.start + input.word() % (end - range.start).max(1);
+    let len = usize::from(input.byte());
+    put(bytes, at, input.take(len));
+}
+
+/// A block of the SSD's metadata changes, and its checksum fits again.
+fn sealed_block(copies: &mut Copies, input: &mut Input<'_>) {
+    let layout = copies.layout;
+    let at = match input.byte() % 4 {
+        0 => u64::from(input.byte() % 2) * BLOCK_BYTES,
+        1 => layout.map_at(input.byte() % 2),
+        _ => layout.journal_at(u64::from(input.byte())),
+    };
+    let block = &mut copies.ssd[at as usize..][..BLOCK];
+    let within = input.word() % BLOCK_BYTES;
+    let len = usize::from(input.byte());
+    put(block, within, input.take(len));
+    reseal(block);
+}
+
+/// A map's body changes, and its header says so.
+fn map_body(copies: &mut Copies, input: &mut Input<'_>) {
+    let layout = copies.layout;
+    let at = layout.map_at(input.byte() % 2) as usize;
+    let body = layout.map_body_bytes();
+    let within = input.word() % body;
+    let len = usize::from(input.byte());
+    put(&mut copies.ssd[at + BLOCK..][..body as usize], within, input.take(len));
+    refit_map(&mut copies.ssd[at..], &layout);
+}
+
+/// Gives the map that starts at `area` the header that its body needs.
+pub(super) fn refit_map(area: &mut [u8], layout: &Layout) {
+    let body_crc = crc32c::crc32c(&area[BLOCK..][..layout.map_body_bytes() as usize]);
+    if let Some(header) = MapHeader::decode(&area[..BLOCK]) {
+        area[..BLOCK].copy_from_slice(&MapHeader { body_crc, ..header }.encode());
+    }
+}
+
+/// The image of some page on either device.
+fn image(copies: &Copies, input: &mut Input<'_>) -> Vec<u8> {
+    let layout = copies.layout;
+    let (device, first) = match input.byte() % 2 {
+        0 => (&copies.ssd, layout.ring_at(0)),
+        _ => (&copies.hdd, copies.homes_at),
+    };
+    let page_bytes = layout.page_size.bytes();
+    let pages = (device.len() - first as usize) / page_bytes;
+    let at = first as usize + input.word() as usize % pages.max(1) * page_bytes;
+    device[at..].iter().copied().take(page_bytes).collect()
+}
+
+/// A page image, whole, where another one belongs.
+fn misdirected(copies: &mut Copies, input: &mut Input<'_>) {
+    let image = image(copies, input);
+    let layout = copies.layout;
+    let (device, first) = match input.byte() % 2 {
+        0 => (&mut copies.ssd, layout.ring_at(0)),
+        _ => (&mut copies.hdd, copies.homes_at),
+    };
+    let pages = (device.len() - first as usize) / image.len().max(1);
+    let at = first + input.word() % pages.max(1) as u64 * image.len() as u64;
+    put(device, at, &image);
+}
+
+fn zeroes(copies: &mut Copies, input: &mut Input<'_>) {
+    let device = if input.byte().is_multiple_of(2) { &mut copies.ssd } else { &mut copies.hdd };
+    let at = input.word() % device.len().max(1) as u64;
+    let len = input.word() as usize % 65_536;
+    put(device, at, &vec![0; len]);
+}
+
+/// The manifest's line changes, and its checksum fits again.
+pub(super) fn manifest(copies: &mut Copies, input: &mut Input<'_>) {
+    let at = input.word() % copies.manifest_line.len().max(1) as u64;
+    let cut = usize::from(input.byte() % 8);
+    let len = usize::from(input.byte() % 32);
+    let from = at as usize;
+    let to = (from + cut).min(copies.manifest_line.len());
+    copies.manifest_line.splice(from..to, input.take(len).iter().copied());
+}

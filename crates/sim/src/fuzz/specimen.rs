@@ -1,0 +1,264 @@
+//! A small store to be damaged: made once, closed in order or crashed, and every version that was ever written of its pages.
+
+use pagetier::{Error, MemoryManifest, OpenError, PageId, PageSize, PageStore, SpaceId};
+use pagetier_devio::{Device, IoBuf, IoBufs, IoClass, SharedDevice, SimDevice, SimPower};
+use pagetier_ssdcache::{BLOCK_BYTES, Found, Layout, identify};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+pub(super) const BLOCK: usize = BLOCK_BYTES as usize;
+const PAGE: u64 = 4096;
+const SSD_PAGES: u64 = 72;
+const POOL_PAGES: u64 = 44;
+const PAGES: u32 = 100;
+
+/// What an HDD may grow to: a damaged manifest must not make it larger.
+const HDD_BYTES_MAX: u64 = 16 << 20;
+
+/// By page, the versions that were written of it.
+type Truth = BTreeMap<PageId, BTreeSet<u32>>;
+
+/// A store at rest.
+pub(super) struct Specimen {
+    hdd: Kept,
+    ssd: Kept,
+    manifest: Vec<u8>,
+    layout: Layout,
+    truth: Truth,
+}
+
+/// A specimen's bytes, to be changed.
+pub(super) struct Copies {
+    pub(super) hdd: Vec<u8>,
+    pub(super) ssd: Vec<u8>,
+    /// The manifest without its checksum.
+    pub(super) manifest_line: Vec<u8>,
+    pub(super) layout: Layout,
+    /// Where on the HDD pages begin.
+    pub(super) homes_at: u64,
+}
+
+/// Closed in order, and crashed.
+static SPECIMENS: LazyLock<[Specimen; 2]> = LazyLock::new(|| [specimen(true), specimen(false)]);
+
+/// Runs in virtual time.
+fn run<T>(future: impl Future<Output = T>) -> T {
+    match tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build() {
+        Ok(runtime) => runtime.block_on(future),
+        Err(error) => panic!("no runtime: {error}"),
+    }
+}
+
+/// The checksum of a metadata block, made to fit.
+pub(super) fn reseal(block: &mut [u8]) {
+    let sum = crc32c::crc32c(&block[12..]);
+    block[8..12].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// A manifest's line, with its checksum.
+pub(super) fn sealed_manifest(line: &[u8]) -> Vec<u8> {
+    let mut bytes = line.to_vec();
+    bytes.extend_from_slice(format!("\ncrc32c {:08x}\n", crc32c::crc32c(line)).as_bytes());
+    bytes
+}
+
+/// A specimen: closed in order, or crashed.
+pub(super) fn specimen_of(crashed: bool) -> &'static Specimen {
+    &SPECIMENS[usize::from(crashed)]
+}
+
+impl Specimen {
+    pub(super) fn copies(&self) -> Copies {
+        let line = self.manifest.split(|b| *b == b'\n').next().unwrap_or_default();
+        Copies {
+            hdd: self.hdd.bytes.clone(),
+            ssd: self.ssd.bytes.clone(),
+            manifest_line: line.to_vec(),
+            layout: self.layout,
+            homes_at: 1 << 20,
+        }
+    }
+
+    /// Opens a store on `copies`, reads everything, goes on working, and opens it again.
+    pub(super) fn open(&self, copies: Copies) {
+        let manifest = sealed_manifest(&copies.manifest_line);
+        self.open_as(copies, manifest);
+    }
+
+    /// As [`Specimen::open`], with these bytes for the manifest.
+    pub(super) fn open_as(&self, copies: Copies, manifest: Vec<u8>) {
+        run(async {
+            let (hdd, ssd) = (self.hdd.with(&copies.hdd).await, self.ssd.with(&copies.ssd).await);
+            let manifest = Arc::new(MemoryManifest::from_bytes(manifest));
+            let mut truth = self.truth.clone();
+            for life in 0..2 {
+                let Ok(store) = open(&manifest, &hdd, &ssd).await else { return };
+                check(&store, &truth).await;
+                work(&store, &mut truth, 1_000_000 * (life + 1)).await;
+                check(&store, &truth).await;
+                assert_eq!(store.validate(), Ok(()));
+                let _ = store.close().await;
+            }
+        });
+    }
+}
+
+/// What a device held, and the device with that in it.
+struct Kept {
+    bytes: Vec<u8>,
+    device: SimDevice,
+}
+
+impl Kept {
+    fn of(device: SimDevice) -> Self {
+        Self { bytes: device.snapshot(), device: device.with_size_max(HDD_BYTES_MAX) }
+    }
+
+    /// The device, but with `changed` in it.
+    async fn with(&self, changed: &[u8]) -> Arc<SimDevice> {
+        let power = SimPower::new();
+        let device = self.device.after_kill(0, &power);
+        let blocks = changed.chunks(BLOCK).zip(self.bytes.chunks(BLOCK)).zip((0..).step_by(BLOCK));
+        for ((block, old), at) in blocks.filter(|((block, old), _)| block != old) {
+            let bufs = IoBufs::from_iter([IoBuf::copy_of(block)]);
+            let done = device.write(at, bufs, IoClass::Meta).await;
+            assert!(done.result.is_ok(), "{} bytes for {}", block.len(), old.len());
+        }
+        Arc::new(device.after_kill(0, &power))
+    }
+}
+
+async fn open(
+    manifest: &Arc<MemoryManifest>,
+    hdd: &Arc<SimDevice>,
+    ssd: &Arc<SimDevice>,
+) -> Result<PageStore, OpenError> {
+    PageStore::builder()
+        .in_memory(Arc::clone(manifest))
+        .hdd_device(Arc::clone(hdd) as SharedDevice)
+        .ssd_device(Arc::clone(ssd) as SharedDevice)
+        .page_size(PageSize::MIN)
+        .ssd_bytes(SSD_PAGES * PAGE)
+        .ring_pages(4)
+        .zone_percent(30.0)
+        .pool_bytes(POOL_PAGES * PAGE)
+        .exhausted_after(Duration::from_secs(1))
+        .open()
+        .await
+}
+
+/// The page's id and the version, again and again.
+fn fill(payload: &mut [u8], page: PageId, version: u32) {
+    let words = [page.space.0, page.no, version].map(u32::to_le_bytes);
+    let whole = payload.len() / 12 * 12;
+    payload[..12].copy_from_slice(words.as_flattened());
+    let mut done = 12;
+    while done < whole {
+        let next = done.min(whole - done);
+        payload.copy_within(..next, done);
+        done += next;
+    }
+}
+
+/// The version in a payload, if it is wholly that version of `page`.
+fn version_of(payload: &[u8], page: PageId) -> Option<u32> {
+    let version = u32::from_le_bytes(payload.get(8..12)?.try_into().ok()?);
+    let mut expected = payload.to_vec();
+    fill(&mut expected, page, version);
+    (expected == payload).then_some(version)
+}
+
+/// Every page reads as a version that was written of it, or as an error; so do some that were never written.
+async fn check(store: &PageStore, truth: &Truth) {
+    let never = [0, 1, 2, 7].into_iter().flat_map(|space| {
+        [0, 63, 64, 130, 256, u32::MAX].into_iter().map(move |no| PageId::new(SpaceId(space), no))
+    });
+    for page in truth.keys().copied().chain(never) {
+        if let Ok(found) = store.get(page).await {
+            let written = truth.get(&page);
+            let version = version_of(&found, page);
+            let known = version.is_some_and(|v| written.is_some_and(|w| w.contains(&v)));
+            assert!(known, "{page} reads as {version:?}, written were {written:?}");
+        }
+    }
+}
+
+/// Some pages change, some are new; errors are errors.
+async fn work(store: &PageStore, truth: &mut Truth, first_version: u32) {
+    let mut version = first_version;
+    let pages: Vec<PageId> = truth.keys().copied().step_by(3).collect();
+    for page in pages {
+        let Ok(mut guard) = store.get_mut(page).await else { continue };
+        version += 1;
+        truth.entry(page).or_default().insert(version);
+        fill(&mut guard, page, version);
+    }
+    for space in store.spaces().into_iter().take(4) {
+        for _ in 0..4 {
+            let Ok(mut guard) = store.allocate(space.id).await else { break };
+            let page = guard.id();
+            version += 1;
+            truth.entry(page).or_default().insert(version);
+            fill(&mut guard, page, version);
+        }
+    }
+    let _ = store.sync().await;
+}
+
+fn specimen(closed: bool) -> Specimen {
+    run(async {
+        match build(closed).await {
+            Ok(specimen) => specimen,
+            Err(error) => panic!("the specimen: {error}"),
+        }
+    })
+}
+
+async fn build(closed: bool) -> Result<Specimen, Box<dyn std::error::Error>> {
+    let power = SimPower::new();
+    let hdd = Arc::new(SimDevice::new("hdd", 0, 1, &power));
+    let ssd = Arc::new(SimDevice::new("ssd", 0, 2, &power));
+    let manifest = Arc::new(MemoryManifest::default());
+    let store = open(&manifest, &hdd, &ssd).await?;
+    let mut truth = Truth::new();
+    live(&store, &mut truth).await?;
+    if closed {
+        store.close().await?;
+    } else {
+        drop(store);
+    }
+    let (hdd, ssd) = (hdd.after_power_cut(3, &SimPower::new()), ssd.after_power_cut(4, &SimPower::new()));
+    let (hdd, ssd) = (Kept::of(hdd), Kept::of(ssd));
+    let shared: SharedDevice = Arc::new(ssd.device.after_kill(0, &SimPower::new()));
+    let Found::Superblock(superblock) = identify(&shared).await? else { return Err("no superblock".into()) };
+    let manifest = manifest.to_bytes().ok_or("no manifest")?;
+    Ok(Specimen { hdd, ssd, manifest, layout: superblock.layout, truth })
+}
+
+/// Pages are written again and again, so that old versions lie about.
+async fn live(store: &PageStore, truth: &mut Truth) -> Result<(), Error> {
+    let spaces = [store.create_space("t").await?, store.create_space("u").await?];
+    let mut version = 0;
+    for no in 0..PAGES {
+        let mut guard = store.allocate(spaces[usize::from(no % 4 == 3)]).await?;
+        let page = guard.id();
+        version += 1;
+        truth.entry(page).or_default().insert(version);
+        fill(&mut guard, page, version);
+    }
+    store.sync().await?;
+    let pages: Vec<PageId> = truth.keys().copied().collect();
+    for round in 0..4_usize {
+        for page in pages.iter().skip(round).step_by(round + 1) {
+            version += 1;
+            truth.entry(*page).or_default().insert(version);
+            fill(&mut store.get_mut(*page).await?, *page, version);
+        }
+        if round < 3 {
+            store.sync().await?;
+        }
+    }
+    Ok(())
+}
