@@ -104,6 +104,12 @@ impl Life {
                 if life.tier.ssd_state() != SsdState::Degraded || life.tier.stats().refusing.is_none() {
                     continue;
                 }
+                if !life.builder.keeps_its_ring() {
+                    tracing::error!(
+                        "the SSD failed; the store stays with it, since a ring in memory would not outlive the process"
+                    );
+                    continue;
+                }
                 match life.go_on_without(false).await {
                     Ok(_) => tracing::warn!("the SSD failed; the store goes on without it"),
                     Err(error) => {

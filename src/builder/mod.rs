@@ -285,7 +285,7 @@ impl Builder {
     }
 
     /// The device for the doublewrite ring while the store has no SSD, ready made. Default: the file `ring` in the directory; in memory, for a store
-    /// without one (its ring then does not outlive the process).
+    /// without one (its ring then does not outlive the process, and a store with an SSD does not go on without it by itself).
     pub fn ring_device(mut self, device: SharedDevice) -> Self {
         self.ring = Place::Device(device);
         self

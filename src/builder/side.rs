@@ -1,7 +1,7 @@
 //! Devices to go on with while the store is open: a file for the ring alone, or a blank SSD.
 
-use super::Builder;
 use super::open::{PreparedSsd, id_text};
+use super::{Builder, Place};
 use crate::error::OpenError;
 use pagetier_page::PageSize;
 use pagetier_policy::{Costs, ssd_policy};
@@ -86,6 +86,11 @@ impl Builder {
 }
 
 impl Builder {
+    /// Whether the ring of a store without an SSD is there again at the next opening.
+    pub(crate) fn keeps_its_ring(&self) -> bool {
+        self.directory.is_some() || matches!(self.ring, Place::Device(_))
+    }
+
     pub(crate) fn ring_pages_or(&self, default: u32) -> u32 {
         self.ring_pages.unwrap_or(default)
     }
