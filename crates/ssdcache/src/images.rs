@@ -43,17 +43,24 @@ pub(crate) fn read_images<'a>(
     places: &[u64],
     page_bytes: usize,
 ) -> impl Stream<Item = Result<Vec<(usize, Option<Image>)>, DeviceError>> + use<'a> {
-    let reads = runs(places, page_bytes).into_iter().map(move |run| read_run(device, run, page_bytes));
+    let reads = runs(places, page_bytes).into_iter().map(move |run| async move {
+        // In tasks of their own, so that checksums are computed on all of the runtime's threads.
+        let task = tokio::spawn(read_run(SharedDevice::clone(device), run, page_bytes));
+        match task.await {
+            Ok(images) => images,
+            Err(_) => read_run(SharedDevice::clone(device), run, page_bytes).await,
+        }
+    });
     futures_util::stream::iter(reads).buffer_unordered(READS_MAX)
 }
 
 async fn read_run(
-    device: &SharedDevice,
+    device: SharedDevice,
     run: Run,
     page_bytes: usize,
 ) -> Result<Vec<(usize, Option<Image>)>, DeviceError> {
     let buf = IoBuf::zeroed(run.count * page_bytes);
-    let (buf, result) = read_one(device, run.offset, buf, IoClass::Recovery).await;
+    let (buf, result) = read_one(&device, run.offset, buf, IoClass::Recovery).await;
     result?;
     let mut images = Vec::with_capacity(run.count);
     for (nth, bytes) in buf.as_slice().chunks_exact(page_bytes).enumerate() {
@@ -62,7 +69,7 @@ async fn read_run(
         if image.is_none() && !pagetier_page::is_blank(bytes) {
             let offset = run.offset + (nth * page_bytes) as u64;
             let (again, result) =
-                read_one(device, offset, IoBuf::zeroed(page_bytes), IoClass::Recovery).await;
+                read_one(&device, offset, IoBuf::zeroed(page_bytes), IoClass::Recovery).await;
             result?;
             image = image_in(again.as_slice());
         }
