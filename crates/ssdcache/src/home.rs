@@ -295,8 +295,10 @@ impl Core {
             let ((batch, ringed), journaled) = join(to_ring, self.write_journal(journal)).await;
             (batch, ringed.and(journaled))
         };
-        let needs_flush =
-            (self.has_slots() || self.doublewrite()) && !self.broken.is(Mutation::HomeBeforeFlush);
+        // A slot's own flush before it goes home would be covered by this one.
+        let unflushed = self.broken.is(Mutation::HomeBeforeFlush)
+            || (self.broken.is(Mutation::WriteBackBeforeFlush) && batch.iter().all(|b| b.backed_by_slot));
+        let needs_flush = (self.has_slots() || self.doublewrite()) && !unflushed;
         match result {
             Ok(()) if needs_flush => {
                 let flushed = self.flush_ssd(self.next_ssd_flush()).await;

@@ -21,7 +21,10 @@ pub enum Mutation {
     ZoneIgnored,
     /// Z: while a checkpoint is written, slots of the old zone are, whether they are in the new one or not.
     NextZoneIgnored,
-    /// A checkpoint's header may be durable before its body and the slots that it vouches for.
+    /// A checkpoint's header may be durable before its body and the slots that it vouches for: one flush after both instead of one after each.
+    /// With the header written and flushed first, and then the body, nothing could go wrong: the header's checksum of the body keeps the
+    /// checkpoint from counting until the body is whole, the flush between the two covers every slot that was complete at the capture, and zone
+    /// and journal are not touched before the flush after both.
     HeaderBeforeBody,
     /// The new zone is in force before the checkpoint's header is durable.
     HeaderNotFlushed,
@@ -31,7 +34,8 @@ pub enum Mutation {
     RingNotRepaired,
     /// Home writes start before ring and journal are durable.
     HomeBeforeFlush,
-    /// A slot goes home before its own content is durable.
+    /// A slot goes home before its own content is durable: without the flush before it is read, nor the one after its record was
+    /// written. Leaving out the first alone would be harmless: the second covers the slot too, and precedes the home write.
     WriteBackBeforeFlush,
     /// A slot is clean once its home write completed, without an HDD flush.
     CleanBeforeFlush,

@@ -7,6 +7,7 @@ use super::model::Model;
 use super::plan::Plan;
 use super::probe::{Moment, Phase, Probe, Rate};
 use super::seed::{Violation, panic_text};
+use super::steer::Steer;
 use super::totals::Totals;
 use super::world::{Lenient, Outcome, examine, in_virtual_time, open};
 use pagetier::{Home, Lsn, PageId, PageStore, SpaceId};
@@ -85,7 +86,7 @@ impl Base {
     /// # Errors
     /// What went wrong in making it.
     pub fn new(seed: u64, mutation: Option<pagetier::Mutation>) -> Result<Self, String> {
-        let mut plan = Plan::from_seed(seed);
+        let mut plan = Plan::steered(seed, Steer::Free);
         plan.mutation = mutation;
         (plan.pages, plan.frames, plan.slots, plan.ring) = (70, 20, 34, 4);
         (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = ("cac", "gd2l", 40, 40);
