@@ -9,6 +9,11 @@
 pub enum Mutation {
     /// R: home writes leave no record in the journal.
     NoJournal,
+    /// R: the pool's home writes leave none, so that their pages' old copies come back; write-backs, whose records have other uses too, do.
+    HomeUnrecorded,
+    /// The journal is free up to a checkpoint's capture although pages whose records are older were still on their way home then, so that
+    /// the map still names their copies.
+    HomingForgotten,
     /// The journal's space is given up when a checkpoint is captured, not when it is durable.
     JournalFreedEarly,
     /// Recovery counts what a slot of the zone held before the checkpoint.
@@ -52,8 +57,10 @@ pub enum Mutation {
 impl Mutation {
     /// All of them.
     #[cfg(feature = "mutations")]
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::NoJournal,
+        Self::HomeUnrecorded,
+        Self::HomingForgotten,
         Self::JournalFreedEarly,
         Self::WatermarkIgnored,
         Self::SlotReusedEarly,
