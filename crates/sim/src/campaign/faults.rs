@@ -3,8 +3,8 @@
 use super::life::Life;
 use super::plan::Plan;
 use super::probe::{Moment, Rate};
-use super::steer::Steer;
 use super::seed::{Violation, panic_text};
+use super::steer::Steer;
 use super::totals::Totals;
 use super::world::{Lenient, Outcome, check, examine, in_virtual_time, open};
 use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice, SimDevice};

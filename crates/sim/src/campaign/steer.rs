@@ -170,7 +170,8 @@ impl Worker {
         if self.rng.random_bool(0.5) {
             tokio::time::sleep(Duration::from_micros(10 * self.plan.ssd_us)).await;
         }
-        let mode = [SsdMode::ReadOnly, SsdMode::WriteThrough, SsdMode::WriteBack][self.rng.random_range(0..3)];
+        let mode =
+            [SsdMode::ReadOnly, SsdMode::WriteThrough, SsdMode::WriteBack][self.rng.random_range(0..3)];
         self.mode(mode).await?;
         let copies: Vec<PageId> =
             pages.iter().copied().filter(|page| self.store.home(*page) == Home::Ssd).collect();
