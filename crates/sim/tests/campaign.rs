@@ -3,13 +3,16 @@
 //! More of it: `cargo run --release -p pagetier-sim --bin campaign -- --help`.
 
 use pagetier::Mutation;
-use pagetier_sim::campaign::{Base, FaultBase, Plan, Totals, Violation, run_seed, shrink, workloads};
+use pagetier_sim::campaign::{Base, FaultBase, Plan, Steer, Totals, Violation, run_seed, shrink, workloads};
 use std::sync::atomic::AtomicBool;
 
 static GO: AtomicBool = AtomicBool::new(false);
 
 fn small(seed: u64) -> Plan {
-    let mut plan = Plan::from_seed(seed);
+    reduced(Plan::from_seed(seed))
+}
+
+fn reduced(mut plan: Plan) -> Plan {
     plan.lives = plan.lives.min(3);
     plan.ops = plan.ops.min(300);
     plan.images = 20;
@@ -32,13 +35,40 @@ fn expect_none(ended: Result<(), Violation>) {
 /// Seeds that once showed a violation: a torn home page without anything to mend it, after a discard, or where a dropped space was.
 const ONCE_FAILED: [u64; 7] = [31, 215, 592, 789, 817, 1031, 1087];
 
+/// Likewise, steered: records of pages that were on their way home when a checkpoint was captured were given up.
+const ONCE_FAILED_STEERED: [(Steer, u64); 5] = [
+    (Steer::TwoWaysHome, 102),
+    (Steer::FreshVictims, 103),
+    (Steer::FreshVictims, 104),
+    (Steer::JustEvicted, 103),
+    (Steer::SlotFails, 102),
+];
+
 #[test]
 fn random_lives_show_nothing_that_the_contract_does_not_allow() {
     let mut totals = Totals::default();
-    for seed in (0..16).chain(ONCE_FAILED) {
-        expect_none(run_seed(&small(seed), &GO, &mut totals));
+    let free = |seed| Plan::steered(seed, Steer::Free);
+    for plan in (0..16).map(Plan::from_seed).chain(ONCE_FAILED.map(free)) {
+        expect_none(run_seed(&reduced(plan), &GO, &mut totals));
     }
     assert!(totals.crashes > 1000 && totals.crashes_in_recovery > 20, "{totals:?}");
+}
+
+#[test]
+fn steered_lives_meet_their_hazards_and_show_nothing_either() {
+    let mut totals = Totals::default();
+    for plan in ONCE_FAILED_STEERED.map(|(steer, seed)| Plan::steered(seed, steer)) {
+        expect_none(run_seed(&plan, &GO, &mut totals));
+    }
+    for steer in Steer::HAZARDS {
+        expect_none(run_seed(&reduced(Plan::steered(7, steer)), &GO, &mut totals));
+    }
+    for hazard in
+        ["stale SSD copy that only the journal voids", "slot write in flight whose page changed meanwhile"]
+    {
+        let met = totals.coverage.rows().find(|(name, _)| *name == hazard).map(|(_, count)| count);
+        assert!(met > Some(20), "{hazard}: {met:?}");
+    }
 }
 
 #[test]
@@ -99,6 +129,22 @@ fn broken_protocols_are_caught() {
         Mutation::StampsRepeat,
     ] {
         assert!(caught(mutation, 12).is_some(), "{mutation:?} goes unnoticed");
+    }
+}
+
+#[test]
+fn broken_protocols_are_caught_by_the_lives_steered_to_them() {
+    for (mutation, steer) in [
+        (Mutation::HomeUnrecorded, Steer::ColdCopies),
+        (Mutation::JournalFreedEarly, Steer::SlowMap),
+        (Mutation::StaleWriteBack, Steer::TwoWaysHome),
+        (Mutation::TwoInFlight, Steer::TwoWaysHome),
+        (Mutation::WriteBackBeforeFlush, Steer::FreshVictims),
+        (Mutation::HomingForgotten, Steer::FreshVictims),
+    ] {
+        let plan = |seed| Plan { mutation: Some(mutation), ..Plan::steered(seed, steer) };
+        let found = (100..112).any(|seed| run_seed(&plan(seed), &GO, &mut Totals::default()).is_err());
+        assert!(found, "{mutation:?} goes unnoticed by {steer:?}");
     }
 }
 

@@ -35,11 +35,27 @@ pub(crate) struct JournalPlace {
     pub(crate) tail: u64,
     /// Blocks whose write is under way.
     pub(crate) writing: BTreeSet<u64>,
+    /// Blocks of pages from the pool that are on their way home: the map may still name copies that these void.
+    pub(crate) homing: BTreeSet<u64>,
+    /// The block of the write-back under way: the map names its slots as holding only copies, but they may soon be given away.
+    pub(crate) write_back: Option<u64>,
 }
 
 impl JournalPlace {
     pub(crate) fn new(next: u64, tail: u64) -> Self {
-        Self { next, tail, writing: BTreeSet::new() }
+        Self { next, tail, writing: BTreeSet::new(), homing: BTreeSet::new(), write_back: None }
+    }
+
+    /// The oldest block that a checkpoint captured now does not make superfluous. What the map of such a moment says of pages on their way home is
+    /// about to be untrue, and only the record tells.
+    pub(crate) fn needed_from(&self) -> u64 {
+        let homing = self.homing.first().copied();
+        homing.into_iter().chain(self.write_back).min().unwrap_or(self.next)
+    }
+
+    /// Whether the journal has filled so far that a checkpoint should make room, and one would.
+    pub(crate) fn is_high(&self, blocks: u32) -> bool {
+        (self.next - self.tail) * 2 > u64::from(blocks) && self.needed_from() > self.tail
     }
 
     /// Blocks that may not be written over: those that a recovery wants, and those still being written, which would land on their successors.
@@ -282,5 +298,25 @@ pub(crate) fn check(image: &[u8], page: PageId, stamp: Option<Stamp>) -> Result<
             Err(Defect::WrongStamp { expected, found: header.stamp })
         }
         _ => Ok(header),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_frees_no_record_of_pages_on_their_way_home() {
+        let mut journal = JournalPlace::new(17, 10);
+        assert_eq!((journal.needed_from(), journal.is_high(8)), (17, true));
+        journal.homing.extend([15, 12]);
+        assert_eq!(journal.needed_from(), 12);
+        journal.write_back = Some(10);
+        assert_eq!(
+            (journal.needed_from(), journal.is_high(8)),
+            (10, false),
+            "a checkpoint would free nothing"
+        );
+        assert_eq!(journal.used(), 7);
     }
 }

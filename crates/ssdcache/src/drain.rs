@@ -187,8 +187,11 @@ impl Drop for Held<'_> {
         for one in self.batch.drain(..) {
             state.slots.end_write_back(one, self.home.contains(&one));
         }
+        // From now on a checkpoint names these slots as what they are.
+        state.journal.write_back = None;
         drop(state);
         self.core.changed.notify_waiters();
+        self.core.wake.slots.notify_one();
     }
 }
 

@@ -96,6 +96,7 @@ impl Core {
         // Whoever writes back from slots looks for more by itself, and must not be woken by its own failures.
         let from_pool = batch.iter().any(|b| !b.backed_by_slot);
         let span = places.ring.as_ref().map(|s| s.id);
+        let blocks: Vec<u64> = places.journal.iter().map(|(seq, _)| *seq).collect();
         let (batch, prepared) = self.prepare(batch, places).await;
         let pages: Vec<PageId> = batch.iter().map(|b| b.page).collect();
         let failed = Mutex::new(Vec::new());
@@ -117,6 +118,9 @@ impl Core {
         let flush = self.hdd_flush.next();
         let mut state = self.state.lock();
         let failed = failed.into_inner();
+        for seq in blocks {
+            state.journal.homing.remove(&seq);
+        }
         for page in &pages {
             state.homeward.remove(page);
             if !failed.contains(page) {
@@ -254,6 +258,11 @@ impl Core {
                 let seq = state.journal.next;
                 state.journal.next += 1;
                 state.journal.writing.insert(seq);
+                if from_slots {
+                    state.journal.write_back = Some(seq);
+                } else {
+                    state.journal.homing.insert(seq);
+                }
                 journal.push((seq, Block { seq, ring_floor, from_slots, records: records.to_vec() }));
             }
         }
@@ -295,8 +304,10 @@ impl Core {
             let ((batch, ringed), journaled) = join(to_ring, self.write_journal(journal)).await;
             (batch, ringed.and(journaled))
         };
-        let needs_flush =
-            (self.has_slots() || self.doublewrite()) && !self.broken.is(Mutation::HomeBeforeFlush);
+        // A slot's own flush before it goes home would be covered by this one.
+        let unflushed = self.broken.is(Mutation::HomeBeforeFlush)
+            || (self.broken.is(Mutation::WriteBackBeforeFlush) && batch.iter().all(|b| b.backed_by_slot));
+        let needs_flush = (self.has_slots() || self.doublewrite()) && !unflushed;
         match result {
             Ok(()) if needs_flush => {
                 let flushed = self.flush_ssd(self.next_ssd_flush()).await;
@@ -330,9 +341,11 @@ impl Core {
 
     async fn write_journal(&self, blocks: Vec<(u64, Block)>) -> Result<(), DeviceError> {
         let seqs: Vec<u64> = blocks.iter().map(|(seq, _)| *seq).collect();
-        let unwritten = self.broken.is(Mutation::NoJournal);
+        let none = self.broken.is(Mutation::NoJournal);
+        let of_slots_only = self.broken.is(Mutation::HomeUnrecorded);
+        let written = |block: &Block| !none && (block.from_slots || !of_slots_only);
         let side = self.side();
-        let writes = blocks.into_iter().filter(|_| !unwritten).map(|(seq, block)| {
+        let writes = blocks.into_iter().filter(|(_, block)| written(block)).map(|(seq, block)| {
             let buf = IoBuf::copy_of(&block.encode());
             debug_assert_eq!(buf.len() as u64, BLOCK_BYTES);
             side.device.write(side.layout.journal_at(seq), IoBufs::from_iter([buf]), IoClass::Meta)

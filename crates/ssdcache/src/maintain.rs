@@ -61,11 +61,11 @@ impl Core {
     /// Checkpoints of the map, and flushes of the SSD. False when nothing is due or nothing can be done.
     async fn map_step(&self) -> bool {
         let _duty = self.map_duty.lock().await;
-        let journal_blocks = u64::from(self.layout().journal_blocks);
+        let journal_blocks = self.layout().journal_blocks;
         let work = {
             let now = self.now();
             let mut state = self.state.lock();
-            let journal_high = (state.journal.next - state.journal.tail) * 2 > journal_blocks;
+            let journal_high = state.journal.is_high(journal_blocks);
             // An SSD that takes no new pages still needs room in the journal.
             let usable = state.ssd_error.is_none() || (journal_high && !state.map_failed);
             if usable { state.slots.map_work(journal_high, now) } else { None }
@@ -117,7 +117,9 @@ impl Core {
                 state.journal.tail = state.journal.next;
             }
             let floor = state.next_lsn_floor(in_memory);
-            (state.slots.begin_checkpoint(now), self.stamps.last(), state.journal.next, floor)
+            let forgets = self.broken.is(Mutation::HomingForgotten);
+            let needed = if forgets { state.journal.next } else { state.journal.needed_from() };
+            (state.slots.begin_checkpoint(now), self.stamps.last(), needed, floor)
         };
         let generation = capture.generation;
         let slots = self.layout().slots;

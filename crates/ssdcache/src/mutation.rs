@@ -9,6 +9,11 @@
 pub enum Mutation {
     /// R: home writes leave no record in the journal.
     NoJournal,
+    /// R: the pool's home writes leave none, so that their pages' old copies come back; write-backs, whose records have other uses too, do.
+    HomeUnrecorded,
+    /// The journal is free up to a checkpoint's capture although pages whose records are older were still on their way home then, so that
+    /// the map still names their copies.
+    HomingForgotten,
     /// The journal's space is given up when a checkpoint is captured, not when it is durable.
     JournalFreedEarly,
     /// Recovery counts what a slot of the zone held before the checkpoint.
@@ -21,7 +26,10 @@ pub enum Mutation {
     ZoneIgnored,
     /// Z: while a checkpoint is written, slots of the old zone are, whether they are in the new one or not.
     NextZoneIgnored,
-    /// A checkpoint's header may be durable before its body and the slots that it vouches for.
+    /// A checkpoint's header may be durable before its body and the slots that it vouches for: one flush after both instead of one after each.
+    /// With the header written and flushed first, and then the body, nothing could go wrong: the header's checksum of the body keeps the
+    /// checkpoint from counting until the body is whole, the flush between the two covers every slot that was complete at the capture, and zone
+    /// and journal are not touched before the flush after both.
     HeaderBeforeBody,
     /// The new zone is in force before the checkpoint's header is durable.
     HeaderNotFlushed,
@@ -31,7 +39,8 @@ pub enum Mutation {
     RingNotRepaired,
     /// Home writes start before ring and journal are durable.
     HomeBeforeFlush,
-    /// A slot goes home before its own content is durable.
+    /// A slot goes home before its own content is durable: without the flush before it is read, nor the one after its record was
+    /// written. Leaving out the first alone would be harmless: the second covers the slot too, and precedes the home write.
     WriteBackBeforeFlush,
     /// A slot is clean once its home write completed, without an HDD flush.
     CleanBeforeFlush,
@@ -48,8 +57,10 @@ pub enum Mutation {
 impl Mutation {
     /// All of them.
     #[cfg(feature = "mutations")]
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::NoJournal,
+        Self::HomeUnrecorded,
+        Self::HomingForgotten,
         Self::JournalFreedEarly,
         Self::WatermarkIgnored,
         Self::SlotReusedEarly,

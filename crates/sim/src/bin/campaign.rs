@@ -98,8 +98,12 @@ struct Caught {
     mutation: String,
     /// Seeds run until it was caught; `None`: it was not.
     seeds: Option<u64>,
+    /// Crashes until then.
     crashes: u64,
     seconds: f64,
+    /// The seed that caught it, which the unbroken store passes, and what it is steered to.
+    seed: Option<u64>,
+    steer: String,
     what: String,
 }
 
@@ -344,14 +348,31 @@ impl Campaign {
                 break;
             }
             if let Err(violation) = run_seed(&self.plan(seed, Some(mutation)), self.stop, &mut totals) {
-                found = Some((totals.seeds, violation.what));
+                found = Some(violation);
                 break;
             }
         }
-        let (seeds, what) =
-            found.map_or((None, "NOT CAUGHT".to_owned()), |(seeds, what)| (Some(seeds), what));
-        let seconds = start.elapsed().as_secs_f64();
-        Caught { mutation: format!("{mutation:?}"), seeds, crashes: totals.crashes, seconds, what }
+        let mut caught = Caught {
+            mutation: format!("{mutation:?}"),
+            seeds: None,
+            crashes: totals.crashes,
+            seconds: 0.0,
+            seed: None,
+            steer: String::new(),
+            what: "NOT CAUGHT".into(),
+        };
+        if let Some(found) = found {
+            (caught.seeds, caught.seed) = (Some(totals.seeds), Some(found.plan.seed));
+            (caught.steer, caught.what) = (format!("{:?}", found.plan.steer), found.what);
+            // What the store shows as it is too says nothing about the rule that was left out.
+            let whole = Plan { mutation: None, ..*found.plan };
+            if let Err(violation) = run_seed(&whole, self.stop, &mut totals) {
+                caught.seeds = None;
+                self.violation(violation);
+            }
+        }
+        caught.seconds = start.elapsed().as_secs_f64();
+        caught
     }
 
     fn threads(&self, work: impl Fn() + Sync) {
@@ -393,8 +414,8 @@ fn print(report: &Report, json: bool) {
     for m in &report.mutations {
         let seeds = m.seeds.map_or("-".to_owned(), |n| n.to_string());
         println!(
-            "{:>22}: {seeds:>4} seeds, {:>6} crashes, {:>5.1} s: {:.90}",
-            m.mutation, m.crashes, m.seconds, m.what
+            "{:>22}: {seeds:>4} seeds, {:>6} crashes, {:>5.1} s, {}: {:.90}",
+            m.mutation, m.crashes, m.seconds, m.steer, m.what
         );
     }
     println!(

@@ -7,46 +7,52 @@ use super::model::Model;
 use super::plan::Plan;
 use super::probe::{Moment, Phase, Probe, Rate};
 use super::seed::{Violation, panic_text};
+use super::steer::Steer;
 use super::totals::Totals;
 use super::world::{Lenient, Outcome, examine, in_virtual_time, open};
-use pagetier::{Home, Lsn, PageId, PageStore, SpaceId};
+use pagetier::{Drain, Home, Lsn, PageId, PageStore, SpaceId};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Up to so many unflushed writes every subset is tried; beyond that, [`SAMPLES`] outcomes.
-const SUBSETS_OF: usize = 5;
+/// What is tried at each boundary of a workload of so many operations: with up to so many unflushed writes every subset of them, beyond that
+/// so many random outcomes; and so many torn ones in any case.
+const fn outcomes(operations: usize) -> (usize, u64, u64) {
+    match operations {
+        1 => (6, 24, 4),
+        2 => (4, 8, 2),
+        _ => (1, 2, 1),
+    }
+}
 
-const SAMPLES: u64 = 12;
-
-/// An operation of the short workloads.
+/// An operation of the short workloads. A page is written out as soon as it was changed, but for [`Step::WriteQuietly`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     WriteOnHdd,
     WriteOnSsd,
     WriteSame,
+    WriteQuietly,
     Allocate,
     ReadMany,
     WriteMany,
     Discard,
     Sync,
-    FlushTo,
-    Rest,
+    Drain,
 }
 
 const STEPS: [Step; 10] = [
     Step::WriteOnHdd,
     Step::WriteOnSsd,
     Step::WriteSame,
+    Step::WriteQuietly,
     Step::Allocate,
     Step::ReadMany,
     Step::WriteMany,
     Step::Discard,
     Step::Sync,
-    Step::FlushTo,
-    Step::Rest,
+    Step::Drain,
 ];
 
 /// How many workloads of up to `depth` operations there are.
@@ -85,9 +91,9 @@ impl Base {
     /// # Errors
     /// What went wrong in making it.
     pub fn new(seed: u64, mutation: Option<pagetier::Mutation>) -> Result<Self, String> {
-        let mut plan = Plan::from_seed(seed);
+        let mut plan = Plan::steered(seed, Steer::Free);
         plan.mutation = mutation;
-        (plan.pages, plan.frames, plan.slots, plan.ring) = (70, 20, 34, 4);
+        (plan.pages, plan.frames, plan.slots, plan.ring) = (70, 16, 34, 4);
         (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = ("cac", "gd2l", 40, 40);
         (plan.hdd_us, plan.ssd_us, plan.tasks, plan.ops, plan.without) = (3000, 300, 2, 300, 0b1_0000_0110);
         let plan = Arc::new(plan);
@@ -122,13 +128,14 @@ impl Base {
         let name = place.clone();
         for moment in self.live(steps)? {
             let writes = moment.ssd.unflushed() + moment.hdd.unflushed();
-            let outcomes: Vec<Outcome> = if writes <= SUBSETS_OF {
+            let (subsets_of, samples, torn) = outcomes(steps.len());
+            let outcomes: Vec<Outcome> = if writes <= subsets_of {
                 (0..1 << writes).map(Outcome::Landed).collect()
             } else {
-                (0..SAMPLES).map(Outcome::Cut).collect()
+                (0..samples).map(Outcome::Cut).collect()
             };
             // Torn ones beside whole ones.
-            let torn = (100..102).map(Outcome::Cut).filter(|_| writes > 0);
+            let torn = (100..100 + torn).map(Outcome::Cut).filter(|_| writes > 0);
             for outcome in outcomes.into_iter().chain(torn) {
                 if stop.load(Ordering::Relaxed) {
                     return Ok(());
@@ -153,8 +160,11 @@ impl Base {
             super::world::check(&store, &probe.model, Lenient::default()).await?;
             // Whatever the check set off is over.
             tokio::time::sleep(Duration::from_secs(1)).await;
-            probe.set(Rate::Every, Phase::Working, 0);
             for (at, step) in steps.iter().enumerate() {
+                // The shorter workloads had the boundaries before.
+                if at + 1 == steps.len() {
+                    probe.set(Rate::Every, Phase::Working, 0);
+                }
                 step.carry_out(&store, &probe.model, at as u32).await?;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -170,10 +180,21 @@ impl Step {
     async fn carry_out(self, store: &PageStore, model: &Mutex<Model>, at: u32) -> Result<(), String> {
         let text = |e: pagetier::Error| e.to_string();
         match self {
-            Self::WriteOnHdd => write_some(store, model, Some(Home::Hdd), at, 1).await,
-            Self::WriteOnSsd => write_some(store, model, Some(Home::Ssd), at, 1).await,
-            Self::WriteSame => write_some(store, model, None, 0, 1).await,
-            Self::WriteMany => write_some(store, model, None, at * 7, 9).await,
+            Self::WriteOnHdd => {
+                write_some(store, model, Some(Home::Hdd), at, 1).await?;
+                write_out(store, model).await
+            }
+            Self::WriteOnSsd => {
+                write_some(store, model, Some(Home::Ssd), at, 1).await?;
+                write_out(store, model).await
+            }
+            Self::WriteSame => {
+                write_some(store, model, None, 0, 1).await?;
+                write_out(store, model).await
+            }
+            Self::WriteQuietly => write_some(store, model, None, 0, 1).await,
+            // More than stay dirty in the pool.
+            Self::WriteMany => write_some(store, model, None, at * 7, 12).await,
             Self::ReadMany => {
                 for page in pages(model).into_iter().skip(at as usize).step_by(3) {
                     let _ = store.get(page).await;
@@ -185,7 +206,8 @@ impl Step {
                 let mut guard = store.allocate(space).await.map_err(text)?;
                 let page = guard.id();
                 put(model, page, &mut guard);
-                Ok(())
+                drop(guard);
+                write_out(store, model).await
             }
             Self::Discard => {
                 let on_ssd = |page: &PageId| store.home(*page) == Home::Ssd;
@@ -195,24 +217,27 @@ impl Step {
                 model.lock().discarded(page);
                 store.discard(page).await.map_err(text)
             }
-            Self::Sync | Self::FlushTo => {
-                let last = model.lock().last_version();
-                let up_to = if self == Self::Sync { u32::MAX } else { last };
-                let promise = model.lock().promise(up_to);
-                let flushed = match self {
-                    Self::Sync => store.sync().await,
-                    _ => store.flush_to(Lsn(u64::from(last))).await,
-                };
-                flushed.map_err(text)?;
+            Self::Sync => {
+                let promise = model.lock().promise(u32::MAX);
+                store.sync().await.map_err(text)?;
                 model.lock().keep(promise);
                 Ok(())
             }
-            Self::Rest => {
-                tokio::time::sleep(Duration::from_millis(50)).await;
+            Self::Drain => {
+                store.drain_ssd(Drain::new()).await;
                 Ok(())
             }
         }
     }
+}
+
+/// Everything changed so far is durable, by its log position.
+async fn write_out(store: &PageStore, model: &Mutex<Model>) -> Result<(), String> {
+    let last = model.lock().last_version();
+    let promise = model.lock().promise(last);
+    store.flush_to(Lsn(u64::from(last))).await.map_err(|e| e.to_string())?;
+    model.lock().keep(promise);
+    Ok(())
 }
 
 fn pages(model: &Mutex<Model>) -> Vec<PageId> {

@@ -4,6 +4,7 @@ use super::life::Life;
 use super::plan::Plan;
 use super::probe::{Moment, Rate};
 use super::seed::{Violation, panic_text};
+use super::steer::Steer;
 use super::totals::Totals;
 use super::world::{Lenient, Outcome, check, examine, in_virtual_time, open};
 use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice, SimDevice};
@@ -26,6 +27,11 @@ impl Planned {
     /// One to three faults that a store survives without losing anything.
     pub(super) fn some(rng: &mut SmallRng) -> Vec<Self> {
         (0..rng.random_range(1..=3)).map(|_| Self::random(rng)).collect()
+    }
+
+    /// One on the SSD.
+    pub(super) fn ssd(kind: &'static str, fault: Fault) -> Self {
+        Self { ssd: true, kind, fault }
     }
 
     fn random(rng: &mut SmallRng) -> Self {
@@ -111,7 +117,7 @@ impl FaultBase {
     /// # Errors
     /// What went wrong in making it.
     pub fn new(seed: u64) -> Result<Self, String> {
-        let mut plan = Plan::from_seed(seed);
+        let mut plan = Plan::steered(seed, Steer::Free);
         (plan.pages, plan.frames, plan.slots, plan.ring) = (80, 20, 36, 5);
         (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = ("cac", "gd2l", 40, 40);
         (plan.hdd_us, plan.ssd_us, plan.tasks, plan.ops, plan.without) = (3000, 300, 2, 250, 0);

@@ -9,6 +9,7 @@
 //! | `plan` | geometry and work of a seed |
 //! | `content`, `model` | what pages hold, and what the contract allows them to read as |
 //! | `work`, `life` | tasks at work on a store |
+//! | `steer` | work steered to hazards that random work seldom meets |
 //! | `probe`, `peek` | moments, and the states of the protocol they were taken in |
 //! | `world` | opening, crashing, checking |
 //! | `seed` | lives and crashes of one seed |
@@ -28,6 +29,7 @@ mod plan;
 mod probe;
 mod seed;
 mod shrink;
+mod steer;
 mod totals;
 mod work;
 mod world;
@@ -38,4 +40,5 @@ pub use faults::FaultBase;
 pub use plan::Plan;
 pub use seed::{Violation, run_seed};
 pub use shrink::shrink;
+pub use steer::Steer;
 pub use totals::Totals;

@@ -1,5 +1,6 @@
 //! What one seed does: the store's geometry and the work on it, drawn from the seed, each part of which can be overridden for a replay.
 
+use super::steer::Steer;
 use pagetier::{Builder, Mutation, POOL_POLICIES, PageSize, PageStore};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -46,6 +47,8 @@ pub struct Plan {
     pub faults: bool,
     /// Kinds of work that are left out, as bits of [`Plan::KINDS`].
     pub without: u32,
+    /// The hazard that the work is steered to.
+    pub steer: Steer,
     /// The rule of the protocol that is left out.
     pub mutation: Option<Mutation>,
 }
@@ -57,9 +60,15 @@ impl Plan {
     pub const KINDS: [&str; 9] =
         ["scan", "discard", "drop-space", "flush-to", "drop-future", "hold", "prefetch", "close", "pause"];
 
-    /// The scenario of a seed.
+    /// The scenario of a seed: every third one is steered to a hazard.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
+        Self::steered(seed, Steer::of_seed(seed))
+    }
+
+    /// The scenario of a seed, steered to this whatever the seed.
+    #[must_use]
+    pub fn steered(seed: u64, steer: Steer) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x9e37_79b9_7f4a_7c15);
         let rng = &mut rng;
         let slots = if rng.random_ratio(1, 16) { 0 } else { rng.random_range(32..=90) };
@@ -69,7 +78,7 @@ impl Plan {
         } else {
             POOL_POLICIES[rng.random_range(0..POOL_POLICIES.len())]
         };
-        Self {
+        let mut plan = Self {
             seed,
             lives: rng.random_range(2..=6),
             ops: [60, 150, 300, 600][rng.random_range(0..4)],
@@ -88,8 +97,11 @@ impl Plan {
             outcomes: 2,
             faults: rng.random_ratio(1, 8),
             without: if rng.random_bool(0.5) { 0 } else { rng.random_range(0..1 << Self::KINDS.len()) },
+            steer: Steer::Free,
             mutation: None,
-        }
+        };
+        steer.shape(&mut plan, rng);
+        plan
     }
 
     /// Sets one part, as `lives=2` or `without=scan+discard`: what a report's replay command says after `--with`.
@@ -100,6 +112,10 @@ impl Plan {
         let (name, value) = part.split_once('=').ok_or_else(|| format!("{part}: not name=value"))?;
         let number = || value.parse::<u32>().map_err(|e| format!("{part}: {e}"));
         match name {
+            "steer" => {
+                let steer = Steer::named(value).ok_or_else(|| format!("{part}: no such hazard"))?;
+                *self = Self { mutation: self.mutation, ..Self::steered(self.seed, steer) };
+            }
             "lives" => self.lives = number()?,
             "ops" => self.ops = number()?,
             "tasks" => self.tasks = number()?,
@@ -110,7 +126,7 @@ impl Plan {
             "without" => self.without = without(value)?,
             _ => {
                 return Err(format!(
-                    "{name}: no part of a plan; there are lives, ops, tasks, pages, images, outcomes, faults, without"
+                    "{name}: no part of a plan; there are steer, lives, ops, tasks, pages, images, outcomes, faults, without"
                 ));
             }
         }
@@ -120,7 +136,7 @@ impl Plan {
     /// Where this differs from what the seed alone gives, as arguments of `--with`.
     #[must_use]
     pub fn overrides(&self) -> Vec<String> {
-        let drawn = Self::from_seed(self.seed);
+        let drawn = Self::steered(self.seed, self.steer);
         let numbers = [
             ("lives", self.lives, drawn.lives),
             ("ops", self.ops, drawn.ops),
@@ -130,11 +146,11 @@ impl Plan {
             ("outcomes", self.outcomes, drawn.outcomes),
             ("faults", u32::from(self.faults), u32::from(drawn.faults)),
         ];
-        let mut all: Vec<String> = numbers
-            .iter()
-            .filter(|(_, is, was)| is != was)
-            .map(|(name, is, _)| format!("{name}={is}"))
-            .collect();
+        // First: it decides about all others.
+        let steered = (self.steer != Steer::of_seed(self.seed)).then(|| format!("steer={:?}", self.steer));
+        let changed = numbers.iter().filter(|(_, is, was)| is != was);
+        let changed = changed.map(|(name, is, _)| format!("{name}={is}"));
+        let mut all: Vec<String> = steered.into_iter().chain(changed).collect();
         if self.without != drawn.without {
             let kinds = Self::KINDS.iter().enumerate().filter(|(bit, _)| self.without >> bit & 1 == 1);
             let names: Vec<&str> = kinds.map(|(_, name)| *name).collect();

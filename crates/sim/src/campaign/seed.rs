@@ -83,7 +83,8 @@ impl Run<'_> {
         rng: &mut SmallRng,
     ) -> Result<Vec<Moment>, String> {
         let plan = &self.plan;
-        let faults = if plan.faults && rng.random_bool(0.6) { Planned::some(rng) } else { Vec::new() };
+        let random = plan.faults && rng.random_bool(0.6);
+        let faults = if random { Planned::some(rng) } else { plan.steer.faults(plan, rng) };
         let images = plan.images as usize;
         let share = images as f64 / (f64::from(plan.tasks * plan.ops) * 2.5).max(1.0);
         let one = Life {

@@ -3,6 +3,7 @@
 use super::content::{fill, version_in};
 use super::model::Model;
 use super::plan::Plan;
+use super::steer::Steer;
 use pagetier::{Error, Lsn, PageId, PageStore, SpaceId};
 use parking_lot::Mutex;
 use rand::Rng;
@@ -55,6 +56,9 @@ type Outcome = Result<(), String>;
 impl Worker {
     /// Does `ops` operations.
     pub(super) async fn run(mut self, ops: u32) -> Outcome {
+        if self.plan.steer != Steer::Free {
+            return self.steered(ops).await;
+        }
         let mut mood = self.mood();
         let writes = self.rng.random_range(15..=60);
         let syncs = [1, 3, 8][self.rng.random_range(0..3)];
@@ -152,7 +156,7 @@ impl Worker {
     }
 
     /// Whether the error is one that may be: devices fail, or the page was discarded or dropped.
-    fn judge(&self, what: &str, page: Option<PageId>, error: &Error) -> Outcome {
+    pub(super) fn judge(&self, what: &str, page: Option<PageId>, error: &Error) -> Outcome {
         if self.errors_allowed {
             return Ok(());
         }
@@ -173,6 +177,10 @@ impl Worker {
 
     async fn read(&mut self, mood: Mood) -> Outcome {
         let Some(page) = self.pick(mood) else { return Ok(()) };
+        self.read_page(page).await
+    }
+
+    pub(super) async fn read_page(&mut self, page: PageId) -> Outcome {
         let Some(_held) = self.have(page, false) else { return Ok(()) };
         match self.store.get(page).await {
             Ok(guard) => self.expect(page, &guard),
@@ -182,6 +190,10 @@ impl Worker {
 
     async fn write(&mut self, mood: Mood, hold: bool) -> Outcome {
         let Some(page) = self.pick(mood) else { return Ok(()) };
+        self.write_page(page, hold).await
+    }
+
+    pub(super) async fn write_page(&mut self, page: PageId, hold: bool) -> Outcome {
         let Some(_held) = self.have(page, false) else { return Ok(()) };
         let store = Arc::clone(&self.store);
         let mut guard = match store.get_mut(page).await {
@@ -205,6 +217,20 @@ impl Worker {
         Ok(())
     }
 
+    /// Gives the page a new version without reading the one it has.
+    pub(super) async fn recreate_page(&mut self, page: PageId) -> Outcome {
+        let Some(_held) = self.have(page, true) else { return Ok(()) };
+        let store = Arc::clone(&self.store);
+        let mut guard = match store.recreate(page).await {
+            Ok(guard) => guard,
+            Err(error) => return self.judge("recreate", Some(page), &error),
+        };
+        let version = self.put(page, &mut guard);
+        drop(guard);
+        self.model.lock().published(page, version);
+        Ok(())
+    }
+
     fn put(&self, page: PageId, guard: &mut pagetier::PageMut<'_>) -> u32 {
         let mut model = self.model.lock();
         let version = model.fresh_version();
@@ -215,7 +241,7 @@ impl Worker {
         version
     }
 
-    async fn allocate(&mut self) -> Outcome {
+    pub(super) async fn allocate(&mut self) -> Outcome {
         let live = self.model.lock().live();
         let Some(space) = live.get(self.rng.random_range(0..live.len().max(1))).copied() else {
             return self.create_space().await;
@@ -270,7 +296,7 @@ impl Worker {
         }
     }
 
-    async fn sync(&mut self) -> Outcome {
+    pub(super) async fn sync(&mut self) -> Outcome {
         let promise = {
             let mut model = self.model.lock();
             model.doing.sync += 1;
@@ -318,6 +344,10 @@ impl Worker {
 
     async fn discard(&mut self, mood: Mood) -> Outcome {
         let Some(page) = self.pick(mood) else { return Ok(()) };
+        self.discard_page(page).await
+    }
+
+    pub(super) async fn discard_page(&mut self, page: PageId) -> Outcome {
         let Some(_held) = self.have(page, true) else { return Ok(()) };
         let begin = |model: &mut Model| {
             model.discarded(page);

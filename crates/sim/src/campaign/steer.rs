@@ -1,0 +1,272 @@
+//! Directed scenarios: work that is steered to a hazard which random work seldom meets.
+//!
+//! A fixed share of all seeds is steered. The hazard decides about geometry, latencies and faults ([`Steer::shape`],
+//! [`Steer::faults`]) and about the order of the work ([`Worker::steered`]); what exactly is done is drawn from the seed as ever.
+
+use super::faults::Planned;
+use super::plan::Plan;
+use super::work::Worker;
+use pagetier::{Drain, Home, PageId, SpaceId, SsdMode};
+use pagetier_devio::{Fault, FaultEffect, IoOp};
+use rand::Rng;
+use rand::rngs::SmallRng;
+use std::time::Duration;
+
+/// The hazard that a seed is steered to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Steer {
+    /// None: random work.
+    Free,
+    /// Clean copies on the SSD become obsolete: their pages are changed and go home, through the ring many times over, before the next
+    /// checkpoint. Only the journal says so.
+    ColdCopies,
+    /// The same while every checkpoint's header takes very long: more goes home than the journal holds.
+    SlowMap,
+    /// The same after a slot write failed: nothing more goes to the SSD.
+    SlotFails,
+    /// Pages go home from the pool while the SSD is writing older versions of them back: drains and changes of the mode.
+    TwoWaysHome,
+    /// Versions that were just written to the SSD are the next victims.
+    FreshVictims,
+    /// Pages are discarded or changed while the copy of their eviction is on its way to the SSD.
+    JustEvicted,
+}
+
+impl Steer {
+    /// All that are steered at all.
+    pub const HAZARDS: [Self; 6] = [
+        Self::ColdCopies,
+        Self::TwoWaysHome,
+        Self::SlowMap,
+        Self::FreshVictims,
+        Self::JustEvicted,
+        Self::SlotFails,
+    ];
+
+    /// What seed `seed` is steered to: every third to a hazard, each in its turn.
+    #[must_use]
+    pub fn of_seed(seed: u64) -> Self {
+        let hazards = Self::HAZARDS.len() as u64;
+        if seed % 3 == 1 { Self::HAZARDS[(seed / 3 % hazards) as usize] } else { Self::Free }
+    }
+
+    /// By name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        let mut all = Self::HAZARDS.into_iter().chain([Self::Free]);
+        all.find(|steer| format!("{steer:?}").eq_ignore_ascii_case(name))
+    }
+
+    /// Makes `plan` one in which the hazard is near.
+    pub(super) fn shape(self, plan: &mut Plan, rng: &mut SmallRng) {
+        plan.steer = self;
+        if self == Self::Free {
+            return;
+        }
+        (plan.lives, plan.ops, plan.tasks) = (rng.random_range(1..=3), 240, rng.random_range(1..=2));
+        (plan.frames, plan.slots, plan.pages) = (20, rng.random_range(34..=44), rng.random_range(60..=90));
+        (plan.faults, plan.zone_percent) = (false, [25, 40, 100][rng.random_range(0..3)]);
+        if plan.ssd_policy == "none" {
+            plan.ssd_policy = "cac";
+        }
+        match self {
+            Self::Free => {}
+            Self::ColdCopies | Self::SlotFails => {
+                (plan.ring, plan.hdd_us, plan.ssd_us) = (rng.random_range(4..=8), 1000, 300);
+            }
+            Self::SlowMap => (plan.ring, plan.hdd_us, plan.ssd_us) = (rng.random_range(2..=4), 500, 200),
+            Self::TwoWaysHome => {
+                (plan.tasks, plan.ring) = (rng.random_range(2..=4), rng.random_range(2..=8));
+                (plan.hdd_us, plan.ssd_us) = (12_000, [300, 3000][rng.random_range(0..2)]);
+            }
+            Self::FreshVictims => {
+                (plan.slots, plan.zone_percent, plan.ssd_policy) = (rng.random_range(32..=36), 100, "lru2");
+                (plan.hdd_us, plan.ssd_us) = (500, [50, 500][rng.random_range(0..2)]);
+            }
+            Self::JustEvicted => {
+                (plan.zone_percent, plan.hdd_us, plan.ssd_us) = (100, 300, 12_000);
+            }
+        }
+    }
+
+    /// What its devices suffer.
+    pub(super) fn faults(self, plan: &Plan, rng: &mut SmallRng) -> Vec<Planned> {
+        let layout = super::probe::layout_of(plan);
+        match self {
+            Self::SlowMap => {
+                let slow = FaultEffect::Slow(Duration::from_millis(rng.random_range(50..=400)));
+                let header = |area| {
+                    let at = layout.map_at(area);
+                    Planned::ssd("slow header", Fault::new(slow).on(IoOp::Write).within(at..at + 1))
+                };
+                vec![header(0), header(1)]
+            }
+            Self::SlotFails => {
+                let slots = layout.slot_at(0)..layout.end();
+                let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1);
+                vec![Planned::ssd("EIO on a slot", fault.from_op(rng.random_range(1..1500)))]
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+type Outcome = Result<(), String>;
+
+impl Worker {
+    /// Does about `ops` operations, steered.
+    pub(super) async fn steered(&mut self, ops: u32) -> Outcome {
+        self.fill_space().await?;
+        let mut left = i64::from(ops);
+        while left > 0 {
+            left -= i64::from(match self.plan.steer {
+                Steer::Free => return Ok(()),
+                Steer::ColdCopies | Steer::SlowMap | Steer::SlotFails => self.cool_copies().await?,
+                Steer::TwoWaysHome => self.two_ways_home().await?,
+                Steer::FreshVictims => self.fresh_victims().await?,
+                Steer::JustEvicted => self.just_evicted().await?,
+            });
+        }
+        Ok(())
+    }
+
+    async fn fill_space(&mut self) -> Outcome {
+        while self.model.lock().pages() < self.plan.pages as usize {
+            self.allocate().await?;
+        }
+        self.sync().await
+    }
+
+    /// The space's pages, in an order of their own each time.
+    fn shuffled(&mut self) -> Vec<PageId> {
+        let model = self.model.lock();
+        let live = model.live();
+        let of = |id: u32| {
+            model.spaces.get(&id).into_iter().flat_map(move |s| s.pages.keys().map(move |no| (id, *no)))
+        };
+        let mut pages: Vec<PageId> =
+            live.into_iter().flat_map(of).map(|(id, no)| PageId::new(SpaceId(id), no)).collect();
+        drop(model);
+        for at in (1..pages.len()).rev() {
+            pages.swap(at, self.rng.random_range(0..=at));
+        }
+        pages
+    }
+
+    async fn mode(&self, mode: SsdMode) -> Outcome {
+        match self.store.set_ssd_mode(mode).await {
+            Ok(()) => Ok(()),
+            Err(error) => self.judge("set_ssd_mode", None, &error),
+        }
+    }
+
+    /// Clean copies of pages come to the SSD; then these pages are changed and go home, with syncs.
+    async fn cool_copies(&mut self) -> Result<u32, String> {
+        self.mode(SsdMode::WriteThrough).await?;
+        let pages = self.shuffled();
+        let some = self.rng.random_range(30..=pages.len().max(31));
+        for page in pages.iter().take(some).copied() {
+            self.read_page(page).await?;
+        }
+        if self.rng.random_bool(0.5) {
+            tokio::time::sleep(Duration::from_micros(10 * self.plan.ssd_us)).await;
+        }
+        let mode =
+            [SsdMode::ReadOnly, SsdMode::WriteThrough, SsdMode::WriteBack][self.rng.random_range(0..3)];
+        self.mode(mode).await?;
+        let copies: Vec<PageId> =
+            pages.iter().copied().filter(|page| self.store.home(*page) == Home::Ssd).collect();
+        let burst = self.rng.random_range(2..=10);
+        let others: Vec<PageId> =
+            pages.iter().copied().filter(|page| self.store.home(*page) == Home::Hdd).collect();
+        let mut others = others.into_iter().cycle();
+        let mut done = some as u32;
+        for changed in copies.chunks(burst) {
+            for page in changed {
+                self.write_page(*page, false).await?;
+            }
+            // Their places on the SSD are given to others before they are written.
+            let crowd = if mode == SsdMode::WriteBack { 2 * burst } else { 0 };
+            let crowd: Vec<PageId> = others.by_ref().take(crowd).collect();
+            for page in &crowd {
+                self.read_page(*page).await?;
+            }
+            self.sync().await?;
+            done += (changed.len() + crowd.len() + 1) as u32;
+        }
+        Ok(done)
+    }
+
+    /// Only copies on the SSD; then it is drained, or takes no more, while the same pages are changed again.
+    async fn two_ways_home(&mut self) -> Result<u32, String> {
+        self.mode(SsdMode::WriteBack).await?;
+        let pages = self.shuffled();
+        for page in pages.iter().take(24) {
+            self.write_page(*page, false).await?;
+        }
+        self.sync().await?;
+        let store = std::sync::Arc::clone(&self.store);
+        let patience = Duration::from_micros(self.rng.random_range(1..=20 * self.plan.hdd_us));
+        let drains = self.rng.random_bool(0.7);
+        let going = async {
+            if drains {
+                store.drain_ssd(Drain::new().deadline(patience)).await;
+            } else {
+                let _ = store.set_ssd_mode(SsdMode::WriteThrough).await;
+                tokio::time::sleep(patience).await;
+            }
+        };
+        let meanwhile = async {
+            for page in pages.iter().take(24) {
+                self.write_page(*page, false).await?;
+                if self.rng.random_ratio(1, 4) {
+                    self.sync().await?;
+                }
+            }
+            self.sync().await
+        };
+        let ((), ended) = tokio::join!(going, meanwhile);
+        ended?;
+        // Out of memory and in again: what is below is what the last change left.
+        for page in pages.iter().rev() {
+            self.read_page(*page).await?;
+        }
+        Ok(50 + pages.len() as u32)
+    }
+
+    /// Changes, hardly ever synced, of one page after the other.
+    async fn fresh_victims(&mut self) -> Result<u32, String> {
+        let pages = self.shuffled();
+        for page in &pages {
+            self.write_page(*page, false).await?;
+            if self.rng.random_ratio(1, 30) {
+                self.sync().await?;
+            }
+        }
+        Ok(pages.len() as u32)
+    }
+
+    /// Reads, so that pages leave memory for the SSD, and right after that something happens to them.
+    async fn just_evicted(&mut self) -> Result<u32, String> {
+        let pages = self.shuffled();
+        let at_home: Vec<PageId> =
+            pages.iter().copied().filter(|page| self.store.home(*page) == Home::Hdd).collect();
+        for (at, page) in at_home.iter().enumerate() {
+            self.read_page(*page).await?;
+            let moved = at_home[..=at].iter().rev().find(|page| self.store.home(**page) == Home::Ssd);
+            if let Some(moved) = moved.filter(|_| self.rng.random_bool(0.4)) {
+                match self.rng.random_range(0..3) {
+                    0 => self.recreate_page(*moved).await?,
+                    _ => self.discard_page(*moved).await?,
+                }
+            }
+            if self.rng.random_ratio(1, 25) {
+                self.sync().await?;
+            }
+        }
+        // Discarded pages that are written anew have their home on the HDD again.
+        for page in pages.iter().take(8) {
+            self.write_page(*page, false).await?;
+        }
+        Ok(at_home.len() as u32 + 8)
+    }
+}
