@@ -56,21 +56,15 @@ async fn run(pages: u32) {
         rounds.push((recovering, scanning, report, scanned));
     }
     let share = median(rounds.iter().map(|(r, s, ..)| r.as_secs_f64() / s.as_secs_f64()));
-    let seconds = |time: &dyn Fn(&(Duration, Duration, RecoveryReport, Scanned)) -> Duration| {
-        median(rounds.iter().map(|round| time(round).as_secs_f64()))
-    };
+    let recovering = median(rounds.iter().map(|(time, ..)| time.as_secs_f64()));
+    let scanning = median(rounds.iter().map(|(_, time, ..)| time.as_secs_f64()));
     let (_, _, report, scanned) = &rounds[0];
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     println!("\n| | seconds | MiB read | slots read |\n| --- | --- | --- | --- |");
-    println!(
-        "| recovery | {:.2} | {:.0} | {} |",
-        seconds(&|r| r.0),
-        mib(report.bytes_read),
-        report.zone_slots
-    );
+    println!("| recovery | {:.2} | {:.0} | {} |", recovering, mib(report.bytes_read), report.zone_slots);
     println!(
         "| full scan | {:.2} | {:.0} | {} |",
-        seconds(&|r| r.1),
+        scanning,
         mib(u64::from(scanned.slots) * PageSize::DEFAULT.bytes() as u64),
         scanned.slots
     );
