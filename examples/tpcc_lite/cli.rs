@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Runs TPC-C on Pagetier and prints what its storage did for each New-Order.
 ///
-/// Without options: 4 warehouses (280 MiB) on plain files in a temporary folder, removed at the end. The SSD is a
+/// Without options: 4 warehouses (320 MiB) on plain files in a temporary folder, removed at the end. The SSD is a
 /// plain file; the HDD is one too, slowed down to the pace of the 2013 paper's disk (7.2 ms to read a page,
 /// 4.96 ms to write one). Load and warm-up run with these delays switched off, so that the warm-up does the work of
 /// hours; then 30 seconds are measured with them. About a minute in all.
@@ -29,7 +29,7 @@ pub(crate) struct Cli {
     /// Let --hdd and --ssd overwrite what is on them
     #[arg(long)]
     pub(crate) force: bool,
-    /// Warehouses, about 71 MB each [default: 4]
+    /// Warehouses, about 82 MB each [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) warehouses: Option<u16>,
     /// Bytes that a new database's rows take beside their columns: the paper's InnoDB keeps a record header (5), a transaction id (6) and a
