@@ -299,14 +299,17 @@ impl<'a> Reader<'a> {
         }
         let mut headers = Vec::new();
         for area in 0..2 {
-            let block = self.read(layout.map_at(area), BLOCK_BYTES).await?;
+            let sound = |bytes: &[u8]| MapHeader::decode(bytes).is_some();
+            let block = self.read_sound(layout.map_at(area), BLOCK_BYTES, &sound).await?;
             headers.extend(MapHeader::decode(block.as_slice()).map(|h| (h, area)));
         }
         headers.sort_by_key(|(h, _)| std::cmp::Reverse(h.generation));
         for (header, area) in headers {
-            let bytes = self.map_body(area).await?;
-            if let Some(body) = MapBody::decode(&bytes, &header, &layout) {
-                return Ok((header, body));
+            for _ in 0..2 {
+                let bytes = self.map_body(area).await?;
+                if let Some(body) = MapBody::decode(&bytes, &header, &layout) {
+                    return Ok((header, body));
+                }
             }
         }
         Err(OpenError::NoMap { device: self.params.ssd.name().to_owned() })
@@ -331,7 +334,9 @@ impl<'a> Reader<'a> {
         let mut seq = 0;
         while seq < u64::from(layout.journal_blocks) {
             let count = (u64::from(layout.journal_blocks) - seq).min(256);
-            let bytes = self.read(layout.journal_at(seq), count * BLOCK_BYTES).await?;
+            let block = |bytes: &[u8]| Block::decode(bytes).is_some() || pagetier_page::is_blank(bytes);
+            let sound = |bytes: &[u8]| bytes.chunks(BLOCK_BYTES as usize).all(block);
+            let bytes = self.read_sound(layout.journal_at(seq), count * BLOCK_BYTES, &sound).await?;
             blocks.extend(bytes.as_slice().chunks(BLOCK_BYTES as usize).filter_map(Block::decode));
             seq += count;
         }
@@ -465,6 +470,18 @@ impl<'a> Reader<'a> {
         }
         hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
         Ok(true)
+    }
+
+    /// Reads twice if need be: what a crash tore reads the same again, but what only the transfer spoiled must not be taken for gone. An older
+    /// checkpoint, or a journal without a record, would bring old versions back.
+    async fn read_sound(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        sound: &(dyn Fn(&[u8]) -> bool + Sync),
+    ) -> Result<IoBuf, DeviceError> {
+        let first = self.read(offset, bytes).await?;
+        if sound(first.as_slice()) { Ok(first) } else { self.read(offset, bytes).await }
     }
 
     async fn read(&mut self, offset: u64, bytes: u64) -> Result<IoBuf, DeviceError> {

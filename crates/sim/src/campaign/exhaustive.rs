@@ -91,11 +91,11 @@ impl Base {
     /// # Errors
     /// What went wrong in making it.
     pub fn new(seed: u64, mutation: Option<pagetier::Mutation>) -> Result<Self, String> {
-        let mut plan = Plan::steered(seed, Steer::Free);
+        let mut plan = Plan::steered(seed, Steer::ColdCopies);
         plan.mutation = mutation;
         (plan.pages, plan.frames, plan.slots, plan.ring) = (70, 16, 34, 4);
         (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = ("cac", "gd2l", 40, 40);
-        (plan.hdd_us, plan.ssd_us, plan.tasks, plan.ops, plan.without) = (3000, 300, 2, 300, 0b1_0000_0110);
+        (plan.hdd_us, plan.ssd_us, plan.tasks, plan.ops) = (3000, 300, 1, 200);
         let plan = Arc::new(plan);
         let life =
             Life { plan: &plan, from: None, rate: Rate::Never, seed, faults: Vec::new(), closes: false };
