@@ -196,7 +196,7 @@ async fn write_until_refused(store: &PageStore, space: SpaceId, known: &mut [Kno
         if turn % 200 == 0 && store.sync().await.is_ok() {
             known.iter_mut().for_each(|k| k.synced = k.newest);
         }
-        if failures > 20 {
+        if failures > 3 {
             return;
         }
     }
@@ -217,7 +217,7 @@ async fn a_block_device_that_goes_away_under_load_fails_its_operations_and_loses
             let builder = PageStore::builder().directory(folder.path().join("store")).io(io);
             let builder = if tier == "ssd" { builder.ssd(&device.0) } else { builder.hdd(&device.0) };
             let builder = builder.pool_bytes(3 << 20).ssd_bytes(5 << 20).ring_pages(16);
-            builder.exhausted_after(Duration::from_millis(300)).open().await
+            builder.exhausted_after(Duration::from_secs(3)).open().await
         };
         let mut known = vec![Known::default(); PAGES as usize];
         let store = open(&device).await.unwrap();
@@ -244,8 +244,12 @@ async fn a_block_device_that_goes_away_under_load_fails_its_operations_and_loses
                 }
                 Err(_) => failed += 1,
             }
+            // Each may have waited for a frame.
+            if failed > 3 && served > 20 {
+                break;
+            }
         }
-        assert!(served > 50 && failed > 0, "{tier} {io:?}: {served} pages served without it, {failed} not");
+        assert!(served > 20 && failed > 0, "{tier} {io:?}: {served} pages served without it, {failed} not");
         drop(store);
         drop(device);
         tokio::time::sleep(Duration::from_millis(200)).await;
