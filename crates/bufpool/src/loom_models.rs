@@ -3,7 +3,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p pagetier-bufpool --lib loom` tries all orders with at most two preemptions;
 //! `LOOM_MAX_PREEMPTIONS=4` more. A frame's bytes are watched: two accesses without an order between them fail the model.
 //!
-//! Each model can fail. Broken on purpose, the code was caught by them:
+//! Broken on purpose, the code was caught by them:
 //!
 //! | broken | caught by |
 //! | --- | --- |
