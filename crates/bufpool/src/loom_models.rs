@@ -90,7 +90,9 @@ impl Tier for Numbers {
 
     fn allocated(&self, _: PageId) {}
 
-    fn discarded(&self, _: PageId) {}
+    fn discarded(&self, _: PageId) -> bool {
+        true
+    }
 }
 
 /// Not ready the first time: the reader is a task that waits.
