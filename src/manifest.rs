@@ -2,7 +2,7 @@
 
 use crate::error::OpenError;
 use crate::volume::EXTENT_PAGES;
-use pagetier_page::Stamp;
+use pagetier_page::{PageSize, Stamp};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 /// The manifest format that this version writes.
-pub(crate) const MANIFEST_FORMAT: u32 = 1;
+const MANIFEST_FORMAT: u32 = 1;
 
 /// Far more than there can be: with the largest pages, the volume's end still is a number of bytes that a file can have.
 const EXTENTS_MAX: u64 = 1 << 40;
@@ -57,6 +57,24 @@ pub(crate) struct OnlyCopies {
 }
 
 impl Manifest {
+    /// That of a store without spaces.
+    pub(crate) fn new(store: String, page_size: PageSize) -> Self {
+        Self {
+            format: MANIFEST_FORMAT,
+            store,
+            page_bytes: page_size.bytes() as u64,
+            epoch: 0,
+            clean: true,
+            ssd: None,
+            ssd_pages: None,
+            costs_ms: None,
+            next_space: 1,
+            extents_used: 0,
+            extents_free: Vec::new(),
+            spaces: Vec::new(),
+        }
+    }
+
     /// Whether its numbers can be those of a store: what is read from it is reckoned with and allocated by.
     fn check(&self) -> Result<(), &'static str> {
         if self.epoch >= Stamp::EPOCHS - 1 {

@@ -258,20 +258,7 @@ mod tests {
     use super::*;
 
     fn volume() -> Volume {
-        let manifest = Manifest {
-            format: 1,
-            store: String::new(),
-            page_bytes: 4096,
-            epoch: 0,
-            clean: true,
-            ssd: None,
-            ssd_pages: None,
-            costs_ms: None,
-            next_space: 1,
-            extents_used: 0,
-            extents_free: Vec::new(),
-            spaces: Vec::new(),
-        };
+        let manifest = Manifest::new(String::new(), PageSize::MIN);
         let volume = Volume::new(&manifest, PageSize::MIN);
         volume.add(SpaceId(1), "a");
         volume.add(SpaceId(2), "b");

@@ -4,7 +4,7 @@ use super::ends::find_ends;
 use super::{Builder, POOL_POLICY_BYTES, Place, ring_pages_for, tables_bytes};
 use crate::calibrate::calibrate;
 use crate::error::OpenError;
-use crate::manifest::{MANIFEST_FORMAT, Manifest, ManifestStore};
+use crate::manifest::{Manifest, ManifestStore};
 use crate::store::{PageStore, Parts};
 use crate::volume::{DATA_AT, FoundHdd, SUPERBLOCK_BYTES, Volume, decode_superblock, encode_superblock};
 use pagetier_bufpool::{FRAMES_MIN, Pool, PoolParams};
@@ -37,7 +37,7 @@ impl Builder {
         let hdd = self.open_place(&self.hdd, "hdd.vol", "hdd")?;
         let ssd = self.open_ssd(known.as_ref())?;
         let fresh = known.is_none();
-        let manifest = known.unwrap_or_else(|| new_manifest(page_size));
+        let manifest = known.unwrap_or_else(|| Manifest::new(new_id().to_string(), page_size));
         self.check_hdd(&hdd, &manifest, fresh).await?;
         let prepared = self.check_ssd(&ssd, &manifest, page_size, fresh).await?;
         let lost = self.what_is_lost(&manifest, &prepared);
@@ -421,23 +421,6 @@ fn new_id() -> uuid::Uuid {
 
 pub(super) fn id_text(id: [u8; 16]) -> String {
     uuid::Uuid::from_bytes(id).to_string()
-}
-
-fn new_manifest(page_size: PageSize) -> Manifest {
-    Manifest {
-        format: MANIFEST_FORMAT,
-        store: new_id().to_string(),
-        page_bytes: page_size.bytes() as u64,
-        epoch: 0,
-        clean: true,
-        ssd: None,
-        ssd_pages: None,
-        costs_ms: None,
-        next_space: 1,
-        extents_used: 0,
-        extents_free: Vec::new(),
-        spaces: Vec::new(),
-    }
 }
 
 async fn read_superblock(hdd: &SharedDevice) -> Result<FoundHdd, OpenError> {
