@@ -18,7 +18,7 @@ use crate::map::Entry;
 use crate::mutation::{Broken, Mutation};
 use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::{Access, Cause, Home, Millis, SlotId, SsdPolicy, Verdict};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,7 +116,7 @@ impl Slots {
             params,
             policy,
             slots: vec![free; params.slots as usize],
-            by_page: FxHashMap::default(),
+            by_page: FxHashMap::with_capacity_and_hasher(map.iter().flatten().count(), FxBuildHasher),
             pending: FxHashMap::default(),
             arriving: 0,
             bad: 0,
