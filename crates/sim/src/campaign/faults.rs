@@ -112,14 +112,14 @@ pub struct FaultBase {
 }
 
 impl FaultBase {
-    /// The same for the same seed.
+    /// The same for the same seed and SSD policy.
     ///
     /// # Errors
     /// What went wrong in making it.
-    pub fn new(seed: u64) -> Result<Self, String> {
+    pub fn new(seed: u64, ssd_policy: &'static str) -> Result<Self, String> {
         let mut plan = Plan::steered(seed, Steer::Free);
         (plan.pages, plan.frames, plan.slots, plan.ring) = (80, 20, 36, 5);
-        (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = ("cac", "gd2l", 40, 40);
+        (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = (ssd_policy, "gd2l", 40, 40);
         (plan.hdd_us, plan.ssd_us, plan.tasks, plan.ops, plan.without) = (3000, 300, 2, 250, 0);
         let made = Arc::new(plan.clone());
         let life =
