@@ -13,9 +13,7 @@
 //! - *A page that is read again* from the buffer stays where it is: no second chance, no copy elsewhere.
 //! - *A page changed in the pool* keeps its version in the buffer until it is cleaned: what the HDD has, too.
 
-use crate::{
-    Access, CacParams, Cause, Home, Millis, MvFifo, PageId, SlotId, SsdPolicy, Verdict,
-};
+use crate::{Access, CacParams, Cause, Home, Millis, MvFifo, PageId, SlotId, SsdPolicy, Verdict};
 
 /// The doublewrite buffer as a read cache; see the module's text.
 #[derive(Debug)]

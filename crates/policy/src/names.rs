@@ -2,8 +2,8 @@
 
 use crate::clusters::CLUSTER_PAGES;
 use crate::{
-    Cac, CacParams, Casa, Cc, CcfLru, Cfdc, Cflru, Costs, Doublewrite, Gd2l, Lru, Lru2, LruWsr, MidpointLru, MvFifo,
-    NoSsd, PoolPolicy, Ref, Sawc, SsdPolicy, Tac, WindowPercent,
+    Cac, CacParams, Casa, Cc, CcfLru, Cfdc, Cflru, Costs, Doublewrite, Gd2l, Lru, Lru2, LruWsr, MidpointLru,
+    MvFifo, NoSsd, PoolPolicy, Ref, Sawc, SsdPolicy, Tac, WindowPercent,
 };
 
 /// The names that [`pool_policy`] knows, the default first. `cflru`, `ref` and `cfdc` also take the window in per cent of the pool, as
@@ -12,7 +12,8 @@ pub const POOL_POLICIES: &[&str] =
     &["gd2l", "lru", "midpoint-lru", "cflru", "lru-wsr", "ccf-lru", "ref", "cfdc", "casa", "sawc"];
 
 /// The names that [`ssd_policy`] knows, the default first.
-pub const SSD_POLICIES: &[&str] = &["cac", "cc", "lru2", "tac", "mv-fifo", "mv-fifo-gsc", "doublewrite", "none"];
+pub const SSD_POLICIES: &[&str] =
+    &["cac", "cc", "lru2", "tac", "mv-fifo", "mv-fifo-gsc", "doublewrite", "none"];
 
 /// What pool policies can be told. Each takes what concerns it.
 #[derive(Clone, Copy, PartialEq, Debug)]

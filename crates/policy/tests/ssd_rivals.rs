@@ -1,8 +1,8 @@
 //! LRU2, TAC and MV-FIFO (the comparisons of Liu & Salem 2013, section 6) and the doublewrite buffer of Kang et al. by hand, and beside what is said of them.
 
 use pagetier_policy::{
-    Access, CacParams, Cause, Costs, Doublewrite, Home, Lru2, Millis, MvFifo, PageId, SlotId, SpaceId, SsdPolicy, Tac,
-    Verdict,
+    Access, CacParams, Cause, Costs, Doublewrite, Home, Lru2, Millis, MvFifo, PageId, SlotId, SpaceId,
+    SsdPolicy, Tac, Verdict,
 };
 use proptest::prelude::*;
 

@@ -84,8 +84,8 @@ impl Core {
                 if let Err(error) = &result {
                     self.ssd_failed(error);
                 }
-                let sound = result.is_ok()
-                    && check(image.as_slice(), one.from.page, Some(one.from.stamp)).is_ok();
+                let sound =
+                    result.is_ok() && check(image.as_slice(), one.from.page, Some(one.from.stamp)).is_ok();
                 sound.then_some(image)
             }
         });

@@ -270,7 +270,13 @@ impl Held<'_> {
                 Ok(()) => match check(image.as_slice(), one.page, Some(one.stamp)) {
                     Ok(_) => {
                         let (page, lsn) = (one.page, Lsn(0));
-                        pages.push(HomeBound { page, image, backing: Backing::WriteBack, lsn, over_only_copy: false });
+                        pages.push(HomeBound {
+                            page,
+                            image,
+                            backing: Backing::WriteBack,
+                            lsn,
+                            over_only_copy: false,
+                        });
                         continue;
                     }
                     Err(defect) => core.corrupt(one.page, &ssd, core.slot_at(one.slot), defect),

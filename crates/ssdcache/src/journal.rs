@@ -118,8 +118,13 @@ mod tests {
         let records = (0..RECORDS_MAX as u32)
             .map(|i| Record { page: PageId::new(SpaceId(1), i), stamp: Stamp::from_bits(u64::from(i) + 7) })
             .collect();
-        let mut block =
-            Block { seq: 99, ring_floor: Stamp::first_of(2), backing: Backing::Ring, slots_back: true, records };
+        let mut block = Block {
+            seq: 99,
+            ring_floor: Stamp::first_of(2),
+            backing: Backing::Ring,
+            slots_back: true,
+            records,
+        };
         for backing in [Backing::Ring, Backing::Appended, Backing::WriteBack] {
             block.backing = backing;
             assert_eq!(Block::decode(&block.encode()).as_ref(), Some(&block));

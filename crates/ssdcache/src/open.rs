@@ -389,8 +389,9 @@ impl<'a> Reader<'a> {
         let mends = !self.params.broken().is(Mutation::DoublewriteNotMended);
         let from = evidence.slots_back_from().filter(|_| mends);
         let entries = verdict.entries.iter().enumerate().filter_map(|(slot, e)| Some((slot, (*e)?)));
-        let may = entries
-            .filter(|(_, e)| last.contains(&e.page) || (!e.clean && from.is_some_and(|from| e.stamp >= from)));
+        let may = entries.filter(|(_, e)| {
+            last.contains(&e.page) || (!e.clean && from.is_some_and(|from| e.stamp >= from))
+        });
         let mut mending: Vec<(u64, usize)> =
             may.filter_map(|(slot, e)| Some((self.params.homes.offset(e.page)?, slot))).collect();
         mending.sort_unstable();

@@ -228,7 +228,13 @@ mod tests {
         assert_eq!(pages(&e), [Some((0, 10)), None, None, Some((2, 130))], "a newer version is elsewhere");
         e.zone.remove(&3);
         let records = vec![Record { page: page(2), stamp: at(20) }];
-        e.journal.push(Block { seq: 1, ring_floor: Stamp::ZERO, backing: Backing::Ring, slots_back: false, records });
+        e.journal.push(Block {
+            seq: 1,
+            ring_floor: Stamp::ZERO,
+            backing: Backing::Ring,
+            slots_back: false,
+            records,
+        });
         assert_eq!(pages(&e)[2], None, "it went home, and the slot to somebody whose write was torn");
     }
 

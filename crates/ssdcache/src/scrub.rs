@@ -159,7 +159,9 @@ impl Core {
         let unchanged = {
             let state = self.state.lock();
             // A copy of a page changed in memory is kept until that is home, under some policies.
-            now == Some((slot, true)) && state.slots.holds(page, entry.stamp) && !state.homeward.contains(&page)
+            now == Some((slot, true))
+                && state.slots.holds(page, entry.stamp)
+                && !state.homeward.contains(&page)
         };
         if same || !unchanged {
             return None;

@@ -158,9 +158,12 @@ impl SsdTier {
         let mut busy = homeward.iter().any(|page| page.space == space);
         let held = slots.going_home_of(space);
         busy |= !held.is_empty();
-        let backing: Vec<PageId> = slots.copies().into_iter().filter(|page| slots.is_backing(*page)).collect();
+        let backing: Vec<PageId> =
+            slots.copies().into_iter().filter(|page| slots.is_backing(*page)).collect();
         busy |= backing.iter().any(|page| page.space == space);
-        slots.discard_where(&mut |page| page.space == space && !held.contains(&page) && !backing.contains(&page));
+        slots.discard_where(&mut |page| {
+            page.space == space && !held.contains(&page) && !backing.contains(&page)
+        });
         !busy
     }
 

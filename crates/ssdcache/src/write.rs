@@ -11,6 +11,7 @@ use pagetier_bufpool::{DirtyPage, Displaced, TierError, WrittenPage};
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Flags, Header, Lsn, PageId};
 use pagetier_policy::{Cause, Home};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -180,27 +181,35 @@ impl Core {
         self.write_home(pages, class, &each).await;
     }
 
-    /// Writes pages home whose slots back that. A home write that fails leaves its slot the only copy, which is as durable as one of a policy that writes back.
+    /// Writes pages home whose slots back that. Those whose home write fails go through the ring: their homes may be torn, and unlike a slot the ring holds the image
+    /// also when the page is discarded.
     async fn write_appended_home(
-        &self,
+        self: &Arc<Self>,
         pages: Vec<HomeBound>,
         displaced: &Displacements,
         class: IoClass,
         done: &(dyn Fn(WrittenPage) + Send + Sync),
     ) {
+        let again = Mutex::new(Vec::new());
         let each = |arrived: Arrived| {
             let Arrived { page, image, result } = arrived;
             let now = self.now();
             let mut state = self.state.lock();
             let result = match result {
-                Err(error) if self.refusing.cause().is_some() => {
+                Err(TierError::Device { .. }) if self.refusing.cause().is_none() => {
+                    let lsn = state.slots.lsn_of(page);
+                    drop(state);
+                    return again.lock().push(HomeBound::ringed(page, image, lsn));
+                }
+                // Another version has taken its place.
+                Err(TierError::NoSuchPage { .. }) => Ok(state.slots.home(page)),
+                Err(error) => {
                     let stamp = Header::peek(image.as_slice()).stamp;
                     if let Some((slot, _)) = state.slots.copy_of(page) {
                         state.slots.end_backing(slot, stamp, false);
                     }
                     Err(error)
                 }
-                Err(_) => Ok(state.slots.home(page)),
                 Ok(()) => {
                     state.slots.policy().wrote(page, Home::Hdd, now);
                     Ok(state.slots.home(page))
@@ -211,6 +220,7 @@ impl Core {
             done(WrittenPage { page, result, displaced: Displaced(displaced), image });
         };
         self.write_home(pages, class, &each).await;
+        self.write_dirty_home(again.into_inner(), displaced, class, done).await;
     }
 
     /// Where the page, which was just written home as `image`, lies from now on, and which page had to make room for its copy.
@@ -229,8 +239,7 @@ impl Core {
         state.slots.policy().wrote(page, Home::Hdd, now);
         let may = state.may_admit(self.admissions_max);
         let ticket = state.slots.plan_arrived(page, may, now, &mut || self.stamps.fresh());
-        let displaced =
-            ticket.and_then(|ticket| ticket.displaced).or_else(|| state.slots.take_untold());
+        let displaced = ticket.and_then(|ticket| ticket.displaced).or_else(|| state.slots.take_untold());
         if let Some(ticket) = ticket {
             self.copy_to_slot(&mut state, ticket, image);
         }

@@ -111,7 +111,8 @@ impl Plan {
 
     /// Every second seed runs a policy that appends or writes through. Drawn apart, so that the rest of a seed's scenario does not depend on it.
     fn draw_policy(&mut self) {
-        let drawn = SmallRng::seed_from_u64(self.seed ^ 0x51ed_270b_0a1f_39c3).random_range(0..2 * OTHERS.len());
+        let drawn =
+            SmallRng::seed_from_u64(self.seed ^ 0x51ed_270b_0a1f_39c3).random_range(0..2 * OTHERS.len());
         let fixed = matches!(self.steer, Steer::FreshVictims | Steer::TornHomes) || self.ssd_policy == "none";
         if let Some(policy) = OTHERS.get(drawn).filter(|_| !fixed) {
             self.ssd_policy = policy;

@@ -90,8 +90,7 @@ impl Slots {
             let circle = self.circle.as_ref()?;
             let slot = circle.at(0);
             let unjudged = circle.has_chances() && circle.judged == 0;
-            let turn =
-                if self.zone_left() == 0 || unjudged { Turn::Wait } else { self.turn_of(slot) };
+            let turn = if self.zone_left() == 0 || unjudged { Turn::Wait } else { self.turn_of(slot) };
             if turn == Turn::Wait {
                 self.starved = true;
                 return None;
@@ -125,8 +124,16 @@ impl Slots {
             State::Writing => Turn::Wait,
             State::Live | State::Retired if s.moving => Turn::Wait,
             State::Retired if s.readers == 0 => Turn::Wait,
-            State::Live if s.dirty && s.readers == 0 && may && self.broken.is(Mutation::AppendedTooSoon) => Turn::Give,
-            State::Live if s.dirty => if s.stuck { Turn::PassForGood } else { Turn::Wait },
+            State::Live if s.dirty && s.readers == 0 && may && self.broken.is(Mutation::AppendedTooSoon) => {
+                Turn::Give
+            }
+            State::Live if s.dirty => {
+                if s.stuck {
+                    Turn::PassForGood
+                } else {
+                    Turn::Wait
+                }
+            }
             State::Free | State::Live if s.readers == 0 && may => Turn::Give,
             _ => Turn::Pass,
         }
@@ -231,7 +238,9 @@ impl Slots {
         let Move { from, to } = done;
         if !copied {
             self.moving.remove(&to.page);
-            if !self.slots[to.slot.at()].abandoned && let Some(&slot) = self.by_page.get(&to.page) {
+            if !self.slots[to.slot.at()].abandoned
+                && let Some(&slot) = self.by_page.get(&to.page)
+            {
                 self.policy.inserted(to.page, slot, now);
             }
             self.release(to.slot);

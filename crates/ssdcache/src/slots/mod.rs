@@ -15,12 +15,14 @@ mod through;
 mod types;
 mod zone;
 
-pub use types::{Capture, FreeSlots, Located, MapWork, Move, Plan, SlotCounts, SlotParams, Ticket, WriteBack};
+pub use types::{
+    Capture, FreeSlots, Located, MapWork, Move, Plan, SlotCounts, SlotParams, Ticket, WriteBack,
+};
 
 use crate::map::Entry;
 use crate::mutation::{Broken, Mutation};
-use pagetier_page::{Lsn, PageId, Stamp};
 use append::Circle;
+use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::{Access, Cause, Home, Millis, SlotId, SsdPolicy, Verdict};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::collections::VecDeque;
@@ -141,9 +143,12 @@ impl Slots {
             stuck: false,
             renews: false,
         };
-        let newest = map.iter().zip(0..).filter_map(|(entry, slot)| Some((entry.as_ref()?.stamp, slot))).max();
+        let newest =
+            map.iter().zip(0..).filter_map(|(entry, slot)| Some((entry.as_ref()?.stamp, slot))).max();
         let group = policy.append_group();
-        let circle = group.filter(|_| params.slots > 0).map(|g| Circle::new(g, params.zone, newest.map(|(_, slot)| slot), params.slots));
+        let circle = group
+            .filter(|_| params.slots > 0)
+            .map(|g| Circle::new(g, params.zone, newest.map(|(_, slot)| slot), params.slots));
         let (through, on_read) = (policy.write_through(), policy.admits_on_read());
         let mut this = Self {
             params,
@@ -536,12 +541,7 @@ impl Slots {
     #[must_use]
     pub fn free_slots(&self) -> FreeSlots {
         let (writable, waiting) = self.count_free();
-        FreeSlots {
-            writable,
-            waiting,
-            retired: self.retired.len(),
-            checkpointing: self.capturing,
-        }
+        FreeSlots { writable, waiting, retired: self.retired.len(), checkpointing: self.capturing }
     }
 
     /// Free slots that may be written now, and those that may not.

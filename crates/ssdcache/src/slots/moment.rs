@@ -23,7 +23,8 @@ impl Slots {
         moment.moving = self.moving.len();
         moment.moved_over = count(&|s| s.moving && s.state == State::Retired);
         moment.backing = count(&|s| s.state == State::Live && s.backs);
-        let copying = |renews: bool| count(&|s| s.state == State::Writing && !s.abandoned && s.renews == renews);
+        let copying =
+            |renews: bool| count(&|s| s.state == State::Writing && !s.abandoned && s.renews == renews);
         moment.renewing = copying(true);
         moment.reading = if self.on_read { copying(false) } else { 0 };
     }
