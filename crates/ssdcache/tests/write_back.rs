@@ -222,12 +222,14 @@ async fn appended_pages_are_written_side_by_side_in_one_operation() {
         let rounds = 3 * bed.layout.slots / 16;
         for round in 0..rounds {
             bed.write_batch(round * 16 % 64..round * 16 % 64 + 16, 1 + round as u8).await;
+            // Time for the next slots to be made ready.
+            sleep(Duration::from_secs(1)).await;
         }
         let after = bed.ssd.stats().class(IoClass::Clean).write.clone();
         let (ops, pages) = (after.ops - before.ops, (after.bytes - before.bytes) / PAGE as u64);
         assert!(pages >= u64::from(16 * rounds), "{policy}: {pages} pages");
-        // One operation a batch; a few more where the circle begins anew, or a zone ends.
-        assert!(ops < u64::from(rounds) * 5 / 3, "{policy}: {ops} operations for {rounds} batches");
+        // One operation a batch; one more where the circle begins anew.
+        assert!(ops <= u64::from(rounds) + 3, "{policy}: {ops} operations for {rounds} batches");
     }
 }
 
@@ -237,10 +239,13 @@ async fn the_doublewrite_buffer_writes_each_page_once_and_the_ring_not_at_all() 
     for round in 0..12 {
         bed.write_batch(0..16, 1 + round).await;
         bed.write_batch(100..116, 1 + round).await;
+        sleep(Duration::from_secs(1)).await;
     }
     let ssd = bed.ssd.stats();
     let (slots, ring) = (&ssd.class(IoClass::Clean).write, &ssd.class(IoClass::Ring).write);
-    assert_eq!((slots.bytes / PAGE as u64, slots.ops, ring.ops), (24 * 16, 24, 0));
+    assert_eq!((slots.bytes / PAGE as u64, ring.ops), (24 * 16, 0));
+    // One more where the circle begins anew.
+    assert!(slots.ops <= 26, "{slots:?}");
     let home = bed.hdd.stats().class(IoClass::Clean).write.clone();
     assert_eq!((home.bytes / PAGE as u64, home.ops), (24 * 16, 24));
     assert_eq!((bed.get(3).await, bed.version(3).await, bed.version(103).await), (Home::Ssd, 12, 12));

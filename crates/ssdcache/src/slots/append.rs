@@ -15,8 +15,8 @@ use pagetier_policy::{Cause, Millis, SlotId, Verdict};
 /// A group is at most this share of a zone: the pages that stay need slots that were judged before them.
 const GROUPS_PER_ZONE: usize = 4;
 
-/// A checkpoint is due when less than this share of the zone is left, so that writers do not run dry while it is written.
-const ZONE_LEFT: u32 = 4;
+/// A checkpoint is due when no more than this share of the zone is left, so that writers do not run dry while it is written.
+const ZONE_LEFT: u32 = 2;
 
 /// Where the next slot is, and how far it may go.
 #[derive(Debug)]
@@ -262,11 +262,11 @@ impl Slots {
 
     // ---- keeping the front free -----------------------------------------------------------------------------
 
-    /// The slots that are to be free next.
+    /// The slots that are to be free next: twice as many as of a zone's victims, since batches want neighbours.
     fn window(&self) -> impl Iterator<Item = SlotId> + '_ {
         let ahead = |c: &Circle| match c.has_chances() {
-            true => c.judged.min(self.params.clean_ahead.max(c.group)),
-            false => self.params.clean_ahead.min(c.slots),
+            true => c.judged,
+            false => (2 * self.params.clean_ahead).min(c.slots),
         };
         self.circle.iter().flat_map(move |c| (0..ahead(c)).map(|n| c.at(n)))
     }
