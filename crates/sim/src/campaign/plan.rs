@@ -73,6 +73,14 @@ impl Plan {
     /// The scenario of a seed, steered to this whatever the seed.
     #[must_use]
     pub fn steered(seed: u64, steer: Steer) -> Self {
+        let mut plan = Self::within_zone(seed, steer);
+        plan.draw_policy();
+        plan
+    }
+
+    /// The same under CAC, CC or LRU2.
+    #[must_use]
+    pub fn within_zone(seed: u64, steer: Steer) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x9e37_79b9_7f4a_7c15);
         let rng = &mut rng;
         let slots = if rng.random_ratio(1, 16) { 0 } else { rng.random_range(32..=90) };
@@ -105,7 +113,6 @@ impl Plan {
             mutation: None,
         };
         steer.shape(&mut plan, rng);
-        plan.draw_policy();
         plan
     }
 
