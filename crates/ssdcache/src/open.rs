@@ -20,13 +20,14 @@ use crate::superblock::{Found, Superblock};
 use futures_util::StreamExt;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{Defect, Lsn, PageId, Stamp, StampSource};
-use pagetier_policy::SsdPolicy;
+use pagetier_policy::{NoSsd, SsdPolicy};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::pin::pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, broadcast};
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
 /// Home pages looked at at once for what the ring has to repair.
@@ -186,12 +187,18 @@ async fn write_empty_map(device: &SharedDevice, layout: &Layout) -> Result<(), D
 }
 
 /// Recovers what is on the SSD and makes it ready for use.
-pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), OpenError> {
+pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenError> {
     let broken = params.broken();
+    let policy = std::mem::replace(&mut params.policy, Box::new(NoSsd));
+    let slot_params = SlotParams::new(params.layout.slots, params.zone_percent);
     let mut reader = Reader::new(&params);
     let layout = params.layout;
     let mut report = RecoveryReport::default();
-    let (header, evidence) = reader.evidence().await?;
+    let (header, map) = reader.newest_map().await?;
+    let (trusted, generation) = (map.outside_zone(), header.generation);
+    // Beside the reading that follows, which leaves the processor time.
+    let slots = tokio::spawn(async move { Slots::new(slot_params, policy, &trusted, generation) });
+    let evidence = reader.evidence(&header, map).await?;
     let verdict = evidence.merge();
     report.generation = header.generation;
     report.zone_slots = evidence.map.zone.iter().filter(|z| **z).count() as u64;
@@ -207,12 +214,8 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
     for entry in &mut entries {
         *entry = entry.filter(|e| params.homes.offset(e.page).is_some());
     }
-    let mut slots = Slots::new(
-        SlotParams::new(layout.slots, params.zone_percent),
-        params.policy,
-        &entries,
-        header.generation,
-    );
+    let mut slots = finished(slots).await;
+    slots.amend(&entries);
     slots.set_broken(broken);
     slots.set_lsn_floor(header.lsn_floor);
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or(0).max(header.journal_from);
@@ -258,6 +261,16 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
     Ok((core, report))
 }
 
+/// What the task computes; its panic is this one's.
+async fn finished<T>(task: JoinHandle<T>) -> T {
+    match task.await.map_err(JoinError::try_into_panic) {
+        Ok(result) => result,
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        // Aborted: the runtime is going away, and this task with it.
+        Err(Err(_)) => std::future::pending().await,
+    }
+}
+
 struct Reader<'a> {
     params: &'a OpenParams,
     bytes_read: u64,
@@ -273,15 +286,14 @@ impl<'a> Reader<'a> {
         Self { params, bytes_read: 0, done: 0, total: ring, ringed: Vec::new() }
     }
 
-    async fn evidence(&mut self) -> Result<(MapHeader, Evidence), OpenError> {
-        let (header, map) = self.newest_map().await?;
+    async fn evidence(&mut self, header: &MapHeader, map: MapBody) -> Result<Evidence, OpenError> {
         self.total += map.zone.iter().filter(|z| **z).count() as u64;
         let journal = self.journal().await?;
         let ring = self.ring().await?;
         let zone = self.zone(&map).await?;
         let ignored = self.params.broken().is(Mutation::WatermarkIgnored);
         let watermark = if ignored { Stamp::ZERO } else { header.watermark };
-        Ok((header, Evidence { map, watermark, zone, journal, ring }))
+        Ok(Evidence { map, watermark, zone, journal, ring })
     }
 
     async fn newest_map(&mut self) -> Result<(MapHeader, MapBody), OpenError> {
