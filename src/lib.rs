@@ -33,7 +33,7 @@ pub use pagetier_devio::{
     MemoryDevice, Model, SharedDevice,
 };
 pub use pagetier_page::{Lsn, PageId, PageSize, PageSizeError, SpaceId};
-pub use pagetier_policy::{Costs, GroupStats, Home, POOL_POLICIES, SSD_POLICIES};
+pub use pagetier_policy::{Costs, GroupStats, Home, POOL_POLICIES, PageCounts, SSD_POLICIES};
 pub use pagetier_ssdcache::{
     DrainProgress, DrainReport, Progress, ReadmitError, ReadmitReport, RecoveryReport, SlotCounts, SsdEvent,
     SsdMode, SsdState, TierStats,

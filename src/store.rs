@@ -10,7 +10,7 @@ use crate::volume::{SpaceInfo, Volume};
 use pagetier_bufpool::{Pool, PoolError, Recorded, TierError};
 use pagetier_devio::SharedDevice;
 use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
-use pagetier_policy::{Costs, GroupStats, Home};
+use pagetier_policy::{Costs, GroupStats, Home, PageCounts};
 use pagetier_ssdcache::{Homes, RecoveryReport, SsdTier};
 use std::ops::Range;
 use std::path::Path;
@@ -370,6 +370,13 @@ impl PageStore {
     #[must_use]
     pub fn groups(&self) -> Vec<GroupStats> {
         self.tier.groups()
+    }
+
+    /// What CAC (or CC, without logical reads) has counted of the page since it began to track it; `None` for other policies, and when
+    /// it has forgotten the page.
+    #[must_use]
+    pub fn page_counts(&self, page: PageId) -> Option<PageCounts> {
+        self.tier.counts(page)
     }
 
     /// Whether the page has a copy on the SSD.
