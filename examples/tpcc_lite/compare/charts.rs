@@ -31,7 +31,6 @@ pub(crate) struct Bar {
 /// Bars of one colour, one in each group.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
-    pub(crate) name: String,
     pub(crate) color: RGBColor,
     pub(crate) bars: Vec<Option<Bar>>,
 }
@@ -41,7 +40,7 @@ pub(crate) fn bars(title: &str, y_desc: &str, groups: &[String], series: &[Serie
     let most = series.iter().flat_map(|s| &s.bars).flatten().map(|bar| bar.value).fold(0.0, f64::max);
     drawn(title, |root| {
         let top = if most > 0.0 { most * 1.12 } else { 1.0 };
-        let mut chart = builder(root, title).build_cartesian_2d(0.0..groups.len() as f64, 0.0..top)?;
+        let mut chart = builder(root, title).x_label_area_size(24).build_cartesian_2d(0.0..groups.len() as f64, 0.0..top)?;
         chart
             .configure_mesh()
             .disable_x_mesh()
@@ -194,8 +193,8 @@ mod tests {
     fn charts_are_sound_and_show_what_they_are_given() {
         let bar = |value| Some(Bar { value, steady: value < 100.0 });
         let series = [
-            Series { name: "A & B".into(), color: COLORS[0], bars: vec![bar(812.0), None] },
-            Series { name: "C".into(), color: COLORS[1], bars: vec![bar(40.0), bar(39.0)] },
+            Series { color: COLORS[0], bars: vec![bar(812.0), None] },
+            Series { color: COLORS[1], bars: vec![bar(40.0), bar(39.0)] },
         ];
         let drawn = bars("30:10 & more", "tpmC", &["1 GB".into(), "2 GB".into()], &series);
         for shown in ["812*", "n/a", ">\n40\n<", "1 GB", "30:10 &amp; more"] {

@@ -57,10 +57,10 @@ pub(crate) fn page(book: &Book, setting: &Setting) -> String {
     );
     sections::in_short(&mut body, &view);
     sections::throughput(&mut body, &view, "Figure 7", &ANALYSIS);
-    sections::io(&mut body, &view, "Figure 8", 30, &ANALYSIS);
-    sections::io(&mut body, &view, "Figure 9", 15, &ANALYSIS);
+    sections::io(&mut body, &view, "Figure 8", 30, &ANALYSIS, ANALYSIS[0]);
+    sections::io(&mut body, &view, "Figure 9", 15, &ANALYSIS, ANALYSIS[0]);
     sections::throughput(&mut body, &view, "Figure 10", &RIVALS);
-    sections::io(&mut body, &view, "Figure 11", 30, &RIVALS);
+    sections::io(&mut body, &view, "Figure 11", 30, &RIVALS, RIVALS[3]);
     sections::behaviour(&mut body, &view);
     sections::zones(&mut body, &view);
     how(&mut body, &view);
@@ -186,3 +186,81 @@ fn command(view: &View<'_>, case: &Case, outcome: &Outcome) -> Option<String> {
 }
 
 const STYLE: &str = include_str!("style.css");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::book::{Entry, Invocation};
+    use crate::compare::html::unsound;
+    use crate::compare::machine::Machine;
+    use crate::compare::matrix::{Figure, cases};
+
+    /// Every run of every figure; one that the store refused, one that was not steady, and the observed one among them.
+    fn full() -> (Book, Setting) {
+        let sample: Entry = serde_json::from_str(include_str!("sample.json")).unwrap();
+        let machine = Machine { cpu: "A <fast> & 'quoted' CPU".into(), cores: 2, kernel: "linux".into() };
+        let (date, command) = ("2026-11-21 14:05 UTC".into(), "tpcc_lite --report 'a \"b\"'".into());
+        let mut book = Book { invocations: vec![Invocation { date, command, machine }], entries: Vec::new() };
+        for (nth, case) in cases(&[Figure::All], &[]).into_iter().enumerate() {
+            let mut outcome = sample.outcome.clone();
+            if let Outcome::Finished(finished) = &mut outcome {
+                (finished.row.tpmc, finished.steady) = (1_001.0 + nth as f64, nth != 7);
+                if !case.is_observed() {
+                    finished.observed = None;
+                }
+            }
+            if case.ssd_policy == "mv-fifo" {
+                outcome = Outcome::NotRun { error: "it <cannot> do \"that\" & more".into(), refused: true };
+            }
+            book.add(Entry { case, outcome, setting: sample.setting.clone() });
+        }
+        (book, sample.setting)
+    }
+
+    #[test]
+    fn the_page_is_well_formed_and_needs_nothing_else() {
+        let (book, setting) = full();
+        assert_eq!(unsound(&page(&book, &setting)), None);
+        assert_eq!(unsound(&page(&Book::default(), &setting)), None);
+    }
+
+    #[test]
+    fn every_run_is_on_it() {
+        let (book, setting) = full();
+        let page = page(&book, &setting);
+        for entry in &book.entries {
+            let case = &entry.case;
+            let name = format!("<b>{}</b> {}", pair_name((&case.pool_policy, &case.ssd_policy)), case.shape);
+            assert!(page.contains(&name), "{name}");
+            match &entry.outcome {
+                Outcome::Finished(f) => assert!(page.contains(&format!("<td>{:.0}", f.row.tpmc)), "{name}"),
+                Outcome::NotRun { .. } => {
+                    assert!(page.contains("not run: it &lt;cannot&gt; do &quot;that&quot; &amp; more"));
+                }
+            }
+        }
+        for shown in ["Figure 7", "Figure 8", "Figure 9", "Figure 10", "Figure 11", "Figures 4 and 6", "Section 6.5", "99.7", "no *"] {
+            assert!(page.contains(shown), "{shown}");
+        }
+    }
+
+    #[test]
+    fn rows_of_another_setting_are_left_out() {
+        let (book, mut setting) = full();
+        setting.seed += 1;
+        let page = page(&book, &setting);
+        assert!(!page.contains("<b>LRU+CC</b>") && page.contains("58 more rows, of other settings"));
+    }
+
+    #[test]
+    fn a_finished_run_is_found_again() {
+        let (book, mut setting) = full();
+        let read: Book = serde_json::from_str(&serde_json::to_string(&book).unwrap()).unwrap();
+        assert_eq!(read.entries.len(), book.entries.len());
+        let case = Case::zone(10.0);
+        assert!(read.finished(&setting, &case).is_some_and(|finished| finished.observed.is_some()));
+        assert!(read.finished(&setting, &cases(&[Figure::Fig10], &[])[0]).is_none(), "what was not run is run again");
+        setting.window += 1;
+        assert!(read.outcome(&setting, &case).is_none());
+    }
+}

@@ -11,7 +11,7 @@ use std::time::Duration;
 const WHOLE: u64 = 1000;
 
 /// Windows that a run is expected to take before any has ended.
-const WINDOWS_EXPECTED: f64 = 18.0;
+const WINDOWS_EXPECTED: f64 = 20.0;
 
 /// The bars.
 pub(crate) struct Progress {

@@ -95,14 +95,13 @@ pub(crate) fn throughput(body: &mut Html, view: &View<'_>, figure: &str, pairs: 
         head.extend(POOLS.map(|pool| format!("{}", Shape::of(db, pool))));
         let series: Vec<Series> = pairs
             .iter()
-            .zip(&names)
             .zip(&colors)
-            .map(|((&pair, name), &color)| {
+            .map(|(&pair, &color)| {
                 let bar = |pool| {
                     let finished = view.finished(&Case::of(Shape::of(db, pool), pair))?;
                     Some(Bar { value: finished.row.tpmc, steady: finished.steady })
                 };
-                Series { name: name.clone(), color, bars: POOLS.map(bar).to_vec() }
+                Series { color, bars: POOLS.map(bar).to_vec() }
             })
             .collect();
         for (row, one) in table_rows.iter_mut().zip(&series) {
@@ -140,7 +139,7 @@ fn not_run(body: &mut Html, view: &View<'_>, databases: &[u32], pairs: &[Pair<'_
 
 /// Figures 8, 9 and 11: a table with the paper's numbers.
 pub(crate) fn io(body: &mut Html, view: &View<'_>, figure: &str, db: u32, pairs: &[Pair<'static>]) {
-    const HEAD: [&str; 9] = [
+    const head: [&str; 9] = [
         "policies",
         "pool",
         "HDD util %",
@@ -157,20 +156,20 @@ pub(crate) fn io(body: &mut Html, view: &View<'_>, figure: &str, db: u32, pairs:
     let pairs = view.pairs(pairs);
     body.text("h2", format_args!("{figure}: device time per New-Order, DB:SSD = {db}:10"));
     body.raw(format_args!(
-        "<p>Milliseconds of each device per New-Order; below, <span class=\"dim\">grey, what the paper printed</span>. “Of first” is the total beside that of {} with \
-         the same pool. Miss rates are of the buffer pool.</p>\n",
-        escape(&pair_name(pairs[0]))
+        "<p>Milliseconds of each device per New-Order; below, <span class=\"dim\">grey, what the paper printed</span>. “Of {}” is the total beside its \
+         total with the same pool. Miss rates are of the buffer pool.</p>\n",
+        escape(&pair_name(base))
     ));
-    let mut table = Table::new(&HEAD);
+    let mut table = Table::new(&head);
     for &pair in &pairs {
         for pool in POOLS {
             let case = |pair| Case::of(Shape::of(db, pool), pair);
             let (first, paper, paper_first) =
-                (view.finished(&case(pairs[0])), printed(&case(pair)), printed(&case(pairs[0])));
+                (view.finished(&case(base)), printed(&case(pair)), printed(&case(base)));
             let name = cell(&pair_name(pair));
             let Some(finished) = view.finished(&case(pair)) else {
                 if let Some(super::book::Outcome::NotRun { error, .. }) = view.outcome(&case(pair)) {
-                    table.note(&name, &format!("pool {} %: not run: {error}", pool * 10), HEAD.len());
+                    table.note(&name, &format!("pool {} %: not run: {error}", pool * 10), head.len());
                 }
                 continue;
             };
