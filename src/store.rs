@@ -7,6 +7,7 @@ use crate::loss::{SsdLoss, only_copies};
 use crate::manifest::{Manifest, ManifestStore};
 use crate::stats::Stats;
 use crate::volume::{SpaceInfo, Volume};
+use crate::what_if::Ghostly;
 use pagetier_bufpool::{Pool, PoolError, Recorded, TierError};
 use pagetier_devio::SharedDevice;
 use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
@@ -34,7 +35,7 @@ pub type Scan<'a> = pagetier_bufpool::Scan<'a, SsdTier>;
 /// latch; a guard held while waiting for another page keeps its frame in memory.
 #[derive(Debug)]
 pub struct PageStore {
-    pool: Pool<SsdTier>,
+    pub(crate) pool: Pool<SsdTier>,
     tier: Arc<SsdTier>,
     volume: Arc<Volume>,
     /// Serialises changes of the manifest; held across the writing of it.
@@ -42,6 +43,7 @@ pub struct PageStore {
     hdd: SharedDevice,
     page_size: PageSize,
     pub(crate) life: Arc<Life>,
+    pub(crate) ghostly: Ghostly,
 }
 
 #[derive(Debug)]
@@ -99,7 +101,7 @@ impl PageStore {
             loss,
         });
         life.watch();
-        Self { pool, tier, volume, meta, hdd, page_size, life }
+        Self { pool, tier, volume, meta, hdd, page_size, life, ghostly: Ghostly::default() }
     }
 
     // ---- spaces ---------------------------------------------------------------------------------------------

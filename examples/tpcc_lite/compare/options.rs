@@ -16,7 +16,7 @@ pub(crate) struct CompareArgs {
     /// and write report.html and report.json. Runs that are in report.json already are not run again
     #[arg(long, value_enum, value_name = "FIGURES", value_delimiter = ',', requires = "report", conflicts_with_all = [
         "dir", "hdd", "ssd", "ssd_bytes", "pool_bytes", "db_ratio", "pool_policy", "ssd_policy", "zone_percent", "devices", "time", "warmup",
-        "seconds", "record", "json",
+        "seconds", "record", "what_if", "json",
     ])]
     pub(crate) compare: Vec<Figure>,
     /// The folder for the report of --compare; made if it is not there

@@ -239,7 +239,17 @@ mod tests {
                 }
             }
         }
-        for shown in ["Figure 7", "Figure 8", "Figure 9", "Figure 10", "Figure 11", "Figures 4 and 6", "Section 6.5", "99.7", "no *"] {
+        for shown in [
+            "Figure 7",
+            "Figure 8",
+            "Figure 9",
+            "Figure 10",
+            "Figure 11",
+            "Figures 4 and 6",
+            "Section 6.5",
+            "99.7",
+            "no *",
+        ] {
             assert!(page.contains(shown), "{shown}");
         }
     }
@@ -259,7 +269,10 @@ mod tests {
         assert_eq!(read.entries.len(), book.entries.len());
         let case = Case::zone(10.0);
         assert!(read.finished(&setting, &case).is_some_and(|finished| finished.observed.is_some()));
-        assert!(read.finished(&setting, &cases(&[Figure::Fig10], &[])[0]).is_none(), "what was not run is run again");
+        assert!(
+            read.finished(&setting, &cases(&[Figure::Fig10], &[])[0]).is_none(),
+            "what was not run is run again"
+        );
         setting.window += 1;
         assert!(read.outcome(&setting, &case).is_none());
     }

@@ -29,6 +29,11 @@ fn has_any(view: &View<'_>, databases: &[u32], pairs: &[Pair<'_>]) -> bool {
         .any(|case| view.outcome(&case).is_some())
 }
 
+/// The pairs that a figure does not share with another: without runs of them it is not shown.
+fn own<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
+    pairs.iter().copied().filter(|pair| *pair != ANALYSIS[2]).collect()
+}
+
 /// The main findings, beside what the paper says of them.
 pub(crate) fn in_short(body: &mut Html, view: &View<'_>) {
     let at = |db: u32, pair: Pair<'_>| POOLS.map(|pool| view.finished(&Case::of(Shape::of(db, pool), pair)));
@@ -74,7 +79,7 @@ pub(crate) fn in_short(body: &mut Html, view: &View<'_>) {
 
 /// Figures 7 and 10: a chart for each database.
 pub(crate) fn throughput(body: &mut Html, view: &View<'_>, figure: &str, pairs: &[Pair<'static>]) {
-    if !has_any(view, &DATABASES, pairs) {
+    if !has_any(view, &DATABASES, &own(pairs)) {
         return;
     }
     let pairs = view.pairs(pairs);
@@ -138,19 +143,18 @@ fn not_run(body: &mut Html, view: &View<'_>, databases: &[u32], pairs: &[Pair<'_
 }
 
 /// Figures 8, 9 and 11: a table with the paper's numbers.
-pub(crate) fn io(body: &mut Html, view: &View<'_>, figure: &str, db: u32, pairs: &[Pair<'static>]) {
-    const head: [&str; 9] = [
-        "policies",
-        "pool",
-        "HDD util %",
-        "HDD ms",
-        "SSD util %",
-        "SSD ms",
-        "total ms",
-        "of first",
-        "miss %",
-    ];
-    if !has_any(view, &[db], pairs) {
+pub(crate) fn io(
+    body: &mut Html,
+    view: &View<'_>,
+    figure: &str,
+    db: u32,
+    pairs: &[Pair<'static>],
+    base: Pair<'_>,
+) {
+    let beside = format!("of {}", pair_name(base));
+    let head =
+        ["policies", "pool", "HDD util %", "HDD ms", "SSD util %", "SSD ms", "total ms", &beside, "miss %"];
+    if !has_any(view, &[db], &own(pairs)) {
         return;
     }
     let pairs = view.pairs(pairs);
@@ -234,6 +238,9 @@ pub(crate) fn behaviour(body: &mut Html, view: &View<'_>) {
     let some = || observed.pages.iter().step_by(step);
     let misses: Vec<(f64, f64)> = some().map(|p| (100.0 * p.miss_hdd, 100.0 * p.miss_ssd)).collect();
     let writes: Vec<(f64, f64)> = some().map(|p| (p.writes_hdd_per_min, p.writes_ssd_per_min)).collect();
+    if misses.is_empty() {
+        return expansion(body, observed);
+    }
     let above = |of: fn(&super::observe::PagePoint) -> (f64, f64)| {
         let more = observed.pages.iter().map(of).filter(|(off, on)| on > off).count();
         100.0 * more as f64 / observed.pages.len().max(1) as f64
@@ -259,12 +266,15 @@ const POINTS_MAX: usize = 1_500;
 /// Groups of fewer pages are left out of Figure 6: their rates are chance.
 const GROUP_PAGES_MIN: u64 = 5;
 
+/// The last subrange has no upper end.
+const SUBRANGE_LAST: u32 = 999;
+
 /// Figure 6.
 fn expansion(body: &mut Html, observed: &super::observe::Observed) {
     let tables = [("stock", COLORS[0]), ("customer", COLORS[1]), ("order_line", COLORS[2])];
     body.text("p", format_args!(
         "The miss rate expansion factor α of groups of pages, as CAC had it at the end: how many times more often pages are missed while they are on the \
-         SSD. Groups of fewer than {GROUP_PAGES_MIN} pages, or without misses on either side, are left out.",
+         SSD. Groups of fewer than {GROUP_PAGES_MIN} pages, or without misses on either side, are left out, and so is the last subrange, which has no upper end.",
     ));
     body.raw(charts::legend(tables.iter().copied()));
     let lines = tables.map(|(table, color)| {
@@ -272,6 +282,7 @@ fn expansion(body: &mut Html, observed: &super::observe::Observed) {
             let missed = group.miss_hdd.is_some_and(|m| m > 0.0) && group.miss_ssd.is_some_and(|m| m > 0.0);
             group.table == table && group.pages >= GROUP_PAGES_MIN && missed
         });
+        let of_table = of_table.filter(|group| group.logical_reads_per_min < SUBRANGE_LAST);
         (color, of_table.map(|group| (f64::from(group.logical_reads_per_min), group.alpha)).collect())
     });
     let chart = charts::lines("Miss rate expansion factor", ("logical reads a minute", "α"), &lines);
