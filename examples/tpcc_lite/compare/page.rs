@@ -85,15 +85,16 @@ fn how(body: &mut Html, view: &View<'_>) {
     }
     let Setting { window, windows_max, windows_measured, ratio_of, .. } = view.setting;
     body.text("p", format_args!(
-        "Pagetier {version}. {warehouses} warehouses in every database, {terminals} terminals (two per warehouse by default, as in section 6.1), pages \
+        "Pagetier {version}. Warehouses in every database: {warehouses}; terminals: {terminals} (two per warehouse by default, as in section 6.1); pages \
          of {}, {row_overhead} bytes of overhead per row, seed {seed}. The SSD has 10/30, 10/15 or 10/8 of the loaded database and the pool 10, 20 or 40 % of \
          the SSD (counted as --ratio-of {ratio_of} says); the paper has an SSD of 10 GB beside databases of 30, 15 and 8 GB. The outqueue has as many \
          entries as the SSD has pages and is taken from the pool; the eviction zone is 10 % of the SSD unless said otherwise.",
         bytes(*page_bytes),
     ));
     body.text("p", format_args!(
-        "The devices are emulated ({hdd_model}: 7.2 ms to read a page from the HDD and 4.96 ms to write one, 0.11 ms and 0.27 ms on the SSD, if it is the paper's). \
+        "The devices are emulated: the SSD takes 0.11 ms to read a page and 0.27 ms to write one, the HDD {}, as --hdd-model {hdd_model}. \
          Figures count page I/O only: doublewrite ring, map checkpoints and journal, which the paper's system does not have, are in report.json (all_…).",
+        if hdd_model == "paper" { "7.2 ms and 4.96 ms" } else { "what its arm and its rotation need" },
     ));
     body.text("p", format_args!(
         "A run is cut into windows of {window} New-Orders. Steady means: {MEANING}. After at most {windows_max} windows it is measured anyway and marked *, not \
