@@ -13,6 +13,7 @@ mod error;
 mod life;
 mod loss;
 mod manifest;
+mod online;
 mod scrub;
 mod sizes;
 mod stats;
@@ -30,8 +31,8 @@ pub use pagetier_bufpool::{
     GateError, GateFuture, LogGate, PoolError, PoolMemory, PoolStats, Recorded, TierError,
 };
 pub use pagetier_devio::{
-    Backend, Clock, DeviceError, DeviceErrorKind, DeviceStats, DirectIo, EmulatedDevice, IoClass,
-    MemoryDevice, Model, SharedDevice,
+    Backend, COST_POINTS, Clock, DeviceError, DeviceErrorKind, DeviceStats, DirectIo, EmulatedDevice,
+    IoClass, MemoryDevice, Model, SharedDevice,
 };
 pub use pagetier_ghost::{Cost, Sampled, WhatIf};
 pub use pagetier_page::{Lsn, PageId, PageSize, PageSizeError, SpaceId};

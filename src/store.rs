@@ -89,6 +89,7 @@ impl PageStore {
 
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { pool, tier, volume, manifests, manifest, hdd, page_size, builder, costs, loss } = parts;
+        let cost_points = builder.cost_points;
         let meta = Arc::new(Mutex::new(Meta { manifests, manifest }));
         let life = Arc::new(Life {
             pool: pool.clone(),
@@ -96,11 +97,14 @@ impl PageStore {
             volume: Arc::clone(&volume),
             meta: Arc::clone(&meta),
             builder,
-            costs,
+            costs: parking_lot::Mutex::new(costs),
             page_size,
             loss,
         });
         life.watch();
+        if let Some(points) = cost_points {
+            life.follow_costs(Arc::clone(&hdd), points);
+        }
         Self { pool, tier, volume, meta, hdd, page_size, life, ghostly: Ghostly::default() }
     }
 
@@ -393,10 +397,15 @@ impl PageStore {
         self.tier.recovery()
     }
 
-    /// New device costs for both policies.
+    /// The device costs that the policies go by.
+    #[must_use]
+    pub fn costs(&self) -> Costs {
+        self.life.costs()
+    }
+
+    /// New device costs for both policies. With [`crate::Builder::online_costs`] they last until the next measurement.
     pub fn set_costs(&self, costs: Costs) {
-        self.pool.set_costs(costs);
-        self.tier.set_costs(costs);
+        self.life.set_costs(costs);
     }
 
     /// Which backend serves the HDD: `uring`, `threads`, `emulated`, …

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 /// Pages of the pool that a sample has by default: fewer say little, more cost more.
-const SAMPLE_FRAMES: f64 = 512.0;
+const SAMPLE_FRAMES: f64 = 256.0;
 
 /// The least and the most of the pages that a sample has by default.
 const SHARES: (f64, f64) = (0.001, 0.25);
@@ -24,17 +24,17 @@ pub struct WhatIfOptions {
 
 impl Default for WhatIfOptions {
     fn default() -> Self {
-        Self { share: None, pool_factors: vec![0.5, 1.0, 2.0], ssd_factors: vec![0.5, 1.0, 1.5, 2.0] }
+        Self { share: None, pool_factors: vec![1.0, 2.0], ssd_factors: vec![0.5, 1.0, 2.0] }
     }
 }
 
 impl WhatIfOptions {
-    /// Half, once and twice the pool; half, once, one and a half times and twice the SSD.
+    /// The pool as it is and twice as large, each with half the SSD, the SSD as it is, and twice as large: six ghosts.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The share of pages to look at, above 0 and up to 1. The cost of looking goes with it. Default: so many that 512 of them would fill the pool, between
+    /// The share of pages to look at, above 0 and up to 1. The cost of looking goes with it, and with the number of sizes. Default: so many that 256 of them would fill the pool, between
     /// a thousandth and a quarter.
     pub fn share(mut self, share: f64) -> Self {
         self.share = Some(share);
@@ -58,7 +58,7 @@ impl WhatIfOptions {
 pub(crate) type Ghostly = Mutex<Option<Arc<Mutex<Stream>>>>;
 
 impl PageStore {
-    /// Runs ghosts from now on: pools and SSDs of other sizes, without contents, under the store's policies and costs, over those of the requests that
+    /// Runs ghosts from now on: pools and SSDs of other sizes, without contents, under the store's policies and its costs as they are now, over those of the requests that
     /// concern a sample of the pages (SHARDS; see [`Sampling`](pagetier_page::Sampling)). A thread of their own runs them; when it does not keep up, requests
     /// of the sample are left out and counted rather than waited for. Memory: about 200 bytes for each page of the sample that a ghost would hold, for each ghost.
     ///
@@ -87,7 +87,7 @@ impl PageStore {
         let ghosts = Ghosts::new(GhostParams {
             pool_policy: pool_policy.to_owned(),
             ssd_policy: ssd_policy.to_owned(),
-            costs: self.life.costs,
+            costs: self.costs(),
             page_bytes: self.page_size().bytes() as u64,
             sampling,
             pool_factors: options.pool_factors.clone(),

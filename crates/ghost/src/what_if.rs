@@ -107,7 +107,7 @@ impl WhatIf {
         let others = |tier, size: fn(&Cost) -> u32, same: fn(&Cost) -> u32| {
             let line = move |cost: &&Cost| same(cost) == same(now) && size(cost) != size(now);
             let mut larger = self.costs.iter().filter(line).filter(|cost| size(cost) > size(now));
-            let smaller = self.costs.iter().filter(line).filter(|cost| size(cost) < size(now)).next_back();
+            let smaller = self.costs.iter().filter(line).rfind(|cost| size(cost) < size(now));
             let (next, most) = (larger.next(), larger.next_back());
             let told = next.into_iter().chain(most).chain(smaller);
             told.map(|cost| self.sentence(tier, now, cost, size(cost), size(now))).collect::<Vec<_>>()

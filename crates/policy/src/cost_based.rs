@@ -316,6 +316,12 @@ impl<E: Estimate> SsdPolicy for CostBased<E> {
         self.dropped(dropped);
     }
 
+    fn recovered(&mut self, page: PageId, slot: SlotId) {
+        let id = self.stats.track(page, Millis(0));
+        self.stats.set_slot(id, Some(slot));
+        self.estimate.settle(self.stats.get_mut(id), Millis(0));
+    }
+
     fn removed(&mut self, page: PageId, evicted: bool, now: Millis) {
         let Some(id) = self.stats.find(page) else { return };
         let Some(slot) = self.stats.get(id).slot() else { return };

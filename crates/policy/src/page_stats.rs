@@ -223,9 +223,11 @@ impl PageStats {
 
     /// The page's record, made if there is none.
     pub(crate) fn find_or_track(&mut self, page: PageId, now: Millis) -> RecordId {
-        if let Some(id) = self.find(page) {
-            return id;
-        }
+        self.find(page).unwrap_or_else(|| self.track(page, now))
+    }
+
+    /// A record for a page that has none.
+    pub(crate) fn track(&mut self, page: PageId, now: Millis) -> RecordId {
         let record = Record::new(page, now);
         let at = if self.free == NIL {
             self.records.push(record);

@@ -102,6 +102,12 @@ pub trait SsdPolicy: Send + std::fmt::Debug {
     /// `page` now has its SSD copy in `slot`, in place of any earlier slot of the same page.
     fn inserted(&mut self, page: PageId, slot: SlotId, now: Millis);
 
+    /// A recovery found `page` in `slot`; it is not in the pool. Told of every slot that holds a page, once, before anything else.
+    fn recovered(&mut self, page: PageId, slot: SlotId) {
+        self.inserted(page, slot, Millis(0));
+        self.left_pool(page, Millis(0));
+    }
+
     /// `page` lost its SSD copy: `evicted` to make room (it goes to the outqueue unless buffered), otherwise invalidated or discarded.
     fn removed(&mut self, page: PageId, evicted: bool, now: Millis);
 

@@ -5,7 +5,7 @@
 use crate::journal::Block;
 use crate::map::{Entry, MapBody};
 use pagetier_page::{PageId, Stamp};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 /// A sound page image that was found somewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +54,9 @@ impl Evidence {
     pub fn merge(&self) -> Verdict {
         let homeward = self.homeward();
         let slots = self.map.entries.len();
-        let mut best: FxHashMap<PageId, (Stamp, u32)> = FxHashMap::default();
+        let named = self.map.entries.iter().flatten().count();
+        let mut best: FxHashMap<PageId, (Stamp, u32)> =
+            FxHashMap::with_capacity_and_hasher(named + self.zone.len(), FxBuildHasher);
         let mut entries: Vec<Option<Entry>> = vec![None; slots];
         let (mut trusted, mut found, mut superseded) = (0, 0, 0);
         for slot in 0..slots as u32 {

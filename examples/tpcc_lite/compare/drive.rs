@@ -73,7 +73,7 @@ pub(crate) fn run_case(
         notes.pool_bytes = cli.pool_bytes(notes.loaded_bytes, notes.ssd_bytes);
         let opened = session.open(&case.policies(), &notes, false).await?;
         let mut run = Run::start(&opened.database, setting, stop, case.is_observed());
-        let measured = run.to_the_end(see).await;
+        let measured = run.finish(see).await;
         let Run { crew, warmup, measured: windows, steady, observer, .. } = run;
         let counts = crew.end(measured.as_ref().map(|_| ()).map_err(|_| DbError::Stopped)).await;
         let mut measured = measured?;
@@ -118,7 +118,7 @@ impl<'d> Run<'d> {
     }
 
     /// Warm-up and measurement; without the terminals' counts, which their end gives.
-    async fn to_the_end(&mut self, see: &dyn Fn(&Step<'_>)) -> Result<Measured, DbError> {
+    async fn finish(&mut self, see: &dyn Fn(&Step<'_>)) -> Result<Measured, DbError> {
         while !self.steady && self.warmup.len() < self.setting.windows_max && !self.stop.is_asked() {
             let (window, _) = self.window().await?;
             self.warmup.push(window);

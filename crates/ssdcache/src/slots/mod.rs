@@ -9,6 +9,7 @@
 mod life;
 #[cfg(feature = "mutations")]
 mod moment;
+mod recovered;
 mod types;
 mod zone;
 
@@ -18,7 +19,7 @@ use crate::map::Entry;
 use crate::mutation::{Broken, Mutation};
 use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::{Access, Cause, Home, Millis, SlotId, SsdPolicy, Verdict};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,7 +117,7 @@ impl Slots {
             params,
             policy,
             slots: vec![free; params.slots as usize],
-            by_page: FxHashMap::default(),
+            by_page: FxHashMap::with_capacity_and_hasher(map.iter().flatten().count(), FxBuildHasher),
             pending: FxHashMap::default(),
             arriving: 0,
             bad: 0,
@@ -134,24 +135,7 @@ impl Slots {
             going_home: Vec::new(),
             broken: Broken::default(),
         };
-        for index in 0..params.slots {
-            let slot = SlotId(index);
-            if let Some(entry) = map.get(slot.at()).copied().flatten() {
-                let s = &mut this.slots[slot.at()];
-                *s = Slot {
-                    page: entry.page,
-                    stamp: entry.stamp,
-                    state: State::Live,
-                    dirty: !entry.clean,
-                    ..free
-                };
-                this.by_page.insert(entry.page, slot);
-                this.policy.inserted(entry.page, slot, Millis(0));
-                this.policy.left_pool(entry.page, Millis(0));
-            } else {
-                this.waiting.push(slot);
-            }
-        }
+        this.amend(map);
         this
     }
 
