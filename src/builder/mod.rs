@@ -323,6 +323,13 @@ impl Builder {
     }
 }
 
+impl Builder {
+    /// The policies of pool and SSD, by name.
+    pub(crate) fn policies(&self) -> (&str, &str) {
+        (&self.pool_policy, &self.ssd_policy)
+    }
+}
+
 impl std::fmt::Debug for Builder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Builder")

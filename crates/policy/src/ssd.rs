@@ -48,6 +48,23 @@ pub struct GroupStats {
     pub pages: u64,
 }
 
+/// What a policy has counted of one page since it began to track it (2013 paper, section 5.1), each by where the page lay then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PageCounts {
+    /// r_D: random physical reads while not on the SSD.
+    pub reads_hdd: u64,
+    /// r_S: the same while on the SSD.
+    pub reads_ssd: u64,
+    /// Logical reads while not on the SSD, missed ones included.
+    pub logical_hdd: u64,
+    /// The same while on the SSD.
+    pub logical_ssd: u64,
+    /// w_D: writes by the cleaner to the HDD.
+    pub writes_hdd: u64,
+    /// w_S: the same to the SSD.
+    pub writes_ssd: u64,
+}
+
 /// Decides what the SSD holds.
 ///
 /// Page life in the policy's eyes: [`SsdPolicy::read`] (loaded), [`SsdPolicy::logical`] (used while buffered), [`SsdPolicy::wrote`] (cleaned),
@@ -146,6 +163,11 @@ pub trait SsdPolicy: Send + std::fmt::Debug {
     /// The anticipated benefit of having `page` on the SSD, in milliseconds over the measurement interval (equation 2), if it is tracked and the policy
     /// estimates benefits.
     fn benefit(&self, _page: PageId) -> Option<f64> {
+        None
+    }
+
+    /// What was counted of `page`, if it is tracked; CC counts no logical reads. For reports.
+    fn counts(&self, _page: PageId) -> Option<PageCounts> {
         None
     }
 
