@@ -14,20 +14,20 @@ pub(crate) struct Window {
 }
 
 /// Windows of one look; two looks are compared.
-const LOOK: usize = 6;
+const LOOK: usize = 12;
 
 /// How far the windows of the later look may be from its mean.
 const WINDOW_OFF_MAX: f64 = 0.06;
 
 /// How far the two looks' means may be from each other.
-const LOOKS_APART_MAX: f64 = 0.02;
+const LOOKS_APART_MAX: f64 = 0.015;
 
 /// How much of the SSD may have been filled from the beginning of the earlier look to the end of the later.
 const FILLED_MAX: f64 = 0.01;
 
 /// What this calls steady, for the report.
-pub(crate) const MEANING: &str = "twelve windows in which the SSD fills by no more than 1 % of its slots (it is full, or everything in use is \
-    on it), the mean milliseconds per New-Order of the last six within 2 % of the six before, and each of the last six within 6 % of their \
+pub(crate) const MEANING: &str = "twenty-four windows in which the SSD fills by no more than 1 % of its slots (it is full, or everything in use is \
+    on it), the mean milliseconds per New-Order of the last twelve within 1.5 % of the twelve before, and each of the last twelve within 6 % of their \
     mean";
 
 /// Whether the windows so far end in a steady state.
@@ -66,18 +66,19 @@ mod tests {
 
     #[test]
     fn equal_windows_of_a_full_ssd_are_steady() {
-        let warm = [90.0, 70.0, 40.0, 41.0, 39.0, 40.0, 40.5, 39.5, 40.0, 41.0, 39.0, 40.0, 40.5, 39.5];
+        let mut warm = vec![90.0, 70.0];
+        warm.extend([40.0, 41.0, 39.0, 40.0, 40.5, 39.5].repeat(4));
         assert!(is_steady(&windows(&warm, |_| 0.98)));
-        assert!(!is_steady(&windows(&[40.0; 11], |_| 0.98)), "too few");
+        assert!(!is_steady(&windows(&[40.0; 23], |_| 0.98)), "too few");
     }
 
     #[test]
     fn what_still_moves_is_not() {
-        let falling: Vec<f64> = (0..14).map(|at| 60.0 - 0.5 * f64::from(at)).collect();
+        let falling: Vec<f64> = (0..28).map(|at| 60.0 - 0.1 * f64::from(at)).collect();
         assert!(!is_steady(&windows(&falling, |_| 0.98)), "every window is near the next, but they fall");
-        assert!(!is_steady(&windows(&[40.0; 12], |at| 0.5 + 0.01 * at as f64)), "the SSD is filling");
-        let mut uneven = [40.0; 12];
-        (uneven[7], uneven[10]) = (37.0, 43.0);
+        assert!(!is_steady(&windows(&[40.0; 24], |at| 0.5 + 0.01 * at as f64)), "the SSD is filling");
+        let mut uneven = [40.0; 24];
+        (uneven[15], uneven[20]) = (37.0, 43.0);
         assert!(!is_steady(&windows(&uneven, |_| 1.0)), "they do not agree");
     }
 
