@@ -192,8 +192,8 @@ impl Builder {
         self
     }
 
-    /// The SSD's policy, one of [`SSD_POLICIES`]. Default: the first. Those that write through, admit on reading or append (TAC, MV-FIFO) are for the
-    /// trace replay, and refused.
+    /// The SSD's policy, one of [`SSD_POLICIES`]. Default: the first. A store may be opened with another one than
+    /// it was closed with: what is on the SSD stays in use.
     pub fn ssd_policy(mut self, name: &str) -> Self {
         name.clone_into(&mut self.ssd_policy);
         self

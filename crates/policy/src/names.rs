@@ -2,8 +2,8 @@
 
 use crate::clusters::CLUSTER_PAGES;
 use crate::{
-    Cac, CacParams, Casa, Cc, CcfLru, Cfdc, Cflru, Costs, Gd2l, Lru, Lru2, LruWsr, MidpointLru, MvFifo,
-    NoSsd, PoolPolicy, Ref, Sawc, SsdPolicy, Tac, WindowPercent,
+    Cac, CacParams, Casa, Cc, CcfLru, Cfdc, Cflru, Costs, Doublewrite, Gd2l, Lru, Lru2, LruWsr, MidpointLru,
+    MvFifo, NoSsd, PoolPolicy, Ref, Sawc, SsdPolicy, Tac, WindowPercent,
 };
 
 /// The names that [`pool_policy`] knows, the default first. `cflru`, `ref` and `cfdc` also take the window in per cent of the pool, as
@@ -12,7 +12,8 @@ pub const POOL_POLICIES: &[&str] =
     &["gd2l", "lru", "midpoint-lru", "cflru", "lru-wsr", "ccf-lru", "ref", "cfdc", "casa", "sawc"];
 
 /// The names that [`ssd_policy`] knows, the default first.
-pub const SSD_POLICIES: &[&str] = &["cac", "cc", "lru2", "tac", "mv-fifo", "mv-fifo-gsc", "none"];
+pub const SSD_POLICIES: &[&str] =
+    &["cac", "cc", "lru2", "tac", "mv-fifo", "mv-fifo-gsc", "doublewrite", "none"];
 
 /// What pool policies can be told. Each takes what concerns it.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -70,6 +71,7 @@ pub fn ssd_policy(name: &str, params: &CacParams) -> Option<Box<dyn SsdPolicy>> 
         "tac" => Box::new(Tac::new(params)),
         "mv-fifo" => Box::new(MvFifo::new(params, false)),
         "mv-fifo-gsc" => Box::new(MvFifo::new(params, true)),
+        "doublewrite" => Box::new(Doublewrite::new(params)),
         "none" => Box::new(NoSsd),
         _ => return None,
     })

@@ -134,8 +134,9 @@ pub trait SsdPolicy: Send + std::fmt::Debug {
     fn next_victims(&mut self, n: usize, now: Millis, out: &mut Vec<SlotId>);
 
     /// Whether a cleaned page is written to the HDD in any case, and besides to the SSD when it has a slot there or is admitted.
-    /// No copy on the SSD is ever newer than the HDD's; one that is older, because its page was changed in the pool, keeps its slot until the page
-    /// is written again. Otherwise a cleaned page goes to the SSD or to the HDD (section 2).
+    /// No copy on the SSD stays newer than the HDD's; one that is older, because its page was changed in the pool, keeps its place until the page
+    /// is written again. Otherwise a cleaned page goes to the SSD or to the HDD (section 2). A policy that also appends ([`SsdPolicy::append_group`]) has its
+    /// pages written to the SSD first, and its slots back the writes to the HDD as a doublewrite buffer does.
     fn write_through(&self) -> bool {
         false
     }

@@ -70,7 +70,7 @@ fn steered_lives_meet_their_hazards_and_show_nothing_either() {
 
 #[test]
 fn short_workloads_show_nothing_either() {
-    let base = Base::new(1, None).unwrap();
+    let base = Base::new(1, "cac", None).unwrap();
     let mut totals = Totals::default();
     for index in (0..workloads(2)).step_by(4) {
         expect_none(base.run(index, &GO, &mut totals));
@@ -80,7 +80,7 @@ fn short_workloads_show_nothing_either() {
 
 #[test]
 fn failing_operations_lose_nothing() {
-    let base = FaultBase::new(1).unwrap();
+    let base = FaultBase::new(1, "cac").unwrap();
     let mut totals = Totals::default();
     for index in (0..FaultBase::cases()).step_by(61) {
         expect_none(base.run(index, &mut totals));

@@ -3,13 +3,14 @@
 //! Recovery only reads, but for two things that may be repeated at will: torn home pages are rewritten from the ring, and a new
 //! checkpoint is written at the end, before which no slot is given out.
 
+use crate::backed::Backed;
 use crate::core::{Core, Homes, JournalPlace, State, Wake, check};
 use crate::flush::GroupFlush;
 use crate::images::read_images;
 use crate::journal::Block;
 use crate::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES};
 use crate::life::{EVENTS_KEPT, Refusing, SsdMode};
-use crate::map::{MapBody, MapHeader};
+use crate::map::{Entry, MapBody, MapHeader};
 use crate::mutation::{Broken, Mutation};
 use crate::read::read_one;
 use crate::recovery::{Evidence, Image, Verdict};
@@ -230,6 +231,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
         state: Mutex::new(State {
             slots,
             ring: Ring::new(layout.ring_pages),
+            backed: Backed::default(),
             journal,
             homeward: FxHashSet::default(),
             admissions: 0,
@@ -399,13 +401,27 @@ impl<'a> Reader<'a> {
         Ok(images)
     }
 
-    /// Rewrites homes that a write-back left torn, from the slots: as long as a slot has the page nobody reads its home, but the page may be
-    /// discarded, or its place become another page's.
+    /// The slots that may have to mend their pages' homes, with these, in the homes' order.
+    fn mending(&self, evidence: &Evidence, verdict: &Verdict) -> Vec<(u64, usize)> {
+        let last: FxHashSet<PageId> = evidence.last_write_back().into_iter().collect();
+        let mends = !self.params.broken().is(Mutation::DoublewriteNotMended);
+        let from = evidence.slots_back_from().filter(|_| mends);
+        let entries = verdict.entries.iter().enumerate().filter_map(|(slot, e)| Some((slot, (*e)?)));
+        let may = entries.filter(|(_, e)| {
+            last.contains(&e.page) || (!e.clean && from.is_some_and(|from| e.stamp >= from))
+        });
+        let mut mending: Vec<(u64, usize)> =
+            may.filter_map(|(slot, e)| Some((self.params.homes.offset(e.page)?, slot))).collect();
+        mending.sort_unstable();
+        mending
+    }
+
+    /// Rewrites homes that a write-back, or a write that the page's own slot backs, left torn, from the slots: as long as a slot has the page nobody reads its
+    /// home, but the page may be discarded, or its place become another page's.
     async fn mend(&self, evidence: &Evidence, verdict: &Verdict) -> Result<u64, DeviceError> {
         let mut mended = 0;
-        for page in evidence.last_write_back() {
-            let named = verdict.entries.iter().position(|e| e.is_some_and(|e| e.page == page));
-            let (Some(slot), Some(home)) = (named, self.params.homes.offset(page)) else { continue };
+        for (home, slot) in self.mending(evidence, verdict) {
+            let Some(Entry { page, .. }) = verdict.entries[slot] else { continue };
             let image = self
                 .read(self.params.layout.slot_at(slot as u32), self.params.layout.page_size.bytes() as u64)
                 .await?;

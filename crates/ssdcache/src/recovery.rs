@@ -2,7 +2,7 @@
 //!
 //! The argument that this loses nothing and brings nothing stale back is in `docs/recovery.md`.
 
-use crate::journal::Block;
+use crate::journal::{Backing, Block};
 use crate::map::{Entry, MapBody};
 use pagetier_page::{PageId, Stamp};
 use rustc_hash::{FxBuildHasher, FxHashMap};
@@ -134,14 +134,24 @@ impl Evidence {
     /// The pages whose write-back may have been under way: one batch at a time, each with an HDD flush at its end.
     #[must_use]
     pub fn last_write_back(&self) -> Vec<PageId> {
-        let last = self.journal.iter().filter(|b| b.from_slots).max_by_key(|b| b.seq);
+        let last = self.journal.iter().filter(|b| b.backing == Backing::WriteBack).max_by_key(|b| b.seq);
         last.map(|b| b.records.iter().map(|r| r.page).collect()).unwrap_or_default()
+    }
+
+    /// Pages with a version from this stamp on, if their newest is dirty, may have torn homes that their slots mend (the doublewrite policy).
+    #[must_use]
+    pub fn slots_back_from(&self) -> Option<Stamp> {
+        self.newest_block().filter(|b| b.slots_back).map(|b| b.ring_floor)
+    }
+
+    fn newest_block(&self) -> Option<&Block> {
+        self.journal.iter().max_by_key(|b| b.seq)
     }
 
     /// Ring images below this stamp reached the HDD durably before the crash.
     #[must_use]
     pub fn ring_floor(&self) -> Stamp {
-        self.journal.iter().max_by_key(|b| b.seq).map_or(Stamp::ZERO, |b| b.ring_floor)
+        self.newest_block().map_or(Stamp::ZERO, |b| b.ring_floor)
     }
 }
 
@@ -218,7 +228,13 @@ mod tests {
         assert_eq!(pages(&e), [Some((0, 10)), None, None, Some((2, 130))], "a newer version is elsewhere");
         e.zone.remove(&3);
         let records = vec![Record { page: page(2), stamp: at(20) }];
-        e.journal.push(Block { seq: 1, ring_floor: Stamp::ZERO, from_slots: false, records });
+        e.journal.push(Block {
+            seq: 1,
+            ring_floor: Stamp::ZERO,
+            backing: Backing::Ring,
+            slots_back: false,
+            records,
+        });
         assert_eq!(pages(&e)[2], None, "it went home, and the slot to somebody whose write was torn");
     }
 
@@ -236,7 +252,8 @@ mod tests {
         let block = |stamp| Block {
             seq: 1,
             ring_floor: Stamp::ZERO,
-            from_slots: false,
+            backing: Backing::Ring,
+            slots_back: false,
             records: vec![Record { page: page(0), stamp: at(stamp) }],
         };
         e.journal = vec![block(10)];

@@ -29,8 +29,14 @@ impl Slots {
                     self.by_page.insert(page, slot);
                     self.policy.recovered(page, slot);
                 }
+                _ if self.circle.is_some() => {}
                 _ => self.waiting.push(slot),
             }
+        }
+        let slots = self.slots.iter().zip((0..).map(SlotId));
+        let newest = slots.filter(|(s, _)| is_live(s)).max_by_key(|(s, _)| s.stamp).map(|(_, slot)| slot);
+        if let Some(circle) = &mut self.circle {
+            circle.go_on_after(newest);
         }
     }
 }
@@ -69,6 +75,7 @@ mod tests {
             assert_eq!(content(&amended), content(&at_once), "{policy}");
             assert_eq!(amended.waiting, at_once.waiting, "{policy}");
             assert_eq!(amended.by_page, at_once.by_page, "{policy}");
+            assert_eq!(format!("{:?}", amended.circle), format!("{:?}", at_once.circle), "{policy}");
         }
     }
 
