@@ -17,7 +17,7 @@ async fn filled(store: &PageStore) -> SpaceId {
 #[tokio::test(start_paused = true)]
 async fn ghosts_count_what_the_store_does() {
     let bed = Bed::new();
-    let store = bed.builder().pool_policy("lru").open().await.unwrap();
+    let store = bed.builder().pool_policy("lru").read_ahead(false).open().await.unwrap();
     let space = filled(&store).await;
     assert!(store.what_if().is_none() && store.stop_what_if().await.is_none(), "none run yet");
     let all = WhatIfOptions::new().share(1.0).pool_factors(&[0.5, 2.0, 20.0]).ssd_factors(&[0.0, 2.0]);
