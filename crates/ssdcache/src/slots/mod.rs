@@ -8,6 +8,7 @@
 //! circular order ([`append`]).
 
 mod append;
+mod chances;
 mod life;
 #[cfg(feature = "mutations")]
 mod moment;
