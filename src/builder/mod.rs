@@ -60,6 +60,7 @@ pub struct Builder {
     group_width_per_min: f64,
     costs: Option<Costs>,
     calibrate: Option<Duration>,
+    pub(crate) cost_points: Option<usize>,
     io: Backend,
     direct_io: DirectIo,
     create: bool,
@@ -95,6 +96,7 @@ impl Default for Builder {
             group_width_per_min: 1.0,
             costs: None,
             calibrate: None,
+            cost_points: None,
             io: Backend::Auto,
             direct_io: DirectIo::Preferred,
             create: true,
@@ -228,6 +230,15 @@ impl Builder {
         self
     }
 
+    /// Measures the devices while the store runs, by moving averages over the last `points` reads and writes of pages of each
+    /// ([`crate::COST_POINTS`] in the paper: Ou et al., section 3.2.2), and tells the policies once a second. A merged write's time is shared by its
+    /// pages; operations longer than 65 ms are left out. Until there are enough of a kind, [`Builder::costs`] or what a calibration found
+    /// counts. 16 bytes of memory for each point. Default: not.
+    pub fn online_costs(mut self, points: usize) -> Self {
+        self.cost_points = Some(points.max(1));
+        self
+    }
+
     /// How files are served. Default: io_uring where it can be had.
     pub fn io(mut self, backend: Backend) -> Self {
         self.io = backend;
@@ -309,6 +320,13 @@ impl Builder {
     pub fn on_recovery_progress(mut self, report: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Box::new(report));
         self
+    }
+}
+
+impl Builder {
+    /// The policies of pool and SSD, by name.
+    pub(crate) fn policies(&self) -> (&str, &str) {
+        (&self.pool_policy, &self.ssd_policy)
     }
 }
 

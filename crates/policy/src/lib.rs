@@ -55,7 +55,7 @@ pub use pool::{FrameState, LOOK_FACTOR, PoolPolicy};
 pub use ref_window::Ref;
 pub use sawc::Sawc;
 pub(crate) use ssd::LOOK_MAX;
-pub use ssd::{Cause, GroupStats, SsdPolicy, Verdict};
+pub use ssd::{Cause, GroupStats, PageCounts, SsdPolicy, Verdict};
 pub use tac::Tac;
 pub use types::{Access, CleanReason, Costs, FrameId, Home, Millis, PageId, SlotId, SpaceId};
 pub use window::WindowPercent;

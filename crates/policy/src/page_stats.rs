@@ -5,7 +5,7 @@
 //! of insertion; when it is full, the least recently inserted goes.
 
 use crate::page_index::PageIndex;
-use crate::{Home, Millis, PageId, SlotId};
+use crate::{Home, Millis, PageCounts, PageId, SlotId};
 
 /// No record, no slot.
 pub(crate) const NIL: u32 = u32::MAX;
@@ -98,6 +98,20 @@ impl Record {
     /// Minutes since tracking began.
     pub(crate) fn age_min(&self, now: Millis) -> f64 {
         f64::from(deciseconds(now).saturating_sub(self.born_ds)) / 600.0
+    }
+
+    /// Everything counted, what waits included.
+    pub(crate) fn counts(&self) -> PageCounts {
+        let waiting = u64::from(self.waiting);
+        let (on_ssd, off_ssd) = if self.tag & LOGICAL_WAITS_SSD != 0 { (waiting, 0) } else { (0, waiting) };
+        PageCounts {
+            reads_hdd: self.reads_hdd.into(),
+            reads_ssd: self.reads_ssd.into(),
+            logical_hdd: u64::from(self.logical_hdd) + off_ssd,
+            logical_ssd: u64::from(self.logical_ssd) + on_ssd,
+            writes_hdd: self.writes_hdd.into(),
+            writes_ssd: self.writes_ssd.into(),
+        }
     }
 
     /// All logical reads.
@@ -209,9 +223,11 @@ impl PageStats {
 
     /// The page's record, made if there is none.
     pub(crate) fn find_or_track(&mut self, page: PageId, now: Millis) -> RecordId {
-        if let Some(id) = self.find(page) {
-            return id;
-        }
+        self.find(page).unwrap_or_else(|| self.track(page, now))
+    }
+
+    /// A record for a page that has none.
+    pub(crate) fn track(&mut self, page: PageId, now: Millis) -> RecordId {
         let record = Record::new(page, now);
         let at = if self.free == NIL {
             self.records.push(record);

@@ -48,6 +48,23 @@ pub struct GroupStats {
     pub pages: u64,
 }
 
+/// What a policy has counted of one page since it began to track it (2013 paper, section 5.1), each by where the page lay then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PageCounts {
+    /// r_D: random physical reads while not on the SSD.
+    pub reads_hdd: u64,
+    /// r_S: the same while on the SSD.
+    pub reads_ssd: u64,
+    /// Logical reads while not on the SSD, missed ones included.
+    pub logical_hdd: u64,
+    /// The same while on the SSD.
+    pub logical_ssd: u64,
+    /// w_D: writes by the cleaner to the HDD.
+    pub writes_hdd: u64,
+    /// w_S: the same to the SSD.
+    pub writes_ssd: u64,
+}
+
 /// Decides what the SSD holds.
 ///
 /// Page life in the policy's eyes: [`SsdPolicy::read`] (loaded), [`SsdPolicy::logical`] (used while buffered), [`SsdPolicy::wrote`] (cleaned),
@@ -84,6 +101,12 @@ pub trait SsdPolicy: Send + std::fmt::Debug {
 
     /// `page` now has its SSD copy in `slot`, in place of any earlier slot of the same page.
     fn inserted(&mut self, page: PageId, slot: SlotId, now: Millis);
+
+    /// A recovery found `page` in `slot`; it is not in the pool. Told of every slot that holds a page, once, before anything else.
+    fn recovered(&mut self, page: PageId, slot: SlotId) {
+        self.inserted(page, slot, Millis(0));
+        self.left_pool(page, Millis(0));
+    }
 
     /// `page` lost its SSD copy: `evicted` to make room (it goes to the outqueue unless buffered), otherwise invalidated or discarded.
     fn removed(&mut self, page: PageId, evicted: bool, now: Millis);
@@ -140,6 +163,11 @@ pub trait SsdPolicy: Send + std::fmt::Debug {
     /// The anticipated benefit of having `page` on the SSD, in milliseconds over the measurement interval (equation 2), if it is tracked and the policy
     /// estimates benefits.
     fn benefit(&self, _page: PageId) -> Option<f64> {
+        None
+    }
+
+    /// What was counted of `page`, if it is tracked; CC counts no logical reads. For reports.
+    fn counts(&self, _page: PageId) -> Option<PageCounts> {
         None
     }
 

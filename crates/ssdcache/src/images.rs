@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Reads in flight at once.
-const READS_MAX: usize = 32;
+const READS_MAX: usize = 64;
 /// Bytes of one read, if the images that are wanted lie side by side.
 const RUN_BYTES_MAX: usize = 512 << 10;
 

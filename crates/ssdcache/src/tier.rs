@@ -8,7 +8,7 @@ use crate::{maintain, write};
 use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::{Lsn, PageId, SpaceId};
-use pagetier_policy::{Access, Costs, GroupStats, Home};
+use pagetier_policy::{Access, Costs, GroupStats, Home, PageCounts};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -103,6 +103,12 @@ impl SsdTier {
     #[must_use]
     pub fn benefit(&self, page: PageId) -> Option<f64> {
         self.core.state.lock().slots.policy().benefit(page)
+    }
+
+    /// What the policy has counted of `page`, if it tracks it.
+    #[must_use]
+    pub fn counts(&self, page: PageId) -> Option<PageCounts> {
+        self.core.state.lock().slots.policy().counts(page)
     }
 
     /// Whether `page` has a copy on the SSD.

@@ -48,11 +48,15 @@ enum Turn {
 }
 
 impl Circle {
-    /// `group` slots are judged at a time. Of a recovered map the slot written last is the one before the front.
-    pub(super) fn new(group: usize, zone: u32, newest: Option<u32>, slots: u32) -> Self {
+    /// Empty slots, of which `group` are judged at a time.
+    pub(super) fn new(group: usize, zone: u32, slots: u32) -> Self {
         let group = group.min(zone as usize / GROUPS_PER_ZONE).max(1) as u32;
-        let front = newest.map_or(0, |newest| (newest + 1) % slots.max(1));
-        Self { front, slots, left: 0, left_next: 0, judged: 0, group, gave: false, laps: 0 }
+        Self { front: 0, slots, left: 0, left_next: 0, judged: 0, group, gave: false, laps: 0 }
+    }
+
+    /// `newest` is the slot that was written last.
+    pub(super) fn go_on_after(&mut self, newest: Option<SlotId>) {
+        self.front = newest.map_or(0, |newest| (newest.0 + 1) % self.slots);
     }
 
     fn at(&self, ahead: u32) -> SlotId {

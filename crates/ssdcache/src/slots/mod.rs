@@ -12,6 +12,7 @@ mod chances;
 mod life;
 #[cfg(feature = "mutations")]
 mod moment;
+mod recovered;
 mod through;
 mod types;
 mod zone;
@@ -144,12 +145,8 @@ impl Slots {
             stuck: false,
             renews: false,
         };
-        let newest =
-            map.iter().zip(0..).filter_map(|(entry, slot)| Some((entry.as_ref()?.stamp, slot))).max();
-        let group = policy.append_group();
-        let circle = group
-            .filter(|_| params.slots > 0)
-            .map(|g| Circle::new(g, params.zone, newest.map(|(_, slot)| slot), params.slots));
+        let group = policy.append_group().filter(|_| params.slots > 0);
+        let circle = group.map(|group| Circle::new(group, params.zone, params.slots));
         let (through, on_read) = (policy.write_through(), policy.admits_on_read());
         let mut this = Self {
             params,
@@ -179,24 +176,7 @@ impl Slots {
             on_read,
             broken: Broken::default(),
         };
-        for index in 0..params.slots {
-            let slot = SlotId(index);
-            if let Some(entry) = map.get(slot.at()).copied().flatten() {
-                let s = &mut this.slots[slot.at()];
-                *s = Slot {
-                    page: entry.page,
-                    stamp: entry.stamp,
-                    state: State::Live,
-                    dirty: !entry.clean,
-                    ..free
-                };
-                this.by_page.insert(entry.page, slot);
-                this.policy.inserted(entry.page, slot, Millis(0));
-                this.policy.left_pool(entry.page, Millis(0));
-            } else if this.circle.is_none() {
-                this.waiting.push(slot);
-            }
-        }
+        this.amend(map);
         this
     }
 

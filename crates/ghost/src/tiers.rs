@@ -136,7 +136,8 @@ impl Tiers {
     pub fn now(&self) -> Millis {
         let costs = &self.params.costs;
         let devices = self.counts.hdd_ms(costs).max(self.counts.ssd_ms(costs));
-        Millis((devices + self.counts.requests as f64 * self.params.cpu_ms) as u64)
+        let all = devices + self.counts.requests as f64 * self.params.cpu_ms;
+        Millis((all * self.params.clock_rate) as u64)
     }
 
     /// One reference.
