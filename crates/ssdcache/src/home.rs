@@ -415,10 +415,14 @@ impl Core {
         each: &(dyn Fn(Arrived) + Send + Sync),
     ) {
         let mut pieces = Vec::with_capacity(batch.len());
-        for HomeBound { page, image, .. } in batch {
+        for HomeBound { page, image, backing, .. } in batch {
             match self.homes.offset(page) {
                 Some(offset) => pieces.push(Piece { offset, buf: image, tag: page }),
-                // The space was dropped meanwhile: there is nothing to write for.
+                // The space is being dropped: there is nothing to write for. Its slot must not pass for a copy of what is home, though: a crash
+                // may bring the space back.
+                None if backing != Backing::Ring => {
+                    each(Arrived { page, image, result: Err(TierError::NoSuchPage { page }) });
+                }
                 None => each(Arrived { page, image, result: Ok(()) }),
             }
         }

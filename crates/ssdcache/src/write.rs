@@ -228,7 +228,8 @@ impl Core {
         let now = self.now();
         let mut state = self.state.lock();
         state.slots.note_home(true);
-        if !state.slots.writes_home_first() {
+        // Without a home nothing was written: its space is being dropped.
+        if !state.slots.writes_home_first() || self.homes.offset(page).is_none() {
             // A copy that could not be rewritten, or is not to be, is obsolete now.
             if state.slots.home(page) == Home::Ssd {
                 state.slots.discard(page);
