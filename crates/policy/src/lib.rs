@@ -12,6 +12,7 @@ mod cflru;
 mod clusters;
 mod cost_based;
 mod gd2l;
+mod gd2l_weighted;
 mod groups;
 mod links;
 mod lru;
@@ -39,8 +40,11 @@ pub use casa::Casa;
 pub use ccf_lru::CcfLru;
 pub use cfdc::Cfdc;
 pub use cflru::Cflru;
-pub use cost_based::{Anticipating, Cac, CacParams, Cc, CostBased, Observed};
+pub use cost_based::{
+    Anticipating, Cac, CacAged, CacAgedWrite, CacParams, CacWrite, Cc, CostBased, Observed,
+};
 pub use gd2l::Gd2l;
+pub use gd2l_weighted::{FREQUENCY_MAX, Gd2lWeighted, Weights};
 pub use groups::Dropped;
 pub use lru::{Lru, MidpointLru, OneQueue};
 pub use lru_wsr::LruWsr;

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bound;
 pub mod campaign;
 mod counts;
 pub mod fuzz;
@@ -15,6 +16,7 @@ mod tpcc;
 mod trace;
 mod zipf;
 
+pub use bound::{Accesses, Bound};
 pub use counts::{Counts, TierParams};
 pub use reference::{Reference, Source, Use};
 pub use tiers::Tiers;
