@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 const PAGES: u32 = 60_000;
 const SKEW: f64 = 0.9;
-const WARM_UP: u32 = 30 * PAGES;
+const WARM_UP: u32 = 40 * PAGES;
 const COUNTED: u32 = 2 * PAGES;
 const SIZE: PageSize = PageSize::MIN;
 
