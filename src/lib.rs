@@ -13,11 +13,13 @@ mod error;
 mod life;
 mod loss;
 mod manifest;
+mod online;
 mod scrub;
 mod sizes;
 mod stats;
 mod store;
 mod volume;
+mod what_if;
 
 pub use builder::Builder;
 pub use calibrate::calibrate;
@@ -29,11 +31,12 @@ pub use pagetier_bufpool::{
     GateError, GateFuture, LogGate, PoolError, PoolMemory, PoolStats, Recorded, TierError,
 };
 pub use pagetier_devio::{
-    Backend, Clock, DeviceError, DeviceErrorKind, DeviceStats, DirectIo, EmulatedDevice, IoClass,
-    MemoryDevice, Model, SharedDevice,
+    Backend, COST_POINTS, Clock, DeviceError, DeviceErrorKind, DeviceStats, DirectIo, EmulatedDevice,
+    IoClass, MemoryDevice, Model, SharedDevice,
 };
+pub use pagetier_ghost::{Cost, Sampled, WhatIf};
 pub use pagetier_page::{Lsn, PageId, PageSize, PageSizeError, SpaceId};
-pub use pagetier_policy::{Costs, GroupStats, Home, POOL_POLICIES, SSD_POLICIES};
+pub use pagetier_policy::{Costs, GroupStats, Home, POOL_POLICIES, PageCounts, SSD_POLICIES};
 pub use pagetier_ssdcache::{
     DrainProgress, DrainReport, Progress, ReadmitError, ReadmitReport, RecoveryReport, SlotCounts, SsdEvent,
     SsdMode, SsdState, TierStats,
@@ -46,6 +49,7 @@ pub use sizes::{pool_bytes_for, ssd_bytes_for};
 pub use stats::Stats;
 pub use store::{PageMut, PageRef, PageStore, Scan};
 pub use volume::SpaceInfo;
+pub use what_if::WhatIfOptions;
 
 /// The README's example, compiled.
 #[cfg(doctest)]

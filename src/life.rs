@@ -85,12 +85,26 @@ pub(crate) struct Life {
     pub(crate) volume: Arc<Volume>,
     pub(crate) meta: Arc<Mutex<Meta>>,
     pub(crate) builder: Builder,
-    pub(crate) costs: Costs,
+    /// Those that the policies go by.
+    pub(crate) costs: parking_lot::Mutex<Costs>,
     pub(crate) page_size: PageSize,
     pub(crate) loss: Option<SsdLoss>,
 }
 
 impl Life {
+    /// The costs that the policies go by.
+    pub(crate) fn costs(&self) -> Costs {
+        *self.costs.lock()
+    }
+
+    /// New costs for both policies.
+    pub(crate) fn set_costs(&self, costs: Costs) {
+        let mut in_use = self.costs.lock();
+        *in_use = costs;
+        self.pool.set_costs(costs);
+        self.tier.set_costs(costs);
+    }
+
     /// Goes on without the SSD by itself when that fails and nothing is on it alone. Ends with the store.
     pub(crate) fn watch(self: &Arc<Self>) {
         let mut events = SsdEvents(self.tier.subscribe());
@@ -127,7 +141,7 @@ impl Life {
         let pages = if doublewrite { self.builder.ring_pages_or(STANDBY_RING_PAGES) } else { 0 };
         let frames = self.pool.params().frames;
         let store = meta.manifest.store.clone();
-        let ring = self.builder.make_ring(&store, self.page_size, pages, self.costs, frames).await;
+        let ring = self.builder.make_ring(&store, self.page_size, pages, self.costs(), frames).await;
         let ring = ring.map_err(|e| Error::Attach(Box::new(e)))?;
         self.exchange(ring, None, accept_loss, &mut meta).await
     }
@@ -137,7 +151,7 @@ impl Life {
         let mut meta = self.meta.lock().await;
         let frames = self.pool.params().frames;
         let store = meta.manifest.store.clone();
-        let made = self.builder.make_ssd(&store, self.page_size, self.costs, frames).await;
+        let made = self.builder.make_ssd(&store, self.page_size, self.costs(), frames).await;
         let (ssd, id) = made.map_err(|e| Error::Attach(Box::new(e)))?;
         self.exchange(ssd, Some(id), false, &mut meta).await.map(drop)
     }

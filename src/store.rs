@@ -7,10 +7,11 @@ use crate::loss::{SsdLoss, only_copies};
 use crate::manifest::{Manifest, ManifestStore};
 use crate::stats::Stats;
 use crate::volume::{SpaceInfo, Volume};
+use crate::what_if::Ghostly;
 use pagetier_bufpool::{Pool, PoolError, Recorded, TierError};
 use pagetier_devio::SharedDevice;
 use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
-use pagetier_policy::{Costs, GroupStats, Home};
+use pagetier_policy::{Costs, GroupStats, Home, PageCounts};
 use pagetier_ssdcache::{Homes, RecoveryReport, SsdTier};
 use std::ops::Range;
 use std::path::Path;
@@ -34,7 +35,7 @@ pub type Scan<'a> = pagetier_bufpool::Scan<'a, SsdTier>;
 /// latch; a guard held while waiting for another page keeps its frame in memory.
 #[derive(Debug)]
 pub struct PageStore {
-    pool: Pool<SsdTier>,
+    pub(crate) pool: Pool<SsdTier>,
     tier: Arc<SsdTier>,
     volume: Arc<Volume>,
     /// Serialises changes of the manifest; held across the writing of it.
@@ -42,6 +43,7 @@ pub struct PageStore {
     hdd: SharedDevice,
     page_size: PageSize,
     pub(crate) life: Arc<Life>,
+    pub(crate) ghostly: Ghostly,
 }
 
 #[derive(Debug)]
@@ -87,6 +89,7 @@ impl PageStore {
 
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { pool, tier, volume, manifests, manifest, hdd, page_size, builder, costs, loss } = parts;
+        let cost_points = builder.cost_points;
         let meta = Arc::new(Mutex::new(Meta { manifests, manifest }));
         let life = Arc::new(Life {
             pool: pool.clone(),
@@ -94,12 +97,15 @@ impl PageStore {
             volume: Arc::clone(&volume),
             meta: Arc::clone(&meta),
             builder,
-            costs,
+            costs: parking_lot::Mutex::new(costs),
             page_size,
             loss,
         });
         life.watch();
-        Self { pool, tier, volume, meta, hdd, page_size, life }
+        if let Some(points) = cost_points {
+            life.follow_costs(Arc::clone(&hdd), points);
+        }
+        Self { pool, tier, volume, meta, hdd, page_size, life, ghostly: Ghostly::default() }
     }
 
     // ---- spaces ---------------------------------------------------------------------------------------------
@@ -372,6 +378,13 @@ impl PageStore {
         self.tier.groups()
     }
 
+    /// What CAC (or CC, without logical reads) has counted of the page since it began to track it; `None` for other policies, and when
+    /// it has forgotten the page.
+    #[must_use]
+    pub fn page_counts(&self, page: PageId) -> Option<PageCounts> {
+        self.tier.counts(page)
+    }
+
     /// Whether the page has a copy on the SSD.
     #[must_use]
     pub fn home(&self, page: PageId) -> Home {
@@ -384,10 +397,15 @@ impl PageStore {
         self.tier.recovery()
     }
 
-    /// New device costs for both policies.
+    /// The device costs that the policies go by.
+    #[must_use]
+    pub fn costs(&self) -> Costs {
+        self.life.costs()
+    }
+
+    /// New device costs for both policies. With [`crate::Builder::online_costs`] they last until the next measurement.
     pub fn set_costs(&self, costs: Costs) {
-        self.pool.set_costs(costs);
-        self.tier.set_costs(costs);
+        self.life.set_costs(costs);
     }
 
     /// Which backend serves the HDD: `uring`, `threads`, `emulated`, …

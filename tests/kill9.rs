@@ -3,7 +3,7 @@
 //! `PAGETIER_KILL_ROUNDS=1000 cargo test --release --test kill9 -- --nocapture` for a campaign; the default is a few rounds. The
 //! writer is this program again, on real files, with io_uring and O_DIRECT where the file system has them, and with threads in turn.
 
-use pagetier::{Backend, PageId, PageSize, PageStore, SpaceId};
+use pagetier::{Backend, PageId, PageSize, PageStore, SSD_POLICIES, SpaceId};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const PAGES: u32 = 600;
 const TASKS: u32 = 4;
-const ROUNDS: u64 = 6;
+const ROUNDS: u64 = 8;
 const DIRECTORY: &str = "PAGETIER_KILL_DIRECTORY";
 const SEED: &str = "PAGETIER_KILL_SEED";
 
@@ -25,13 +25,14 @@ struct Known {
     begun: u32,
 }
 
-async fn open(directory: &Path, threads: bool) -> PageStore {
+async fn open(directory: &Path, threads: bool, ssd_policy: &str) -> PageStore {
     let opened = PageStore::builder()
         .directory(directory)
         .page_size(PageSize::MIN)
         .pool_bytes(1 << 20)
         .ssd_bytes(3 << 20)
         .ring_pages(16)
+        .ssd_policy(ssd_policy)
         .io(if threads { Backend::Threads } else { Backend::Auto })
         .open()
         .await;
@@ -62,7 +63,9 @@ fn the_writer_that_is_killed() {
 }
 
 async fn write_for_ever(directory: &Path, seed: u64) {
-    let store = Arc::new(open(directory, seed % 2 == 1).await);
+    // All but the last, which is none.
+    let ssd_policy = SSD_POLICIES[seed as usize % (SSD_POLICIES.len() - 1)];
+    let store = Arc::new(open(directory, seed % 2 == 1, ssd_policy).await);
     let space = match store.space("t") {
         Some(space) => space,
         None => store.create_space("t").await.unwrap(),
@@ -161,7 +164,7 @@ fn run_and_kill(directory: &Path, seed: u64, known: &mut [Known]) -> Option<u64>
 }
 
 async fn check(directory: &Path, threads: bool, known: &mut [Known]) -> (u64, u64) {
-    let store = open(directory, threads).await;
+    let store = open(directory, threads, SSD_POLICIES[0]).await;
     let Some(space) = store.space("t") else {
         assert!(known.iter().all(|k| k.durable == 0), "the space is gone");
         return (0, 0);

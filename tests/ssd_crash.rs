@@ -3,7 +3,9 @@
 //!
 //! `PAGETIER_CRASH_SEEDS=N` runs more seeds, `PAGETIER_CRASH_SEED=S` replays one.
 
-use pagetier::{Drain, Error, MemoryManifest, PageId, PageSize, PageStore, ScrubOptions, SpaceId, SsdMode};
+use pagetier::{
+    Drain, Error, MemoryManifest, PageId, PageSize, PageStore, SSD_POLICIES, ScrubOptions, SpaceId, SsdMode,
+};
 use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -26,6 +28,8 @@ struct World {
     manifest: Arc<MemoryManifest>,
     pages: BTreeMap<u32, Allowed>,
     version: u32,
+    /// Drawn anew for every life: what is on the SSD stays, whichever policy put it there.
+    ssd_policy: &'static str,
 }
 
 impl World {
@@ -42,6 +46,7 @@ impl World {
         let builder = PageStore::builder().in_memory(Arc::clone(&self.manifest));
         let builder = builder.hdd_device(hdd).ssd_device(ssd).ring_device(ring).page_size(PageSize::MIN);
         let builder = builder.ssd_bytes(80 * PAGE).ring_pages(4).zone_percent(40.0).pool_bytes(44 * PAGE);
+        let builder = builder.ssd_policy(self.ssd_policy);
         builder.open().await.map_err(|e| e.to_string())
     }
 }
@@ -156,6 +161,9 @@ async fn work(
 async fn one_life(world: &mut World, rng: &mut SmallRng) -> Result<bool, String> {
     let power = SimPower::new();
     world.restart(rng, &power);
+    if rng.random_bool(0.3) {
+        world.ssd_policy = SSD_POLICIES[rng.random_range(0..SSD_POLICIES.len() - 1)];
+    }
     power.cut_at(rng.random_range(100..3000));
     let store = match world.open().await {
         Ok(store) => store,
@@ -191,6 +199,8 @@ fn run(seed: u64) -> Result<u32, String> {
             manifest: Arc::new(MemoryManifest::default()),
             pages: BTreeMap::new(),
             version: 0,
+            // All but the last, which is none.
+            ssd_policy: SSD_POLICIES[seed as usize % (SSD_POLICIES.len() - 1)],
         };
         let store = world.open().await?;
         let space = store.create_space("t").await.map_err(|e| e.to_string())?;

@@ -1,5 +1,6 @@
 //! The command line, and what follows from it.
 
+use crate::compare::CompareArgs;
 use clap::{Parser, ValueEnum};
 use pagetier::{Costs, POOL_POLICIES, PageSize, SSD_POLICIES};
 use std::path::PathBuf;
@@ -57,7 +58,7 @@ pub(crate) struct Cli {
     /// SSD policy: cac-aged-write, cac, cc, none
     #[arg(long, value_name = "NAME", default_value = SSD_POLICIES[0])]
     pub(crate) ssd_policy: String,
-    /// Compare several policies, as POOL+SSD, from one load: a row each (in memory only)
+    /// Run several policies, as POOL+SSD, from one load: a row each (in memory only). With --compare: pairs beside the figures' own
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with_all = ["pool_policy", "ssd_policy"])]
     pub(crate) policies: Vec<Policies>,
     /// The SSD's eviction zone, in percent of it
@@ -96,9 +97,15 @@ pub(crate) struct Cli {
     /// Record the page requests of the measured stretch, warm-up included, to this page trace (.ptr)
     #[arg(long, value_name = "FILE", conflicts_with = "policies")]
     pub(crate) record: Option<PathBuf>,
+    /// Say at the end what other sizes of pool and SSD would have cost, from a sample of the requests since the beginning of the warm-up, and draw it to this
+    /// file (SVG) if one is given
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "")]
+    pub(crate) what_if: Option<PathBuf>,
     /// Print one JSON object (an array with --policies) instead of the report
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) comparison: CompareArgs,
 }
 
 /// Sorts of devices.
@@ -158,6 +165,11 @@ pub(crate) struct Ratio {
 }
 
 impl Ratio {
+    /// These parts.
+    pub(crate) fn new(db: u32, ssd: u32, pool: u32) -> Self {
+        Self { db: db.into(), ssd: ssd.into(), pool: pool.into() }
+    }
+
     /// The paper's smallest pool.
     pub(crate) const DEFAULT: Self = Self { db: 30.0, ssd: 10.0, pool: 1.0 };
 
@@ -239,7 +251,7 @@ impl Cli {
 
     /// Whether the devices are in memory.
     pub(crate) fn emulated(&self) -> bool {
-        self.time == Time::Virtual || self.devices == Some(Devices::Emulated)
+        self.time == Time::Virtual || self.devices == Some(Devices::Emulated) || self.comparison.is_asked()
     }
 
     /// Warehouses of a new database.

@@ -7,6 +7,7 @@
 mod btree;
 mod catalog;
 mod cli;
+mod compare;
 mod consistency;
 mod database;
 mod load;
@@ -50,6 +51,9 @@ fn main() -> ExitCode {
 
 /// Runs the session; true when every report is consistent.
 fn start(cli: &Cli) -> Result<bool, Box<dyn std::error::Error>> {
+    if cli.comparison.is_asked() {
+        return compare::compare(cli);
+    }
     let clock = (cli.time == Time::Virtual).then(VirtualClock::new);
     let runtime = runtime(clock.as_ref())?;
     let rows = runtime.block_on(async { Session::new(cli, clock)?.run().await })?;
@@ -68,7 +72,7 @@ fn start(cli: &Cli) -> Result<bool, Box<dyn std::error::Error>> {
 
 /// A runtime with all threads; in virtual time one with a single thread and a clock that moves only when nothing
 /// else can.
-fn runtime(clock: Option<&VirtualClock>) -> io::Result<Runtime> {
+pub(crate) fn runtime(clock: Option<&VirtualClock>) -> io::Result<Runtime> {
     let Some(clock) = clock.cloned() else {
         return Builder::new_multi_thread().enable_all().build();
     };

@@ -4,14 +4,14 @@ use crate::cli::Policies;
 use crate::run::{Measured, Slice};
 use crate::tx::Kind;
 use pagetier::{DeviceStats, IoClass, Stats};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Traffic that the paper's system has not: left out of the main figures.
 const EXTRA: [IoClass; 2] = [IoClass::Ring, IoClass::Meta];
 
 /// The configuration of a run, as far as its report shows it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
     pub(crate) pool_policy: String,
     pub(crate) ssd_policy: String,
@@ -22,7 +22,7 @@ pub(crate) struct Setup {
     pub(crate) ssd_bytes: u64,
     pub(crate) log_bytes: u64,
     pub(crate) seed: u64,
-    pub(crate) time: &'static str,
+    pub(crate) time: String,
     pub(crate) hdd: String,
     pub(crate) ssd: String,
 }
@@ -35,7 +35,7 @@ impl Setup {
 }
 
 /// How a database came up that an earlier run had left.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Reopened {
     /// Log records of page changes that recovery read.
     pub(crate) log_records: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Reopened {
 }
 
 /// One run's report; its fields are those of the JSON object. Times per New-Order are in milliseconds.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
     #[serde(flatten)]
     pub(crate) setup: Setup,
@@ -92,7 +92,7 @@ pub(crate) struct Row {
 }
 
 /// Which way the pages went, in pages.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Flows {
     pub(crate) pool_frames: u64,
     pub(crate) pool_evictions: u64,
@@ -136,6 +136,13 @@ struct Share {
     all_ms_per_new_order: f64,
     reads: u64,
     writes: u64,
+}
+
+/// Milliseconds of page I/O on both devices between two snapshots.
+pub(crate) fn page_io_ms(before: &Stats, after: &Stats) -> f64 {
+    let cost =
+        |now: &DeviceStats, then: &DeviceStats| now.since(then).totals_without(&EXTRA).busy_ns() as f64 / 1e6;
+    cost(&after.hdd_device, &before.hdd_device) + cost(&after.ssd_device, &before.ssd_device)
 }
 
 impl Share {
@@ -220,10 +227,7 @@ fn by_slice(before: &Stats, slices: &[Slice]) -> Vec<f64> {
     let mut costs = Vec::with_capacity(slices.len());
     for Slice { end, new_orders } in slices {
         let per = (new_orders - counted).max(1) as f64;
-        let cost = |now: &DeviceStats, then: &DeviceStats| {
-            now.since(then).totals_without(&EXTRA).busy_ns() as f64 / 1e6 / per
-        };
-        costs.push(round(cost(&end.hdd_device, &was.hdd_device) + cost(&end.ssd_device, &was.ssd_device)));
+        costs.push(round(page_io_ms(was, end) / per));
         (was, counted) = (end, *new_orders);
     }
     costs

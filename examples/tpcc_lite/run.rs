@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
 /// What to run.
@@ -139,9 +139,85 @@ impl Stop {
 #[derive(Debug, Default)]
 struct Phase {
     measuring: AtomicBool,
-    /// Committed while measuring.
+    /// Committed so far.
     new_orders: AtomicU64,
     over: AtomicBool,
+}
+
+/// The terminals at work, and the task that keeps the log short.
+pub(crate) struct Crew<'d> {
+    pub(crate) database: &'d Arc<Database>,
+    phase: Arc<Phase>,
+    tasks: JoinSet<Result<Counts, DbError>>,
+    checkpoints: JoinHandle<Result<(), DbError>>,
+}
+
+impl<'d> Crew<'d> {
+    /// Puts them to work.
+    pub(crate) fn start(database: &'d Arc<Database>, terminals: u32, seed: u64, virtual_time: bool) -> Self {
+        let phase = Arc::new(Phase::default());
+        let mut tasks = JoinSet::new();
+        for number in 0..terminals {
+            let terminal = Terminal::new(Arc::clone(database), number, seed);
+            tasks.spawn(work(terminal, Arc::clone(&phase), virtual_time));
+        }
+        let checkpoints = tokio::spawn(Arc::clone(database).keep_log_short());
+        Self { database, phase, tasks, checkpoints }
+    }
+
+    /// Whether transactions are counted from now on.
+    pub(crate) fn measure(&self, on: bool) {
+        self.phase.measuring.store(on, Ordering::Release);
+    }
+
+    /// New-Orders committed so far, those before the measurement included.
+    pub(crate) fn new_orders(&self) -> u64 {
+        self.phase.new_orders.load(Ordering::Relaxed)
+    }
+
+    /// Waits for a stretch to pass, or for the user, or for an error. `tick` is told every second how much of it is over.
+    pub(crate) async fn wait(
+        &mut self,
+        stretch: Duration,
+        stop: &Stop,
+        mut tick: impl FnMut(Duration),
+    ) -> Result<(), DbError> {
+        let until = Instant::now() + stretch;
+        let mut ticks = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.asked() => return Ok(()),
+                () = tokio::time::sleep_until(until) => {
+                    tick(stretch);
+                    return Ok(());
+                }
+                // A terminal ends by itself only with an error.
+                Some(Ok(Err(error))) = self.tasks.join_next() => return Err(error),
+                Ok(Err(error)) = &mut self.checkpoints => return Err(error),
+                _ = ticks.tick() => {
+                    tick(stretch.saturating_sub(until.saturating_duration_since(Instant::now())));
+                }
+            }
+        }
+    }
+
+    /// Lets every terminal end its transaction, and says what they did while it was measured. `failed` is what made an end of it.
+    pub(crate) async fn end(mut self, mut failed: Result<(), DbError>) -> Result<Counts, DbError> {
+        self.phase.over.store(true, Ordering::Release);
+        let mut counts = Counts::default();
+        while let Some(ended) = self.tasks.join_next().await {
+            match ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
+                Ok(theirs) => counts.add(&theirs),
+                Err(error) => failed = failed.and(Err(error)),
+            }
+        }
+        self.database.end_checkpoints();
+        if !self.checkpoints.is_finished() {
+            failed = failed.and(self.checkpoints.await.unwrap_or(Ok(())));
+        }
+        failed.map(|()| counts)
+    }
 }
 
 /// Runs the plan. `measuring` is called with true when the warm-up is over and with false when the measured stretch is. Every
@@ -153,77 +229,31 @@ pub(crate) async fn run(
     bar: &ProgressBar,
     measuring: impl Fn(bool),
 ) -> Result<Measured, DbError> {
-    let phase = Arc::new(Phase::default());
-    let mut tasks = JoinSet::new();
-    for number in 0..plan.terminals {
-        let terminal = Terminal::new(Arc::clone(database), number, plan.seed);
-        tasks.spawn(work(terminal, Arc::clone(&phase), plan.virtual_time));
-    }
-    let mut checkpoints = tokio::spawn(Arc::clone(database).keep_log_short());
+    let mut crew = Crew::start(database, plan.terminals, plan.seed, plan.virtual_time);
+    let show = |base: Duration| move |over: Duration| bar.set_position((base + over).as_secs());
 
     bar.set_message("warming up");
-    let mut failed = wait(plan.warmup, stop, bar, &mut tasks, &mut checkpoints).await;
+    let mut failed = crew.wait(plan.warmup, stop, show(Duration::ZERO)).await;
     measuring(true);
-    phase.measuring.store(true, Ordering::Release);
-    let (began, before) = (Instant::now(), database.store.stats());
+    crew.measure(true);
+    let (began, before, new_orders_before) = (Instant::now(), database.store.stats(), crew.new_orders());
     let recorded_warmup = database.store.recorded().map(|so_far| so_far.records);
     bar.set_message("measuring");
     let mut slices = Vec::new();
-    for _ in 0..SLICES {
+    for slice in 0..SLICES {
         if failed.is_ok() {
-            failed = wait(plan.seconds / SLICES, stop, bar, &mut tasks, &mut checkpoints).await;
+            let base = plan.warmup + plan.seconds / SLICES * slice;
+            failed = crew.wait(plan.seconds / SLICES, stop, show(base)).await;
         }
-        let new_orders = phase.new_orders.load(Ordering::Relaxed);
+        let new_orders = crew.new_orders() - new_orders_before;
         slices.push(Slice { end: database.store.stats(), new_orders });
     }
-    phase.measuring.store(false, Ordering::Release);
+    crew.measure(false);
     let elapsed = began.elapsed();
-    phase.over.store(true, Ordering::Release);
     measuring(false);
     bar.set_message("ending the last transactions");
-    let mut counts = Counts::default();
-    while let Some(ended) = tasks.join_next().await {
-        match ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
-            Ok(theirs) => counts.add(&theirs),
-            Err(error) => failed = failed.and(Err(error)),
-        }
-    }
-    database.end_checkpoints();
-    if !checkpoints.is_finished() {
-        failed = failed.and(checkpoints.await.unwrap_or(Ok(())));
-    }
-    failed?;
+    let counts = crew.end(failed).await?;
     Ok(Measured { elapsed, before, slices, counts, recorded_warmup, interrupted: stop.is_asked() })
-}
-
-/// Waits for a stretch to pass, or for the user, or for an error.
-async fn wait(
-    stretch: Duration,
-    stop: &Stop,
-    bar: &ProgressBar,
-    tasks: &mut JoinSet<Result<Counts, DbError>>,
-    checkpoints: &mut tokio::task::JoinHandle<Result<(), DbError>>,
-) -> Result<(), DbError> {
-    let until = Instant::now() + stretch;
-    let base = bar.position();
-    let mut tick = tokio::time::interval(Duration::from_secs(1));
-    loop {
-        tokio::select! {
-            biased;
-            () = stop.asked() => return Ok(()),
-            () = tokio::time::sleep_until(until) => {
-                bar.set_position(base + stretch.as_secs());
-                return Ok(());
-            }
-            // A terminal ends by itself only with an error.
-            Some(Ok(Err(error))) = tasks.join_next() => return Err(error),
-            Ok(Err(error)) = &mut *checkpoints => return Err(error),
-            _ = tick.tick() => {
-                let left = until.saturating_duration_since(Instant::now());
-                bar.set_position(base + stretch.saturating_sub(left).as_secs());
-            }
-        }
-    }
 }
 
 async fn work(mut terminal: Terminal, phase: Arc<Phase>, virtual_time: bool) -> Result<Counts, DbError> {
@@ -234,10 +264,10 @@ async fn work(mut terminal: Terminal, phase: Arc<Phase>, virtual_time: bool) -> 
         if virtual_time && began.elapsed().is_zero() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
+        let counts_here = kind == Kind::NewOrder && outcome == Outcome::Committed;
+        phase.new_orders.fetch_add(u64::from(counts_here), Ordering::Relaxed);
         if phase.measuring.load(Ordering::Acquire) {
             counts.record(kind, outcome, began.elapsed());
-            let counts_here = kind == Kind::NewOrder && outcome == Outcome::Committed;
-            phase.new_orders.fetch_add(u64::from(counts_here), Ordering::Relaxed);
         }
         // A transaction that met no wait has not let anyone else run.
         tokio::task::yield_now().await;

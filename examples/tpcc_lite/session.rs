@@ -9,8 +9,9 @@ use crate::report::{self, Reopened, Row, Setup};
 use crate::run::{Measured, Plan, Stop, run};
 use crate::site::{Notes, Site, SiteError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use pagetier::PageStore;
+use pagetier::{PageStore, WhatIfOptions};
 use pagetier_devio::VirtualClock;
+use pagetier_ghost::chart;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -43,6 +44,20 @@ impl From<pagetier::Error> for SessionError {
     }
 }
 
+/// A database at work.
+pub(crate) struct Opened {
+    pub(crate) database: Arc<Database>,
+    delays: Box<dyn Fn(bool) + Send + Sync>,
+    backend: &'static str,
+    reopened: Option<Reopened>,
+}
+
+impl Opened {
+    fn warehouses(&self) -> u16 {
+        self.database.catalog.scale.warehouses
+    }
+}
+
 /// One invocation.
 pub(crate) struct Session<'c> {
     cli: &'c Cli,
@@ -54,6 +69,16 @@ impl<'c> Session<'c> {
     /// Prepares the place. `clock` is that of virtual time.
     pub(crate) fn new(cli: &'c Cli, clock: Option<VirtualClock>) -> Result<Self, SessionError> {
         Ok(Self { cli, site: Site::new(cli, clock)?, stop: Stop::on_ctrl_c() })
+    }
+
+    /// The same at a place that is there already.
+    pub(crate) fn at(cli: &'c Cli, site: Site, stop: Arc<Stop>) -> Self {
+        Self { cli, site, stop }
+    }
+
+    /// The place, for another session.
+    pub(crate) fn into_site(self) -> Site {
+        self.site
     }
 
     /// Does everything; prints as it goes unless JSON is asked for.
@@ -94,7 +119,8 @@ impl<'c> Session<'c> {
         Ok(notes)
     }
 
-    async fn load(&self) -> Result<Notes, SessionError> {
+    /// Loads the database into the empty place.
+    pub(crate) async fn load(&self) -> Result<Notes, SessionError> {
         let cli = self.cli;
         let scale = Scale::full(cli.warehouses(), cli.row_overhead);
         let ssd_bytes = cli.ssd_bytes(estimate_bytes(scale, cli.page_size()));
@@ -147,6 +173,54 @@ impl<'c> Session<'c> {
 
     async fn measure(&self, policies: &Policies, notes: &Notes, kept: bool) -> Result<Row, SessionError> {
         let cli = self.cli;
+        let opened = self.open(policies, notes, kept).await?;
+        let database = &opened.database;
+        let plan = Plan {
+            terminals: cli.terminals(opened.warehouses()),
+            warmup: cli.warmup(),
+            seconds: cli.seconds(),
+            seed: cli.seed,
+            virtual_time: cli.time == Time::Virtual,
+        };
+        let bar = self.bar((plan.warmup + plan.seconds).as_secs(), "running", "s");
+        if let Some(path) = &cli.record {
+            database.store.start_recording(path).map_err(|e| trace_error(path, &e))?;
+        }
+        if cli.what_if.is_some() {
+            database.store.start_what_if(&WhatIfOptions::new()).map_err(|why| what_if_error(&why))?;
+        }
+        let measured = run(database, plan, &self.stop, &bar, &opened.delays).await?;
+        let what_if = database.store.stop_what_if().await;
+        if let Some(path) = &cli.record {
+            let recorded = database.store.stop_recording().await.map_err(|e| trace_error(path, &e))?;
+            let warmup = measured.recorded_warmup.unwrap_or(0);
+            bar.println(format!(
+                "{}: {} requests, {warmup} of them to warm up{}",
+                path.display(),
+                recorded.records,
+                if recorded.lost > 0 { format!("; {} are missing", recorded.lost) } else { String::new() }
+            ));
+        }
+        bar.finish_and_clear();
+        if let (Some(path), Some(what_if)) = (&cli.what_if, what_if) {
+            // The report goes to the standard output, which --json keeps to itself.
+            eprintln!("\n{what_if}");
+            if !path.as_os_str().is_empty() {
+                let svg = chart(&what_if).map_err(|why| what_if_error(&why))?;
+                std::fs::write(path, svg).map_err(|e| trace_error(path, &e))?;
+            }
+        }
+        self.close_and_report(opened, policies, notes, &measured).await
+    }
+
+    /// Opens the loaded database under these policies, and recovers it if an earlier run had `kept` it.
+    pub(crate) async fn open(
+        &self,
+        policies: &Policies,
+        notes: &Notes,
+        kept: bool,
+    ) -> Result<Opened, SessionError> {
+        let cli = self.cli;
         let wal = self.site.wal(notes.log_bytes)?;
         let mut opening = self.site.for_run(policies, notes)?;
         opening.builder = opening.builder.zone_percent(cli.zone_percent).log_gate(Arc::new(wal.clone()));
@@ -158,8 +232,7 @@ impl<'c> Session<'c> {
         }
         let (delays, file_backend) = (opening.delays(), opening.backend);
         // In real time, recovery, warm-up and checks do without the delays of emulated devices.
-        let real = cli.time == Time::Real;
-        delays(!real);
+        delays(cli.time == Time::Virtual);
         let store = Arc::new(opening.builder.open().await?);
         let backend = file_backend.unwrap_or_else(|| store.io_backend());
         let catalog = Catalog::read(&store).await?.ok_or_else(|| {
@@ -178,33 +251,7 @@ impl<'c> Session<'c> {
         if kept {
             self.check_recovered(&database, reopened.as_ref()).await?;
         }
-
-        let plan = Plan {
-            terminals: cli.terminals(warehouses),
-            warmup: cli.warmup(),
-            seconds: cli.seconds(),
-            seed: cli.seed,
-            virtual_time: !real,
-        };
-        let bar = self.bar((plan.warmup + plan.seconds).as_secs(), "running", "s");
-        if let Some(path) = &cli.record {
-            database.store.start_recording(path).map_err(|e| trace_error(path, &e))?;
-        }
-        let measured = run(&database, plan, &self.stop, &bar, delays).await?;
-        if let Some(path) = &cli.record {
-            let recorded = database.store.stop_recording().await.map_err(|e| trace_error(path, &e))?;
-            let warmup = measured.recorded_warmup.unwrap_or(0);
-            bar.println(format!(
-                "{}: {} requests, {warmup} of them to warm up{}",
-                path.display(),
-                recorded.records,
-                if recorded.lost > 0 { format!("; {} are missing", recorded.lost) } else { String::new() }
-            ));
-        }
-        bar.finish_and_clear();
-        let setup = self.setup(policies, notes, warehouses, plan.terminals);
-        let row = self.close_and_report(database, setup, &measured, backend, reopened).await?;
-        Ok(row)
+        Ok(Opened { database, delays: Box::new(delays), backend, reopened })
     }
 
     async fn check_recovered(
@@ -224,15 +271,19 @@ impl<'c> Session<'c> {
         Ok(())
     }
 
-    async fn close_and_report(
+    /// Checks the database, closes it, and reports what was measured.
+    pub(crate) async fn close_and_report(
         &self,
-        database: Arc<Database>,
-        setup: Setup,
+        opened: Opened,
+        policies: &Policies,
+        notes: &Notes,
         measured: &Measured,
-        backend: &str,
-        reopened: Option<Reopened>,
     ) -> Result<Row, SessionError> {
+        let warehouses = opened.warehouses();
+        let Opened { database, backend, reopened, delays } = opened;
+        drop(delays);
         let consistency = consistency::check(&database).await?;
+        let setup = self.setup(policies, notes, warehouses, self.cli.terminals(warehouses));
         let bytes = db_bytes(&database.store);
         let row = Row::new(setup, measured, bytes, backend, reopened, consistency);
         let store = Arc::clone(&database.store);
@@ -253,7 +304,7 @@ impl<'c> Session<'c> {
             ssd_bytes: notes.ssd_bytes,
             log_bytes: notes.log_bytes,
             seed: self.cli.seed,
-            time: if self.cli.time == Time::Virtual { "virtual" } else { "real" },
+            time: if self.cli.time == Time::Virtual { "virtual" } else { "real" }.into(),
             hdd,
             ssd,
         }
@@ -281,6 +332,10 @@ impl<'c> Session<'c> {
 
 fn trace_error(path: &std::path::Path, error: &std::io::Error) -> SessionError {
     SessionError::Usage(format!("{}: {error}", path.display()))
+}
+
+fn what_if_error(why: &dyn std::fmt::Display) -> SessionError {
+    SessionError::Usage(format!("--what-if: {why}"))
 }
 
 fn reopened(recovered: Recovered, pages: u64, slots: u64) -> Reopened {

@@ -118,6 +118,21 @@ impl Site {
         })
     }
 
+    /// The same loaded place in memory under another clock: runs over it do not see each other.
+    pub(crate) fn share(&self, clock: Clock) -> Option<Self> {
+        let Place::Memory { hdd, ssd, manifest } = &self.place else { return None };
+        let (hdd, ssd, manifest) = (Arc::clone(hdd), Arc::clone(ssd), Arc::clone(manifest));
+        Some(Self {
+            place: Place::Memory { hdd, ssd, manifest },
+            hdd: None,
+            ssd: None,
+            model: self.model,
+            clock,
+            io: self.io,
+            force: self.force,
+        })
+    }
+
     /// HDD and SSD in words.
     pub(crate) fn describe(&self) -> (String, String) {
         let pace = match self.model {

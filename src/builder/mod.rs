@@ -60,6 +60,7 @@ pub struct Builder {
     group_width_per_min: f64,
     costs: Option<Costs>,
     calibrate: Option<Duration>,
+    pub(crate) cost_points: Option<usize>,
     io: Backend,
     direct_io: DirectIo,
     create: bool,
@@ -95,6 +96,7 @@ impl Default for Builder {
             group_width_per_min: 1.0,
             costs: None,
             calibrate: None,
+            cost_points: None,
             io: Backend::Auto,
             direct_io: DirectIo::Preferred,
             create: true,
@@ -190,8 +192,8 @@ impl Builder {
         self
     }
 
-    /// The SSD's policy, one of [`SSD_POLICIES`]. Default: the first. Those that write through, admit on reading or append (TAC, MV-FIFO) are for the
-    /// trace replay, and refused.
+    /// The SSD's policy, one of [`SSD_POLICIES`]. Default: the first. A store may be opened with another one than
+    /// it was closed with: what is on the SSD stays in use.
     pub fn ssd_policy(mut self, name: &str) -> Self {
         name.clone_into(&mut self.ssd_policy);
         self
@@ -225,6 +227,15 @@ impl Builder {
     /// outcome. Default: not.
     pub fn calibrate(mut self, budget: Duration) -> Self {
         self.calibrate = Some(budget);
+        self
+    }
+
+    /// Measures the devices while the store runs, by moving averages over the last `points` reads and writes of pages of each
+    /// ([`crate::COST_POINTS`] in the paper: Ou et al., section 3.2.2), and tells the policies once a second. A merged write's time is shared by its
+    /// pages; operations longer than 65 ms are left out. Until there are enough of a kind, [`Builder::costs`] or what a calibration found
+    /// counts. 16 bytes of memory for each point. Default: not.
+    pub fn online_costs(mut self, points: usize) -> Self {
+        self.cost_points = Some(points.max(1));
         self
     }
 
@@ -309,6 +320,13 @@ impl Builder {
     pub fn on_recovery_progress(mut self, report: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Box::new(report));
         self
+    }
+}
+
+impl Builder {
+    /// The policies of pool and SSD, by name.
+    pub(crate) fn policies(&self) -> (&str, &str) {
+        (&self.pool_policy, &self.ssd_policy)
     }
 }
 

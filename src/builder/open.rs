@@ -118,15 +118,8 @@ impl Builder {
             return Err(self.unknown_pool_policy());
         }
         let bad = |option, why: String| Err(OpenError::BadOption { option, why });
-        let Some(policy) = ssd_policy(&self.ssd_policy, &CacParams::new(Costs::PAPER, 0, 0)) else {
+        if ssd_policy(&self.ssd_policy, &CacParams::new(Costs::PAPER, 0, 0)).is_none() {
             return Err(self.unknown_ssd_policy());
-        };
-        if policy.write_through() || policy.admits_on_read() || policy.append_group().is_some() {
-            let name = &self.ssd_policy;
-            return bad(
-                "ssd_policy",
-                format!("{name} runs in the trace replay only: the store cannot do what it needs"),
-            );
         }
         if !(self.zone_percent > 0.0 && self.zone_percent <= 100.0) {
             return bad("zone_percent", format!("{} is not above 0 and up to 100", self.zone_percent));

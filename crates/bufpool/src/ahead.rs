@@ -104,7 +104,7 @@ impl<'a, T: Tier> Scan<'a, T> {
         while self.next < self.end {
             self.look_ahead();
             let page = PageId::new(self.space, self.next);
-            self.pool.inner.recorder.note(page, false, true);
+            self.pool.inner.note(page, false, true);
             let result = self.pool.inner.get_scanned(page).await;
             self.next += 1;
             match result {

@@ -6,6 +6,7 @@
 mod ahead;
 mod arena;
 mod clean;
+mod courier;
 mod frame;
 mod guard;
 mod hits;
@@ -15,6 +16,7 @@ mod mend;
 mod params;
 mod pool;
 mod record;
+mod sampler;
 mod sync;
 mod table;
 mod tier;
@@ -22,8 +24,9 @@ mod waiters;
 mod word;
 
 pub use ahead::Scan;
+pub use courier::Recorded;
 pub use guard::{PageMut, PageRef};
 pub use params::{FRAME_OVERHEAD_BYTES, FRAMES_MIN, PoolError, PoolMemory, PoolParams, PoolStats};
 pub use pool::Pool;
-pub use record::Recorded;
+pub use sampler::SampleSink;
 pub use tier::{DirtyPage, Displaced, Fetched, GateError, GateFuture, LogGate, Tier, TierError, WrittenPage};

@@ -8,17 +8,19 @@
 //! dropped or fails gives its frame back when the device is done with it.
 
 use crate::ahead::Detector;
+use crate::courier::Recorded;
 use crate::frame::Frames;
 use crate::guard::{PageMut, PageRef};
 use crate::hits::HitBuffers;
 use crate::params::{PoolError, PoolMemory, PoolParams, PoolStats};
-use crate::record::{Recorded, Recorder};
+use crate::record::Recorder;
+use crate::sampler::{SampleSink, Sampler};
 use crate::sync::{ArrayQueue, Mutex, MutexGuard};
 use crate::tier::{Displaced, LogGate, Tier, TierError};
 use crate::waiters::Wait;
 use crate::word::{Attempt, Mode};
 use pagetier_devio::IoBuf;
-use pagetier_page::{Flags, Header, Lsn, PageId, Stamp};
+use pagetier_page::{Flags, Header, Lsn, PageId, Sampling, Stamp};
 use pagetier_policy::{Access, FrameId, Home, PoolPolicy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -90,6 +92,7 @@ pub(crate) struct Inner<T: Tier> {
     pub(crate) gate: Option<Arc<dyn LogGate>>,
     pub(crate) counters: Counters,
     pub(crate) recorder: Recorder,
+    pub(crate) sampler: Sampler,
     pub(crate) detector: Detector,
     /// Staging buffers whose page is likely to wait for the HDD.
     pub(crate) homeward: AtomicUsize,
@@ -144,7 +147,7 @@ impl<T: Tier> Pool<T> {
     /// The page does not exist or cannot be read, or no frame is to be had.
     #[inline]
     pub async fn get(&self, page: PageId) -> Result<PageRef<'_, T>, PoolError> {
-        self.inner.recorder.note(page, false, false);
+        self.inner.note(page, false, false);
         if let Some(frame) = self.inner.hit(page, Mode::Shared) {
             return Ok(PageRef::new(&self.inner, frame));
         }
@@ -158,7 +161,7 @@ impl<T: Tier> Pool<T> {
     /// As [`Pool::get`].
     #[inline]
     pub async fn get_mut(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
-        self.inner.recorder.note(page, true, false);
+        self.inner.note(page, true, false);
         if let Some(frame) = self.inner.hit(page, Mode::Exclusive) {
             return Ok(PageMut::new(&self.inner, frame, false));
         }
@@ -179,7 +182,7 @@ impl<T: Tier> Pool<T> {
     /// No frame is to be had.
     pub async fn create(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
         let inner = &self.inner;
-        inner.recorder.note(page, true, false);
+        inner.note(page, true, false);
         loop {
             // Read-ahead may have it, or be finding out just now that it does not exist.
             if let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await {
@@ -301,6 +304,26 @@ impl<T: Tier> Pool<T> {
         self.inner.recorder.stop()
     }
 
+    /// Shows the requests of pages of a sample to `sink`, on a thread of its own, until [`Pool::stop_sampling`] or the pool's end. False, and nothing
+    /// changes, when sampling is under way already.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start_sampling(&self, sampling: Sampling, sink: SampleSink) -> std::io::Result<bool> {
+        self.inner.sampler.start(sampling, sink)
+    }
+
+    /// Ends the sampling. Blocks until the sink has seen everything; without sampling it does nothing.
+    pub fn stop_sampling(&self) {
+        self.inner.sampler.stop(self.requests());
+    }
+
+    /// Page requests so far: hits, misses and new pages.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.inner.requests()
+    }
+
     /// Counters so far.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
@@ -383,6 +406,20 @@ impl<T: Tier> std::fmt::Debug for Pool<T> {
 }
 
 impl<T: Tier> Inner<T> {
+    /// A page request, for whoever records or samples them.
+    #[inline]
+    pub(crate) fn note(&self, page: PageId, write: bool, sequential: bool) {
+        self.recorder.note(page, write, sequential);
+        self.sampler.note(page, write, sequential, || self.requests());
+    }
+
+    #[cold]
+    fn requests(&self) -> u64 {
+        let c = &self.counters;
+        let cold = [&c.scan_hits, &c.misses, &c.created].map(|counter| counter.load(Ordering::Relaxed));
+        self.hits.hits() + cold.iter().sum::<u64>()
+    }
+
     /// All frames free, nobody to clean them.
     pub(crate) fn new(
         params: PoolParams,
@@ -406,6 +443,7 @@ impl<T: Tier> Inner<T> {
             gate,
             counters: Counters::default(),
             recorder: Recorder::default(),
+            sampler: Sampler::default(),
             detector: Detector::new(params.read_ahead_pages),
             staging,
             homeward: AtomicUsize::new(0),

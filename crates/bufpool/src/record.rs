@@ -3,41 +3,22 @@
 //! Off, it costs a look-up one relaxed load. On, a short lock and twelve bytes; a thread of its own writes them out. A writer that does
 //! not keep up loses whole stretches of records, which are counted, rather than slowing the store down.
 
+use crate::courier::{Chunk, Courier, Recorded};
 use pagetier_page::{PageId, TRACE_RECORD_BYTES, TraceRecord};
 use parking_lot::Mutex;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::Receiver;
 
-/// Bytes handed to the writer at once.
-const CHUNK_BYTES: usize = (1 << 20) / TRACE_RECORD_BYTES * TRACE_RECORD_BYTES;
+/// Records handed to the writer at once: about a megabyte.
+const CHUNK_RECORDS: usize = (1 << 20) / TRACE_RECORD_BYTES;
 
-/// Chunks that may wait for the writer.
-const CHUNKS_MAX: usize = 32;
-
-/// What a recording came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct Recorded {
-    /// Requests in the trace.
-    pub records: u64,
-    /// Requests that are missing in it, because the writer did not keep up.
-    pub lost: u64,
-}
+type Bytes = [u8; TRACE_RECORD_BYTES];
 
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     on: AtomicBool,
-    sink: Mutex<Option<Sink>>,
-}
-
-#[derive(Debug)]
-struct Sink {
-    chunk: Vec<u8>,
-    chunks: SyncSender<Vec<u8>>,
-    writer: JoinHandle<io::Result<()>>,
-    recorded: Recorded,
+    courier: Mutex<Option<Courier<Bytes, io::Result<()>>>>,
 }
 
 impl Recorder {
@@ -50,52 +31,34 @@ impl Recorder {
 
     #[cold]
     fn put(&self, record: TraceRecord) {
-        if let Some(sink) = &mut *self.sink.lock() {
-            sink.chunk.extend_from_slice(&record.encode());
-            sink.recorded.records += 1;
-            if sink.chunk.len() >= CHUNK_BYTES {
-                sink.hand_over();
-            }
+        if let Some(courier) = &mut *self.courier.lock() {
+            courier.put(record.encode(), || 0);
         }
     }
 
     /// False when a recording is under way already.
     pub(crate) fn start(&self, out: Box<dyn Write + Send>) -> io::Result<bool> {
-        let mut sink = self.sink.lock();
-        if sink.is_some() {
+        let mut courier = self.courier.lock();
+        if courier.is_some() {
             return Ok(false);
         }
-        let (chunks, from) = sync_channel(CHUNKS_MAX);
-        let writer =
-            std::thread::Builder::new().name("pagetier-trace".into()).spawn(move || write(out, &from))?;
-        let chunk = Vec::with_capacity(CHUNK_BYTES);
-        *sink = Some(Sink { chunk, chunks, writer, recorded: Recorded::default() });
+        *courier = Some(Courier::start("pagetier-trace", CHUNK_RECORDS, move |chunks| write(out, &chunks))?);
         self.on.store(true, Ordering::Relaxed);
         Ok(true)
     }
 
     /// So far; nothing when no recording is under way.
     pub(crate) fn recorded(&self) -> Option<Recorded> {
-        self.sink.lock().as_ref().map(|sink| sink.recorded)
+        self.courier.lock().as_ref().map(Courier::recorded)
     }
 
     /// Ends the recording: blocks until everything is written.
     pub(crate) fn stop(&self) -> io::Result<Recorded> {
-        let mut sink = self.sink.lock();
         self.on.store(false, Ordering::Relaxed);
-        let taken = sink.take();
-        drop(sink);
-        let Some(Sink { chunk, chunks, writer, mut recorded }) = taken else {
-            return Ok(Recorded::default());
-        };
-        let records = (chunk.len() / TRACE_RECORD_BYTES) as u64;
-        // May wait for the writer, which is waited for anyway; fails when the writer has.
-        if chunks.send(chunk).is_err() {
-            recorded.records -= records;
-            recorded.lost += records;
-        }
-        drop(chunks);
-        writer.join().unwrap_or_else(|_| Err(io::Error::other("the trace's writer panicked")))?;
+        let taken = self.courier.lock().take();
+        let Some(courier) = taken else { return Ok(Recorded::default()) };
+        let (recorded, written) = courier.stop(0);
+        written.unwrap_or_else(|| Err(io::Error::other("the trace's writer panicked")))?;
         Ok(recorded)
     }
 }
@@ -109,20 +72,9 @@ impl Drop for Recorder {
     }
 }
 
-impl Sink {
-    fn hand_over(&mut self) {
-        let chunk = std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK_BYTES));
-        let records = (chunk.len() / TRACE_RECORD_BYTES) as u64;
-        if self.chunks.try_send(chunk).is_err() {
-            self.recorded.records -= records;
-            self.recorded.lost += records;
-        }
-    }
-}
-
-fn write(mut out: Box<dyn Write + Send>, chunks: &Receiver<Vec<u8>>) -> io::Result<()> {
+fn write(mut out: Box<dyn Write + Send>, chunks: &Receiver<Chunk<Bytes>>) -> io::Result<()> {
     while let Ok(chunk) = chunks.recv() {
-        out.write_all(&chunk)?;
+        out.write_all(chunk.items.as_flattened())?;
     }
     out.flush()
 }
@@ -157,7 +109,7 @@ mod tests {
         note(&recorder, 9);
         assert!(recorder.start(Box::new(out.clone())).unwrap());
         assert!(!recorder.start(Box::new(Shared::default())).unwrap(), "one recording at a time");
-        let requests = 3 * (CHUNK_BYTES / TRACE_RECORD_BYTES) as u32 + 5;
+        let requests = 3 * CHUNK_RECORDS as u32 + 5;
         (0..requests).for_each(|no| note(&recorder, no));
         assert_eq!(recorder.recorded().map(|so_far| so_far.records), Some(u64::from(requests)));
         let recorded = recorder.stop().unwrap();

@@ -3,7 +3,7 @@
 //! Buffers travel with the operation and come back with its result. Dropping the future of an operation in
 //! flight detaches it: the device keeps the buffers until the kernel is done with them, then drops them.
 
-use crate::{DeviceStats, IoBuf};
+use crate::{DeviceStats, IoBuf, RecentCosts};
 use smallvec::SmallVec;
 use std::future::Future;
 use std::pin::Pin;
@@ -105,6 +105,15 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
 
     /// Counts, bytes, service times and busy time so far.
     fn stats(&self) -> DeviceStats;
+
+    /// From now on keeps a moving average of what the last `points` reads and writes of pages took ([`crate::COST_POINTS`] in the paper that it is
+    /// from), for [`Device::recent_costs`]. Further calls change nothing. 8 bytes of memory for each point.
+    fn track_costs(&self, _points: usize) {}
+
+    /// What pages cost lately; `None` before [`Device::track_costs`], or where nothing is measured.
+    fn recent_costs(&self) -> Option<RecentCosts> {
+        None
+    }
 
     /// The backend's name for reports: `uring`, `threads`, `emulated`, `sim`, `memory`.
     fn backend(&self) -> &'static str;

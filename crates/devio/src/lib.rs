@@ -18,6 +18,7 @@ mod image;
 mod memory;
 mod open;
 mod queue;
+mod recent;
 mod sim;
 mod stats;
 mod sync;
@@ -37,5 +38,6 @@ pub use device::{
 pub use emulated::{Clock, EmulatedDevice, Model, VirtualClock};
 pub use memory::MemoryDevice;
 pub use open::{Backend, DirectIo, OpenOptions, Opened, Reap, open_file};
+pub use recent::{COST_POINTS, RecentCost, RecentCosts};
 pub use sim::{Fault, FaultEffect, SimDevice, SimMoment, SimPower};
 pub use stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts, TimeHistogram};

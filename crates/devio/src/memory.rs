@@ -7,7 +7,9 @@ use crate::check::{Spot, check, check_range, refused, total_len};
 use crate::device::IoBufs;
 use crate::image::Image;
 use crate::stats::{Recorder, Slot};
-use crate::{Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp};
+use crate::{
+    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, RecentCosts,
+};
 use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -126,6 +128,14 @@ impl Device for MemoryDevice {
 
     fn stats(&self) -> DeviceStats {
         self.recorder.snapshot()
+    }
+
+    fn track_costs(&self, points: usize) {
+        self.recorder.track_costs(points);
+    }
+
+    fn recent_costs(&self) -> Option<RecentCosts> {
+        self.recorder.recent_costs()
     }
 
     fn backend(&self) -> &'static str {

@@ -7,7 +7,9 @@
 //! An emulated device is charged the service time of its model instead. **Latency** runs from the call
 //! to the completion, the device's queue included.
 
+use crate::recent::{Recent, RecentCosts};
 use crate::{DeviceErrorKind, IoClass};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -376,6 +378,7 @@ pub(crate) struct Recorder {
     in_flight: AtomicU64,
     /// When the current stretch of busy time began: a start from idle, or the last completion.
     charged_to_ns: AtomicU64,
+    recent: OnceLock<Recent>,
 }
 
 impl Recorder {
@@ -387,7 +390,17 @@ impl Recorder {
             servers,
             in_flight: AtomicU64::new(0),
             charged_to_ns: AtomicU64::new(0),
+            recent: OnceLock::new(),
         }
+    }
+
+    /// See [`crate::Device::track_costs`].
+    pub(crate) fn track_costs(&self, points: usize) {
+        self.recent.get_or_init(|| Recent::new(points));
+    }
+
+    pub(crate) fn recent_costs(&self) -> Option<RecentCosts> {
+        self.recent.get().map(Recent::costs)
     }
 
     /// An operation begins now.
@@ -413,6 +426,9 @@ impl Recorder {
             Slot::Discard => IoClass::ALL.len() * 2 + 1,
         };
         self.dirs[at].record(bytes, busy_ns, latency_ns);
+        if let Some(recent) = self.recent.get() {
+            recent.note(slot, bytes, busy_ns);
+        }
     }
 
     pub(crate) fn failed(&self, kind: &DeviceErrorKind) {

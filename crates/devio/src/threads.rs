@@ -9,7 +9,9 @@ use crate::file::RawFile;
 use crate::queue::RankQueue;
 use crate::ticket::{Promise, ticket};
 use crate::transfer::Transfer;
-use crate::{Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp};
+use crate::{
+    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, RecentCosts,
+};
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use rustix::io::{preadv, pwritev};
@@ -220,6 +222,14 @@ impl Device for ThreadPoolDevice {
 
     fn stats(&self) -> DeviceStats {
         self.shared.file.recorder.snapshot()
+    }
+
+    fn track_costs(&self, points: usize) {
+        self.shared.file.recorder.track_costs(points);
+    }
+
+    fn recent_costs(&self) -> Option<RecentCosts> {
+        self.shared.file.recorder.recent_costs()
     }
 
     fn backend(&self) -> &'static str {

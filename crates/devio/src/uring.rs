@@ -36,7 +36,9 @@ use crate::ticket::{Promise, ticket};
 use crate::transfer::Transfer;
 use crate::uring_reap::Reaping;
 use crate::uring_ring::{Pusher, Reaper, Ring, Segments, WAKE};
-use crate::{Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, Reap};
+use crate::{
+    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, Reap, RecentCosts,
+};
 use parking_lot::Mutex;
 use std::future::{Future, ready};
 use std::io;
@@ -361,6 +363,14 @@ impl Device for UringDevice {
 
     fn stats(&self) -> DeviceStats {
         self.shared.file.recorder.snapshot()
+    }
+
+    fn track_costs(&self, points: usize) {
+        self.shared.file.recorder.track_costs(points);
+    }
+
+    fn recent_costs(&self) -> Option<RecentCosts> {
+        self.shared.file.recorder.recent_costs()
     }
 
     fn backend(&self) -> &'static str {

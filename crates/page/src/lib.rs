@@ -7,12 +7,14 @@
 
 mod header;
 mod id;
+mod sample;
 mod size;
 mod stamp;
 mod trace;
 
 pub use header::{Defect, Flags, HEADER_BYTES, Header, PAGE_FORMAT, is_blank, seal, verify};
 pub use id::{Lsn, PageId, SpaceId};
+pub use sample::Sampling;
 pub use size::{PageSize, PageSizeError};
 pub use stamp::{Stamp, StampSource};
 pub use trace::{TRACE_RECORD_BYTES, TraceRecord};

@@ -6,7 +6,7 @@
 use crate::groups::{Dropped, GroupRules, Groups};
 use crate::page_stats::{PageStats, Record, RecordId, SUBRANGES_MAX};
 use crate::zone::Zone;
-use crate::{Access, Cause, Costs, GroupStats, Home, Millis, PageId, SlotId, SsdPolicy, Verdict};
+use crate::{Access, Cause, Costs, GroupStats, Home, Millis, PageCounts, PageId, SlotId, SsdPolicy, Verdict};
 
 /// What CAC and CC can be told. The group and α parameters matter to CAC alone.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -389,6 +389,12 @@ impl<E: Estimate> SsdPolicy for CostBased<E> {
         self.dropped(dropped);
     }
 
+    fn recovered(&mut self, page: PageId, slot: SlotId) {
+        let id = self.stats.track(page, Millis(0));
+        self.stats.set_slot(id, Some(slot));
+        self.estimate.settle(self.stats.get_mut(id), Millis(0));
+    }
+
     fn removed(&mut self, page: PageId, evicted: bool, now: Millis) {
         let Some(id) = self.stats.find(page) else { return };
         let Some(slot) = self.stats.get(id).slot() else { return };
@@ -440,6 +446,10 @@ impl<E: Estimate> SsdPolicy for CostBased<E> {
 
     fn benefit(&self, page: PageId) -> Option<f64> {
         self.stats.find(page).map(|id| self.benefit_of(self.stats.get(id)))
+    }
+
+    fn counts(&self, page: PageId) -> Option<PageCounts> {
+        self.stats.find(page).map(|id| self.stats.get(id).counts(E::STEP))
     }
 
     fn groups(&self) -> Vec<GroupStats> {

@@ -11,6 +11,7 @@ mod cfdc;
 mod cflru;
 mod clusters;
 mod cost_based;
+mod doublewrite;
 mod gd2l;
 mod gd2l_weighted;
 mod groups;
@@ -43,6 +44,7 @@ pub use cflru::Cflru;
 pub use cost_based::{
     Anticipating, Cac, CacAged, CacAgedWrite, CacParams, CacWrite, Cc, CostBased, Observed,
 };
+pub use doublewrite::Doublewrite;
 pub use gd2l::Gd2l;
 pub use gd2l_weighted::{FREQUENCY_MAX, Gd2lWeighted, Weights};
 pub use groups::Dropped;
@@ -57,7 +59,7 @@ pub use pool::{FrameState, LOOK_FACTOR, PoolPolicy};
 pub use ref_window::Ref;
 pub use sawc::Sawc;
 pub(crate) use ssd::LOOK_MAX;
-pub use ssd::{Cause, GroupStats, SsdPolicy, Verdict};
+pub use ssd::{Cause, GroupStats, PageCounts, SsdPolicy, Verdict};
 pub use tac::Tac;
 pub use types::{Access, CleanReason, Costs, FrameId, Home, Millis, PageId, SlotId, SpaceId};
 pub use window::WindowPercent;

@@ -2,7 +2,7 @@
 
 use crate::clusters::CLUSTER_PAGES;
 use crate::{
-    Cac, CacAged, CacAgedWrite, CacParams, CacWrite, Casa, Cc, CcfLru, Cfdc, Cflru, Costs, Gd2l,
+    Cac, CacAged, CacAgedWrite, CacParams, CacWrite, Casa, Cc, CcfLru, Cfdc, Cflru, Costs, Doublewrite, Gd2l,
     Gd2lWeighted, Lru, Lru2, LruWsr, MidpointLru, MvFifo, NoSsd, PoolPolicy, Ref, Sawc, SsdPolicy, Tac,
     Weights, WindowPercent,
 };
@@ -36,6 +36,7 @@ pub const SSD_POLICIES: &[&str] = &[
     "tac",
     "mv-fifo",
     "mv-fifo-gsc",
+    "doublewrite",
     "none",
 ];
 
@@ -104,6 +105,7 @@ pub fn ssd_policy(name: &str, params: &CacParams) -> Option<Box<dyn SsdPolicy>> 
         "tac" => Box::new(Tac::new(params)),
         "mv-fifo" => Box::new(MvFifo::new(params, false)),
         "mv-fifo-gsc" => Box::new(MvFifo::new(params, true)),
+        "doublewrite" => Box::new(Doublewrite::new(params)),
         "none" => Box::new(NoSsd),
         _ => return None,
     })

@@ -5,7 +5,7 @@
 //! of insertion; when it is full, the least recently inserted goes.
 
 use crate::page_index::PageIndex;
-use crate::{Home, Millis, PageId, SlotId};
+use crate::{Home, Millis, PageCounts, PageId, SlotId};
 
 /// No record, no slot.
 pub(crate) const NIL: u32 = u32::MAX;
@@ -98,6 +98,21 @@ impl Record {
     /// Minutes since tracking began.
     pub(crate) fn age_min(&self, now: Millis) -> f64 {
         f64::from(deciseconds(now).saturating_sub(self.born_ds)) / 600.0
+    }
+
+    /// Everything counted, what waits included. A count of `step` is one access.
+    pub(crate) fn counts(&self, step: u32) -> PageCounts {
+        let waiting = u64::from(self.waiting);
+        let (on_ssd, off_ssd) = if self.tag & LOGICAL_WAITS_SSD != 0 { (waiting, 0) } else { (0, waiting) };
+        let accesses = |count: u32| u64::from(count.div_ceil(step));
+        PageCounts {
+            reads_hdd: accesses(self.reads_hdd),
+            reads_ssd: accesses(self.reads_ssd),
+            logical_hdd: accesses(self.logical_hdd) + off_ssd,
+            logical_ssd: accesses(self.logical_ssd) + on_ssd,
+            writes_hdd: accesses(self.writes_hdd),
+            writes_ssd: accesses(self.writes_ssd),
+        }
     }
 
     /// All logical reads, each of which counts `step` once it does not wait any more.
@@ -225,9 +240,11 @@ impl PageStats {
 
     /// The page's record, made if there is none.
     pub(crate) fn find_or_track(&mut self, page: PageId, now: Millis) -> RecordId {
-        if let Some(id) = self.find(page) {
-            return id;
-        }
+        self.find(page).unwrap_or_else(|| self.track(page, now))
+    }
+
+    /// A record for a page that has none.
+    pub(crate) fn track(&mut self, page: PageId, now: Millis) -> RecordId {
         let record = Record::new(page, now);
         let at = if self.free == NIL {
             self.records.push(record);

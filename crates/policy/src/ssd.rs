@@ -48,6 +48,23 @@ pub struct GroupStats {
     pub pages: u64,
 }
 
+/// What a policy has counted of one page since it began to track it (2013 paper, section 5.1), each by where the page lay then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PageCounts {
+    /// r_D: random physical reads while not on the SSD.
+    pub reads_hdd: u64,
+    /// r_S: the same while on the SSD.
+    pub reads_ssd: u64,
+    /// Logical reads while not on the SSD, missed ones included.
+    pub logical_hdd: u64,
+    /// The same while on the SSD.
+    pub logical_ssd: u64,
+    /// w_D: writes by the cleaner to the HDD.
+    pub writes_hdd: u64,
+    /// w_S: the same to the SSD.
+    pub writes_ssd: u64,
+}
+
 /// Decides what the SSD holds.
 ///
 /// Page life in the policy's eyes: [`SsdPolicy::read`] (loaded), [`SsdPolicy::logical`] (used while buffered), [`SsdPolicy::wrote`] (cleaned),
@@ -85,6 +102,12 @@ pub trait SsdPolicy: Send + std::fmt::Debug {
     /// `page` now has its SSD copy in `slot`, in place of any earlier slot of the same page.
     fn inserted(&mut self, page: PageId, slot: SlotId, now: Millis);
 
+    /// A recovery found `page` in `slot`; it is not in the pool. Told of every slot that holds a page, once, before anything else.
+    fn recovered(&mut self, page: PageId, slot: SlotId) {
+        self.inserted(page, slot, Millis(0));
+        self.left_pool(page, Millis(0));
+    }
+
     /// `page` lost its SSD copy: `evicted` to make room (it goes to the outqueue unless buffered), otherwise invalidated or discarded.
     fn removed(&mut self, page: PageId, evicted: bool, now: Millis);
 
@@ -111,8 +134,9 @@ pub trait SsdPolicy: Send + std::fmt::Debug {
     fn next_victims(&mut self, n: usize, now: Millis, out: &mut Vec<SlotId>);
 
     /// Whether a cleaned page is written to the HDD in any case, and besides to the SSD when it has a slot there or is admitted.
-    /// No copy on the SSD is ever newer than the HDD's; one that is older, because its page was changed in the pool, keeps its slot until the page
-    /// is written again. Otherwise a cleaned page goes to the SSD or to the HDD (section 2).
+    /// No copy on the SSD stays newer than the HDD's; one that is older, because its page was changed in the pool, keeps its place until the page
+    /// is written again. Otherwise a cleaned page goes to the SSD or to the HDD (section 2). A policy that also appends ([`SsdPolicy::append_group`]) has its
+    /// pages written to the SSD first, and its slots back the writes to the HDD as a doublewrite buffer does.
     fn write_through(&self) -> bool {
         false
     }
@@ -139,6 +163,11 @@ pub trait SsdPolicy: Send + std::fmt::Debug {
     /// The anticipated benefit of having `page` on the SSD, in milliseconds over the measurement interval (equation 2), if it is tracked and the policy
     /// estimates benefits.
     fn benefit(&self, _page: PageId) -> Option<f64> {
+        None
+    }
+
+    /// What was counted of `page`, if it is tracked; CC counts no logical reads. For reports.
+    fn counts(&self, _page: PageId) -> Option<PageCounts> {
         None
     }
 

@@ -1,8 +1,8 @@
-//! LRU2, TAC and MV-FIFO (the comparisons of Liu & Salem 2013, section 6) by hand, and beside what is said of them.
+//! LRU2, TAC and MV-FIFO (the comparisons of Liu & Salem 2013, section 6) and the doublewrite buffer of Kang et al. by hand, and beside what is said of them.
 
 use pagetier_policy::{
-    Access, CacParams, Cause, Costs, Home, Lru2, Millis, MvFifo, PageId, SlotId, SpaceId, SsdPolicy, Tac,
-    Verdict,
+    Access, CacParams, Cause, Costs, Doublewrite, Home, Lru2, Millis, MvFifo, PageId, SlotId, SpaceId,
+    SsdPolicy, Tac, Verdict,
 };
 use proptest::prelude::*;
 
@@ -152,6 +152,29 @@ fn group_second_chance_is_for_pages_read_since_they_were_written() {
     // It is one chance: appended again, it has to be read again.
     fifo.inserted(p(0), SlotId(1), NOW);
     assert!(!fifo.second_chance(SlotId(1)));
+}
+
+#[test]
+fn the_doublewrite_buffer_takes_what_is_cleaned_and_nothing_else() {
+    let mut buffer = Doublewrite::new(&params(3));
+    assert!(buffer.write_through() && !buffer.admits_on_read());
+    assert_eq!((buffer.name(), buffer.append_group()), ("doublewrite", Some(1)));
+    for cause in [Cause::Evicted, Cause::Read] {
+        assert_eq!(consider(&mut buffer, 7, cause, 1), Verdict::Reject, "{cause:?}");
+    }
+    assert_eq!(consider(&mut buffer, 7, Cause::Cleaned, 1), Verdict::AdmitFree);
+    for (slot, no) in [(0, 7), (1, 8), (2, 7)] {
+        buffer.inserted(p(no), SlotId(slot), NOW);
+    }
+    // The older version of 7 is void; being read moves nothing and earns nothing.
+    read(&mut buffer, 8, Home::Ssd);
+    assert_eq!(zone(&mut buffer, 3), [1, 2]);
+    assert!((0..3).all(|slot| !buffer.second_chance(SlotId(slot))));
+    buffer.inserted(p(9), SlotId(0), NOW);
+    assert_eq!(zone(&mut buffer, 3), [1, 2, 0]);
+    buffer.removed(p(8), true, NOW);
+    assert_eq!(zone(&mut buffer, 3), [2, 0]);
+    buffer.validate().unwrap();
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 //! A bound that no policy can know how to reach, not one that none can pass: pages that turn hot or cold while the run lasts are better moved. It starts with
 //! every page in its place, and ends without writing back what is dirty.
 
-use crate::reference::{Reference, Use};
+use pagetier_ghost::{Reference, Use};
 use pagetier_policy::{Costs, PageId, PageLoad, Placed, optimal_placement};
 use rustc_hash::FxHashMap;
 use serde::Serialize;

@@ -2,24 +2,20 @@
 //! ([`campaign`]) the whole store on simulated devices, crashed at the boundaries of its I/O.
 //!
 //! [`Tiers`] runs any pool policy with any SSD policy over the references of a [`Source`]: a page trace ([`Trace`]), TPC-C's page
-//! references ([`Tpcc`]), or [`Zipf`]. The `replay` binary is its command line.
+//! references ([`Tpcc`]), or [`Zipf`]. The `replay` binary is its command line; `whatif` says what other sizes would cost.
 
 #![forbid(unsafe_code)]
 
 mod bound;
 pub mod campaign;
-mod counts;
 pub mod fuzz;
-mod reference;
-mod tiers;
+pub mod parse;
 mod tpcc;
 mod trace;
 mod zipf;
 
 pub use bound::{Accesses, Bound};
-pub use counts::{Counts, TierParams};
-pub use reference::{Reference, Source, Use};
-pub use tiers::Tiers;
+pub use pagetier_ghost::{Counts, Reference, Source, TierParams, Tiers, Use};
 pub use tpcc::{TABLES, Tpcc, table_name};
 pub use trace::{RECORD_BYTES, Trace, TraceError, TraceSource, decode, encode};
 pub use zipf::Zipf;

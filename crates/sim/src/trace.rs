@@ -1,6 +1,6 @@
 //! Page traces in memory, read from `.ptr` files: see [`pagetier_page::TraceRecord`] for the format.
 
-use crate::reference::{Reference, Source, Use};
+use pagetier_ghost::{Reference, Source, Use};
 use pagetier_page::{TRACE_RECORD_BYTES, TraceRecord};
 use std::fmt;
 use std::io::{self, Read};

@@ -1,6 +1,6 @@
 //! Zipf-distributed references to the pages of one space, hot pages scattered over it; on request with a hot set that moves, and with scans.
 
-use crate::reference::{Reference, Source};
+use pagetier_ghost::{Reference, Source};
 use pagetier_policy::{PageId, SpaceId};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -70,7 +70,7 @@ fn steered_lives_meet_their_hazards_and_show_nothing_either() {
 
 #[test]
 fn short_workloads_show_nothing_either() {
-    let base = Base::new(1, None).unwrap();
+    let base = Base::new(1, "cac", None).unwrap();
     let mut totals = Totals::default();
     for index in (0..workloads(2)).step_by(4) {
         expect_none(base.run(index, &GO, &mut totals));
@@ -80,7 +80,7 @@ fn short_workloads_show_nothing_either() {
 
 #[test]
 fn failing_operations_lose_nothing() {
-    let base = FaultBase::new(1).unwrap();
+    let base = FaultBase::new(1, "cac").unwrap();
     let mut totals = Totals::default();
     for index in (0..FaultBase::cases()).step_by(61) {
         expect_none(base.run(index, &mut totals));
@@ -124,6 +124,9 @@ fn broken_protocols_are_caught() {
         Mutation::CleanBeforeFlush,
         Mutation::SyncNotFlushed,
         Mutation::StampsRepeat,
+        Mutation::AppendedTooSoon,
+        Mutation::MovedOverNewer,
+        Mutation::RecordBeforeImage,
     ] {
         assert!(caught(mutation, 12).is_some(), "{mutation:?} goes unnoticed");
     }
@@ -138,11 +141,42 @@ fn broken_protocols_are_caught_by_the_lives_steered_to_them() {
         (Mutation::TwoInFlight, Steer::TwoWaysHome),
         (Mutation::WriteBackBeforeFlush, Steer::FreshVictims),
         (Mutation::HomingForgotten, Steer::FreshVictims),
+        (Mutation::DoublewriteBeforeFlush, Steer::TornHomes),
+        (Mutation::DoublewriteFreedEarly, Steer::TornHomes),
+        (Mutation::DoublewriteNotMended, Steer::TornHomes),
     ] {
         let plan = |seed| Plan { mutation: Some(mutation), ..Plan::steered(seed, steer) };
         let found = (100..112).any(|seed| run_seed(&plan(seed), &GO, &mut Totals::default()).is_err());
         assert!(found, "{mutation:?} goes unnoticed by {steer:?}");
     }
+    let mut plan = Plan::steered(100, Steer::ColdCopies);
+    (plan.ssd_policy, plan.mutation) = ("tac", Some(Mutation::ChangedCopyKept));
+    assert!(run_seed(&plan, &GO, &mut Totals::default()).is_err(), "ChangedCopyKept goes unnoticed");
+}
+
+#[test]
+fn every_policy_passes_and_shows_what_it_does() {
+    let seen = |policy, states: &[&str]| {
+        let mut totals = Totals::default();
+        for seed in 0..3 {
+            expect_none(run_seed(&Plan { ssd_policy: policy, ..small(seed) }, &GO, &mut totals));
+        }
+        for state in states {
+            let count = totals.coverage.rows().find(|(name, _)| name == state).map(|(_, count)| count);
+            assert!(count > Some(0), "{policy}: {state}: {count:?}");
+        }
+    };
+    let wrapped = "appending: the front came round";
+    seen("mv-fifo", &[wrapped]);
+    seen("mv-fifo-gsc", &[wrapped, "appending: second chance in flight"]);
+    seen("doublewrite", &[wrapped, "doublewrite: slot backs a home write that is not durable"]);
+    seen(
+        "tac",
+        &[
+            "admission of a page just read in flight",
+            "write-through: copy of a page just written home in flight",
+        ],
+    );
 }
 
 #[test]

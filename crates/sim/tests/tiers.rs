@@ -205,6 +205,17 @@ fn a_page_read_from_the_ssd_gets_a_second_chance() {
 }
 
 #[test]
+fn the_doublewrite_buffer_serves_what_was_written_last() {
+    let mut t = tiers(TierParams::new(1, 2), "lru", "doublewrite");
+    // Page 1 is cleaned to slot 0 and home; its second version to slot 1 and home; page 2 to slot 0. Pages 2 and 3 leave clean, for nowhere.
+    let seen = io(&mut t, &[write(1), read(2), write(1), read(3), read(1), write(2), read(3), read(1)]);
+    let before = [[1, 0, 0, 0], [2, 1, 0, 1], [2, 1, 1, 1], [3, 2, 1, 2]];
+    assert_eq!(seen[..4], before);
+    assert_eq!(seen[4..], [[3, 2, 2, 2], [4, 2, 2, 2], [5, 3, 2, 3], [5, 3, 3, 3]]);
+    assert_eq!((t.counts().write_backs, t.counts().invalidations, t.ssd_used()), (0, 0, 2));
+}
+
+#[test]
 fn cluster_switches_are_counted_by_hand() {
     let params = TierParams { cluster_pages: 4, look_ahead: 64, ..TierParams::new(6, 0) };
     let mut t = tiers(params, "lru", "none");

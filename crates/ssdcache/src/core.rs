@@ -3,6 +3,7 @@
 //! Locking: `state` is the only lock held across more than a few instructions, and never across an `.await`. The group
 //! flushes' locks are leaves. Whoever waits for the state to change registers with `changed` before looking at it.
 
+use crate::backed::{Backed, Settled};
 use crate::flush::GroupFlush;
 use crate::layout::Layout;
 use crate::life::{Refusing, SsdEvent, SsdMode};
@@ -69,10 +70,12 @@ impl JournalPlace {
 pub(crate) struct State {
     pub(crate) slots: Slots,
     pub(crate) ring: Ring,
+    /// Home writes that slots back in the ring's stead.
+    pub(crate) backed: Backed,
     pub(crate) journal: JournalPlace,
     /// Pages with an HDD write in flight: at most one per page, so that versions arrive in order.
     pub(crate) homeward: FxHashSet<PageId>,
-    /// Admissions of evicted pages in flight.
+    /// Copies of pages that the HDD has on their way to the SSD: of evicted ones, of some just read or written there.
     pub(crate) admissions: usize,
     /// The SSD failed a write or a checkpoint: nothing new is admitted.
     pub(crate) ssd_error: Option<Arc<str>>,
@@ -100,6 +103,35 @@ impl State {
         let Some(in_memory) = in_memory else { return self.lsn_floor };
         // With nothing dirty anywhere, nothing is known of the changes to come but that they are newer.
         in_memory.into_iter().chain(self.oldest_lsn()).min().unwrap_or(self.lsn_floor)
+    }
+
+    /// Whether a copy of a page that the HDD has may start on its way to the SSD, with at most `max` in flight.
+    pub(crate) fn may_admit(&self, max: usize) -> bool {
+        let takes = matches!(self.mode, SsdMode::WriteBack | SsdMode::WriteThrough) && !self.closing;
+        takes && self.ssd_error.is_none() && self.admissions < max
+    }
+
+    /// The slots of `settled` are clean (`ok`), or only copies, and their records have done their duty.
+    pub(crate) fn settle(&mut self, settled: Settled, ok: bool) {
+        for copy in settled.copies {
+            self.slots.end_backing(copy.slot, copy.stamp, ok);
+        }
+        for block in settled.blocks {
+            self.journal.homing.remove(&block);
+        }
+    }
+
+    /// HDD flush number `over` is over.
+    pub(crate) fn hdd_flushed(&mut self, over: u64) {
+        self.ring.flushed(over);
+        let settled = self.backed.flushed(over);
+        self.settle(settled, true);
+    }
+
+    /// Whether a flush of the HDD is due for slots that back home writes.
+    pub(crate) fn backed_wants_flush(&self, journal_blocks: u32) -> bool {
+        self.backed.can_settle()
+            && (self.backed.wants_flush(journal_blocks) || self.slots.front_wants_hdd_flush())
     }
 
     /// Whether changed pages may go to the SSD alone.
@@ -236,11 +268,15 @@ impl Core {
     pub(crate) async fn flush_hdd(&self, number: u64) -> Result<(), DeviceError> {
         match self.hdd_flush.cover(number).await {
             Ok(over) => {
-                self.state.lock().ring.flushed(over);
+                self.state.lock().hdd_flushed(over);
                 self.changed.notify_waiters();
                 Ok(())
             }
             Err(error) => {
+                let mut state = self.state.lock();
+                let settled = state.backed.flush_failed();
+                state.settle(settled, false);
+                drop(state);
                 self.refuse(&error.to_string(), false);
                 Err(error)
             }

@@ -5,6 +5,7 @@
 
 use crate::core::{Core, check};
 use crate::home::{Arrived, HomeBound};
+use crate::journal::Backing;
 use crate::mutation::Mutation;
 use crate::read::read_one;
 use crate::slots::WriteBack;
@@ -122,6 +123,14 @@ impl Core {
     async fn drain_all(&self, course: &Course, progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>) {
         // Those that were on their way to a slot when the drain began end up there.
         drop(self.gate.write().await);
+        // Slots that back home writes have nothing more to do than to wait for it.
+        if self.state.lock().backed.can_settle()
+            && let Err(source) = self.flush_hdd(self.hdd_flush.next()).await
+        {
+            let page = PageId::default();
+            course.failed.lock().push((page, TierError::Device { page, source }));
+            return;
+        }
         let mut skip = FxHashSet::default();
         loop {
             let left: Vec<PageId> = {
@@ -227,7 +236,11 @@ impl Held<'_> {
             }
         };
         core.write_home(pages, IoClass::WriteBack, &each).await;
-        failed.append(&mut errors.into_inner());
+        let errors = errors.into_inner();
+        if !(errors.is_empty() && arrived.lock().is_empty()) {
+            core.state.lock().slots.note_home(!arrived.lock().is_empty());
+        }
+        failed.extend(errors);
         if !core.broken.is(Mutation::CleanBeforeFlush) {
             core.flush_hdd(core.hdd_flush.next()).await?;
         }
@@ -257,13 +270,20 @@ impl Held<'_> {
                 Ok(()) => match check(image.as_slice(), one.page, Some(one.stamp)) {
                     Ok(_) => {
                         let (page, lsn) = (one.page, Lsn(0));
-                        pages.push(HomeBound { page, image, backed_by_slot: true, lsn });
+                        pages.push(HomeBound {
+                            page,
+                            image,
+                            backing: Backing::WriteBack,
+                            lsn,
+                            over_only_copy: false,
+                        });
                         continue;
                     }
                     Err(defect) => core.corrupt(one.page, &ssd, core.slot_at(one.slot), defect),
                 },
             };
             tracing::error!(%error, "a copy on the SSD cannot be written home");
+            core.state.lock().slots.cannot_be_read(*one);
             failed.push((one.page, error));
         }
         pages

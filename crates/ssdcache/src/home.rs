@@ -2,10 +2,11 @@
 //!
 //! For the pool's dirty pages: (1) images to the doublewrite ring and records to the journal, (2) one SSD flush, (3) the HDD writes, sorted
 //! and merged. The ring holds the images until an HDD flush that begins after (3). For the SSD's own write-back the slot itself,
-//! flushed before, takes the ring's place.
+//! flushed before, takes the ring's place; and for pages that a doublewrite buffer of slots has taken, the slot that they were just appended to.
 
-use crate::core::Core;
-use crate::journal::{Block, RECORDS_MAX, Record};
+use crate::backed::Copy;
+use crate::core::{Core, State};
+use crate::journal::{Backing, Block, RECORDS_MAX, Record};
 use crate::layout::BLOCK_BYTES;
 use crate::mutation::Mutation;
 use crate::plan::{Piece, Run, coalesce};
@@ -26,10 +27,23 @@ const WRITES_MAX: usize = 8;
 pub(crate) struct HomeBound {
     pub(crate) page: PageId,
     pub(crate) image: IoBuf,
-    /// The SSD slot it was read from backs the write; without one, the ring has to.
-    pub(crate) backed_by_slot: bool,
+    /// What backs the write: with [`Backing::Ring`] the image is sealed anew.
+    pub(crate) backing: Backing,
     /// The HDD has every change older than this.
     pub(crate) lsn: Lsn,
+    /// Of a page just appended: the copy before was of a version that the HDD has not.
+    pub(crate) over_only_copy: bool,
+}
+
+impl HomeBound {
+    /// A page of the pool, which the ring has to back.
+    pub(crate) fn ringed(page: PageId, image: IoBuf, lsn: Lsn) -> Self {
+        Self { page, image, backing: Backing::Ring, lsn, over_only_copy: false }
+    }
+
+    pub(crate) fn backed_by_slot(&self) -> bool {
+        self.backing != Backing::Ring
+    }
 }
 
 /// How it ended.
@@ -44,8 +58,10 @@ pub(crate) struct Arrived {
 struct Places {
     ring: Option<RingSpan>,
     journal: Vec<(u64, Block)>,
-    /// A page of the batch has a copy on the SSD that the HDD has not: it may be voided only once the ring's image is durable.
-    ring_first: bool,
+    /// Of slots that back it.
+    backed: Option<u64>,
+    /// A page of the batch has a copy on the SSD that the HDD has not: it may be voided only once the image in the ring, or in the page's new slot, is durable.
+    images_first: bool,
 }
 
 /// What a batch has to wait for.
@@ -60,7 +76,7 @@ enum NoPlace {
 impl Core {
     /// The most pages that one batch may have: what the ring takes, and one journal block.
     fn home_batch_max(&self, pages: &[HomeBound]) -> usize {
-        let ringed = self.doublewrite() && pages.iter().any(|b| !b.backed_by_slot);
+        let ringed = self.doublewrite() && pages.iter().any(|b| !b.backed_by_slot());
         if ringed { self.state.lock().ring.batch_max().min(RECORDS_MAX) } else { RECORDS_MAX }
     }
 
@@ -94,8 +110,8 @@ impl Core {
             each(Arrived { page, image, result: Err(TierError::NoSuchPage { page }) });
         }
         // Whoever writes back from slots looks for more by itself, and must not be woken by its own failures.
-        let from_pool = batch.iter().any(|b| !b.backed_by_slot);
-        let span = places.ring.as_ref().map(|s| s.id);
+        let from_pool = batch.iter().any(|b| b.backing != Backing::WriteBack);
+        let (span, backed) = (places.ring.as_ref().map(|s| s.id), places.backed);
         let blocks: Vec<u64> = places.journal.iter().map(|(seq, _)| *seq).collect();
         let (batch, prepared) = self.prepare(batch, places).await;
         let pages: Vec<PageId> = batch.iter().map(|b| b.page).collect();
@@ -109,6 +125,7 @@ impl Core {
         match prepared {
             Ok(()) => self.write_in_place(batch, class, &each_noted).await,
             Err(source) => {
+                failed.lock().extend(pages.iter().filter(|_| backed.is_some()));
                 self.ssd_failed(&source);
                 self.refuse(&source.to_string(), true);
                 let page = pages.first().copied().unwrap_or_default();
@@ -118,8 +135,11 @@ impl Core {
         let flush = self.hdd_flush.next();
         let mut state = self.state.lock();
         let failed = failed.into_inner();
-        for seq in blocks {
-            state.journal.homing.remove(&seq);
+        for seq in blocks.iter().filter(|_| backed.is_none()) {
+            state.journal.homing.remove(seq);
+        }
+        if let Some(id) = backed {
+            self.end_backed(&mut state, id, &failed, flush);
         }
         for page in &pages {
             state.homeward.remove(page);
@@ -142,6 +162,17 @@ impl Core {
         self.wake.slots.notify_one();
         if from_pool {
             self.wake.victims.notify_one();
+        }
+    }
+
+    /// The home writes of a batch that its slots back are over.
+    fn end_backed(&self, state: &mut State, id: u64, failed: &[PageId], flush: u64) {
+        for copy in state.backed.written_home(id, failed, flush) {
+            state.slots.end_backing(copy.slot, copy.stamp, false);
+        }
+        if self.broken.is(Mutation::DoublewriteFreedEarly) {
+            let settled = state.backed.flushed(flush);
+            state.settle(settled, true);
         }
     }
 
@@ -172,9 +203,7 @@ impl Core {
                         self.refuse(cause, false);
                         continue;
                     }
-                    if self.doublewrite() {
-                        self.flush_for_ring().await?;
-                    }
+                    self.flush_for_place(why).await?;
                     self.wake.notify_one();
                     changed.await;
                 }
@@ -193,9 +222,13 @@ impl Core {
         state.ssd_error.clone().filter(|_| state.map_failed)
     }
 
-    /// Makes the ring's oldest entries free if an HDD flush is all they wait for.
-    async fn flush_for_ring(&self) -> Result<(), TierError> {
-        let wanted = self.state.lock().ring.wants_flush();
+    /// Makes the ring's oldest entries free, or records of slots that back home writes superfluous, if an HDD flush is all they wait for.
+    async fn flush_for_place(&self, why: NoPlace) -> Result<(), TierError> {
+        let wanted = {
+            let state = self.state.lock();
+            let pinned = why == NoPlace::Journal && state.backed.can_settle();
+            (self.doublewrite() && state.ring.wants_flush()) || pinned
+        };
         if wanted {
             let next = self.hdd_flush.next();
             let flushed = self.flush_hdd(next).await;
@@ -217,7 +250,7 @@ impl Core {
         // Once nothing newer is on its way: what is in the slot must still be the page's newest version, or a newer one would be written over.
         let gone = |b: &mut HomeBound| {
             let stamp = Header::peek(b.image.as_slice()).stamp;
-            let stale = b.backed_by_slot && !state.slots.holds(b.page, stamp);
+            let stale = b.backed_by_slot() && !state.slots.holds(b.page, stamp);
             stale && !self.broken.is(Mutation::StaleWriteBack)
         };
         superseded.extend(batch.extract_if(.., gone));
@@ -226,7 +259,7 @@ impl Core {
         if records > 0 && state.journal.used() + records > room {
             return Err(NoPlace::Journal);
         }
-        let ringed = batch.iter().filter(|b| !b.backed_by_slot).count();
+        let ringed = batch.iter().filter(|b| !b.backed_by_slot()).count();
         let stamp_min = self.stamps.fresh();
         let ring = if self.doublewrite() && ringed > 0 {
             let span = state.ring.hold(ringed, stamp_min).ok_or(NoPlace::Ring)?;
@@ -237,13 +270,17 @@ impl Core {
         } else {
             None
         };
-        let ring_first = self.has_slots()
-            && batch
-                .iter()
-                .any(|b| !b.backed_by_slot && state.slots.home(b.page) == pagetier_policy::Home::Ssd);
+        let voids_only_copy = |b: &HomeBound| match b.backing {
+            Backing::Ring => state.slots.is_only_copy(b.page),
+            Backing::Appended => b.over_only_copy,
+            Backing::WriteBack => false,
+        };
+        let images_first = self.has_slots()
+            && !self.broken.is(Mutation::RecordBeforeImage)
+            && batch.iter().any(voids_only_copy);
         let mut journaled = Vec::with_capacity(batch.len());
         for b in batch.iter_mut() {
-            if !b.backed_by_slot {
+            if !b.backed_by_slot() {
                 pagetier_page::seal(b.image.as_mut_slice(), self.stamps.fresh(), Flags::NONE);
             }
             let stamp = Header::peek(b.image.as_slice()).stamp;
@@ -251,22 +288,30 @@ impl Core {
             state.homeward.insert(b.page);
         }
         let mut journal = Vec::new();
+        let backing = batch.first().map_or(Backing::Ring, |b| b.backing);
+        let backed = (backing == Backing::Appended).then(|| hold_slots(&mut state, &journaled));
         if self.has_slots() {
-            let ring_floor = state.ring.floor(self.stamps.fresh());
-            let from_slots = batch.iter().any(|b| b.backed_by_slot);
+            let (ring_floor, slots_floor) = (state.ring.floor(self.stamps.fresh()), state.backed.floor());
+            let (ring_floor, slots_back) =
+                (slots_floor.map_or(ring_floor, |floor| floor.min(ring_floor)), slots_floor.is_some());
             for records in journaled.chunks(RECORDS_MAX) {
                 let seq = state.journal.next;
                 state.journal.next += 1;
                 state.journal.writing.insert(seq);
-                if from_slots {
+                if backing == Backing::WriteBack {
                     state.journal.write_back = Some(seq);
                 } else {
                     state.journal.homing.insert(seq);
                 }
-                journal.push((seq, Block { seq, ring_floor, from_slots, records: records.to_vec() }));
+                let records = records.to_vec();
+                journal.push((seq, Block { seq, ring_floor, backing, slots_back, records }));
             }
         }
-        Ok(Places { ring, journal, ring_first })
+        if let Some(id) = backed {
+            let blocks: Vec<u64> = journal.iter().map(|(seq, _)| *seq).collect();
+            state.backed.recorded(id, &blocks);
+        }
+        Ok(Places { ring, journal, backed, images_first })
     }
 
     /// Steps 1 and 2: after this, the HDD writes may start.
@@ -275,16 +320,22 @@ impl Core {
         batch: Vec<HomeBound>,
         places: Places,
     ) -> (Vec<HomeBound>, Result<(), DeviceError>) {
-        let Places { ring, journal, ring_first } = places;
+        let Places { ring, journal, images_first, .. } = places;
+        // A slot's own flush before it goes home would be covered by the last one.
+        let all = |backing| batch.iter().all(|b| b.backing == backing);
+        let unflushed = self.broken.is(Mutation::HomeBeforeFlush)
+            || (self.broken.is(Mutation::WriteBackBeforeFlush) && all(Backing::WriteBack))
+            || (self.broken.is(Mutation::DoublewriteBeforeFlush) && all(Backing::Appended));
         let to_ring = async {
             match ring {
                 Some(span) => self.write_ring(batch, &span).await,
                 None => (batch, Ok(())),
             }
         };
-        let (batch, result) = if ring_first {
+        let (batch, result) = if images_first {
             let (batch, ringed) = to_ring.await;
             let flushed = match ringed {
+                Ok(()) if unflushed => Ok(()),
                 Ok(()) => self.flush_ssd(self.next_ssd_flush()).await,
                 error => error,
             };
@@ -304,9 +355,6 @@ impl Core {
             let ((batch, ringed), journaled) = join(to_ring, self.write_journal(journal)).await;
             (batch, ringed.and(journaled))
         };
-        // A slot's own flush before it goes home would be covered by this one.
-        let unflushed = self.broken.is(Mutation::HomeBeforeFlush)
-            || (self.broken.is(Mutation::WriteBackBeforeFlush) && batch.iter().all(|b| b.backed_by_slot));
         let needs_flush = (self.has_slots() || self.doublewrite()) && !unflushed;
         match result {
             Ok(()) if needs_flush => {
@@ -322,7 +370,7 @@ impl Core {
         batch: Vec<HomeBound>,
         span: &RingSpan,
     ) -> (Vec<HomeBound>, Result<(), DeviceError>) {
-        let (ringed, mut back): (Vec<_>, Vec<_>) = batch.into_iter().partition(|b| !b.backed_by_slot);
+        let (ringed, mut back): (Vec<_>, Vec<_>) = batch.into_iter().partition(|b| !b.backed_by_slot());
         let side = self.side();
         let pieces = ringed
             .into_iter()
@@ -332,7 +380,7 @@ impl Core {
         let mut result = Ok(());
         let mut runs = self.write_runs(&side.device, coalesce(pieces), IoClass::Ring);
         while let Some((tags, bufs, done)) = runs.next().await {
-            let bound = |((page, lsn), image)| HomeBound { page, image, backed_by_slot: false, lsn };
+            let bound = |((page, lsn), image)| HomeBound::ringed(page, image, lsn);
             back.extend(tags.into_iter().zip(bufs).map(bound));
             result = result.and(done);
         }
@@ -343,7 +391,7 @@ impl Core {
         let seqs: Vec<u64> = blocks.iter().map(|(seq, _)| *seq).collect();
         let none = self.broken.is(Mutation::NoJournal);
         let of_slots_only = self.broken.is(Mutation::HomeUnrecorded);
-        let written = |block: &Block| !none && (block.from_slots || !of_slots_only);
+        let written = |block: &Block| !none && (block.backing == Backing::WriteBack || !of_slots_only);
         let side = self.side();
         let writes = blocks.into_iter().filter(|(_, block)| written(block)).map(|(seq, block)| {
             let buf = IoBuf::copy_of(&block.encode());
@@ -413,9 +461,19 @@ fn fail_all(batch: Vec<HomeBound>, error: &TierError, each: &(dyn Fn(Arrived) + 
     }
 }
 
+/// From now on the slots of these pages back their way home.
+fn hold_slots(state: &mut State, pages: &[Record]) -> u64 {
+    let copy = |record: &Record| {
+        let (slot, _) = state.slots.copy_of(record.page)?;
+        Some(Copy { page: record.page, slot, stamp: record.stamp })
+    };
+    let copies = pages.iter().filter_map(copy).collect();
+    state.backed.hold(copies)
+}
+
 /// The oldest change that the HDD may lack of the pages that the ring is to back.
 fn oldest_lsn(batch: &[HomeBound], slots: &crate::slots::Slots) -> Option<Lsn> {
-    let ringed = batch.iter().filter(|b| !b.backed_by_slot);
+    let ringed = batch.iter().filter(|b| !b.backed_by_slot());
     // What the page's copy on the SSD has, the HDD may lack too.
     let lsn =
         |b: &HomeBound| if slots.is_only_copy(b.page) { b.lsn.min(slots.lsn_of(b.page)) } else { b.lsn };

@@ -3,11 +3,13 @@
 use crate::read::read_one;
 use crate::recovery::Image;
 use futures_util::stream::{Stream, StreamExt};
-use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{Flags, Header};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 /// Reads in flight at once.
-const READS_MAX: usize = 32;
+const READS_MAX: usize = 64;
 /// Bytes of one read, if the images that are wanted lie side by side.
 const RUN_BYTES_MAX: usize = 512 << 10;
 
@@ -37,18 +39,44 @@ fn runs(places: &[u64], page_bytes: usize) -> Vec<Run> {
     runs
 }
 
+/// Where pages are read into: used again by the next read, so that no time goes into clearing memory.
+#[derive(Debug)]
+struct Buffers {
+    page_bytes: usize,
+    spare: Mutex<Vec<IoBuf>>,
+}
+
+impl Buffers {
+    fn take(&self, count: usize) -> IoBufs {
+        let mut spare = self.spare.lock();
+        let left = spare.len().saturating_sub(count);
+        let mut bufs: IoBufs = spare.drain(left..).collect();
+        drop(spare);
+        bufs.resize_with(count, || IoBuf::zeroed(self.page_bytes));
+        bufs
+    }
+
+    fn give_back(&self, bufs: IoBufs) {
+        self.spare.lock().extend(bufs);
+    }
+}
+
 /// The sound images at `places` (ascending), each with its index; a read that fails is an error, a bad content is not.
 pub(crate) fn read_images<'a>(
     device: &'a SharedDevice,
     places: &[u64],
     page_bytes: usize,
 ) -> impl Stream<Item = Result<Vec<(usize, Option<Image>)>, DeviceError>> + use<'a> {
-    let reads = runs(places, page_bytes).into_iter().map(move |run| async move {
-        // In tasks of their own, so that checksums are computed on all of the runtime's threads.
-        let task = tokio::spawn(read_run(SharedDevice::clone(device), run, page_bytes));
-        match task.await {
-            Ok(images) => images,
-            Err(_) => read_run(SharedDevice::clone(device), run, page_bytes).await,
+    let buffers = Arc::new(Buffers { page_bytes, spare: Mutex::default() });
+    let reads = runs(places, page_bytes).into_iter().map(move |run| {
+        let buffers = Arc::clone(&buffers);
+        async move {
+            // In tasks of their own, so that checksums are computed on all of the runtime's threads.
+            let task = tokio::spawn(read_run(SharedDevice::clone(device), run, Arc::clone(&buffers)));
+            match task.await {
+                Ok(images) => images,
+                Err(_) => read_run(SharedDevice::clone(device), run, buffers).await,
+            }
         }
     });
     futures_util::stream::iter(reads).buffer_unordered(READS_MAX)
@@ -57,24 +85,24 @@ pub(crate) fn read_images<'a>(
 async fn read_run(
     device: SharedDevice,
     run: Run,
-    page_bytes: usize,
+    buffers: Arc<Buffers>,
 ) -> Result<Vec<(usize, Option<Image>)>, DeviceError> {
-    let buf = IoBuf::zeroed(run.count * page_bytes);
-    let (buf, result) = read_one(&device, run.offset, buf, IoClass::Recovery).await;
-    result?;
+    let done = device.read(run.offset, buffers.take(run.count), IoClass::Recovery).await;
+    done.result?;
     let mut images = Vec::with_capacity(run.count);
-    for (nth, bytes) in buf.as_slice().chunks_exact(page_bytes).enumerate() {
-        let mut image = image_in(bytes);
+    for (nth, buf) in done.bufs.iter().enumerate() {
+        let mut image = image_in(buf.as_slice());
         // What a crash tore reads the same again; what only the transfer spoiled does not, and must not be taken for gone.
-        if image.is_none() && !pagetier_page::is_blank(bytes) {
-            let offset = run.offset + (nth * page_bytes) as u64;
+        if image.is_none() && !pagetier_page::is_blank(buf.as_slice()) {
+            let offset = run.offset + (nth * buffers.page_bytes) as u64;
             let (again, result) =
-                read_one(&device, offset, IoBuf::zeroed(page_bytes), IoClass::Recovery).await;
+                read_one(&device, offset, IoBuf::zeroed(buffers.page_bytes), IoClass::Recovery).await;
             result?;
             image = image_in(again.as_slice());
         }
         images.push((run.first + nth, image));
     }
+    buffers.give_back(done.bufs);
     Ok(images)
 }
 

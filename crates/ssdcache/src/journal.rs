@@ -11,6 +11,9 @@ use pagetier_page::{PageId, Stamp};
 const MAGIC: [u8; 8] = *b"PGTIERJL";
 const HEADER_BYTES: usize = 40;
 const RECORD_BYTES: usize = 16;
+const WRITE_BACK: u32 = 1;
+const APPENDED: u32 = 2;
+const SLOTS_BACK: u32 = 4;
 
 /// The most records that one block holds.
 pub const RECORDS_MAX: usize = (BLOCK_BYTES as usize - HEADER_BYTES) / RECORD_BYTES;
@@ -24,15 +27,29 @@ pub struct Record {
     pub stamp: Stamp,
 }
 
+/// What backs the home writes of a block's pages: where a torn home is mended from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Backing {
+    /// The doublewrite ring.
+    #[default]
+    Ring,
+    /// The slots that they are written back from, a batch at a time.
+    WriteBack,
+    /// The slots that they were appended to just before (the doublewrite policy).
+    Appended,
+}
+
 /// A journal block, decoded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Block {
     /// Its place in the journal's order.
     pub seq: u64,
-    /// Ring entries with smaller stamps have reached the HDD durably.
+    /// Images in the ring with smaller stamps have reached the HDD durably; with `slots_back`, appended ones too.
     pub ring_floor: Stamp,
-    /// The pages are written home from their slots, which mend a torn home; otherwise from the ring.
-    pub from_slots: bool,
+    /// What backs the home writes of these pages.
+    pub backing: Backing,
+    /// Home writes that appended slots back may not be durable: of versions with stamps from the floor on.
+    pub slots_back: bool,
     /// The records, at most [`RECORDS_MAX`].
     pub records: Vec<Record>,
 }
@@ -49,7 +66,12 @@ impl Block {
         put_u32(&mut b, 12, self.records.len() as u32);
         put_u64(&mut b, 16, self.seq);
         put_u64(&mut b, 24, self.ring_floor.bits());
-        put_u32(&mut b, 32, u32::from(self.from_slots));
+        let backing = match self.backing {
+            Backing::Ring => 0,
+            Backing::WriteBack => WRITE_BACK,
+            Backing::Appended => APPENDED,
+        };
+        put_u32(&mut b, 32, backing | if self.slots_back { SLOTS_BACK } else { 0 });
         for (i, r) in self.records.iter().enumerate() {
             let at = HEADER_BYTES + i * RECORD_BYTES;
             put_u64(&mut b, at, r.page.to_u64());
@@ -75,7 +97,14 @@ impl Block {
             })
             .collect();
         let ring_floor = Stamp::from_bits(u64_at(b, 24));
-        Some(Self { seq: u64_at(b, 16), ring_floor, from_slots: u32_at(b, 32) & 1 == 1, records })
+        let flags = u32_at(b, 32);
+        let backing = match flags & (WRITE_BACK | APPENDED) {
+            0 => Backing::Ring,
+            WRITE_BACK => Backing::WriteBack,
+            _ => Backing::Appended,
+        };
+        let slots_back = flags & SLOTS_BACK != 0;
+        Some(Self { seq: u64_at(b, 16), ring_floor, backing, slots_back, records })
     }
 }
 
@@ -89,7 +118,18 @@ mod tests {
         let records = (0..RECORDS_MAX as u32)
             .map(|i| Record { page: PageId::new(SpaceId(1), i), stamp: Stamp::from_bits(u64::from(i) + 7) })
             .collect();
-        let block = Block { seq: 99, ring_floor: Stamp::first_of(2), from_slots: true, records };
+        let mut block = Block {
+            seq: 99,
+            ring_floor: Stamp::first_of(2),
+            backing: Backing::Ring,
+            slots_back: true,
+            records,
+        };
+        for backing in [Backing::Ring, Backing::Appended, Backing::WriteBack] {
+            block.backing = backing;
+            assert_eq!(Block::decode(&block.encode()).as_ref(), Some(&block));
+        }
+        block.slots_back = false;
         let mut bytes = block.encode();
         assert_eq!(Block::decode(&bytes), Some(block));
         bytes[512..1024].fill(0);

@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+mod again;
+mod backed;
 mod bytes;
 mod control;
 mod core;
@@ -37,7 +39,7 @@ mod write;
 pub use crate::core::Homes;
 pub use control::{ExchangeError, Exchanged, NewSide};
 pub use drain::{DrainProgress, DrainReport};
-pub use journal::{Block, RECORDS_MAX, Record};
+pub use journal::{Backing, Block, RECORDS_MAX, Record};
 pub use layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, SLOTS_MIN, TooSmall, zone_bitmap_bytes};
 pub use life::{SsdEvent, SsdMode, SsdState};
 pub use map::{Entry, MapBody, MapHeader};
@@ -53,7 +55,7 @@ pub use recovery::{Evidence, Image, Verdict};
 pub use ring::{Ring, RingSpan};
 pub use scrub::Checked;
 pub use slots::{
-    Capture, FreeSlots, Located, MapWork, Plan, SlotCounts, SlotParams, Slots, Ticket, WriteBack,
+    Capture, FreeSlots, Located, MapWork, Move, Plan, SlotCounts, SlotParams, Slots, Ticket, WriteBack,
 };
 pub use superblock::{Found, Superblock};
 pub use tier::{SsdTier, TierStats};

@@ -3,6 +3,7 @@
 //! Quiet comes in four steps, each of which waits for what may still need the next: no writer is inside ([`Core::gate`]), no admission is in
 //! flight, no write-back ([`Core::home_duty`]), no checkpoint ([`Core::map_duty`]). Reads go on; [`Quiet::replace`] waits for those that hold a slot.
 
+use crate::backed::Backed;
 use crate::core::{Core, JournalPlace};
 use crate::layout::Layout;
 use crate::ring::Ring;
@@ -215,6 +216,7 @@ impl Quiet<'_> {
         let only = state.slots.only_copies();
         state.slots = Slots::new(SlotParams::new(layout.slots, zone_percent), policy, &[], 0);
         state.ring = Ring::new(layout.ring_pages);
+        state.backed = Backed::default();
         state.journal = JournalPlace::new(0, 0);
         state.lsn_floor = Lsn(0);
         *core.side.write() = Side::new(device, layout);

@@ -1,4 +1,4 @@
-//! The background task: map checkpoints, cleaning of the next victims, flushes that free slots and ring.
+//! The background task: map checkpoints, cleaning of the next victims, second chances, flushes that free slots and ring.
 
 use crate::core::Core;
 use crate::map::MapHeader;
@@ -81,18 +81,20 @@ impl Core {
     /// Write-back of the next victims, and flushes of the HDD for the ring. False when nothing is due or nothing can be done.
     async fn home_step(&self) -> bool {
         let _duty = self.home_duty.lock().await;
-        let (batch, ring) = {
+        self.give_second_chances().await;
+        let journal_blocks = self.layout().journal_blocks;
+        let (batch, flush) = {
             let now = self.now();
             let mut state = self.state.lock();
             let usable = state.ssd_error.is_none();
             let due = usable && state.slots.next_victims_are_dirty(now);
             let batch = if due { state.slots.begin_write_back(WRITE_BACK_MAX, now) } else { Vec::new() };
-            (batch, state.ring.wants_flush())
+            (batch, state.ring.wants_flush() || state.backed_wants_flush(journal_blocks))
         };
         if !batch.is_empty() {
             // Pages that do not get home are tried again when something else has happened.
             self.write_back(batch).await.is_ok_and(|pages| pages > 0)
-        } else if ring {
+        } else if flush {
             self.flush_hdd(self.hdd_flush.next()).await.is_ok()
         } else {
             false

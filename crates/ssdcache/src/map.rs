@@ -89,6 +89,12 @@ impl MapBody {
         Self { entries: vec![None; slots], zone: vec![false; slots], in_flight: vec![false; slots] }
     }
 
+    /// What a recovery takes on trust: entries outside the zone.
+    pub(crate) fn outside_zone(&self) -> Vec<Option<Entry>> {
+        let slots = self.entries.iter().zip(&self.zone);
+        slots.map(|(entry, in_zone)| entry.filter(|_| !in_zone)).collect()
+    }
+
     /// As bytes, padded to whole blocks, with the checksum of the unpadded part.
     #[must_use]
     pub fn encode(&self) -> (Vec<u8>, u32) {

@@ -52,12 +52,26 @@ pub enum Mutation {
     SyncNotFlushed,
     /// Every opening starts with the same stamp.
     StampsRepeat,
+    /// N, of a policy that appends: a slot is given out in its turn although its page is not home.
+    AppendedTooSoon,
+    /// N, of second chances: a page's copy to the front counts although the page was written anew meanwhile.
+    MovedOverNewer,
+    /// Write-through: a page that was written home keeps its copy of the version before when no new one can be made, or although one could.
+    ChangedCopyKept,
+    /// The record of a home write may be durable before the image that it speaks of, although the copy that it voids is the only one of its version.
+    RecordBeforeImage,
+    /// The doublewrite policy: home writes start before the slots that back them are durable, and their records.
+    DoublewriteBeforeFlush,
+    /// The doublewrite policy: a slot is clean once its home write completed, without an HDD flush.
+    DoublewriteFreedEarly,
+    /// The doublewrite policy: recovery mends no homes from the slots that back them.
+    DoublewriteNotMended,
 }
 
 impl Mutation {
     /// All of them.
     #[cfg(feature = "mutations")]
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 27] = [
         Self::NoJournal,
         Self::HomeUnrecorded,
         Self::HomingForgotten,
@@ -78,6 +92,13 @@ impl Mutation {
         Self::TwoInFlight,
         Self::SyncNotFlushed,
         Self::StampsRepeat,
+        Self::AppendedTooSoon,
+        Self::MovedOverNewer,
+        Self::ChangedCopyKept,
+        Self::RecordBeforeImage,
+        Self::DoublewriteBeforeFlush,
+        Self::DoublewriteFreedEarly,
+        Self::DoublewriteNotMended,
     ];
 }
 

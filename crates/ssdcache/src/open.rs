@@ -3,13 +3,14 @@
 //! Recovery only reads, but for two things that may be repeated at will: torn home pages are rewritten from the ring, and a new
 //! checkpoint is written at the end, before which no slot is given out.
 
+use crate::backed::Backed;
 use crate::core::{Core, Homes, JournalPlace, State, Wake, check};
 use crate::flush::GroupFlush;
 use crate::images::read_images;
 use crate::journal::Block;
 use crate::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES};
 use crate::life::{EVENTS_KEPT, Refusing, SsdMode};
-use crate::map::{MapBody, MapHeader};
+use crate::map::{Entry, MapBody, MapHeader};
 use crate::mutation::{Broken, Mutation};
 use crate::read::read_one;
 use crate::recovery::{Evidence, Image, Verdict};
@@ -18,15 +19,17 @@ use crate::side::Side;
 use crate::slots::{SlotParams, Slots};
 use crate::superblock::{Found, Superblock};
 use futures_util::StreamExt;
+use futures_util::future::try_join3;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{Defect, Lsn, PageId, Stamp, StampSource};
-use pagetier_policy::SsdPolicy;
+use pagetier_policy::{NoSsd, SsdPolicy};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::pin::pin;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, broadcast};
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
 /// Home pages looked at at once for what the ring has to repair.
@@ -186,12 +189,18 @@ async fn write_empty_map(device: &SharedDevice, layout: &Layout) -> Result<(), D
 }
 
 /// Recovers what is on the SSD and makes it ready for use.
-pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), OpenError> {
+pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenError> {
     let broken = params.broken();
+    let policy = std::mem::replace(&mut params.policy, Box::new(NoSsd));
+    let slot_params = SlotParams::new(params.layout.slots, params.zone_percent);
     let mut reader = Reader::new(&params);
     let layout = params.layout;
     let mut report = RecoveryReport::default();
-    let (header, evidence) = reader.evidence().await?;
+    let (header, map) = reader.newest_map().await?;
+    let (trusted, generation) = (map.outside_zone(), header.generation);
+    // Beside the reading that follows, which leaves the processor time.
+    let slots = tokio::spawn(async move { Slots::new(slot_params, policy, &trusted, generation) });
+    let evidence = reader.evidence(&header, map).await?;
     let verdict = evidence.merge();
     report.generation = header.generation;
     report.zone_slots = evidence.map.zone.iter().filter(|z| **z).count() as u64;
@@ -201,18 +210,14 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
     report.superseded = verdict.superseded as u64;
     report.repaired = reader.mend(&evidence, &verdict).await?;
     report.repaired += reader.repair(&evidence).await?;
-    report.bytes_read = reader.bytes_read;
+    report.bytes_read = reader.bytes_read.into_inner();
 
     let mut entries = verdict.entries;
     for entry in &mut entries {
         *entry = entry.filter(|e| params.homes.offset(e.page).is_some());
     }
-    let mut slots = Slots::new(
-        SlotParams::new(layout.slots, params.zone_percent),
-        params.policy,
-        &entries,
-        header.generation,
-    );
+    let mut slots = finished(slots).await;
+    slots.amend(&entries);
     slots.set_broken(broken);
     slots.set_lsn_floor(header.lsn_floor);
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or(0).max(header.journal_from);
@@ -226,6 +231,7 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
         state: Mutex::new(State {
             slots,
             ring: Ring::new(layout.ring_pages),
+            backed: Backed::default(),
             journal,
             homeward: FxHashSet::default(),
             admissions: 0,
@@ -258,10 +264,20 @@ pub(crate) async fn open(params: OpenParams) -> Result<(Core, RecoveryReport), O
     Ok((core, report))
 }
 
+/// What the task computes; its panic is this one's.
+async fn finished<T>(task: JoinHandle<T>) -> T {
+    match task.await.map_err(JoinError::try_into_panic) {
+        Ok(result) => result,
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        // Aborted: the runtime is going away, and this task with it.
+        Err(Err(_)) => std::future::pending().await,
+    }
+}
+
 struct Reader<'a> {
     params: &'a OpenParams,
-    bytes_read: u64,
-    done: u64,
+    bytes_read: AtomicU64,
+    done: AtomicU64,
     total: u64,
     /// The sound images of the ring, by place.
     ringed: Vec<(u32, Image)>,
@@ -270,21 +286,30 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn new(params: &'a OpenParams) -> Self {
         let ring = u64::from(params.layout.ring_pages);
-        Self { params, bytes_read: 0, done: 0, total: ring, ringed: Vec::new() }
+        Self {
+            params,
+            bytes_read: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            total: ring,
+            ringed: Vec::new(),
+        }
     }
 
-    async fn evidence(&mut self) -> Result<(MapHeader, Evidence), OpenError> {
-        let (header, map) = self.newest_map().await?;
+    async fn evidence(&mut self, header: &MapHeader, map: MapBody) -> Result<Evidence, OpenError> {
         self.total += map.zone.iter().filter(|z| **z).count() as u64;
-        let journal = self.journal().await?;
-        let ring = self.ring().await?;
-        let zone = self.zone(&map).await?;
+        let (journal, ringed, zone) = try_join3(self.journal(), self.ring(), self.zone(&map)).await?;
+        let mut ring = FxHashMap::default();
+        for (_, image) in &ringed {
+            let stamp = ring.entry(image.page).or_insert(image.stamp);
+            *stamp = image.stamp.max(*stamp);
+        }
+        self.ringed = ringed;
         let ignored = self.params.broken().is(Mutation::WatermarkIgnored);
         let watermark = if ignored { Stamp::ZERO } else { header.watermark };
-        Ok((header, Evidence { map, watermark, zone, journal, ring }))
+        Ok(Evidence { map, watermark, zone, journal, ring })
     }
 
-    async fn newest_map(&mut self) -> Result<(MapHeader, MapBody), OpenError> {
+    async fn newest_map(&self) -> Result<(MapHeader, MapBody), OpenError> {
         let layout = self.params.layout;
         if layout.slots == 0 {
             let header = MapHeader {
@@ -315,7 +340,7 @@ impl<'a> Reader<'a> {
         Err(OpenError::NoMap { device: self.params.ssd.name().to_owned() })
     }
 
-    async fn map_body(&mut self, area: u8) -> Result<Vec<u8>, DeviceError> {
+    async fn map_body(&self, area: u8) -> Result<Vec<u8>, DeviceError> {
         let layout = self.params.layout;
         let len = layout.map_area_bytes() - BLOCK_BYTES;
         let mut bytes = Vec::with_capacity(len as usize);
@@ -328,7 +353,7 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    async fn journal(&mut self) -> Result<Vec<Block>, DeviceError> {
+    async fn journal(&self) -> Result<Vec<Block>, DeviceError> {
         let layout = self.params.layout;
         let mut blocks = Vec::new();
         let mut seq = 0;
@@ -343,20 +368,14 @@ impl<'a> Reader<'a> {
         Ok(blocks)
     }
 
-    async fn ring(&mut self) -> Result<FxHashMap<PageId, Stamp>, DeviceError> {
-        let places: Vec<u64> =
-            (0..self.params.layout.ring_pages).map(|i| self.params.layout.ring_at(i)).collect();
-        let mut newest = FxHashMap::default();
-        for (index, image) in self.images(&places).await? {
-            let Some(image) = image else { continue };
-            self.ringed.push((index as u32, image));
-            let stamp = newest.entry(image.page).or_insert(image.stamp);
-            *stamp = image.stamp.max(*stamp);
-        }
-        Ok(newest)
+    async fn ring(&self) -> Result<Vec<(u32, Image)>, DeviceError> {
+        let layout = &self.params.layout;
+        let places: Vec<u64> = (0..layout.ring_pages).map(|i| layout.ring_at(i)).collect();
+        let images = self.images(&places).await?;
+        Ok(images.into_iter().filter_map(|(index, image)| Some((index as u32, image?))).collect())
     }
 
-    async fn zone(&mut self, map: &MapBody) -> Result<FxHashMap<u32, Image>, DeviceError> {
+    async fn zone(&self, map: &MapBody) -> Result<FxHashMap<u32, Image>, DeviceError> {
         let slots: Vec<u32> = (0..map.zone.len() as u32).filter(|s| map.zone[*s as usize]).collect();
         let places: Vec<u64> = slots.iter().map(|s| self.params.layout.slot_at(*s)).collect();
         let images = self.images(&places).await?;
@@ -364,30 +383,45 @@ impl<'a> Reader<'a> {
     }
 
     /// The sound page images at `places`, by index; I/O errors on single places are errors, bad contents are not.
-    async fn images(&mut self, places: &[u64]) -> Result<Vec<(usize, Option<Image>)>, DeviceError> {
+    async fn images(&self, places: &[u64]) -> Result<Vec<(usize, Option<Image>)>, DeviceError> {
         let page_bytes = self.params.layout.page_size.bytes();
         let mut runs = pin!(read_images(&self.params.ssd, places, page_bytes));
         let mut images = Vec::with_capacity(places.len());
         while let Some(run) = runs.next().await {
             let run = run?;
-            self.bytes_read += (run.len() * page_bytes) as u64;
-            self.done += run.len() as u64;
+            self.note_read((run.len() * page_bytes) as u64);
+            let read = run.len() as u64;
+            let done = self.done.fetch_add(read, Ordering::Relaxed) + read;
             images.extend(run);
             if let Some(report) = &self.params.progress {
-                report(Progress { done: self.done, total: self.total });
+                report(Progress { done, total: self.total });
             }
         }
         images.sort_unstable_by_key(|(index, _)| *index);
         Ok(images)
     }
 
-    /// Rewrites homes that a write-back left torn, from the slots: as long as a slot has the page nobody reads its home, but the page may be
-    /// discarded, or its place become another page's.
-    async fn mend(&mut self, evidence: &Evidence, verdict: &Verdict) -> Result<u64, DeviceError> {
+    /// The slots that may have to mend their pages' homes, with these, in the homes' order.
+    fn mending(&self, evidence: &Evidence, verdict: &Verdict) -> Vec<(u64, usize)> {
+        let last: FxHashSet<PageId> = evidence.last_write_back().into_iter().collect();
+        let mends = !self.params.broken().is(Mutation::DoublewriteNotMended);
+        let from = evidence.slots_back_from().filter(|_| mends);
+        let entries = verdict.entries.iter().enumerate().filter_map(|(slot, e)| Some((slot, (*e)?)));
+        let may = entries.filter(|(_, e)| {
+            last.contains(&e.page) || (!e.clean && from.is_some_and(|from| e.stamp >= from))
+        });
+        let mut mending: Vec<(u64, usize)> =
+            may.filter_map(|(slot, e)| Some((self.params.homes.offset(e.page)?, slot))).collect();
+        mending.sort_unstable();
+        mending
+    }
+
+    /// Rewrites homes that a write-back, or a write that the page's own slot backs, left torn, from the slots: as long as a slot has the page nobody reads its
+    /// home, but the page may be discarded, or its place become another page's.
+    async fn mend(&self, evidence: &Evidence, verdict: &Verdict) -> Result<u64, DeviceError> {
         let mut mended = 0;
-        for page in evidence.last_write_back() {
-            let named = verdict.entries.iter().position(|e| e.is_some_and(|e| e.page == page));
-            let (Some(slot), Some(home)) = (named, self.params.homes.offset(page)) else { continue };
+        for (home, slot) in self.mending(evidence, verdict) {
+            let Some(Entry { page, .. }) = verdict.entries[slot] else { continue };
             let image = self
                 .read(self.params.layout.slot_at(slot as u32), self.params.layout.page_size.bytes() as u64)
                 .await?;
@@ -428,7 +462,7 @@ impl<'a> Reader<'a> {
         }
         wanted.sort_unstable_by_key(|(home, ..)| *home);
         let page_bytes = self.params.layout.page_size.bytes();
-        self.bytes_read += (wanted.len() * page_bytes) as u64;
+        self.note_read((wanted.len() * page_bytes) as u64);
         let this = &*self;
         let repairs = wanted.into_iter().map(|(home, index, found)| this.repair_one(found, home, index));
         let mut repairs = futures_util::stream::iter(repairs).buffer_unordered(REPAIRS_MAX);
@@ -475,7 +509,7 @@ impl<'a> Reader<'a> {
     /// Reads twice if need be: what a crash tore reads the same again, but what only the transfer spoiled must not be taken for gone. An older
     /// checkpoint, or a journal without a record, would bring old versions back.
     async fn read_sound(
-        &mut self,
+        &self,
         offset: u64,
         bytes: u64,
         sound: &(dyn Fn(&[u8]) -> bool + Sync),
@@ -484,11 +518,15 @@ impl<'a> Reader<'a> {
         if sound(first.as_slice()) { Ok(first) } else { self.read(offset, bytes).await }
     }
 
-    async fn read(&mut self, offset: u64, bytes: u64) -> Result<IoBuf, DeviceError> {
+    async fn read(&self, offset: u64, bytes: u64) -> Result<IoBuf, DeviceError> {
         let buf = IoBuf::zeroed(bytes as usize);
         let (buf, result) = read_one(&self.params.ssd, offset, buf, IoClass::Recovery).await;
         result?;
-        self.bytes_read += bytes;
+        self.note_read(bytes);
         Ok(buf)
+    }
+
+    fn note_read(&self, bytes: u64) {
+        self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
     }
 }

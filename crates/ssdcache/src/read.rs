@@ -6,7 +6,8 @@ use crate::slots::Located;
 use pagetier_bufpool::{Fetched, TierError};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{Defect, PageId, Stamp};
-use pagetier_policy::{Access, Home, SlotId};
+use pagetier_policy::{Access, Cause, Home, SlotId};
+use std::sync::Arc;
 
 /// Lets go of the slot also when the read is dropped.
 pub(crate) struct SlotHold<'a> {
@@ -41,7 +42,7 @@ fn class_of(access: Access) -> IoClass {
 }
 
 impl Core {
-    pub(crate) async fn read_page(&self, page: PageId, access: Access, mut buf: IoBuf) -> Fetched {
+    pub(crate) async fn read_page(self: &Arc<Self>, page: PageId, access: Access, mut buf: IoBuf) -> Fetched {
         if self.has_slots() {
             match self.locate(page).await {
                 Located::Slot { slot, stamp, dirty } => {
@@ -110,7 +111,7 @@ impl Core {
         (buf, Err(error))
     }
 
-    async fn read_home(&self, page: PageId, access: Access, buf: IoBuf) -> Fetched {
+    async fn read_home(self: &Arc<Self>, page: PageId, access: Access, buf: IoBuf) -> Fetched {
         let Some(offset) = self.homes.offset(page) else {
             return Fetched { buf, result: Err(TierError::NoSuchPage { page }) };
         };
@@ -121,7 +122,7 @@ impl Core {
         }
     }
 
-    fn judge_home(&self, page: PageId, offset: u64, buf: IoBuf, access: Access) -> Fetched {
+    fn judge_home(self: &Arc<Self>, page: PageId, offset: u64, buf: IoBuf, access: Access) -> Fetched {
         match check(buf.as_slice(), page, None) {
             Ok(_) => self.fetched(page, buf, Home::Hdd, access),
             // Nothing was written there, or only by a space that was dropped since.
@@ -136,17 +137,28 @@ impl Core {
         }
     }
 
-    fn fetched(&self, page: PageId, buf: IoBuf, home: Home, access: Access) -> Fetched {
+    fn fetched(self: &Arc<Self>, page: PageId, buf: IoBuf, home: Home, access: Access) -> Fetched {
         let now = self.now();
         let mut state = self.state.lock();
         state.slots.note_read(page, Some(home), access, now);
+        let asked = home == Home::Hdd && state.slots.admits_on_read() && self.has_slots();
+        if asked && state.may_admit(self.admissions_max) {
+            let fresh = &mut || self.stamps.fresh();
+            if let Some(ticket) = state.slots.plan_copy(page, Cause::Read, now, fresh) {
+                // Whoever reads has no use for this; the next who writes tells the pool.
+                state.slots.note_untold(ticket.displaced);
+                self.copy_to_slot(&mut state, ticket, buf.as_slice());
+            } else if state.slots.wants_look() {
+                self.wake.notify_one();
+            }
+        }
         // Told as it is now: an eviction from the SSD may have come in between.
         let home = state.slots.home(page);
         Fetched { buf, result: Ok(home) }
     }
 
     /// Read-ahead: one vectored read for each stretch of neighbours on the HDD, single reads from the SSD.
-    pub(crate) async fn read_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Vec<Fetched> {
+    pub(crate) async fn read_run(self: &Arc<Self>, first: PageId, bufs: Vec<IoBuf>) -> Vec<Fetched> {
         let pages = (first.no..).map(|no| PageId::new(first.space, no));
         let mut singles = Vec::new();
         let mut stretches: Vec<Stretch> = Vec::new();
@@ -182,7 +194,7 @@ impl Core {
         stretch.offset + (stretch.bufs.len() * self.page_size.bytes()) as u64
     }
 
-    async fn read_stretch(&self, stretch: Stretch) -> Vec<(usize, Fetched)> {
+    async fn read_stretch(self: &Arc<Self>, stretch: Stretch) -> Vec<(usize, Fetched)> {
         let Stretch { offset, pages, bufs } = stretch;
         let done = self.hdd.read(offset, bufs, IoClass::Prefetch).await;
         let mut fetched = Vec::with_capacity(pages.len());

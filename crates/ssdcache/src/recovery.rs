@@ -2,10 +2,10 @@
 //!
 //! The argument that this loses nothing and brings nothing stale back is in `docs/recovery.md`.
 
-use crate::journal::Block;
+use crate::journal::{Backing, Block};
 use crate::map::{Entry, MapBody};
 use pagetier_page::{PageId, Stamp};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 /// A sound page image that was found somewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +54,9 @@ impl Evidence {
     pub fn merge(&self) -> Verdict {
         let homeward = self.homeward();
         let slots = self.map.entries.len();
-        let mut best: FxHashMap<PageId, (Stamp, u32)> = FxHashMap::default();
+        let named = self.map.entries.iter().flatten().count();
+        let mut best: FxHashMap<PageId, (Stamp, u32)> =
+            FxHashMap::with_capacity_and_hasher(named + self.zone.len(), FxBuildHasher);
         let mut entries: Vec<Option<Entry>> = vec![None; slots];
         let (mut trusted, mut found, mut superseded) = (0, 0, 0);
         for slot in 0..slots as u32 {
@@ -132,14 +134,24 @@ impl Evidence {
     /// The pages whose write-back may have been under way: one batch at a time, each with an HDD flush at its end.
     #[must_use]
     pub fn last_write_back(&self) -> Vec<PageId> {
-        let last = self.journal.iter().filter(|b| b.from_slots).max_by_key(|b| b.seq);
+        let last = self.journal.iter().filter(|b| b.backing == Backing::WriteBack).max_by_key(|b| b.seq);
         last.map(|b| b.records.iter().map(|r| r.page).collect()).unwrap_or_default()
+    }
+
+    /// Pages with a version from this stamp on, if their newest is dirty, may have torn homes that their slots mend (the doublewrite policy).
+    #[must_use]
+    pub fn slots_back_from(&self) -> Option<Stamp> {
+        self.newest_block().filter(|b| b.slots_back).map(|b| b.ring_floor)
+    }
+
+    fn newest_block(&self) -> Option<&Block> {
+        self.journal.iter().max_by_key(|b| b.seq)
     }
 
     /// Ring images below this stamp reached the HDD durably before the crash.
     #[must_use]
     pub fn ring_floor(&self) -> Stamp {
-        self.journal.iter().max_by_key(|b| b.seq).map_or(Stamp::ZERO, |b| b.ring_floor)
+        self.newest_block().map_or(Stamp::ZERO, |b| b.ring_floor)
     }
 }
 
@@ -216,7 +228,13 @@ mod tests {
         assert_eq!(pages(&e), [Some((0, 10)), None, None, Some((2, 130))], "a newer version is elsewhere");
         e.zone.remove(&3);
         let records = vec![Record { page: page(2), stamp: at(20) }];
-        e.journal.push(Block { seq: 1, ring_floor: Stamp::ZERO, from_slots: false, records });
+        e.journal.push(Block {
+            seq: 1,
+            ring_floor: Stamp::ZERO,
+            backing: Backing::Ring,
+            slots_back: false,
+            records,
+        });
         assert_eq!(pages(&e)[2], None, "it went home, and the slot to somebody whose write was torn");
     }
 
@@ -234,7 +252,8 @@ mod tests {
         let block = |stamp| Block {
             seq: 1,
             ring_floor: Stamp::ZERO,
-            from_slots: false,
+            backing: Backing::Ring,
+            slots_back: false,
             records: vec![Record { page: page(0), stamp: at(stamp) }],
         };
         e.journal = vec![block(10)];

@@ -156,7 +156,13 @@ impl Core {
         let same = Header::peek(a).lsn == Header::peek(b).lsn && a[HEADER_BYTES..] == b[HEADER_BYTES..];
         let now = self.state.lock().slots.copy_of(page);
         // The copy was clean before the home was read and still is: the home must be that version.
-        let unchanged = now == Some((slot, true)) && self.state.lock().slots.holds(page, entry.stamp);
+        let unchanged = {
+            let state = self.state.lock();
+            // A copy of a page changed in memory is kept until that is home, under some policies.
+            now == Some((slot, true))
+                && state.slots.holds(page, entry.stamp)
+                && !state.homeward.contains(&page)
+        };
         if same || !unchanged {
             return None;
         }

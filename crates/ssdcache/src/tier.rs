@@ -8,7 +8,7 @@ use crate::{maintain, write};
 use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::{Lsn, PageId, SpaceId};
-use pagetier_policy::{Access, Costs, GroupStats, Home};
+use pagetier_policy::{Access, Costs, GroupStats, Home, PageCounts};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -105,6 +105,12 @@ impl SsdTier {
         self.core.state.lock().slots.policy().benefit(page)
     }
 
+    /// What the policy has counted of `page`, if it tracks it.
+    #[must_use]
+    pub fn counts(&self, page: PageId) -> Option<PageCounts> {
+        self.core.state.lock().slots.policy().counts(page)
+    }
+
     /// Whether `page` has a copy on the SSD.
     #[must_use]
     pub fn home(&self, page: PageId) -> Home {
@@ -135,6 +141,15 @@ impl SsdTier {
             if self.try_forget_space(space) {
                 break;
             }
+            let waits = {
+                let state = self.core.state.lock();
+                state.slots.is_backing_in(space) && state.backed.can_settle()
+            };
+            if waits {
+                let flushed = self.core.flush_hdd(self.core.hdd_flush.next()).await;
+                flushed.map_err(|source| TierError::Device { page: PageId::new(space, 0), source })?;
+                continue;
+            }
             changed.await;
         }
         self.core.changed.notify_waiters();
@@ -149,7 +164,12 @@ impl SsdTier {
         let mut busy = homeward.iter().any(|page| page.space == space);
         let held = slots.going_home_of(space);
         busy |= !held.is_empty();
-        slots.discard_where(&mut |page| page.space == space && !held.contains(&page));
+        let backing: Vec<PageId> =
+            slots.copies().into_iter().filter(|page| slots.is_backing(*page)).collect();
+        busy |= backing.iter().any(|page| page.space == space);
+        slots.discard_where(&mut |page| {
+            page.space == space && !held.contains(&page) && !backing.contains(&page)
+        });
         !busy
     }
 
@@ -224,7 +244,9 @@ impl Tier for SsdTier {
             return false;
         }
         let state = self.core.state.lock();
-        state.writes_back() && state.slots.home(page) == Home::Hdd
+        // Under a policy that writes through all wait, under one that appends hardly any.
+        let by_policy = state.slots.writes_home_first() || state.slots.appends();
+        state.writes_back() && !by_policy && state.slots.home(page) == Home::Hdd
     }
 
     async fn flush(&self) -> Result<(), TierError> {
@@ -266,7 +288,7 @@ impl Tier for SsdTier {
 
     fn discarded(&self, page: PageId) -> bool {
         let mut state = self.core.state.lock();
-        let free = !state.slots.is_going_home(page);
+        let free = !state.slots.is_going_home(page) && !state.slots.is_backing(page);
         if free {
             state.slots.discard(page);
         }
@@ -278,8 +300,18 @@ impl Tier for SsdTier {
             let changed = self.core.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if !self.core.state.lock().slots.is_going_home(page) {
+            let (going_home, backing, can_settle) = {
+                let state = self.core.state.lock();
+                let slots = &state.slots;
+                (slots.is_going_home(page), slots.is_backing(page), state.backed.can_settle())
+            };
+            if !going_home && !backing {
                 return;
+            }
+            if backing && can_settle {
+                // If it fails, the slot backs nothing any more either.
+                let _ = self.core.flush_hdd(self.core.hdd_flush.next()).await;
+                continue;
             }
             changed.await;
         }

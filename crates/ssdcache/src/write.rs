@@ -1,16 +1,17 @@
-//! Writing: a dirty page goes to the SSD or home, a clean one that leaves memory may get a copy.
+//! Writing: a dirty page goes to the SSD or home, or to both; a clean one that leaves memory may get a copy.
 
-use crate::core::Core;
+use crate::core::{Core, State};
 use crate::home::{Arrived, HomeBound};
-use crate::life::SsdMode;
+use crate::journal::Backing;
 use crate::plan::{Piece, coalesce};
 use crate::slots::{Plan, Ticket};
 use futures_util::future::join;
 use futures_util::stream::StreamExt;
 use pagetier_bufpool::{DirtyPage, Displaced, TierError, WrittenPage};
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
-use pagetier_page::{Flags, Lsn, PageId};
-use pagetier_policy::Home;
+use pagetier_page::{Flags, Header, Lsn, PageId};
+use pagetier_policy::{Cause, Home};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -25,9 +26,20 @@ struct Sorted {
     wait: Vec<DirtyPage>,
 }
 
+/// What became of images for slots.
+#[derive(Default)]
+pub(crate) struct SlotsWritten {
+    /// They have to go home instead.
+    pub(crate) failed: Vec<HomeBound>,
+    /// They are in slots that back their way home, which comes next.
+    appended: Vec<HomeBound>,
+    /// By page of either kind.
+    displaced: Displacements,
+}
+
 impl Core {
     pub(crate) async fn write_dirty(
-        &self,
+        self: &Arc<Self>,
         batch: Vec<DirtyPage>,
         class: IoClass,
         done: &(dyn Fn(WrittenPage) + Send + Sync),
@@ -51,12 +63,17 @@ impl Core {
                 continue;
             }
             let none = Displacements::default();
-            let ((failed, displaced), ()) = join(
+            let (written, ()) = join(
                 self.write_slots(sorted.slots, class, done),
                 self.write_dirty_home(sorted.home, &none, class, done),
             )
             .await;
-            self.write_dirty_home(failed, &displaced, class, done).await;
+            let SlotsWritten { failed, appended, displaced } = written;
+            join(
+                self.write_dirty_home(failed, &displaced, class, done),
+                self.write_appended_home(appended, &displaced, class, done),
+            )
+            .await;
         }
     }
 
@@ -69,8 +86,9 @@ impl Core {
             let (page, lsn) = (dirty.page, dirty.recovery_lsn);
             // Without a ring an only copy has to be rewritten or written back: on the way home nothing else would back it.
             let stays = !doublewrite && state.ssd_error.is_none() && state.slots.is_only_copy(page);
-            if !has_slots || !(state.writes_back() || stays) {
-                sorted.home.push(HomeBound { page, image: dirty.image, backed_by_slot: false, lsn });
+            let to_slots = stays || (state.writes_back() && !state.slots.writes_home_first());
+            if !has_slots || !to_slots {
+                sorted.home.push(HomeBound::ringed(page, dirty.image, lsn));
                 continue;
             }
             let home = state.slots.home(page);
@@ -80,22 +98,20 @@ impl Core {
                     state.slots.note_lsn(ticket.slot, lsn);
                     sorted.slots.push((ticket, dirty.image, lsn));
                 }
-                Plan::Hdd => {
-                    sorted.home.push(HomeBound { page, image: dirty.image, backed_by_slot: false, lsn });
-                }
-                Plan::Wait => sorted.wait.push(dirty),
+                Plan::Hdd if !stays => sorted.home.push(HomeBound::ringed(page, dirty.image, lsn)),
+                Plan::Hdd | Plan::Wait => sorted.wait.push(dirty),
             }
         }
         sorted
     }
 
-    /// Writes images to their slots. Those that failed come back to be written home, with the pages that had to make room for them.
-    async fn write_slots(
+    /// Writes images to their slots; those that back their way home, and those that failed, come back.
+    pub(crate) async fn write_slots(
         &self,
         slots: Vec<(Ticket, IoBuf, Lsn)>,
         class: IoClass,
         done: &(dyn Fn(WrittenPage) + Send + Sync),
-    ) -> (Vec<HomeBound>, Displacements) {
+    ) -> SlotsWritten {
         let ssd = self.ssd();
         let pieces = slots
             .into_iter()
@@ -105,25 +121,30 @@ impl Core {
                 Piece { offset: self.slot_at(ticket.slot), buf, tag: (ticket, lsn) }
             })
             .collect();
-        let mut homeward = Vec::new();
-        let mut displacements = Displacements::default();
+        let mut back = SlotsWritten::default();
         let mut runs = self.write_runs(&ssd, coalesce(pieces), class);
         while let Some((tickets, bufs, result)) = runs.next().await {
             for ((ticket, lsn), image) in tickets.into_iter().zip(bufs) {
                 self.end_slot_write(ticket, &result);
                 let page = ticket.page;
-                if result.is_ok() {
+                if result.is_ok() && !ticket.backs_home {
                     let displaced = Displaced(ticket.displaced);
                     done(WrittenPage { page, result: Ok(Home::Ssd), displaced, image });
+                    continue;
+                }
+                back.displaced.extend(ticket.displaced.map(|displaced| (page, displaced)));
+                if result.is_ok() {
+                    let over_only_copy = ticket.over_only_copy;
+                    let backing = Backing::Appended;
+                    back.appended.push(HomeBound { page, image, backing, lsn, over_only_copy });
                 } else {
-                    displacements.extend(ticket.displaced.map(|displaced| (page, displaced)));
-                    homeward.push(HomeBound { page, image, backed_by_slot: false, lsn });
+                    back.failed.push(HomeBound::ringed(page, image, lsn));
                 }
             }
             self.changed.notify_waiters();
         }
         self.wake.notify_one();
-        (homeward, displacements)
+        back
     }
 
     fn end_slot_write(&self, ticket: Ticket, result: &Result<(), DeviceError>) {
@@ -141,7 +162,7 @@ impl Core {
     }
 
     async fn write_dirty_home(
-        &self,
+        self: &Arc<Self>,
         pages: Vec<HomeBound>,
         displaced: &Displacements,
         class: IoClass,
@@ -149,24 +170,96 @@ impl Core {
     ) {
         let each = |arrived: Arrived| {
             let Arrived { page, image, result } = arrived;
+            let mut displaced = displaced.get(&page).copied();
             let result = result.map(|()| {
-                self.arrived_home(page);
-                Home::Hdd
+                let (home, by_copy) = self.arrived_home(page, image.as_slice());
+                displaced = displaced.or(by_copy);
+                home
             });
-            let displaced = Displaced(displaced.get(&page).copied());
-            done(WrittenPage { page, result, displaced, image });
+            done(WrittenPage { page, result, displaced: Displaced(displaced), image });
         };
         self.write_home(pages, class, &each).await;
     }
 
-    fn arrived_home(&self, page: PageId) {
+    /// Writes pages home whose slots back that. Those whose home write fails go through the ring: their homes may be torn, and unlike a slot the ring holds the image
+    /// also when the page is discarded.
+    async fn write_appended_home(
+        self: &Arc<Self>,
+        pages: Vec<HomeBound>,
+        displaced: &Displacements,
+        class: IoClass,
+        done: &(dyn Fn(WrittenPage) + Send + Sync),
+    ) {
+        let again = Mutex::new(Vec::new());
+        let each = |arrived: Arrived| {
+            let Arrived { page, image, result } = arrived;
+            let now = self.now();
+            let mut state = self.state.lock();
+            let result = match result {
+                Err(TierError::Device { .. }) if self.refusing.cause().is_none() => {
+                    let lsn = state.slots.lsn_of(page);
+                    drop(state);
+                    return again.lock().push(HomeBound::ringed(page, image, lsn));
+                }
+                // Another version has taken its place.
+                Err(TierError::NoSuchPage { .. }) => Ok(state.slots.home(page)),
+                Err(error) => {
+                    let stamp = Header::peek(image.as_slice()).stamp;
+                    if let Some((slot, _)) = state.slots.copy_of(page) {
+                        state.slots.end_backing(slot, stamp, false);
+                    }
+                    Err(error)
+                }
+                Ok(()) => {
+                    state.slots.policy().wrote(page, Home::Hdd, now);
+                    Ok(state.slots.home(page))
+                }
+            };
+            let displaced = displaced.get(&page).copied().or_else(|| state.slots.take_untold());
+            drop(state);
+            done(WrittenPage { page, result, displaced: Displaced(displaced), image });
+        };
+        self.write_home(pages, class, &each).await;
+        self.write_dirty_home(again.into_inner(), displaced, class, done).await;
+    }
+
+    /// Where the page, which was just written home as `image`, lies from now on, and which page had to make room for its copy.
+    fn arrived_home(self: &Arc<Self>, page: PageId, image: &[u8]) -> (Home, Option<PageId>) {
         let now = self.now();
         let mut state = self.state.lock();
-        // A copy that could not be rewritten on a failing SSD is obsolete now.
-        if state.slots.home(page) == Home::Ssd {
-            state.slots.discard(page);
+        state.slots.note_home(true);
+        if !state.slots.writes_home_first() {
+            // A copy that could not be rewritten, or is not to be, is obsolete now.
+            if state.slots.home(page) == Home::Ssd {
+                state.slots.discard(page);
+            }
+            state.slots.policy().wrote(page, Home::Hdd, now);
+            return (Home::Hdd, state.slots.take_untold());
         }
         state.slots.policy().wrote(page, Home::Hdd, now);
+        let may = state.may_admit(self.admissions_max);
+        let ticket = state.slots.plan_arrived(page, may, now, &mut || self.stamps.fresh());
+        let displaced = ticket.and_then(|ticket| ticket.displaced).or_else(|| state.slots.take_untold());
+        if let Some(ticket) = ticket {
+            self.copy_to_slot(&mut state, ticket, image);
+        }
+        (state.slots.home(page), displaced)
+    }
+
+    /// Sends a copy of `image`, which the HDD has, on its way to its slot.
+    pub(crate) fn copy_to_slot(self: &Arc<Self>, state: &mut State, ticket: Ticket, image: &[u8]) {
+        state.admissions += 1;
+        let mut buf = self.buffer();
+        buf.as_mut_slice().copy_from_slice(image);
+        let task = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let back = |written: WrittenPage| task.give_back(written.image);
+            // The pool was told of the displaced page when this was planned, or will be.
+            let written = task.write_slots(vec![(ticket, buf, Lsn(0))], IoClass::Clean, &back).await;
+            written.failed.into_iter().for_each(|f| task.give_back(f.image));
+            task.state.lock().admissions -= 1;
+            task.changed.notify_waiters();
+        });
     }
 }
 
@@ -179,32 +272,21 @@ pub(crate) fn evicted(core: &Arc<Core>, page: PageId, logical: u32, image: &[u8]
     let mut state = core.state.lock();
     let home = state.slots.home(page);
     state.slots.policy().logical(page, logical, home, now);
-    let takes = matches!(state.mode, SsdMode::WriteBack | SsdMode::WriteThrough) && !state.closing;
-    let may = takes && state.ssd_error.is_none() && state.admissions < core.admissions_max;
-    let ticket = if may { state.slots.plan_evicted(page, now, &mut || core.stamps.fresh()) } else { None };
+    let may = state.may_admit(core.admissions_max);
+    let fresh = &mut || core.stamps.fresh();
+    let ticket = if may { state.slots.plan_copy(page, Cause::Evicted, now, fresh) } else { None };
     state.slots.policy().left_pool(page, now);
-    state.admissions += usize::from(ticket.is_some());
-    let look = ticket.is_none() && state.slots.wants_look();
-    drop(state);
     let Some(ticket) = ticket else {
+        let look = state.slots.wants_look();
+        let displaced = Displaced(state.slots.take_untold());
+        drop(state);
         if look {
             core.wake.notify_one();
         }
-        return Displaced(None);
+        return displaced;
     };
-    let mut buf = core.buffer();
-    buf.as_mut_slice().copy_from_slice(image);
-    let displaced = Displaced(ticket.displaced);
-    let task = Arc::clone(core);
-    core.runtime.spawn(async move {
-        let back = |written: WrittenPage| task.give_back(written.image);
-        // The pool was told of the displaced page when this was planned.
-        let (failed, _) = task.write_slots(vec![(ticket, buf, Lsn(0))], IoClass::Clean, &back).await;
-        failed.into_iter().for_each(|f| task.give_back(f.image));
-        task.state.lock().admissions -= 1;
-        task.changed.notify_waiters();
-    });
-    displaced
+    core.copy_to_slot(&mut state, ticket, image);
+    Displaced(ticket.displaced)
 }
 
 fn failed(dirty: DirtyPage, error: &TierError) -> WrittenPage {

@@ -26,7 +26,9 @@ use crate::check::{Spot, check, refused, total_len};
 use crate::device::IoBufs;
 use crate::stats::{Recorder, Slot};
 use crate::ticket::ticket;
-use crate::{Completion, Device, DeviceError, DeviceStats, IoClass, IoFuture, IoOp, SharedDevice};
+use crate::{
+    Completion, Device, DeviceError, DeviceStats, IoClass, IoFuture, IoOp, RecentCosts, SharedDevice,
+};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin;
@@ -262,6 +264,14 @@ impl Device for EmulatedDevice {
 
     fn stats(&self) -> DeviceStats {
         self.shared.recorder.snapshot()
+    }
+
+    fn track_costs(&self, points: usize) {
+        self.shared.recorder.track_costs(points);
+    }
+
+    fn recent_costs(&self) -> Option<RecentCosts> {
+        self.shared.recorder.recent_costs()
     }
 
     fn backend(&self) -> &'static str {

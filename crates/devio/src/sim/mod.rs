@@ -22,7 +22,9 @@ use crate::check::{Spot, check, check_range, total_len};
 use crate::device::IoBufs;
 use crate::stats::{Recorder, RetryReason, Slot};
 use crate::ticket::ticket;
-use crate::{Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp};
+use crate::{
+    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, RecentCosts,
+};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -392,6 +394,14 @@ impl Device for SimDevice {
 
     fn stats(&self) -> DeviceStats {
         self.shared.recorder.snapshot()
+    }
+
+    fn track_costs(&self, points: usize) {
+        self.shared.recorder.track_costs(points);
+    }
+
+    fn recent_costs(&self) -> Option<RecentCosts> {
+        self.shared.recorder.recent_costs()
     }
 
     fn backend(&self) -> &'static str {

@@ -4,7 +4,7 @@
 
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use pagetier::Mutation;
+use pagetier::{Mutation, SSD_POLICIES};
 use pagetier_sim::campaign::{Base, FaultBase, Plan, Totals, Violation, run_seed, shrink, workloads};
 use serde::Serialize;
 use std::process::ExitCode;
@@ -37,7 +37,7 @@ struct Args {
     /// The first seed; alone, the only one.
     #[arg(long)]
     seed: Option<u64>,
-    /// Overrides a part of the seed's scenario, as lives=2 or without=scan+hold; as a failing seed's report says.
+    /// Overrides a part of the seed's scenario, as lives=2 or without=scan+hold; as a failing seed's report says. Exhaustive and faults: policy= alone.
     #[arg(long, value_name = "PART=VALUE")]
     with: Vec<String>,
     /// Leaves out a rule of the protocol, by name; with `--mode mutations` only this one is checked.
@@ -208,6 +208,13 @@ impl Campaign {
         plan
     }
 
+    /// The SSD policy of the modes that start from one store: the default, or what `--with policy=` says.
+    fn policy(&self) -> &'static str {
+        let told = self.args.with.iter().rev().find_map(|part| part.strip_prefix("policy="));
+        let known = SSD_POLICIES.iter().find(|name| told == Some(**name));
+        known.copied().unwrap_or(SSD_POLICIES[0])
+    }
+
     fn random(&self) {
         let first = self.args.seed.unwrap_or(0);
         let alone = self.args.seed.is_some() && self.args.seeds.is_none() && self.args.crashes.is_none();
@@ -279,7 +286,7 @@ impl Campaign {
                 bar.inc(1);
                 self.with(|r| r.totals.add(&totals));
                 if let Err(found) = ended {
-                    let replay = format!("cargo run --release -p pagetier-sim --bin campaign -- --mode {mode} --case {index} --depth {}", self.args.depth);
+                    let replay = format!("cargo run --release -p pagetier-sim --bin campaign -- --mode {mode} --case {index} --depth {} --with policy={}", self.args.depth, self.policy());
                     eprintln!("VIOLATION: {}\n  at {}\n  replay: {replay}", found.what, found.place);
                     let failure = Failure { what: found.what, place: found.place, replay };
                     self.with(|r| r.violations.push(failure));
@@ -290,7 +297,7 @@ impl Campaign {
     }
 
     fn exhaustive(&self) {
-        match Base::new(1, self.args.mutation) {
+        match Base::new(1, self.policy(), self.args.mutation) {
             Ok(base) => self.cases(
                 "exhaustive",
                 "short workloads",
@@ -303,7 +310,7 @@ impl Campaign {
     }
 
     fn faults(&self) {
-        match FaultBase::new(1) {
+        match FaultBase::new(1, self.policy()) {
             Ok(base) => {
                 self.cases("faults", "failing operations", FaultBase::cases(), 700, |index, totals| {
                     base.run(index, totals)

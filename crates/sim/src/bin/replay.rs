@@ -4,7 +4,9 @@ use clap::{ArgGroup, Parser};
 use pagetier_policy::{
     CacParams, Costs, Dropped, GroupStats, POOL_POLICIES, PoolPolicyParams, SSD_POLICIES, ssd_policy,
 };
-use pagetier_sim::{Accesses, Bound, Counts, Source, TierParams, Tiers, Tpcc, Trace, Zipf, table_name};
+use pagetier_sim::{
+    Accesses, Bound, Counts, Source, TierParams, Tiers, Tpcc, Trace, Zipf, parse, table_name,
+};
 use serde::Serialize;
 use std::error::Error;
 use std::path::PathBuf;
@@ -28,14 +30,14 @@ struct Args {
     #[arg(long, default_value_t = 0.9)]
     skew: f64,
     /// The share of writes of --zipf, in per cent.
-    #[arg(long, default_value_t = 0.0, value_parser = parse_percent)]
+    #[arg(long, default_value_t = 0.0, value_parser = parse::percent)]
     write_percent: f64,
 
     /// The share of the pages of --zipf, in per cent, that exchange ranks during as many references as there are pages.
-    #[arg(long, default_value_t = 0.0, value_parser = parse_percent)]
+    #[arg(long, default_value_t = 0.0, value_parser = parse::percent)]
     churn_percent: f64,
     /// The share of references of --zipf, in per cent, that a scan makes without saying so.
-    #[arg(long, default_value_t = 0.0, value_parser = parse_percent)]
+    #[arg(long, default_value_t = 0.0, value_parser = parse::percent)]
     scan_percent: f64,
 
     /// Pages that the pool holds.
@@ -58,7 +60,7 @@ struct Args {
     compare: Option<String>,
 
     /// Milliseconds of an SSD read, HDD read, SSD write and HDD write.
-    #[arg(long, value_name = "R_S,R_D,W_S,W_D", value_parser = parse_costs, default_value = "0.11,7.2,0.27,4.96")]
+    #[arg(long, value_name = "R_S,R_D,W_S,W_D", value_parser = parse::costs, default_value = "0.11,7.2,0.27,4.96")]
     costs: Costs,
     /// Batches (transactions, or 1,024 references of a trace, or 64 of --zipf) before counting starts.
     #[arg(long, default_value_t = 0)]
@@ -71,7 +73,7 @@ struct Args {
     seed: u64,
 
     /// The eviction zone in per cent of the SSD.
-    #[arg(long, default_value_t = 10.0, value_parser = parse_percent)]
+    #[arg(long, default_value_t = 10.0, value_parser = parse::percent)]
     zone_percent: f64,
     /// Entries of the outqueue; as many as SSD pages if not given.
     #[arg(long)]
@@ -89,7 +91,7 @@ struct Args {
     #[arg(long, default_value_t = 64)]
     look_ahead: usize,
     /// The most dirty pages in per cent of the pool; recoverability writes clean the oldest beyond it.
-    #[arg(long, default_value_t = 100.0, value_parser = parse_percent)]
+    #[arg(long, default_value_t = 100.0, value_parser = parse::percent)]
     dirty_percent_max: f64,
     /// Pages of a cluster: of policies that write in clusters, and for the cluster switches.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
@@ -112,25 +114,6 @@ fn is_pool_policy(name: &str) -> bool {
 
 fn parse_pool_policy(name: &str) -> Result<String, String> {
     if is_pool_policy(name) { Ok(name.into()) } else { Err(format!("one of {}", POOL_POLICIES.join(", "))) }
-}
-
-fn parse_costs(text: &str) -> Result<Costs, String> {
-    let numbers: Vec<f64> = text.split(',').map_while(|n| n.trim().parse().ok()).collect();
-    match numbers[..] {
-        [ssd_read_ms, hdd_read_ms, ssd_write_ms, hdd_write_ms]
-            if text.split(',').count() == 4 && numbers.iter().all(|n| n.is_finite() && *n > 0.0) =>
-        {
-            Ok(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms })
-        }
-        _ => Err("four numbers of milliseconds above 0, as 0.11,7.2,0.27,4.96".into()),
-    }
-}
-
-fn parse_percent(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|percent| (0.0..=100.0).contains(percent))
-        .ok_or_else(|| "a number from 0 to 100".into())
 }
 
 fn parse_ratio(text: &str) -> Result<[f64; 3], String> {

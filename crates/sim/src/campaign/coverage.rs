@@ -66,13 +66,20 @@ states! {
     FoundRepaired => "found: home pages repaired from the ring",
     FoundOlder => "found: an older version than the last written",
     AfterClose => "opened after a close",
+    Wrapped => "appending: the front came round",
+    Moving => "appending: second chance in flight",
+    MovedOver => "appending: second chance in flight whose page was written anew",
+    ReadAdmission => "admission of a page just read in flight",
+    Renewing => "write-through: copy of a page just written home in flight",
+    Backing => "doublewrite: slot backs a home write that is not durable",
+    BackingHome => "doublewrite: such a home write in flight",
 }
 
 /// A set of states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct States(u64);
+pub(super) struct States(u128);
 
-const _: () = assert!(NAMES.len() <= 64);
+const _: () = assert!(NAMES.len() <= 128);
 
 impl States {
     pub(super) fn add(&mut self, state: State) {
@@ -107,7 +114,7 @@ impl Default for Coverage {
 impl Coverage {
     pub(super) fn count(&mut self, states: States) {
         for (at, count) in self.0.iter_mut().enumerate() {
-            *count += states.0 >> at & 1;
+            *count += u64::from(states.0 >> at & 1 == 1);
         }
     }
 

@@ -86,15 +86,19 @@ pub struct Base {
 }
 
 impl Base {
-    /// The same for the same plan seed.
+    /// The same for the same plan seed and SSD policy.
     ///
     /// # Errors
     /// What went wrong in making it.
-    pub fn new(seed: u64, mutation: Option<pagetier::Mutation>) -> Result<Self, String> {
+    pub fn new(
+        seed: u64,
+        ssd_policy: &'static str,
+        mutation: Option<pagetier::Mutation>,
+    ) -> Result<Self, String> {
         let mut plan = Plan::steered(seed, Steer::ColdCopies);
         plan.mutation = mutation;
         (plan.pages, plan.frames, plan.slots, plan.ring) = (70, 16, 34, 4);
-        (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = ("cac", "gd2l", 40, 40);
+        (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = (ssd_policy, "gd2l", 40, 40);
         (plan.hdd_us, plan.ssd_us, plan.tasks, plan.ops) = (3000, 300, 1, 200);
         let plan = Arc::new(plan);
         let life =

@@ -53,7 +53,11 @@ pub struct Plan {
     pub mutation: Option<Mutation>,
 }
 
-const SSD_POLICIES: [&str; 4] = ["cac", "cc", "lru2", "none"];
+/// The policies that evict within a zone.
+const WITHIN_ZONE: [&str; 3] = ["cac", "cc", "lru2"];
+
+/// Those that append, or write through: half of all seeds run one of them.
+const OTHERS: [&str; 4] = ["mv-fifo", "mv-fifo-gsc", "doublewrite", "tac"];
 
 impl Plan {
     /// Kinds of work that can be left out, by name.
@@ -72,7 +76,7 @@ impl Plan {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x9e37_79b9_7f4a_7c15);
         let rng = &mut rng;
         let slots = if rng.random_ratio(1, 16) { 0 } else { rng.random_range(32..=90) };
-        let ssd_policy = if rng.random_ratio(1, 24) { "none" } else { SSD_POLICIES[rng.random_range(0..3)] };
+        let ssd_policy = if rng.random_ratio(1, 24) { "none" } else { WITHIN_ZONE[rng.random_range(0..3)] };
         let pool_policy = if rng.random_bool(0.5) {
             POOL_POLICIES[0]
         } else {
@@ -101,7 +105,18 @@ impl Plan {
             mutation: None,
         };
         steer.shape(&mut plan, rng);
+        plan.draw_policy();
         plan
+    }
+
+    /// Every second seed runs a policy that appends or writes through. Drawn apart, so that the rest of a seed's scenario does not depend on it.
+    fn draw_policy(&mut self) {
+        let drawn =
+            SmallRng::seed_from_u64(self.seed ^ 0x51ed_270b_0a1f_39c3).random_range(0..2 * OTHERS.len());
+        let fixed = matches!(self.steer, Steer::FreshVictims | Steer::TornHomes) || self.ssd_policy == "none";
+        if let Some(policy) = OTHERS.get(drawn).filter(|_| !fixed) {
+            self.ssd_policy = policy;
+        }
     }
 
     /// Sets one part, as `lives=2` or `without=scan+discard`: what a report's replay command says after `--with`.
@@ -116,6 +131,10 @@ impl Plan {
                 let steer = Steer::named(value).ok_or_else(|| format!("{part}: no such hazard"))?;
                 *self = Self { mutation: self.mutation, ..Self::steered(self.seed, steer) };
             }
+            "policy" => {
+                let known = pagetier::SSD_POLICIES.iter().find(|name| **name == value);
+                self.ssd_policy = known.ok_or_else(|| format!("{part}: no such policy"))?;
+            }
             "lives" => self.lives = number()?,
             "ops" => self.ops = number()?,
             "tasks" => self.tasks = number()?,
@@ -126,7 +145,7 @@ impl Plan {
             "without" => self.without = without(value)?,
             _ => {
                 return Err(format!(
-                    "{name}: no part of a plan; there are steer, lives, ops, tasks, pages, images, outcomes, faults, without"
+                    "{name}: no part of a plan; there are steer, policy, lives, ops, tasks, pages, images, outcomes, faults, without"
                 ));
             }
         }
@@ -150,7 +169,8 @@ impl Plan {
         let steered = (self.steer != Steer::of_seed(self.seed)).then(|| format!("steer={:?}", self.steer));
         let changed = numbers.iter().filter(|(_, is, was)| is != was);
         let changed = changed.map(|(name, is, _)| format!("{name}={is}"));
-        let mut all: Vec<String> = steered.into_iter().chain(changed).collect();
+        let policy = (self.ssd_policy != drawn.ssd_policy).then(|| format!("policy={}", self.ssd_policy));
+        let mut all: Vec<String> = steered.into_iter().chain(policy).chain(changed).collect();
         if self.without != drawn.without {
             let kinds = Self::KINDS.iter().enumerate().filter(|(bit, _)| self.without >> bit & 1 == 1);
             let names: Vec<&str> = kinds.map(|(_, name)| *name).collect();

@@ -37,8 +37,14 @@ pub(super) struct Moment {
 const LOOK: f64 = 3.0;
 
 /// States that random boundaries seldom meet.
-const RARE: [State; 5] =
-    [State::JournalNeeded, State::WritingBack, State::Abandoned, State::RecoveryRepair, State::JournalFull];
+const RARE: [State; 6] = [
+    State::JournalNeeded,
+    State::WritingBack,
+    State::Abandoned,
+    State::RecoveryRepair,
+    State::JournalFull,
+    State::MovedOver,
+];
 
 /// What the store is doing as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -306,6 +312,13 @@ fn tier_states(m: &pagetier::Moment, inside: &Inside) -> States {
     states.add_if(m.journal_blocks > 0 && m.journal_used >= u64::from(m.journal_blocks), State::JournalFull);
     states.add_if(m.refusing, State::Refusing);
     states.add_if(m.ssd_error, State::SsdFailed);
+    states.add_if(m.laps > 0, State::Wrapped);
+    states.add_if(m.moving > 0, State::Moving);
+    states.add_if(m.moved_over > 0, State::MovedOver);
+    states.add_if(m.reading > 0, State::ReadAdmission);
+    states.add_if(m.renewing > 0, State::Renewing);
+    states.add_if(m.backing > 0, State::Backing);
+    states.add_if(m.backing > 0 && inside.flying(Part::HomeWrite) > 0, State::BackingHome);
     states
 }
 

@@ -30,17 +30,20 @@ pub enum Steer {
     FreshVictims,
     /// Pages are discarded or changed while the copy of their eviction is on its way to the SSD.
     JustEvicted,
+    /// Pages are discarded right after a recovery whose slots backed home writes that the crash tore.
+    TornHomes,
 }
 
 impl Steer {
     /// All that are steered at all.
-    pub const HAZARDS: [Self; 6] = [
+    pub const HAZARDS: [Self; 7] = [
         Self::ColdCopies,
         Self::TwoWaysHome,
         Self::SlowMap,
         Self::FreshVictims,
         Self::JustEvicted,
         Self::SlotFails,
+        Self::TornHomes,
     ];
 
     /// What seed `seed` is steered to: every third to a hazard, each in its turn.
@@ -85,6 +88,10 @@ impl Steer {
             Self::JustEvicted => {
                 (plan.zone_percent, plan.hdd_us, plan.ssd_us) = (100, 300, 12_000);
             }
+            Self::TornHomes => {
+                (plan.lives, plan.ssd_policy, plan.zone_percent) = (4, "doublewrite", 100);
+                (plan.ring, plan.hdd_us, plan.ssd_us) = (rng.random_range(2..=8), 12_000, 50);
+            }
         }
     }
 
@@ -124,6 +131,7 @@ impl Worker {
                 Steer::TwoWaysHome => self.two_ways_home().await?,
                 Steer::FreshVictims => self.fresh_victims().await?,
                 Steer::JustEvicted => self.just_evicted().await?,
+                Steer::TornHomes => self.torn_homes().await?,
             });
         }
         Ok(())
@@ -231,6 +239,22 @@ impl Worker {
             self.read_page(*page).await?;
         }
         Ok(50 + pages.len() as u32)
+    }
+
+    /// Discards what is on the SSD, and looks for what is left of it at home; then changes of many pages, which all go there.
+    async fn torn_homes(&mut self) -> Result<u32, String> {
+        let pages = self.shuffled();
+        for page in &pages {
+            if self.store.home(*page) == Home::Ssd && self.rng.random_bool(0.5) {
+                self.discard_page(*page).await?;
+                self.read_page(*page).await?;
+            }
+        }
+        for page in pages.iter().take(60) {
+            self.write_page(*page, false).await?;
+        }
+        self.sync().await?;
+        Ok(60 + pages.len() as u32)
     }
 
     /// Changes, hardly ever synced, of one page after the other.

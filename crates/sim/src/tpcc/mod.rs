@@ -6,7 +6,7 @@
 
 mod tables;
 
-use crate::reference::{Reference, Source, Use};
+use pagetier_ghost::{Reference, Source, Use};
 use pagetier_policy::SpaceId;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -1,6 +1,6 @@
 //! Where TPC-C's rows lie: B+-trees reduced to the pages that a descent touches.
 
-use crate::reference::{Reference, Use};
+use pagetier_ghost::{Reference, Use};
 use pagetier_policy::{PageId, SpaceId};
 
 /// Children per inner node, at a usual fill.

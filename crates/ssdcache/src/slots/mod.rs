@@ -4,26 +4,34 @@
 //! page's newest version is durable elsewhere. Invariant Z (zone): only slots of the zone of every checkpoint that
 //! a crash could find are given out. The third, R, is the journal's.
 //!
-//! A slot goes `Free → Writing → Live → (Retired →) Free`; [`Slots::validate`] recounts.
+//! A slot goes `Free → Writing → Live → (Retired →) Free`; [`Slots::validate`] recounts. Under a policy that appends, free slots are not listed: they are given out in
+//! circular order ([`append`]).
 
+mod append;
+mod chances;
 mod life;
 #[cfg(feature = "mutations")]
 mod moment;
+mod recovered;
+mod through;
 mod types;
 mod zone;
 
-pub use types::{Capture, FreeSlots, Located, MapWork, Plan, SlotCounts, SlotParams, Ticket, WriteBack};
+pub use types::{
+    Capture, FreeSlots, Located, MapWork, Move, Plan, SlotCounts, SlotParams, Ticket, WriteBack,
+};
 
 use crate::map::Entry;
 use crate::mutation::{Broken, Mutation};
+use append::Circle;
 use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::{Access, Cause, Home, Millis, SlotId, SsdPolicy, Verdict};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Nothing that counts; listed in `writable` or `waiting`.
+    /// Nothing that counts; listed in `writable` or `waiting` unless the policy appends.
     Free,
     /// A page image is on its way into the slot.
     Writing,
@@ -53,6 +61,15 @@ struct Slot {
     in_next: bool,
     /// Writing: the page changed meanwhile, the image will be obsolete.
     abandoned: bool,
+    /// It backs a home write of this very version, which is under way or not yet flushed.
+    backs: bool,
+    /// Its page is being copied to another slot.
+    moving: bool,
+    /// Its page is on the SSD alone and cannot be read.
+    stuck: bool,
+    /// Writing: a copy of what was just written home.
+    #[cfg_attr(not(feature = "mutations"), allow(dead_code, reason = "for the simulator's coverage"))]
+    renews: bool,
 }
 
 /// Every how many rejections somebody looks whether the zone is spent.
@@ -87,6 +104,18 @@ pub struct Slots {
     counts: SlotCounts,
     /// Pages whose write-back is under way: until the HDD was flushed, a slot is all that mends a torn home.
     going_home: Vec<PageId>,
+    /// Of a policy that appends.
+    circle: Option<Circle>,
+    /// By page, the slot that a second chance copies it to.
+    moving: FxHashMap<PageId, SlotId>,
+    /// Pages that lost their copies, which the pool is still to be told.
+    untold: VecDeque<PageId>,
+    /// Write-backs fail.
+    home_fails: bool,
+    /// The policy writes through.
+    through: bool,
+    /// It admits on reading.
+    on_read: bool,
     broken: Broken,
 }
 
@@ -111,12 +140,19 @@ impl Slots {
             in_zone: false,
             in_next: false,
             abandoned: false,
+            backs: false,
+            moving: false,
+            stuck: false,
+            renews: false,
         };
+        let group = policy.append_group().filter(|_| params.slots > 0);
+        let circle = group.map(|group| Circle::new(group, params.zone, params.slots));
+        let (through, on_read) = (policy.write_through(), policy.admits_on_read());
         let mut this = Self {
             params,
             policy,
             slots: vec![free; params.slots as usize],
-            by_page: FxHashMap::default(),
+            by_page: FxHashMap::with_capacity_and_hasher(map.iter().flatten().count(), FxBuildHasher),
             pending: FxHashMap::default(),
             arriving: 0,
             bad: 0,
@@ -132,26 +168,15 @@ impl Slots {
             hidden: false,
             counts: SlotCounts::default(),
             going_home: Vec::new(),
+            circle,
+            moving: FxHashMap::default(),
+            untold: VecDeque::new(),
+            home_fails: false,
+            through,
+            on_read,
             broken: Broken::default(),
         };
-        for index in 0..params.slots {
-            let slot = SlotId(index);
-            if let Some(entry) = map.get(slot.at()).copied().flatten() {
-                let s = &mut this.slots[slot.at()];
-                *s = Slot {
-                    page: entry.page,
-                    stamp: entry.stamp,
-                    state: State::Live,
-                    dirty: !entry.clean,
-                    ..free
-                };
-                this.by_page.insert(entry.page, slot);
-                this.policy.inserted(entry.page, slot, Millis(0));
-                this.policy.left_pool(entry.page, Millis(0));
-            } else {
-                this.waiting.push(slot);
-            }
-        }
+        this.amend(map);
         this
     }
 
@@ -217,6 +242,9 @@ impl Slots {
 
     /// Decides where the dirty page `page` goes. A page that is on the SSD stays there, in another slot.
     pub fn plan_dirty(&mut self, page: PageId, now: Millis, fresh: &mut dyn FnMut() -> Stamp) -> Plan {
+        if self.appends() {
+            return self.plan_appended(page, now, fresh);
+        }
         if self.broken.is(Mutation::RewriteInPlace) {
             self.give_up_in_place(page);
         }
@@ -239,25 +267,18 @@ impl Slots {
         }
     }
 
-    /// Decides whether the clean page `page`, which is leaving the pool, gets a copy.
-    pub fn plan_evicted(
-        &mut self,
-        page: PageId,
-        now: Millis,
-        fresh: &mut dyn FnMut() -> Stamp,
-    ) -> Option<Ticket> {
-        if self.home(page) == Home::Ssd {
-            return None;
+    fn plan_appended(&mut self, page: PageId, now: Millis, fresh: &mut dyn FnMut() -> Stamp) -> Plan {
+        match self.append(page, Cause::Cleaned, now) {
+            Ok((slot, displaced)) => {
+                let mut ticket = self.start(slot, page, true, displaced, now, fresh());
+                ticket.backs_home = self.backs_home();
+                self.slots[slot.at()].backs = ticket.backs_home;
+                Plan::Ssd(ticket)
+            }
+            // The ring is there for those that a doublewrite buffer has no room for.
+            Err(soon) if soon && !self.through => Plan::Wait,
+            Err(_) => Plan::Hdd,
         }
-        if self.has_room() && self.writable.is_empty() {
-            self.starved = true;
-            self.counts.rejected_no_slot += 1;
-            return None;
-        }
-        let (slot, displaced) = self.admit(page, Cause::Evicted, now)?;
-        let ticket = self.start(slot, page, false, displaced, now, fresh());
-        self.pending.insert(page, slot);
-        Some(ticket)
     }
 
     /// Whether an eviction that came to nothing is a reason to look for map work: slots ran out, or (seen now and then) the zone may be spent.
@@ -282,11 +303,13 @@ impl Slots {
         debug_assert_eq!(self.slots[slot.at()].state, State::Writing);
         self.arriving -= usize::from(arrives);
         let abandoned = self.slots[slot.at()].abandoned;
-        if self.pending.get(&page) == Some(&slot) {
-            self.pending.remove(&page);
+        for on_its_way in [&mut self.pending, &mut self.moving] {
+            if on_its_way.get(&page) == Some(&slot) {
+                on_its_way.remove(&page);
+            }
         }
         if !ok {
-            self.slots[slot.at()].state = State::Bad;
+            (self.slots[slot.at()].state, self.slots[slot.at()].backs) = (State::Bad, false);
             self.bad += 1;
             if !abandoned {
                 match self.by_page.get(&page) {
@@ -300,8 +323,14 @@ impl Slots {
         s.state = State::Live;
         (s.page, s.stamp, s.dirty, s.durable_at) = (page, stamp, dirty, durable_at);
         if abandoned {
-            self.release(slot);
-        } else if let Some(old) = self.by_page.insert(page, slot) {
+            return self.release(slot);
+        }
+        let before = self.by_page.insert(page, slot);
+        if before.is_none() && !arrives {
+            // The old copy was evicted meanwhile, and the policy told so.
+            self.policy.inserted(page, slot, now);
+        }
+        if let Some(old) = before {
             if self.broken.is(Mutation::SlotReusedEarly) {
                 return self.release(old);
             }
@@ -329,6 +358,10 @@ impl Slots {
     pub fn dirtied(&mut self, page: PageId, logical: u32, now: Millis) -> bool {
         let home = self.home(page);
         self.policy.logical(page, logical, home, now);
+        if self.through || self.appends() {
+            // The copy is what the HDD has until a newer version is written.
+            return false;
+        }
         if let Some(slot) = self.pending.remove(&page) {
             self.slots[slot.at()].abandoned = true;
         } else if let Some(&slot) = self.by_page.get(&page) {
@@ -358,9 +391,12 @@ impl Slots {
 
     /// The page is of no value any more: its copy is dropped, written back or not.
     pub fn discard(&mut self, page: PageId) {
-        if let Some(slot) = self.pending.remove(&page) {
-            self.slots[slot.at()].abandoned = true;
-        }
+        self.give_up_copy(page);
+        self.policy.forget(page);
+    }
+
+    fn give_up_copy(&mut self, page: PageId) {
+        self.overtake(page);
         if let Some(slot) = self.by_page.remove(&page) {
             let s = &mut self.slots[slot.at()];
             if s.dirty {
@@ -370,7 +406,14 @@ impl Slots {
             }
             self.release(slot);
         }
-        self.policy.forget(page);
+    }
+
+    /// What is on its way to the SSD of `page` is not its newest version any more.
+    fn overtake(&mut self, page: PageId) {
+        if let Some(slot) = self.pending.remove(&page) {
+            self.slots[slot.at()].abandoned = true;
+        }
+        self.overtake_move(page);
     }
 
     /// Pages of `keep`-less spaces: every page for which `gone` says so is discarded.
@@ -420,15 +463,16 @@ impl Slots {
         now: Millis,
         stamp: Stamp,
     ) -> Ticket {
+        self.overtake(page);
         let s = &mut self.slots[slot.at()];
         debug_assert_eq!((s.state, s.readers), (State::Free, 0));
         (s.page, s.stamp, s.dirty, s.state, s.abandoned) = (page, stamp, dirty, State::Writing, false);
-        s.lsn = Lsn(0);
-        let arrives = !self.by_page.contains_key(&page);
+        (s.lsn, s.backs, s.stuck, s.renews) = (Lsn(0), false, false, false);
+        let (arrives, over_only_copy) = (!self.by_page.contains_key(&page), self.is_only_copy(page));
         self.arriving += usize::from(arrives);
         self.changes += 1;
         self.policy.inserted(page, slot, now);
-        Ticket { slot, page, stamp, dirty, arrives, displaced }
+        Ticket { slot, page, stamp, dirty, arrives, displaced, backs_home: false, over_only_copy }
     }
 
     /// For [`Mutation::RewriteInPlace`]: the page's own slot is the next to be given out.
@@ -460,7 +504,11 @@ impl Slots {
             return;
         }
         s.state = State::Free;
-        if s.writable(capturing, self.broken) { self.writable.push(slot) } else { self.waiting.push(slot) }
+        match s.writable(capturing, self.broken) {
+            _ if self.circle.is_some() => {}
+            true => self.writable.push(slot),
+            false => self.waiting.push(slot),
+        }
     }
 
     // ---- views ----------------------------------------------------------------------------------------------
@@ -473,12 +521,18 @@ impl Slots {
     /// Slots without a page.
     #[must_use]
     pub fn free_slots(&self) -> FreeSlots {
-        FreeSlots {
-            writable: self.writable.len(),
-            waiting: self.waiting.len(),
-            retired: self.retired.len(),
-            checkpointing: self.capturing,
+        let (writable, waiting) = self.count_free();
+        FreeSlots { writable, waiting, retired: self.retired.len(), checkpointing: self.capturing }
+    }
+
+    /// Free slots that may be written now, and those that may not.
+    fn count_free(&self) -> (usize, usize) {
+        if self.circle.is_none() {
+            return (self.writable.len(), self.waiting.len());
         }
+        let free = || self.slots.iter().filter(|s| s.state == State::Free);
+        let now = free().filter(|s| s.writable(self.capturing, self.broken)).count();
+        (now, free().count() - now)
     }
 
     /// Pages that have a copy on the SSD.
@@ -524,8 +578,9 @@ impl Slots {
     /// What does not add up.
     pub fn validate(&self) -> Result<(), String> {
         let count = |state| self.slots.iter().filter(|s| s.state == state).count();
-        let listed = self.writable.len() + self.waiting.len();
-        if count(State::Free) != listed {
+        let (writable, waiting) = self.count_free();
+        let listed = writable + waiting;
+        if count(State::Free) != listed || (self.appends() && self.writable.len() + self.waiting.len() > 0) {
             return Err(format!("{} free slots, {listed} listed", count(State::Free)));
         }
         if let Some(slot) =
@@ -540,6 +595,13 @@ impl Slots {
             if self.slots[slot.at()].page != *page {
                 return Err(format!("page {page} is mapped to slot {} of another", slot.0));
             }
+        }
+        let on_its_way = self.pending.iter().chain(&self.moving);
+        if let Some((page, slot)) = on_its_way.into_iter().find(|(page, slot)| {
+            let s = &self.slots[slot.at()];
+            (s.state, s.page, s.abandoned) != (State::Writing, **page, false)
+        }) {
+            return Err(format!("page {page} is not on its way to slot {}", slot.0));
         }
         self.policy.validate()
     }

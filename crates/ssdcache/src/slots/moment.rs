@@ -10,8 +10,7 @@ impl Slots {
         moment.capturing = self.capturing;
         moment.starved = self.starved;
         moment.full = !self.has_room();
-        moment.writable = self.writable.len();
-        moment.waiting = self.waiting.len();
+        (moment.writable, moment.waiting) = self.count_free();
         moment.writing = count(&|s| s.state == State::Writing);
         moment.abandoned = count(&|s| s.state == State::Writing && s.abandoned);
         moment.retired = count(&|s| s.state == State::Retired);
@@ -20,5 +19,13 @@ impl Slots {
         moment.clean = count(&|s| s.state == State::Live && !s.dirty);
         moment.pending = self.pending.len();
         moment.going_home = self.going_home.len();
+        moment.laps = self.circle.as_ref().map_or(0, |circle| circle.laps);
+        moment.moving = self.moving.len();
+        moment.moved_over = count(&|s| s.moving && s.state == State::Retired);
+        moment.backing = count(&|s| s.state == State::Live && s.backs);
+        let copying =
+            |renews: bool| count(&|s| s.state == State::Writing && !s.abandoned && s.renews == renews);
+        moment.renewing = copying(true);
+        moment.reading = if self.on_read { copying(false) } else { 0 };
     }
 }

@@ -43,6 +43,20 @@ pub struct Ticket {
     pub arrives: bool,
     /// The page whose copy was given up for it.
     pub displaced: Option<PageId>,
+    /// The slot is to back the page's way home, which follows at once.
+    pub backs_home: bool,
+    /// The page's copy before was of a version that the HDD has not.
+    pub over_only_copy: bool,
+}
+
+/// A second chance: a page's way from the slot that is taken back to the front of the circle. Held like a read until
+/// [`Slots::end_move`](super::Slots::end_move).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Move {
+    /// Where it is.
+    pub from: WriteBack,
+    /// Where it goes.
+    pub to: Ticket,
 }
 
 /// What to do with a dirty page.
@@ -119,6 +133,14 @@ pub struct SlotCounts {
     pub checkpoints: u64,
     /// Bad clean copies that were read from the HDD instead.
     pub healed: u64,
+    /// Pages admitted when they were read from the HDD.
+    pub admitted_on_read: u64,
+    /// Copies written anew because their pages had been written home (write-through).
+    pub renewed: u64,
+    /// Pages appended again when their slots were taken back.
+    pub second_chances: u64,
+    /// Pages whose slots backed their way home, which is durable (doublewrite).
+    pub doublewritten: u64,
 }
 
 /// Slots without a page, by what they wait for.

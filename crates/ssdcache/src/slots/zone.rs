@@ -9,12 +9,7 @@ impl Slots {
 
     /// The next victims that are dirty, at most `max`; each is held until [`Slots::end_write_back`].
     pub fn begin_write_back(&mut self, max: usize, now: Millis) -> Vec<WriteBack> {
-        let mut next = Vec::new();
-        self.policy.next_victims(self.params.clean_ahead as usize, now, &mut next);
-        next.retain(|slot| {
-            let s = &self.slots[slot.at()];
-            s.state == State::Live && s.dirty && s.readers == 0
-        });
+        let mut next = if self.appends() { self.front_dirty() } else { self.dirty_victims(now) };
         next.truncate(max);
         next.into_iter()
             .map(|slot| {
@@ -24,6 +19,16 @@ impl Slots {
                 WriteBack { slot, page: s.page, stamp: s.stamp, durable_at: s.durable_at }
             })
             .collect()
+    }
+
+    fn dirty_victims(&mut self, now: Millis) -> Vec<SlotId> {
+        let mut next = Vec::new();
+        self.policy.next_victims(self.params.clean_ahead as usize, now, &mut next);
+        next.retain(|slot| {
+            let s = &self.slots[slot.at()];
+            s.state == State::Live && s.dirty && s.readers == 0
+        });
+        next
     }
 
     /// The write-back is over; when `ok`, the HDD was flushed after it, and the slot is clean if it still holds that version.
@@ -43,6 +48,9 @@ impl Slots {
 
     /// What is due, most urgent first. `journal_high`: only a checkpoint makes room in the journal.
     pub fn map_work(&mut self, journal_high: bool, now: Millis) -> Option<MapWork> {
+        if self.appends() {
+            return self.front_map_work(journal_high);
+        }
         // Early enough that writers do not run dry while the checkpoint is written.
         let low = self.params.reserve as usize / 2 + 1;
         let short = self.writable.len() < low || self.starved;
@@ -74,6 +82,9 @@ impl Slots {
 
     /// Whether a write-back is due: fewer than half of the next victims could be given up at once.
     pub fn next_victims_are_dirty(&mut self, now: Millis) -> bool {
+        if self.appends() {
+            return self.front_wants_write_back();
+        }
         if self.has_room() {
             return false;
         }
@@ -88,9 +99,23 @@ impl Slots {
     }
 
     /// Captures the map and names the next zone: everything being written, retired or free (as far as the zone's size goes), and
-    /// the pages of lowest benefit. Until [`Slots::end_checkpoint`], only slots in both zones are given out.
+    /// the pages of lowest benefit; or what is next in circular order. Until [`Slots::end_checkpoint`], only slots in both zones are given out.
     pub fn begin_checkpoint(&mut self, now: Millis) -> Capture {
         debug_assert!(!self.capturing);
+        if self.appends() {
+            self.name_front_zone();
+        } else {
+            self.name_zone(now);
+        }
+        self.capturing = true;
+        self.changes = 0;
+        self.rejected_before = self.counts.rejected;
+        self.starved = false;
+        self.relist();
+        Capture { generation: self.generation + 1, body: self.body() }
+    }
+
+    fn name_zone(&mut self, now: Millis) {
         let mut left = self.params.zone as usize;
         for s in &mut self.slots {
             s.in_next = matches!(s.state, State::Writing | State::Retired);
@@ -108,12 +133,6 @@ impl Slots {
         for slot in candidates {
             self.slots[slot.at()].in_next = true;
         }
-        self.capturing = true;
-        self.changes = 0;
-        self.rejected_before = self.counts.rejected;
-        self.starved = false;
-        self.relist();
-        Capture { generation: self.generation + 1, body: self.body() }
     }
 
     /// The checkpoint is durable, or failed. After a failure either of the two may be what a crash finds, so only slots in both zones
@@ -125,6 +144,9 @@ impl Slots {
             s.in_next = false;
         }
         self.capturing = false;
+        if let Some(circle) = &mut self.circle {
+            circle.end_checkpoint(ok);
+        }
         // The next one after a failure goes to the same area: the other has the one that is known to be durable.
         self.generation += if ok { 1 } else { 2 };
         self.counts.checkpoints += u64::from(ok);

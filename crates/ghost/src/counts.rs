@@ -20,6 +20,8 @@ pub struct TierParams {
     pub zone_share: f64,
     /// Processor time per reference, in milliseconds; it passes on the clock beside the slower device's.
     pub cpu_ms: f64,
+    /// How much faster the clock passes than that: 1, or for a sample of the pages 1 over its share, since the others take their time too.
+    pub clock_rate: f64,
     /// Pages of a cluster, for the cluster switches.
     pub cluster_pages: u32,
 }
@@ -36,6 +38,7 @@ impl TierParams {
             dirty_share_max: 1.0,
             zone_share: 0.1,
             cpu_ms: 0.002,
+            clock_rate: 1.0,
             cluster_pages: 64,
         }
     }

@@ -136,7 +136,8 @@ impl Tiers {
     pub fn now(&self) -> Millis {
         let costs = &self.params.costs;
         let devices = self.counts.hdd_ms(costs).max(self.counts.ssd_ms(costs));
-        Millis((devices + self.counts.requests as f64 * self.params.cpu_ms) as u64)
+        let all = devices + self.counts.requests as f64 * self.params.cpu_ms;
+        Millis((all * self.params.clock_rate) as u64)
     }
 
     /// One reference.
@@ -315,10 +316,15 @@ impl Tiers {
     fn write_both(&mut self, page: PageId) -> Home {
         self.write_hdd(page);
         self.ssd.wrote(page, Home::Hdd, self.now());
-        if self.places[&page].slot != NONE {
-            self.counts.ssd_writes += 1;
-            self.ssd.wrote(page, Home::Ssd, self.now());
-            return Home::Ssd;
+        match self.places[&page].slot {
+            NONE => {}
+            // The new version supersedes it; the slot comes round again in its turn.
+            old if self.ssd.append_group().is_some() => self.free_slot(old),
+            _ => {
+                self.counts.ssd_writes += 1;
+                self.ssd.wrote(page, Home::Ssd, self.now());
+                return Home::Ssd;
+            }
         }
         if self.admit_copy(page, Cause::Cleaned) { Home::Ssd } else { Home::Hdd }
     }

@@ -1,0 +1,106 @@
+//! A sample of the page requests, by page, to a thread that looks at them while the pool runs.
+//!
+//! Off, it costs a look-up one relaxed load; on, a hash besides, and for pages of the sample a short lock.
+
+use crate::courier::Courier;
+use pagetier_page::{PageId, Sampling, TraceRecord};
+use parking_lot::Mutex;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Requests handed over at once.
+const CHUNK_ITEMS: usize = 1024;
+
+/// Looks at samples: the requests, the number of all requests up to the last of them, and of those of the sample that got lost before.
+pub type SampleSink = Box<dyn FnMut(&[TraceRecord], u64, u64) + Send>;
+
+#[derive(Debug, Default)]
+pub(crate) struct Sampler {
+    /// The sampling's threshold; 0: off.
+    threshold: AtomicU64,
+    courier: Mutex<Option<Courier<TraceRecord, ()>>>,
+}
+
+impl Sampler {
+    /// A request; `requests` counts all of them.
+    #[inline]
+    pub(crate) fn note(&self, page: PageId, write: bool, sequential: bool, requests: impl FnOnce() -> u64) {
+        let threshold = self.threshold.load(Ordering::Relaxed);
+        if threshold != 0 && Sampling::with_threshold(threshold).takes(page) {
+            self.put(TraceRecord { page, write, sequential }, requests);
+        }
+    }
+
+    #[cold]
+    fn put(&self, record: TraceRecord, requests: impl FnOnce() -> u64) {
+        if let Some(courier) = &mut *self.courier.lock() {
+            courier.put(record, requests);
+        }
+    }
+
+    /// False when sampling is under way already.
+    pub(crate) fn start(&self, sampling: Sampling, mut sink: SampleSink) -> io::Result<bool> {
+        let mut courier = self.courier.lock();
+        if courier.is_some() {
+            return Ok(false);
+        }
+        *courier = Some(Courier::start("pagetier-ghosts", CHUNK_ITEMS, move |chunks| {
+            while let Ok(chunk) = chunks.recv() {
+                sink(&chunk.items, chunk.stamp, chunk.lost);
+            }
+        })?);
+        self.threshold.store(sampling.threshold(), Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Ends it, when the sink has seen everything. Without sampling it does nothing.
+    pub(crate) fn stop(&self, requests: u64) {
+        self.threshold.store(0, Ordering::Relaxed);
+        let taken = self.courier.lock().take();
+        if let Some(courier) = taken {
+            courier.stop(requests);
+        }
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        // Whoever wanted a report has it; the thread ends when it has seen what waits.
+        self.courier.lock().take();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetier_page::SpaceId;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_sink_sees_the_sample_in_order_and_nothing_else() {
+        let (sampler, sampling) = (Sampler::default(), Sampling::new(0.1));
+        let seen = Arc::new(Mutex::new((Vec::new(), 0)));
+        let sink = Arc::clone(&seen);
+        let note = |no: u32| {
+            sampler.note(PageId::new(SpaceId(1), no), no.is_multiple_of(2), false, || u64::from(no) + 1);
+        };
+        note(1);
+        let started = sampler.start(
+            sampling,
+            Box::new(move |records, requests, lost| {
+                assert_eq!(lost, 0);
+                sink.lock().0.extend(records.iter().map(|record| record.page.no));
+                sink.lock().1 = requests;
+            }),
+        );
+        assert!(started.unwrap());
+        assert!(!sampler.start(sampling, Box::new(|_, _, _| ())).unwrap(), "one at a time");
+        (0..50_000).for_each(note);
+        sampler.stop(50_000);
+        note(1);
+        let expected: Vec<u32> =
+            (0..50_000).filter(|&no| sampling.takes(PageId::new(SpaceId(1), no))).collect();
+        assert!(expected.len() > 4 * CHUNK_ITEMS && expected.len() < 6_000);
+        assert_eq!(*seen.lock(), (expected, 50_000));
+    }
+}

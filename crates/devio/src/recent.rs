@@ -1,0 +1,164 @@
+//! What the last n reads and the last n writes of pages took: a moving average, as Ou et al. detect cost ratios with (section 3.2.2).
+//!
+//! A sample is the busy time charged to one operation (see [`crate::DeviceStats`]) in whole microseconds, two bytes of it as in the paper, and the
+//! operation's length: a merged write of many pages is one sample, and its time is shared by its pages. Taking a sample in is one array element
+//! and a few additions, without a lock. Bursts of more than 65,535 µs are left out.
+
+use crate::IoClass;
+use crate::stats::Slot;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// The paper's n.
+pub const COST_POINTS: usize = 32_768;
+
+const SECTOR: u64 = 512;
+
+/// One direction of the moving average.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RecentCost {
+    /// Operations that it is of.
+    pub ops: u64,
+    /// The busy time charged to them.
+    pub busy: Duration,
+    /// Bytes that they moved.
+    pub bytes: u64,
+}
+
+impl RecentCost {
+    /// Busy time for each `bytes` moved, in milliseconds; `None` before the first operation.
+    #[must_use]
+    pub fn ms_per(&self, bytes: usize) -> Option<f64> {
+        let ms = self.busy.as_secs_f64() * 1e3;
+        (self.bytes > 0).then(|| ms * bytes as f64 / self.bytes as f64)
+    }
+}
+
+/// The moving averages of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RecentCosts {
+    /// Reads of pages.
+    pub read: RecentCost,
+    /// Writes of pages.
+    pub write: RecentCost,
+}
+
+/// Whether an operation moves pages on a user's behalf: not the store's own books, and no rare pass over everything.
+const fn counts(class: IoClass) -> bool {
+    !matches!(class, IoClass::Ring | IoClass::Meta | IoClass::Recovery)
+}
+
+/// The samples of both directions.
+#[derive(Debug)]
+pub(crate) struct Recent {
+    read: Window,
+    write: Window,
+}
+
+impl Recent {
+    pub(crate) fn new(points: usize) -> Self {
+        Self { read: Window::new(points), write: Window::new(points) }
+    }
+
+    pub(crate) fn note(&self, slot: Slot, bytes: u64, busy_ns: u64) {
+        match slot {
+            Slot::Read(class) if counts(class) => self.read.note(bytes, busy_ns),
+            Slot::Write(class) if counts(class) => self.write.note(bytes, busy_ns),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn costs(&self) -> RecentCosts {
+        RecentCosts { read: self.read.cost(), write: self.write.cost() }
+    }
+}
+
+/// The last n samples, and their sums.
+#[derive(Debug)]
+struct Window {
+    /// Microseconds in the upper half, sectors in the lower; no sample yet: 0.
+    cells: Box<[AtomicU32]>,
+    next: AtomicU64,
+    busy_us: AtomicU64,
+    sectors: AtomicU64,
+}
+
+impl Window {
+    fn new(points: usize) -> Self {
+        Self {
+            cells: (0..points.max(1)).map(|_| AtomicU32::new(0)).collect(),
+            next: AtomicU64::new(0),
+            busy_us: AtomicU64::new(0),
+            sectors: AtomicU64::new(0),
+        }
+    }
+
+    fn note(&self, bytes: u64, busy_ns: u64) {
+        let us = (busy_ns + 500) / 1000;
+        let sectors = bytes / SECTOR;
+        let (Ok(us), Ok(sectors)) = (u16::try_from(us), u16::try_from(sectors)) else { return };
+        let at = self.next.fetch_add(1, Relaxed) % self.cells.len() as u64;
+        let sample = u32::from(us) << 16 | u32::from(sectors);
+        let before = self.cells[at as usize].swap(sample, Relaxed);
+        // What leaves the sums was added to them before, or is about to be by whoever put it there: they may wrap, and wrap back.
+        self.busy_us.fetch_add(u64::from(us), Relaxed);
+        self.busy_us.fetch_sub(u64::from(before >> 16), Relaxed);
+        self.sectors.fetch_add(u64::from(sectors), Relaxed);
+        self.sectors.fetch_sub(u64::from(before & 0xffff), Relaxed);
+    }
+
+    fn cost(&self) -> RecentCost {
+        // A moment's negative sum, of additions under way, reads as nothing.
+        let sum = |sum: &AtomicU64| u64::try_from(sum.load(Relaxed).cast_signed()).unwrap_or(0);
+        RecentCost {
+            ops: self.next.load(Relaxed).min(self.cells.len() as u64),
+            busy: Duration::from_micros(sum(&self.busy_us)),
+            bytes: sum(&self.sectors) * SECTOR,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const READ: Slot = Slot::Read(IoClass::Demand);
+
+    #[test]
+    fn a_burst_and_the_stores_own_books_are_left_out() {
+        let recent = Recent::new(4);
+        recent.note(READ, 4096, 100_000);
+        recent.note(READ, 4096, 65_536_000);
+        recent.note(Slot::Read(IoClass::Meta), 4096, 900_000);
+        recent.note(Slot::Write(IoClass::Ring), 4096, 900_000);
+        recent.note(Slot::Flush, 0, 900_000);
+        let RecentCosts { read, write } = recent.costs();
+        assert_eq!((read.ops, read.busy, read.bytes), (1, Duration::from_micros(100), 4096));
+        assert_eq!((write, write.ms_per(4096)), (RecentCost::default(), None));
+    }
+
+    #[test]
+    fn the_time_of_a_merged_write_is_shared_by_its_pages() {
+        let recent = Recent::new(4);
+        recent.note(Slot::Write(IoClass::Clean), 16 * 4096, 8_000_000);
+        assert!((recent.costs().write.ms_per(4096).unwrap() - 0.5).abs() < 1e-9);
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_the_average_of_the_last_n(
+            points in 1usize..9,
+            samples in prop::collection::vec((1u64..200, 0u64..70_000), 1..40),
+        ) {
+            let window = Window::new(points);
+            samples.iter().for_each(|(sectors, us)| window.note(sectors * SECTOR, us * 1000));
+            let taken: Vec<_> = samples.iter().filter(|(_, us)| *us <= 65_535).collect();
+            let last = &taken[taken.len().saturating_sub(points)..];
+            let cost = window.cost();
+            prop_assert_eq!(cost.ops as usize, last.len());
+            prop_assert_eq!(cost.busy.as_micros() as u64, last.iter().map(|(_, us)| us).sum::<u64>());
+            prop_assert_eq!(cost.bytes, last.iter().map(|(sectors, _)| sectors * SECTOR).sum::<u64>());
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! A grid of ghosts: tiers of other sizes, scaled down to a sample of the pages.
+
+use crate::counts::{Counts, TierParams};
+use crate::reference::Reference;
+use crate::tiers::Tiers;
+use crate::what_if::{Cost, Sampled, WhatIf};
+use pagetier_page::Sampling;
+use pagetier_policy::{CacParams, Costs, POOL_POLICIES, PoolPolicyParams, SSD_POLICIES, ssd_policy};
+
+/// The most ghosts of a grid.
+const GHOSTS_MAX: usize = 256;
+
+/// What a grid is made of.
+#[derive(Clone, PartialEq, Debug)]
+pub struct GhostParams {
+    /// The pool's policy.
+    pub pool_policy: String,
+    /// The SSD's policy.
+    pub ssd_policy: String,
+    /// What an I/O costs.
+    pub costs: Costs,
+    /// Frames of the pool, as it is.
+    pub pool_pages: u32,
+    /// Slots of the SSD, as it is.
+    pub ssd_pages: u32,
+    /// The size of a page, in bytes, for reports.
+    pub page_bytes: u64,
+    /// Which pages are looked at.
+    pub sampling: Sampling,
+    /// Sizes of the pool, as multiples of the present one; that itself is always there.
+    pub pool_factors: Vec<f64>,
+    /// Sizes of the SSD, likewise.
+    pub ssd_factors: Vec<f64>,
+}
+
+impl GhostParams {
+    /// The default policies with the paper's costs, all pages, half to four times the pool, none to four times the SSD.
+    #[must_use]
+    pub fn new(pool_pages: u32, ssd_pages: u32) -> Self {
+        Self {
+            pool_policy: POOL_POLICIES[0].into(),
+            ssd_policy: SSD_POLICIES[0].into(),
+            costs: Costs::PAPER,
+            pool_pages,
+            ssd_pages,
+            page_bytes: 16 << 10,
+            sampling: Sampling::ALL,
+            pool_factors: vec![0.5, 1.0, 2.0, 4.0],
+            ssd_factors: vec![0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0],
+        }
+    }
+}
+
+/// Why there is no such grid.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GhostError {
+    /// No policy has this name.
+    #[error("there is no {kind} policy {name:?}")]
+    UnknownPolicy {
+        /// `pool` or `SSD`.
+        kind: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A multiple that is no number from 0 on, or of the pool, 0.
+    #[error("{0} is no multiple of a size")]
+    Factor(f64),
+    /// A size beyond 2^32 pages.
+    #[error("{0:.0} pages are too many")]
+    TooLarge(f64),
+    /// More ghosts than are run at once.
+    #[error("{0} sizes are too many: at most {GHOSTS_MAX}")]
+    TooMany(usize),
+}
+
+#[derive(Debug)]
+struct Ghost {
+    pool_pages: u32,
+    ssd_pages: u32,
+    tiers: Tiers,
+    /// At the last mark, and at the one before.
+    marks: [Counts; 2],
+}
+
+/// Ghosts of every size of a grid over one stream of references.
+#[derive(Debug)]
+pub struct Ghosts {
+    params: GhostParams,
+    all: Vec<Ghost>,
+}
+
+impl Ghosts {
+    /// Empty ghosts.
+    ///
+    /// # Errors
+    /// A policy that there is not, or sizes that cannot be.
+    pub fn new(params: GhostParams) -> Result<Self, GhostError> {
+        let pools = sizes(params.pool_pages, &params.pool_factors, 1)?;
+        let ssds = sizes(params.ssd_pages, &params.ssd_factors, 0)?;
+        if pools.len() * ssds.len() > GHOSTS_MAX {
+            return Err(GhostError::TooMany(pools.len() * ssds.len()));
+        }
+        let sizes = pools.iter().flat_map(|&pool| ssds.iter().map(move |&ssd| (pool, ssd)));
+        let all = sizes.map(|(pool, ssd)| ghost(&params, pool, ssd)).collect::<Result<_, _>>()?;
+        Ok(Self { params, all })
+    }
+
+    /// Which pages the ghosts want to be told of.
+    #[must_use]
+    pub fn sampling(&self) -> Sampling {
+        self.params.sampling
+    }
+
+    /// A reference to a page of the sample; others must be left out.
+    pub fn apply(&mut self, reference: Reference) {
+        debug_assert!(self.params.sampling.takes(reference.page));
+        self.all.iter_mut().for_each(|ghost| ghost.tiers.apply(reference));
+    }
+
+    /// Counts from here on: what was before warmed the ghosts up. The mark before it is kept.
+    pub fn mark(&mut self) {
+        for ghost in &mut self.all {
+            ghost.marks = [*ghost.tiers.counts(), ghost.marks[0]];
+        }
+    }
+
+    /// What was counted since the last mark, or with `earlier` since the one before it, in a stretch of `sampled.requests` references of the whole
+    /// stream.
+    #[must_use]
+    pub fn report(&self, sampled: Sampled, earlier: bool) -> WhatIf {
+        let params = &self.params;
+        let scale = 1000.0 / (sampled.requests.max(1) as f64 * params.sampling.rate());
+        let cost = |ghost: &Ghost| {
+            let counts = ghost.tiers.counts().since(&ghost.marks[usize::from(earlier)]);
+            Cost {
+                pool_pages: ghost.pool_pages,
+                ssd_pages: ghost.ssd_pages,
+                hdd_ms: counts.hdd_ms(&params.costs) * scale,
+                ssd_ms: counts.ssd_ms(&params.costs) * scale,
+                misses: counts.pool_misses as f64 * scale,
+                ssd_hits: counts.ssd_hits as f64 * scale,
+            }
+        };
+        WhatIf {
+            pool_policy: params.pool_policy.clone(),
+            ssd_policy: params.ssd_policy.clone(),
+            pool_pages: params.pool_pages,
+            ssd_pages: params.ssd_pages,
+            page_bytes: params.page_bytes,
+            rate: params.sampling.rate(),
+            sampled,
+            costs: self.all.iter().map(cost).collect(),
+        }
+    }
+
+    /// Recounts every ghost; for tests.
+    ///
+    /// # Errors
+    /// What does not add up.
+    pub fn validate(&self) -> Result<(), String> {
+        self.all.iter().try_for_each(|ghost| ghost.tiers.validate())
+    }
+}
+
+/// The sizes in question, in pages, ascending.
+fn sizes(present: u32, factors: &[f64], least: u32) -> Result<Vec<u32>, GhostError> {
+    let mut sizes = vec![present.max(least)];
+    for &factor in factors {
+        let pages = (f64::from(present) * factor).round();
+        match pages {
+            _ if !(factor.is_finite() && factor >= 0.0) => return Err(GhostError::Factor(factor)),
+            pages if pages >= f64::from(u32::MAX) => return Err(GhostError::TooLarge(pages)),
+            pages if pages < f64::from(least) => return Err(GhostError::Factor(factor)),
+            pages => sizes.push(pages as u32),
+        }
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    Ok(sizes)
+}
+
+/// Tiers of these sizes, scaled down to the sample. Everything that is a number of pages is scaled; the clock goes faster, because the references that
+/// are left out took their time too.
+fn ghost(params: &GhostParams, pool_pages: u32, ssd_pages: u32) -> Result<Ghost, GhostError> {
+    let rate = params.sampling.rate();
+    let scaled = |pages: u32, least: u32| ((f64::from(pages) * rate).round() as u32).max(least);
+    let (frames, slots) = (scaled(pool_pages, 1), scaled(ssd_pages, u32::from(ssd_pages > 0)));
+    let defaults = TierParams::new(frames, slots);
+    let look_ahead = ((defaults.look_ahead as f64 * rate).round() as usize).max(1);
+    let tiers = TierParams { costs: params.costs, look_ahead, clock_rate: 1.0 / rate, ..defaults };
+    let unknown = |kind, name: &str| GhostError::UnknownPolicy { kind, name: name.to_owned() };
+    let pool = PoolPolicyParams::new(frames as usize, params.costs)
+        .policy(&params.pool_policy)
+        .ok_or_else(|| unknown("pool", &params.pool_policy))?;
+    let cac = CacParams::new(params.costs, slots as usize, frames as usize);
+    let ssd = ssd_policy(&params.ssd_policy, &cac).ok_or_else(|| unknown("SSD", &params.ssd_policy))?;
+    Ok(Ghost { pool_pages, ssd_pages, tiers: Tiers::new(tiers, pool, ssd), marks: Default::default() })
+}

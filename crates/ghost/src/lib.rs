@@ -1,0 +1,25 @@
+//! The pool and the SSD cache as numbers only: what a stream of page references would cost under the very policies that the store runs, at
+//! sizes that it does not have.
+//!
+//! [`Tiers`] runs one pool policy with one SSD policy. [`Ghosts`] runs a grid of sizes at once over a sample of the pages, and says what each would
+//! cost ([`WhatIf`]).
+
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "chart")]
+mod chart;
+mod counts;
+mod grid;
+mod reference;
+mod stream;
+mod tiers;
+mod what_if;
+
+#[cfg(feature = "chart")]
+pub use chart::chart;
+pub use counts::{Counts, TierParams};
+pub use grid::{GhostError, GhostParams, Ghosts};
+pub use reference::{Reference, Source, Use};
+pub use stream::Stream;
+pub use tiers::Tiers;
+pub use what_if::{Cost, Sampled, WhatIf};

@@ -1,0 +1,188 @@
+//! What other sizes would cost, as a value, in a table, and in words.
+
+use serde::Serialize;
+use std::fmt;
+
+/// What a report is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Sampled {
+    /// References of the whole stream in the stretch that was counted.
+    pub requests: u64,
+    /// Those to pages of the sample.
+    pub references: u64,
+    /// Those of the sample that got lost on the way, because the ghosts did not keep up.
+    pub lost: u64,
+}
+
+impl Sampled {
+    /// The difference.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            requests: self.requests - before.requests,
+            references: self.references - before.references,
+            lost: self.lost - before.lost,
+        }
+    }
+}
+
+/// What one pair of sizes costs. All but the sizes is per 1,000 requests of the whole stream.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Cost {
+    /// Frames of the pool.
+    pub pool_pages: u32,
+    /// Slots of the SSD.
+    pub ssd_pages: u32,
+    /// Milliseconds of the HDD.
+    pub hdd_ms: f64,
+    /// Milliseconds of the SSD.
+    pub ssd_ms: f64,
+    /// Requests that had to read.
+    pub misses: f64,
+    /// Those of them that read from the SSD.
+    pub ssd_hits: f64,
+}
+
+impl Cost {
+    /// Milliseconds of both devices.
+    #[must_use]
+    pub fn total_ms(&self) -> f64 {
+        self.hdd_ms + self.ssd_ms
+    }
+}
+
+/// Cost against sizes.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+#[non_exhaustive]
+pub struct WhatIf {
+    /// The pool's policy.
+    pub pool_policy: String,
+    /// The SSD's policy.
+    pub ssd_policy: String,
+    /// Frames of the pool, as it is.
+    pub pool_pages: u32,
+    /// Slots of the SSD, as it is.
+    pub ssd_pages: u32,
+    /// The size of a page, in bytes.
+    pub page_bytes: u64,
+    /// The share of pages that were looked at.
+    pub rate: f64,
+    /// How much was looked at.
+    pub sampled: Sampled,
+    /// Every size, by pool, then SSD, ascending.
+    pub costs: Vec<Cost>,
+}
+
+impl WhatIf {
+    /// The cost of these sizes, if they are among those looked at.
+    #[must_use]
+    pub fn at(&self, pool_pages: u32, ssd_pages: u32) -> Option<&Cost> {
+        self.costs.iter().find(|cost| cost.pool_pages == pool_pages && cost.ssd_pages == ssd_pages)
+    }
+
+    /// The present sizes' cost.
+    #[must_use]
+    pub fn present(&self) -> Option<&Cost> {
+        self.at(self.pool_pages, self.ssd_pages)
+    }
+
+    /// Sizes of the pool, ascending.
+    #[must_use]
+    pub fn pools(&self) -> Vec<u32> {
+        distinct(self.costs.iter().map(|cost| cost.pool_pages))
+    }
+
+    /// Sizes of the SSD, ascending.
+    #[must_use]
+    pub fn ssds(&self) -> Vec<u32> {
+        distinct(self.costs.iter().map(|cost| cost.ssd_pages))
+    }
+
+    /// What the next larger, the largest and the next smaller SSD and pool would save or cost, a sentence each.
+    #[must_use]
+    pub fn advice(&self) -> Vec<String> {
+        let Some(now) = self.present().filter(|now| now.total_ms() > 0.0) else {
+            return vec!["at the present sizes nothing was read or written".into()];
+        };
+        let others = |tier, size: fn(&Cost) -> u32, same: fn(&Cost) -> u32| {
+            let line = move |cost: &&Cost| same(cost) == same(now) && size(cost) != size(now);
+            let mut larger = self.costs.iter().filter(line).filter(|cost| size(cost) > size(now));
+            let smaller = self.costs.iter().filter(line).rfind(|cost| size(cost) < size(now));
+            let (next, most) = (larger.next(), larger.next_back());
+            let told = next.into_iter().chain(most).chain(smaller);
+            told.map(|cost| self.sentence(tier, now, cost, size(cost), size(now))).collect::<Vec<_>>()
+        };
+        let mut all = others("SSD", |cost| cost.ssd_pages, |cost| cost.pool_pages);
+        all.extend(others("memory", |cost| cost.pool_pages, |cost| cost.ssd_pages));
+        all
+    }
+
+    fn sentence(&self, tier: &str, now: &Cost, then: &Cost, size: u32, present: u32) -> String {
+        let bytes = bytes(u64::from(size.abs_diff(present)) * self.page_bytes);
+        let change = 100.0 * (then.total_ms() - now.total_ms()) / now.total_ms();
+        let what = if size > present {
+            format!("another {bytes} of {tier}")
+        } else {
+            format!("{bytes} less {tier}")
+        };
+        let effect = match change {
+            change if change.abs() < 0.5 => "would change nothing".to_owned(),
+            change if change < 0.0 => format!("would save {:.0} % of the I/O time", -change),
+            change => format!("would cost {change:.0} % more I/O time"),
+        };
+        format!(
+            "{what} {effect} ({:.0} instead of {:.0} ms per 1,000 requests)",
+            then.total_ms(),
+            now.total_ms()
+        )
+    }
+}
+
+impl fmt::Display for WhatIf {
+    /// A table: pools downwards, SSDs across, milliseconds of I/O per 1,000 requests; the present sizes in brackets. Then what follows.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = |pages: u32| bytes(u64::from(pages) * self.page_bytes);
+        writeln!(
+            f,
+            "{}+{}: ms of I/O per 1,000 requests, by size of pool (down) and SSD (across); {:.2} % of the pages looked at, {} of {} requests",
+            self.pool_policy,
+            self.ssd_policy,
+            100.0 * self.rate,
+            self.sampled.references,
+            self.sampled.requests
+        )?;
+        if self.sampled.lost > 0 {
+            writeln!(f, "{} requests of the sample got lost: the figures are too low", self.sampled.lost)?;
+        }
+        write!(f, "{:>12}", "")?;
+        self.ssds().into_iter().try_for_each(|ssd| write!(f, "{:>13}", size(ssd)))?;
+        writeln!(f)?;
+        for pool in self.pools() {
+            write!(f, "{:>12}", size(pool))?;
+            for cost in self.costs.iter().filter(|cost| cost.pool_pages == pool) {
+                let here = (cost.pool_pages, cost.ssd_pages) == (self.pool_pages, self.ssd_pages);
+                let ms = format!("{:.1}", cost.total_ms());
+                write!(f, "{:>13}", if here { format!("[{ms}]") } else { ms })?;
+            }
+            writeln!(f)?;
+        }
+        self.advice().iter().try_for_each(|line| writeln!(f, "{line}"))
+    }
+}
+
+fn distinct(sizes: impl Iterator<Item = u32>) -> Vec<u32> {
+    let mut sizes: Vec<u32> = sizes.collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+/// Bytes as people read them.
+pub(crate) fn bytes(n: u64) -> String {
+    match n {
+        0 => "0".into(),
+        1..1_048_576 => format!("{:.0} KiB", n as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", n as f64 / 1_048_576.0),
+        _ => format!("{:.2} GiB", n as f64 / 1_073_741_824.0),
+    }
+}

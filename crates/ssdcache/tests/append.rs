@@ -1,0 +1,289 @@
+//! Slots under policies that append: the order they are given out in, what the front waits for, second chances, and what a device sees of it.
+
+use pagetier_page::{PageId, SpaceId, Stamp};
+use pagetier_policy::{Access, CacParams, Cause, Costs, Home, Millis, SlotId, ssd_policy};
+use pagetier_ssdcache::{Entry, MapWork, Plan, SlotParams, Slots, Ticket};
+
+const NOW: Millis = Millis(0);
+
+fn page(no: u32) -> PageId {
+    PageId::new(SpaceId(1), no)
+}
+
+/// Slots with a source of stamps and of SSD flushes.
+struct Bed {
+    slots: Slots,
+    stamp: u64,
+    flush: u64,
+}
+
+impl Bed {
+    /// With a first checkpoint.
+    fn new(policy: &str, slots: u32, zone: u32) -> Self {
+        Self::recovered(policy, slots, zone, &[])
+    }
+
+    fn recovered(policy: &str, slots: u32, zone: u32, map: &[Option<Entry>]) -> Self {
+        let params = SlotParams { slots, zone, reserve: 4, clean_ahead: 2 };
+        let policy = ssd_policy(policy, &CacParams::new(Costs::PAPER, slots as usize, 4)).unwrap();
+        let mut bed = Self { slots: Slots::new(params, policy, map, 0), stamp: 100, flush: 0 };
+        bed.checkpoint();
+        bed
+    }
+
+    fn checkpoint(&mut self) {
+        self.slots.begin_checkpoint(NOW);
+        self.slots.end_checkpoint(true);
+        self.slots.validate().unwrap();
+    }
+
+    fn plan(&mut self, no: u32) -> Plan {
+        let stamp = &mut self.stamp;
+        self.slots.plan_dirty(page(no), NOW, &mut || {
+            *stamp += 1;
+            Stamp::from_bits(*stamp)
+        })
+    }
+
+    fn end(&mut self, ticket: Ticket) {
+        self.slots.end_write(ticket, true, self.flush + 1, NOW);
+        self.slots.validate().unwrap();
+    }
+
+    /// The slot that a new version of the page went to.
+    fn write(&mut self, no: u32) -> Option<u32> {
+        match self.plan(no) {
+            Plan::Ssd(ticket) => {
+                self.end(ticket);
+                Some(ticket.slot.0)
+            }
+            Plan::Hdd | Plan::Wait => None,
+        }
+    }
+
+    fn flush(&mut self) {
+        self.flush += 1;
+        self.slots.flushed(self.flush);
+    }
+
+    /// The pages next in turn go home, and their slots are clean.
+    fn write_back(&mut self) -> Vec<u32> {
+        let batch = self.slots.begin_write_back(32, NOW);
+        let slots = batch.iter().map(|one| one.slot.0).collect();
+        batch.into_iter().for_each(|one| self.slots.end_write_back(one, true));
+        slots
+    }
+
+    fn read(&mut self, no: u32) {
+        self.slots.note_read(page(no), Some(Home::Ssd), Access::Random, NOW);
+    }
+
+    fn take_back(&mut self, busy: &[u32]) -> Option<Vec<pagetier_ssdcache::Move>> {
+        let stamp = &mut self.stamp;
+        let is_busy = |page: PageId| busy.contains(&page.no);
+        self.slots.take_back(NOW, &is_busy, &mut || {
+            *stamp += 1;
+            Stamp::from_bits(*stamp)
+        })
+    }
+}
+
+#[test]
+fn slots_are_given_out_in_circular_order_within_the_zone() {
+    let mut bed = Bed::new("mv-fifo", 12, 8);
+    let first: Vec<_> = (0..8).map(|no| bed.write(no)).collect();
+    assert_eq!(first, (0..8).map(Some).collect::<Vec<_>>());
+    assert_eq!(bed.plan(8), Plan::Wait, "the zone ends here");
+    assert_eq!(bed.slots.map_work(false, NOW), Some(MapWork::Checkpoint));
+    bed.checkpoint();
+    // Page 3 is written again: its old slot is void, and has to wait for its turn.
+    assert_eq!([bed.write(3), bed.write(8)], [Some(8), Some(9)]);
+    // While the next checkpoint is written, only what is in both zones.
+    bed.slots.begin_checkpoint(NOW);
+    assert_eq!([bed.write(9), bed.write(10)], [Some(10), Some(11)]);
+    bed.slots.end_checkpoint(true);
+    assert_eq!(bed.plan(11), Plan::Wait, "the page in slot 0 is not home");
+    assert_eq!(bed.write_back(), [0, 1, 2]);
+    assert_eq!([bed.write(11), bed.write(12)], [Some(0), Some(1)]);
+    assert_eq!((bed.slots.home(page(0)), bed.slots.home(page(3))), (Home::Hdd, Home::Ssd));
+}
+
+#[test]
+fn a_void_slot_waits_for_a_flush_and_the_front_for_it() {
+    let mut bed = Bed::new("mv-fifo", 8, 8);
+    for no in [0, 1, 2, 3, 0, 4, 5, 6] {
+        assert!(bed.write(no).is_some());
+    }
+    bed.checkpoint();
+    assert_eq!(bed.plan(7), Plan::Wait, "the new version of page 0 is not durable yet");
+    assert_eq!(bed.slots.map_work(false, NOW), Some(MapWork::Flush));
+    bed.flush();
+    assert_eq!(bed.write(7), Some(0));
+}
+
+#[test]
+fn the_front_passes_over_slots_that_are_read_bad_or_kept_by_a_discarded_page() {
+    let mut bed = Bed::new("mv-fifo", 12, 12);
+    for no in 0..11 {
+        assert!(bed.write(no).is_some());
+    }
+    let Plan::Ssd(ticket) = bed.plan(11) else { panic!("the last slot is free") };
+    bed.slots.end_write(ticket, false, 1, NOW);
+    bed.checkpoint();
+    // Not home yet: until a checkpoint does not name it, a crash has to find it.
+    bed.slots.discard(page(2));
+    assert_eq!(bed.write_back(), [0, 1, 3]);
+    let held = bed.slots.begin_read(page(1));
+    assert_eq!([bed.write(20), bed.write(21)], [Some(0), Some(3)], "slot 1 is being read: {held:?}");
+    for no in 4..11 {
+        bed.write_back();
+        assert_eq!(bed.write(18 + no), Some(no));
+    }
+    bed.slots.end_read(SlotId(1));
+    bed.checkpoint();
+    bed.write_back();
+    let slots: Vec<_> = (40..43).map(|no| bed.write(no)).collect();
+    assert_eq!(slots, [Some(0), Some(1), Some(2)], "slot 11 is bad");
+}
+
+#[test]
+fn after_a_recovery_the_front_is_behind_the_slot_written_last() {
+    let entry = |no, stamp| Some(Entry { page: page(no), stamp: Stamp::from_bits(stamp), clean: true });
+    let map = [entry(1, 30), entry(2, 31), None, entry(3, 20), entry(4, 21), None, None, None];
+    let mut bed = Bed::recovered("mv-fifo", 8, 8, &map);
+    let slots: Vec<_> = (10..14).map(|no| bed.write(no).unwrap()).collect();
+    assert_eq!(slots, [2, 3, 4, 5]);
+    assert_eq!(bed.slots.pages(), 6, "pages 3 and 4 were clean and had to go");
+}
+
+#[test]
+fn a_page_read_since_it_was_written_is_copied_to_the_front() {
+    let mut bed = Bed::new("mv-fifo-gsc", 32, 32);
+    assert_eq!(bed.plan(99), Plan::Wait, "nobody knows yet who stays");
+    // Groups of 8, a quarter of the zone; one is judged ahead.
+    for no in 0..24 {
+        while let Some(moves) = bed.take_back(&[]) {
+            assert_eq!(moves, []);
+        }
+        assert_eq!(bed.write(no), Some(no));
+    }
+    bed.read(2);
+    bed.read(5);
+    let moves = bed.take_back(&[5]).expect("slots 0 to 7 are due");
+    let [one] = moves[..] else { panic!("page 5 has to stay where it is: {moves:?}") };
+    assert_eq!(
+        (one.from.page, one.from.slot, one.to.slot, one.to.dirty),
+        (page(2), SlotId(2), SlotId(24), true)
+    );
+    bed.slots.end_write(one.to, true, 1, NOW);
+    bed.slots.end_move(one, true, NOW);
+    assert_eq!(
+        (bed.slots.copy_of(page(2)), bed.slots.counts().second_chances),
+        (Some((SlotId(24), false)), 1)
+    );
+    assert_eq!(bed.write(30), Some(25));
+    bed.slots.validate().unwrap();
+}
+
+#[test]
+fn a_moved_page_that_is_written_anew_meanwhile_stays_the_newer_one() {
+    let mut bed = Bed::new("mv-fifo-gsc", 32, 32);
+    let mut next = 0;
+    let mut moved = Vec::new();
+    // Round and round, with page 0 read all the time, until it is to be moved.
+    while moved.is_empty() {
+        if let Some(moves) = bed.take_back(&[]) {
+            moved = moves;
+            continue;
+        }
+        bed.flush();
+        if bed.slots.map_work(false, NOW) == Some(MapWork::Checkpoint) {
+            bed.checkpoint();
+        }
+        bed.write_back();
+        bed.write(next % 200).or_else(|| bed.write(next % 200));
+        next += 1;
+        bed.read(0);
+        assert!(next < 500, "page 0 never gets its second chance");
+    }
+    let one = moved[0];
+    assert_eq!((one.from.page, one.to.page, moved.len()), (page(0), page(0), 1));
+    assert_eq!(bed.slots.home(page(0)), Home::Ssd);
+    let newer = bed.write(0).expect("there is room");
+    bed.slots.end_write(one.to, true, bed.flush + 1, NOW);
+    bed.slots.end_move(one, true, NOW);
+    bed.slots.validate().unwrap();
+    assert_eq!(bed.slots.copy_of(page(0)).map(|(slot, _)| slot), Some(SlotId(newer)));
+}
+
+#[test]
+fn a_page_on_its_way_home_is_not_moved() {
+    let mut bed = Bed::new("mv-fifo-gsc", 32, 32);
+    for no in 0..200 {
+        bed.flush();
+        let moves = bed.take_back(&(0..400).collect::<Vec<_>>());
+        assert!(moves.is_none_or(|moves| moves.is_empty()));
+        if bed.slots.map_work(false, NOW) == Some(MapWork::Checkpoint) {
+            bed.checkpoint();
+        }
+        bed.write_back();
+        bed.write(no);
+        bed.read(no);
+    }
+}
+
+#[test]
+fn a_doublewrite_slot_backs_its_page_and_a_full_zone_sends_pages_to_the_ring() {
+    let mut bed = Bed::new("doublewrite", 12, 8);
+    let Plan::Ssd(ticket) = bed.plan(1) else { panic!("there is room") };
+    assert!(ticket.backs_home && ticket.dirty && !ticket.over_only_copy);
+    bed.end(ticket);
+    assert!(bed.slots.is_backing(page(1)));
+    let Plan::Ssd(again) = bed.plan(1) else { panic!("there is room") };
+    assert!(again.over_only_copy, "the HDD has not got the version before");
+    bed.end(again);
+    for no in 2..8 {
+        assert!(bed.write(no).is_some());
+    }
+    assert_eq!(bed.plan(9), Plan::Hdd);
+    // Pages that leave the pool are not taken.
+    assert_eq!(bed.slots.plan_copy(page(9), Cause::Evicted, NOW, &mut || Stamp::from_bits(999)), None);
+}
+
+#[test]
+fn a_page_written_through_keeps_its_place_in_another_slot() {
+    let mut bed = Bed::new("tac", 12, 12);
+    let mut stamp = 500;
+    let mut fresh = || {
+        stamp += 1;
+        Stamp::from_bits(stamp)
+    };
+    assert!(bed.slots.writes_home_first() && bed.slots.admits_on_read());
+    let first = bed.slots.plan_copy(page(1), Cause::Read, NOW, &mut fresh).expect("a slot is free");
+    bed.end(first);
+    assert!(!bed.slots.dirtied(page(1), 1, NOW), "the copy is what the HDD has");
+    let second = bed.slots.plan_arrived(page(1), true, NOW, &mut fresh).expect("a slot is free");
+    assert!(!second.dirty && bed.slots.home(page(1)) == Home::Ssd);
+    // Written home once more while that copy is on its way: it does not count.
+    let third = bed.slots.plan_arrived(page(1), true, NOW, &mut fresh).expect("a slot is free");
+    bed.end(third);
+    bed.end(second);
+    assert_eq!(bed.slots.copy_of(page(1)), Some((third.slot, true)));
+    // A page without a copy is not admitted by being written; one that cannot be copied loses its place.
+    assert_eq!(bed.slots.plan_arrived(page(2), true, NOW, &mut fresh), None);
+    assert_eq!(bed.slots.plan_arrived(page(1), false, NOW, &mut fresh), None);
+    assert_eq!(bed.slots.home(page(1)), Home::Hdd);
+    assert_eq!((bed.slots.counts().renewed, bed.slots.counts().admitted_on_read), (2, 1));
+    bed.slots.validate().unwrap();
+}
+
+#[test]
+fn lru2_invalidates_copies_that_the_hdd_has_too_and_no_others() {
+    let mut bed = Bed::new("lru2", 12, 12);
+    let clean = bed.slots.plan_copy(page(1), Cause::Evicted, NOW, &mut || Stamp::from_bits(7)).unwrap();
+    bed.end(clean);
+    bed.write(2).unwrap();
+    assert!(bed.slots.dirtied(page(1), 0, NOW));
+    assert!(!bed.slots.dirtied(page(2), 0, NOW), "the HDD has not got this version");
+    assert_eq!([1, 2].map(|no| bed.slots.home(page(no))), [Home::Hdd, Home::Ssd]);
+}

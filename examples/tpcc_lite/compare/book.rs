@@ -1,0 +1,175 @@
+//! `report.json`: the rows that are finished, so that a long comparison can be continued.
+
+use super::machine::Machine;
+use super::matrix::Case;
+use super::observe::Observed;
+use super::steady::Window;
+use crate::report::Row;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What all rows of a report have in common. Rows of another setting are kept, but neither shown nor taken for finished.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Setting {
+    pub(crate) version: String,
+    pub(crate) warehouses: u16,
+    pub(crate) terminals: u32,
+    pub(crate) seed: u64,
+    pub(crate) row_overhead: u16,
+    pub(crate) page_bytes: u64,
+    pub(crate) hdd_model: String,
+    pub(crate) ratio_of: String,
+    /// New-Orders of a window.
+    pub(crate) window: u64,
+    /// The most windows to warm up in, and how many are measured.
+    pub(crate) windows_max: usize,
+    pub(crate) windows_measured: usize,
+}
+
+/// A run that came to its end.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Finished {
+    pub(crate) row: Row,
+    /// Whether it was steady before it was measured; otherwise the cap of windows ended its warm-up.
+    pub(crate) steady: bool,
+    pub(crate) warmup: Vec<Window>,
+    pub(crate) measured: Vec<Window>,
+    /// Of the processor's time that people wait.
+    pub(crate) wall_seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) observed: Option<Observed>,
+}
+
+impl Finished {
+    /// Virtual seconds of the warm-up.
+    pub(crate) fn warmup_seconds(&self) -> f64 {
+        self.warmup.iter().map(|window| window.seconds).sum()
+    }
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+pub(crate) enum Outcome {
+    /// It was measured.
+    Finished(Box<Finished>),
+    /// It could not be: the store's error.
+    NotRun {
+        /// As the store says it.
+        error: String,
+        /// The store does not have these policies, and said so.
+        refused: bool,
+    },
+}
+
+/// A run and what came of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    pub(crate) setting: Setting,
+    pub(crate) case: Case,
+    pub(crate) outcome: Outcome,
+}
+
+/// One invocation that added rows.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Invocation {
+    pub(crate) date: String,
+    pub(crate) command: String,
+    pub(crate) machine: Machine,
+}
+
+/// The whole file.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Book {
+    pub(crate) invocations: Vec<Invocation>,
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// Why it cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BookError {
+    /// The folder or a file in it.
+    #[error("--report {path}: {source}", path = .path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// What is there is something else.
+    #[error("{path} is not a report of tpcc_lite ({why}): move it away, or name another folder", path = .path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: serde_json::Error,
+    },
+}
+
+impl Book {
+    /// The book in `dir`, empty if there is none.
+    pub(crate) fn read(dir: &Path) -> Result<Self, BookError> {
+        let path = file(dir);
+        match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|why| BookError::Foreign { path, why }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(source) => Err(BookError::Io { path, source }),
+        }
+    }
+
+    /// Replaces the one in `dir`.
+    pub(crate) fn write(&self, dir: &Path) -> Result<(), BookError> {
+        let path = file(dir);
+        let text =
+            serde_json::to_vec_pretty(self).map_err(|why| BookError::Foreign { path: path.clone(), why })?;
+        replace(&path, &text)
+    }
+
+    /// The outcome of `case` under `setting`, if there is one.
+    pub(crate) fn outcome(&self, setting: &Setting, case: &Case) -> Option<&Outcome> {
+        let entry = self.entries.iter().find(|entry| entry.setting == *setting && entry.case == *case);
+        entry.map(|entry| &entry.outcome)
+    }
+
+    /// The same when it was measured.
+    pub(crate) fn finished(&self, setting: &Setting, case: &Case) -> Option<&Finished> {
+        match self.outcome(setting, case)? {
+            Outcome::Finished(finished) => Some(finished),
+            Outcome::NotRun { .. } => None,
+        }
+    }
+
+    /// Adds an entry, in place of an earlier one of the same run.
+    pub(crate) fn add(&mut self, entry: Entry) {
+        self.entries.retain(|old| old.setting != entry.setting || old.case != entry.case);
+        self.entries.push(entry);
+    }
+}
+
+/// Writes `bytes` beside `path` and puts them in its place.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), BookError> {
+    let new = path.with_extension("new");
+    std::fs::write(&new, bytes)
+        .and_then(|()| std::fs::rename(&new, path))
+        .map_err(|source| BookError::Io { path: path.to_path_buf(), source })
+}
+
+fn file(dir: &Path) -> PathBuf {
+    dir.join("report.json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_report_is_said_to_be_none() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Book::read(dir.path()).unwrap().entries.is_empty());
+        std::fs::write(file(dir.path()), "[1, 2]").unwrap();
+        assert!(matches!(Book::read(dir.path()), Err(BookError::Foreign { .. })));
+        let gone = dir.path().join("gone");
+        assert!(matches!(Book::default().write(&gone), Err(BookError::Io { .. })));
+    }
+}

@@ -1,0 +1,92 @@
+//! `--compare`: the experiments of section 6 of the 2013 paper, scaled down, in virtual time, and a report of them.
+//!
+//! [`matrix`] says what to run, [`drive`] runs one, [`crew`] several at once; [`book`] keeps what is finished, and [`page`] shows it.
+
+mod book;
+mod charts;
+mod crew;
+mod drive;
+mod html;
+mod machine;
+mod matrix;
+mod observe;
+mod options;
+mod page;
+mod paper;
+mod progress;
+mod sections;
+mod steady;
+
+pub(crate) use options::CompareArgs;
+
+use crate::cli::{Cli, Time};
+use crate::report;
+use book::{Book, Entry, Invocation, Outcome};
+use machine::Machine;
+use std::error::Error;
+use std::path::Path;
+
+/// Runs what is not finished yet, and writes the report; false when a run failed or its database was inconsistent.
+pub(crate) fn compare(cli: &Cli) -> Result<bool, Box<dyn Error>> {
+    let Some(dir) = &cli.comparison.report else { return Err("--compare needs --report DIR".into()) };
+    std::fs::create_dir_all(dir).map_err(|source| book::BookError::Io { path: dir.clone(), source })?;
+    let base = base(cli);
+    let setting = cli.comparison.setting(&base);
+    let mut book = Book::read(dir)?;
+    let cases = matrix::cases(&cli.comparison.compare, &cli.policies);
+    let open: Vec<_> = cases.iter().filter(|case| book.finished(&setting, case).is_none()).cloned().collect();
+    if !open.is_empty() {
+        let (date, command) = (machine::date(), machine::command());
+        book.invocations.push(Invocation { date, command, machine: Machine::here() });
+    }
+    // Before hours of work: can it be written?
+    write(&book, &setting, dir)?;
+    if open.len() < cases.len() {
+        eprintln!("{} of {} runs are in {} already", cases.len() - open.len(), cases.len(), dir.display());
+    }
+    let jobs = cli.comparison.jobs(open.len());
+    let ended = crew::run_all(&base, &setting, &open, jobs, &mut |case, outcome| {
+        book.add(Entry { setting: setting.clone(), case, outcome });
+        write(&book, &setting, dir)
+    })?;
+    summary(&book, &setting, &cases);
+    println!("\n{}", dir.join("report.html").display());
+    if ended.interrupted {
+        println!("ended early, as asked; the same command runs what is missing");
+    }
+    Ok(!ended.failed)
+}
+
+/// The options that every run shares.
+fn base(cli: &Cli) -> Cli {
+    let mut base = cli.clone();
+    base.time = Time::Virtual;
+    // Neither bars nor tables of the runs themselves.
+    base.json = true;
+    base.warehouses = Some(cli.comparison.warehouses(cli));
+    base
+}
+
+fn write(book: &Book, setting: &book::Setting, dir: &Path) -> Result<(), book::BookError> {
+    book.write(dir)?;
+    book::replace(&dir.join("report.html"), page::page(book, setting).as_bytes())
+}
+
+fn summary(book: &Book, setting: &book::Setting, cases: &[matrix::Case]) {
+    println!("{:<12}{}", "DB:SSD:pool", report::heading());
+    for case in cases {
+        match book.outcome(setting, case) {
+            Some(Outcome::Finished(finished)) => {
+                println!("{:<12}{}", case.shape.to_string(), report::table_row(&finished.row));
+            }
+            Some(Outcome::NotRun { error, .. }) => {
+                println!(
+                    "{:<12}{:<16} not run: {error}",
+                    case.shape.to_string(),
+                    case.policies().to_string()
+                );
+            }
+            None => {}
+        }
+    }
+}

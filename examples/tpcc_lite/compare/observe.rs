@@ -1,0 +1,151 @@
+//! How pages behave on the SSD and off it: what Figures 4 and 6 of the paper show.
+
+use pagetier::{Home, PageCounts, PageId, PageStore, SpaceInfo};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// A page has to have spent this share of the time on the SSD, and as much off it: 20 minutes of 60 in section 4.
+const SHARE_MIN: f64 = 1.0 / 3.0;
+
+/// How often pages are looked at, in virtual time.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// A point of Figure 4.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct PagePoint {
+    /// Physical reads per logical read.
+    pub(crate) miss_hdd: f64,
+    pub(crate) miss_ssd: f64,
+    pub(crate) writes_hdd_per_min: f64,
+    pub(crate) writes_ssd_per_min: f64,
+}
+
+/// A point of Figure 6.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct GroupPoint {
+    pub(crate) table: String,
+    /// The lower end of the subrange.
+    pub(crate) logical_reads_per_min: u32,
+    pub(crate) alpha: f64,
+    pub(crate) miss_hdd: Option<f64>,
+    pub(crate) miss_ssd: Option<f64>,
+    pub(crate) pages: u64,
+}
+
+/// What was seen.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Observed {
+    pub(crate) seconds: f64,
+    pub(crate) pages: Vec<PagePoint>,
+    pub(crate) groups: Vec<GroupPoint>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Watch {
+    last: PageCounts,
+    sum: PageCounts,
+    ssd_seconds: f64,
+    hdd_seconds: f64,
+}
+
+/// Looks at every page now and then.
+#[derive(Default)]
+pub(crate) struct Observer {
+    /// By space and page number.
+    watches: Vec<Vec<Watch>>,
+    spaces: Vec<SpaceInfo>,
+    seconds: f64,
+}
+
+impl Observer {
+    /// One look, `seconds` after the one before.
+    pub(crate) fn look(&mut self, store: &PageStore, seconds: f64) {
+        self.seconds += seconds;
+        self.spaces = store.spaces();
+        self.watches.resize(self.spaces.len(), Vec::new());
+        for (space, watches) in self.spaces.iter().zip(&mut self.watches) {
+            watches.resize(space.pages as usize, Watch::default());
+            for (no, watch) in (0..).zip(watches) {
+                let page = PageId::new(space.id, no);
+                watch.see(store.page_counts(page), store.home(page), seconds);
+            }
+        }
+    }
+
+    /// What came of it.
+    pub(crate) fn finish(self, store: &PageStore) -> Observed {
+        let pages = self.watches.iter().flatten().filter_map(|watch| watch.point(self.seconds)).collect();
+        let name = |id| self.spaces.iter().find(|space| space.id == id).map_or("?", |space| &space.name);
+        let group = |group: pagetier::GroupStats| GroupPoint {
+            table: name(group.space).to_owned(),
+            logical_reads_per_min: group.subrange,
+            alpha: group.alpha,
+            miss_hdd: group.miss_rate_hdd,
+            miss_ssd: group.miss_rate_ssd,
+            pages: group.pages,
+        };
+        Observed { seconds: self.seconds, pages, groups: store.groups().into_iter().map(group).collect() }
+    }
+}
+
+impl Watch {
+    fn see(&mut self, counts: Option<PageCounts>, home: Home, seconds: f64) {
+        match home {
+            Home::Ssd => self.ssd_seconds += seconds,
+            Home::Hdd => self.hdd_seconds += seconds,
+        }
+        let now = counts.unwrap_or_default();
+        // Counts that fell are those of a page that was forgotten and is tracked anew.
+        let was = if fields(now).iter().zip(fields(self.last)).all(|(now, was)| *now >= was) {
+            self.last
+        } else {
+            PageCounts::default()
+        };
+        self.sum.reads_hdd += now.reads_hdd - was.reads_hdd;
+        self.sum.reads_ssd += now.reads_ssd - was.reads_ssd;
+        self.sum.logical_hdd += now.logical_hdd - was.logical_hdd;
+        self.sum.logical_ssd += now.logical_ssd - was.logical_ssd;
+        self.sum.writes_hdd += now.writes_hdd - was.writes_hdd;
+        self.sum.writes_ssd += now.writes_ssd - was.writes_ssd;
+        self.last = now;
+    }
+
+    fn point(&self, seconds: f64) -> Option<PagePoint> {
+        let Self { sum, ssd_seconds, hdd_seconds, .. } = *self;
+        let long = ssd_seconds.min(hdd_seconds) >= SHARE_MIN * seconds && seconds > 0.0;
+        let rate = |part: u64, whole: u64| (part as f64 / whole.max(1) as f64).min(1.0);
+        (long && sum.logical_hdd > 0 && sum.logical_ssd > 0).then(|| PagePoint {
+            miss_hdd: rate(sum.reads_hdd, sum.logical_hdd),
+            miss_ssd: rate(sum.reads_ssd, sum.logical_ssd),
+            writes_hdd_per_min: sum.writes_hdd as f64 * 60.0 / hdd_seconds,
+            writes_ssd_per_min: sum.writes_ssd as f64 * 60.0 / ssd_seconds,
+        })
+    }
+}
+
+fn fields(counts: PageCounts) -> [u64; 6] {
+    let PageCounts { reads_hdd, reads_ssd, logical_hdd, logical_ssd, writes_hdd, writes_ssd } = counts;
+    [reads_hdd, reads_ssd, logical_hdd, logical_ssd, writes_hdd, writes_ssd]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_is_forgotten_counts_on() {
+        let mut watch = Watch::default();
+        let counts = |reads_hdd, logical_hdd| PageCounts { reads_hdd, logical_hdd, ..PageCounts::default() };
+        watch.see(Some(counts(1, 4)), Home::Hdd, 5.0);
+        watch.see(Some(counts(2, 8)), Home::Hdd, 5.0);
+        watch.see(Some(counts(1, 2)), Home::Hdd, 5.0);
+        watch.see(None, Home::Ssd, 5.0);
+        let on_ssd = PageCounts { reads_ssd: 3, logical_ssd: 4, writes_ssd: 2, ..PageCounts::default() };
+        watch.see(Some(on_ssd), Home::Ssd, 10.0);
+        assert_eq!((watch.sum.reads_hdd, watch.sum.logical_hdd), (3, 10));
+        let point = watch.point(30.0).unwrap();
+        assert_eq!((point.miss_hdd, point.miss_ssd), (0.3, 0.75));
+        assert_eq!((point.writes_hdd_per_min, point.writes_ssd_per_min), (0.0, 8.0));
+        assert_eq!(watch.point(60.0), None, "it has to be a third of the time on each");
+    }
+}

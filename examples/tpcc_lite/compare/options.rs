@@ -1,0 +1,76 @@
+//! The options of `--compare`.
+
+use super::book::Setting;
+use super::machine::cores;
+use super::matrix::Figure;
+use crate::cli::Cli;
+use clap::ValueEnum;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+/// What to compare, and where to write it.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Comparing as the 2013 paper does")]
+pub(crate) struct CompareArgs {
+    /// Run the experiments behind these figures of the paper (section 6), scaled down, in virtual time, several at once, each until it is steady,
+    /// and write report.html and report.json. Runs that are in report.json already are not run again
+    #[arg(long, value_enum, value_name = "FIGURES", value_delimiter = ',', requires = "report", conflicts_with_all = [
+        "dir", "hdd", "ssd", "ssd_bytes", "pool_bytes", "db_ratio", "pool_policy", "ssd_policy", "zone_percent", "devices", "time", "warmup",
+        "seconds", "record", "what_if", "json",
+    ])]
+    pub(crate) compare: Vec<Figure>,
+    /// The folder for the report of --compare; made if it is not there
+    #[arg(long, value_name = "DIR", requires = "compare")]
+    pub(crate) report: Option<PathBuf>,
+    /// Compare on one warehouse with short windows: a look at what there is, in a few minutes
+    #[arg(long, requires = "compare")]
+    pub(crate) quick: bool,
+    /// Runs at once [default: one a core]
+    #[arg(long, value_name = "N", requires = "compare")]
+    pub(crate) jobs: Option<NonZeroUsize>,
+}
+
+impl CompareArgs {
+    /// Whether this is a comparison.
+    pub(crate) fn is_asked(&self) -> bool {
+        !self.compare.is_empty()
+    }
+
+    /// Warehouses of every database. All have as many; the SSD's size follows the ratio.
+    pub(crate) fn warehouses(&self, cli: &Cli) -> u16 {
+        cli.warehouses.unwrap_or(if self.quick { 1 } else { 10 })
+    }
+
+    /// Runs at once.
+    pub(crate) fn jobs(&self, cases: usize) -> usize {
+        self.jobs.map_or_else(cores, NonZeroUsize::get).clamp(1, cases.max(1))
+    }
+
+    /// What makes rows comparable.
+    pub(crate) fn setting(&self, base: &Cli) -> Setting {
+        let warehouses = self.warehouses(base);
+        let (per_warehouse, windows_max, windows_measured) =
+            if self.quick { (QUICK_WINDOW, 40, 3) } else { (WINDOW, 60, 8) };
+        Setting {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            warehouses,
+            terminals: base.terminals(warehouses),
+            seed: base.seed,
+            row_overhead: base.row_overhead,
+            page_bytes: base.page_size().bytes() as u64,
+            hdd_model: name_of(&base.hdd_model),
+            ratio_of: name_of(&base.ratio_of),
+            window: per_warehouse * u64::from(warehouses),
+            windows_max,
+            windows_measured,
+        }
+    }
+}
+
+/// New-Orders of a window, per warehouse.
+const WINDOW: u64 = 250;
+const QUICK_WINDOW: u64 = 300;
+
+fn name_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}

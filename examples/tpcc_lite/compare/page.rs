@@ -1,0 +1,280 @@
+//! `report.html`: one page that needs nothing beside it.
+
+use super::book::{Book, Finished, Outcome, Setting};
+use super::html::{Html, Table, escape};
+use super::matrix::{ANALYSIS, Case, RIVALS};
+use super::sections;
+use super::steady::{MEANING, spread};
+use crate::report::bytes;
+use std::collections::BTreeSet;
+
+/// The rows that a page shows.
+pub(crate) struct View<'a> {
+    pub(crate) book: &'a Book,
+    pub(crate) setting: &'a Setting,
+}
+
+impl<'a> View<'a> {
+    /// What came of `case`.
+    pub(crate) fn outcome(&self, case: &Case) -> Option<&'a Outcome> {
+        self.book.outcome(self.setting, case)
+    }
+
+    /// The same when it was measured.
+    pub(crate) fn finished(&self, case: &Case) -> Option<&'a Finished> {
+        self.book.finished(self.setting, case)
+    }
+
+    /// Every row of the setting.
+    fn rows(&self) -> impl Iterator<Item = (&'a Case, &'a Outcome)> {
+        let ours = self.book.entries.iter().filter(|entry| entry.setting == *self.setting);
+        ours.map(|entry| (&entry.case, &entry.outcome))
+    }
+
+    /// `pairs`, and those that were run beside the paper's.
+    pub(crate) fn pairs(&self, pairs: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+        let own = |pair: &(&str, &str)| ANALYSIS.contains(pair) || RIVALS.contains(pair);
+        let all = self.rows().map(|(case, _)| (case.pool_policy.as_str(), case.ssd_policy.as_str()));
+        let more: BTreeSet<_> = all.filter(|pair| !own(pair)).collect();
+        pairs.iter().copied().chain(more).collect()
+    }
+}
+
+/// A case's policies as the paper writes them.
+pub(crate) fn pair_name((pool, ssd): (&str, &str)) -> String {
+    format!("{pool}+{ssd}").to_uppercase()
+}
+
+/// The page.
+pub(crate) fn page(book: &Book, setting: &Setting) -> String {
+    let view = View { book, setting };
+    let mut body = Html::default();
+    body.text("h1", "Pagetier beside Liu & Salem 2013");
+    body.text(
+        "p",
+        "TPC-C on the whole store in virtual time: the experiments of section 6 of “Hybrid Storage Management for Database Systems” (VLDB 2013), \
+         scaled down with their ratios kept.",
+    );
+    sections::in_short(&mut body, &view);
+    sections::throughput(&mut body, &view, "Figure 7", &ANALYSIS);
+    sections::io(&mut body, &view, "Figure 8", 30, &ANALYSIS, ANALYSIS[0]);
+    sections::io(&mut body, &view, "Figure 9", 15, &ANALYSIS, ANALYSIS[0]);
+    sections::throughput(&mut body, &view, "Figure 10", &RIVALS);
+    sections::io(&mut body, &view, "Figure 11", 30, &RIVALS, RIVALS[3]);
+    sections::behaviour(&mut body, &view);
+    sections::zones(&mut body, &view);
+    how(&mut body, &view);
+    every_run(&mut body, &view);
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
+         <title>Pagetier beside Liu &amp; Salem 2013</title>\n<style>{STYLE}</style></head>\n<body><main>\n{}</main></body></html>\n",
+        body.into_string()
+    )
+}
+
+fn how(body: &mut Html, view: &View<'_>) {
+    let Setting { version, warehouses, terminals, seed, row_overhead, page_bytes, hdd_model, .. } =
+        view.setting;
+    body.text("h2", "How it was run");
+    for run in &view.book.invocations {
+        body.raw(format_args!("<p>{}: <code>{}</code><br/>", escape(&run.date), escape(&run.command)));
+        let machine = &run.machine;
+        let told = format!("{}, {} cores, {}", machine.cpu, machine.cores, machine.kernel);
+        body.raw(format_args!("<small>{}</small></p>\n", escape(&told)));
+    }
+    let Setting { window, windows_max, windows_measured, ratio_of, .. } = view.setting;
+    body.text("p", format_args!(
+        "Pagetier {version}. Warehouses in every database: {warehouses}; terminals: {terminals} (two per warehouse by default, as in section 6.1); pages \
+         of {}, {row_overhead} bytes of overhead per row, seed {seed}. The SSD has 10/30, 10/15 or 10/8 of the loaded database and the pool 10, 20 or 40 % of \
+         the SSD (counted as --ratio-of {ratio_of} says); the paper has an SSD of 10 GB beside databases of 30, 15 and 8 GB. The outqueue has as many \
+         entries as the SSD has pages and is taken from the pool; the eviction zone is 10 % of the SSD unless said otherwise.",
+        bytes(*page_bytes),
+    ));
+    body.text("p", format_args!(
+        "The devices are emulated: the SSD takes 0.11 ms to read a page and 0.27 ms to write one, the HDD {}, as --hdd-model {hdd_model}. \
+         Figures count page I/O only: doublewrite ring, map checkpoints and journal, which the paper's system does not have, are in report.json (all_…).",
+        if hdd_model == "paper" { "7.2 ms and 4.96 ms" } else { "what its arm and its rotation need" },
+    ));
+    body.text("p", format_args!(
+        "A run is cut into windows of {window} New-Orders. Steady means: {MEANING}. After at most {windows_max} windows it is measured anyway and marked *, not \
+         steady. {windows_measured} windows are measured then.",
+    ));
+    let others = view.book.entries.iter().filter(|entry| entry.setting != *view.setting).count();
+    if others > 0 {
+        body.text(
+            "p",
+            format_args!("report.json has {others} more rows, of other settings, that are not shown."),
+        );
+    }
+}
+
+fn every_run(body: &mut Html, view: &View<'_>) {
+    const HEAD: [&str; 10] = [
+        "run",
+        "tpmC",
+        "ms per New-Order",
+        "all I/O ms",
+        "by windows",
+        "steady",
+        "warm-up",
+        "SSD full %",
+        "consistency",
+        "took",
+    ];
+    body.text("h2", "Every run");
+    let mut table = Table::new(&HEAD);
+    let mut rows: Vec<_> = view.rows().collect();
+    rows.sort_by_key(|(case, _)| (std::cmp::Reverse(case.shape), case.policies().to_string()));
+    for (case, outcome) in &rows {
+        let pair = pair_name((&case.pool_policy, &case.ssd_policy));
+        let name = format!("<b>{}</b> {}{}", escape(&pair), case.shape, zone(case));
+        match outcome {
+            Outcome::NotRun { error, .. } => table.note(&name, &format!("not run: {error}"), HEAD.len()),
+            Outcome::Finished(finished) => table.row(&run_cells(name, finished)),
+        }
+    }
+    body.raw(table);
+    body.text(
+        "p",
+        "“By windows” are the measured windows' milliseconds per New-Order, then how far they are from their mean at most. “Took” is the time \
+         that somebody waited for the run. The same run alone, warmed up and measured as long as it was here:",
+    );
+    let commands: Vec<String> =
+        rows.iter().filter_map(|(case, outcome)| command(view, case, outcome)).collect();
+    body.raw(format_args!("<pre>{}</pre>\n", escape(&commands.join("\n"))));
+}
+
+fn zone(case: &Case) -> String {
+    if *case == Case::of(case.shape, (&case.pool_policy, &case.ssd_policy)) {
+        return String::new();
+    }
+    format!(" zone {} %", case.zone_percent)
+}
+
+fn run_cells(name: String, finished: &Finished) -> [String; 10] {
+    let row = &finished.row;
+    let windows: Vec<String> =
+        finished.measured.iter().map(|w| format!("{:.1}", w.ms_per_new_order)).collect();
+    let full = 100.0 * row.ssd_pages as f64 / row.ssd_slots.max(1) as f64;
+    [
+        name,
+        format!("{:.0}", row.tpmc),
+        format!("{:.1}", row.total_ms_per_new_order),
+        format!("{:.1}", row.all_total_ms_per_new_order),
+        format!("{} (± {:.1} %)", windows.join(", "), 100.0 * spread(&finished.measured)),
+        if finished.steady { "yes".into() } else { "<b>no *</b>".into() },
+        format!("{} windows, {:.0} s", finished.warmup.len(), finished.warmup_seconds()),
+        format!("{full:.0}"),
+        escape(&row.consistency),
+        format!("{:.0} s", finished.wall_seconds),
+    ]
+}
+
+fn command(view: &View<'_>, case: &Case, outcome: &Outcome) -> Option<String> {
+    let Outcome::Finished(finished) = outcome else { return None };
+    let Setting { warehouses, terminals, seed, row_overhead, hdd_model, ratio_of, .. } = view.setting;
+    Some(format!(
+        "tpcc_lite --time virtual --warehouses {warehouses} --terminals {terminals} --seed {seed} --row-overhead {row_overhead} --hdd-model \
+         {hdd_model} --db-ratio {} --ratio-of {ratio_of} --zone-percent {} --pool-policy {} --ssd-policy {} --warmup {:.1} --seconds {:.1}",
+        case.shape,
+        case.zone_percent,
+        case.pool_policy,
+        case.ssd_policy,
+        finished.warmup_seconds(),
+        finished.row.seconds,
+    ))
+}
+
+const STYLE: &str = include_str!("style.css");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::book::{Entry, Invocation};
+    use crate::compare::html::unsound;
+    use crate::compare::machine::Machine;
+    use crate::compare::matrix::{Figure, cases};
+
+    /// Every run of every figure; one that the store refused, one that was not steady, and the observed one among them.
+    fn full() -> (Book, Setting) {
+        let sample: Entry = serde_json::from_str(include_str!("sample.json")).unwrap();
+        let machine = Machine { cpu: "A <fast> & 'quoted' CPU".into(), cores: 2, kernel: "linux".into() };
+        let (date, command) = ("2026-11-21 14:05 UTC".into(), "tpcc_lite --report 'a \"b\"'".into());
+        let mut book = Book { invocations: vec![Invocation { date, command, machine }], entries: Vec::new() };
+        for (nth, case) in cases(&[Figure::All], &[]).into_iter().enumerate() {
+            let mut outcome = sample.outcome.clone();
+            if let Outcome::Finished(finished) = &mut outcome {
+                (finished.row.tpmc, finished.steady) = (1_001.0 + nth as f64, nth != 7);
+                if !case.is_observed() {
+                    finished.observed = None;
+                }
+            }
+            if case.ssd_policy == "mv-fifo" {
+                outcome = Outcome::NotRun { error: "it <cannot> do \"that\" & more".into(), refused: true };
+            }
+            book.add(Entry { case, outcome, setting: sample.setting.clone() });
+        }
+        (book, sample.setting)
+    }
+
+    #[test]
+    fn the_page_is_well_formed_and_needs_nothing_else() {
+        let (book, setting) = full();
+        assert_eq!(unsound(&page(&book, &setting)), None);
+        assert_eq!(unsound(&page(&Book::default(), &setting)), None);
+    }
+
+    #[test]
+    fn every_run_is_on_it() {
+        let (book, setting) = full();
+        let page = page(&book, &setting);
+        for entry in &book.entries {
+            let case = &entry.case;
+            let name = format!("<b>{}</b> {}", pair_name((&case.pool_policy, &case.ssd_policy)), case.shape);
+            assert!(page.contains(&name), "{name}");
+            match &entry.outcome {
+                Outcome::Finished(f) => assert!(page.contains(&format!("<td>{:.0}", f.row.tpmc)), "{name}"),
+                Outcome::NotRun { .. } => {
+                    assert!(page.contains("not run: it &lt;cannot&gt; do &quot;that&quot; &amp; more"));
+                }
+            }
+        }
+        for shown in [
+            "Figure 7",
+            "Figure 8",
+            "Figure 9",
+            "Figure 10",
+            "Figure 11",
+            "Figures 4 and 6",
+            "Section 6.5",
+            "99.7",
+            "no *",
+        ] {
+            assert!(page.contains(shown), "{shown}");
+        }
+    }
+
+    #[test]
+    fn rows_of_another_setting_are_left_out() {
+        let (book, mut setting) = full();
+        setting.seed += 1;
+        let page = page(&book, &setting);
+        assert!(!page.contains("<b>LRU+CC</b>") && page.contains("58 more rows, of other settings"));
+    }
+
+    #[test]
+    fn a_finished_run_is_found_again() {
+        let (book, mut setting) = full();
+        let read: Book = serde_json::from_str(&serde_json::to_string(&book).unwrap()).unwrap();
+        assert_eq!(read.entries.len(), book.entries.len());
+        let case = Case::zone(10.0);
+        assert!(read.finished(&setting, &case).is_some_and(|finished| finished.observed.is_some()));
+        assert!(
+            read.finished(&setting, &cases(&[Figure::Fig10], &[])[0]).is_none(),
+            "what was not run is run again"
+        );
+        setting.window += 1;
+        assert!(read.outcome(&setting, &case).is_none());
+    }
+}

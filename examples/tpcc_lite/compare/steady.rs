@@ -1,0 +1,90 @@
+//! When a run has warmed up: its SSD has stopped filling, and the I/O of successive windows agrees.
+
+use serde::{Deserialize, Serialize};
+
+/// A stretch of a run, as many New-Orders long as every other.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Window {
+    /// Of virtual time.
+    pub(crate) seconds: f64,
+    pub(crate) new_orders: u64,
+    pub(crate) ms_per_new_order: f64,
+    /// Of the SSD's slots, at its end.
+    pub(crate) ssd_filled: f64,
+}
+
+/// Windows of one look; two looks are compared.
+const LOOK: usize = 12;
+
+/// How far the windows of the later look may be from its mean.
+const WINDOW_OFF_MAX: f64 = 0.06;
+
+/// How far the two looks' means may be from each other.
+const LOOKS_APART_MAX: f64 = 0.015;
+
+/// How much of the SSD may have been filled from the beginning of the earlier look to the end of the later.
+const FILLED_MAX: f64 = 0.01;
+
+/// What this calls steady, for the report.
+pub(crate) const MEANING: &str = "twenty-four windows in which the SSD fills by no more than 1 % of its slots (it is full, or everything in use is \
+    on it), the mean milliseconds per New-Order of the last twelve within 1.5 % of the twelve before, and each of the last twelve within 6 % of their \
+    mean";
+
+/// Whether the windows so far end in a steady state.
+pub(crate) fn is_steady(windows: &[Window]) -> bool {
+    let Some(last) = windows.len().checked_sub(2 * LOOK).map(|from| &windows[from..]) else { return false };
+    let (earlier, later) = last.split_at(LOOK);
+    let filled = last[last.len() - 1].ssd_filled - last[0].ssd_filled;
+    let (was, is) = (mean(earlier), mean(later));
+    filled <= FILLED_MAX && (is - was).abs() <= LOOKS_APART_MAX * is && spread(later) <= WINDOW_OFF_MAX
+}
+
+/// The largest distance of a window from the mean, as a share of it.
+pub(crate) fn spread(windows: &[Window]) -> f64 {
+    let mean = mean(windows);
+    let off = windows.iter().map(|window| (window.ms_per_new_order - mean).abs());
+    off.fold(0.0, f64::max) / mean.max(f64::MIN_POSITIVE)
+}
+
+fn mean(windows: &[Window]) -> f64 {
+    windows.iter().map(|window| window.ms_per_new_order).sum::<f64>() / windows.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn windows(costs: &[f64], filled: impl Fn(usize) -> f64) -> Vec<Window> {
+        let window = |(at, &ms)| Window {
+            seconds: 1.0,
+            new_orders: 100,
+            ms_per_new_order: ms,
+            ssd_filled: filled(at),
+        };
+        costs.iter().enumerate().map(window).collect()
+    }
+
+    #[test]
+    fn equal_windows_of_a_full_ssd_are_steady() {
+        let mut warm = vec![90.0, 70.0];
+        warm.extend([40.0, 41.0, 39.0, 40.0, 40.5, 39.5].repeat(4));
+        assert!(is_steady(&windows(&warm, |_| 0.98)));
+        assert!(!is_steady(&windows(&[40.0; 23], |_| 0.98)), "too few");
+    }
+
+    #[test]
+    fn what_still_moves_is_not() {
+        let falling: Vec<f64> = (0..28).map(|at| 60.0 - 0.1 * f64::from(at)).collect();
+        assert!(!is_steady(&windows(&falling, |_| 0.98)), "every window is near the next, but they fall");
+        assert!(!is_steady(&windows(&[40.0; 24], |at| 0.5 + 0.01 * at as f64)), "the SSD is filling");
+        let mut uneven = [40.0; 24];
+        (uneven[15], uneven[20]) = (37.0, 43.0);
+        assert!(!is_steady(&windows(&uneven, |_| 1.0)), "they do not agree");
+    }
+
+    #[test]
+    fn the_spread_is_of_the_mean() {
+        assert!((spread(&windows(&[9.0, 10.0, 11.0], |_| 1.0)) - 0.1).abs() < 1e-12);
+        assert_eq!(spread(&[]), 0.0);
+    }
+}

@@ -1,0 +1,60 @@
+//! Device costs as they are measured while the store runs, by n-point moving averages (Ou et al., section 3.2.2).
+
+use crate::life::Life;
+use pagetier_devio::{RecentCost, SharedDevice};
+use pagetier_policy::Costs;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often the policies are told.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// A cost is believed from so many operations on, or as many as the average is of.
+const OPS_MIN: u64 = 64;
+/// The policies are told of a change by more than this share: they have to price what they hold anew.
+const CHANGE_MIN: f64 = 0.02;
+/// A cost must be positive.
+const COST_MIN_MS: f64 = 1e-3;
+
+impl Life {
+    /// Measures, and tells the policies now and then. Ends with the store.
+    pub(crate) fn follow_costs(self: &Arc<Self>, hdd: SharedDevice, points: usize) {
+        hdd.track_costs(points);
+        self.tier.ssd_device().track_costs(points);
+        let life = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(INTERVAL).await;
+                let Some(life) = life.upgrade() else { return };
+                // Another one, perhaps, that was attached since.
+                let ssd = life.tier.ssd_device();
+                ssd.track_costs(points);
+                let believed = OPS_MIN.min(points as u64);
+                let (before, page) = (life.costs(), life.page_size.bytes());
+                let mut now = before;
+                if let Some(recent) = hdd.recent_costs() {
+                    update(&mut now.hdd_read_ms, &recent.read, page, believed);
+                    update(&mut now.hdd_write_ms, &recent.write, page, believed);
+                }
+                if let Some(recent) = ssd.recent_costs().filter(|_| life.tier.slots() > 0) {
+                    update(&mut now.ssd_read_ms, &recent.read, page, believed);
+                    update(&mut now.ssd_write_ms, &recent.write, page, believed);
+                }
+                if differ(&before, &now) {
+                    tracing::debug!(costs = ?now, "costs as measured");
+                    life.set_costs(now);
+                }
+            }
+        });
+    }
+}
+
+fn update(cost: &mut f64, recent: &RecentCost, page_bytes: usize, believed: u64) {
+    if let Some(ms) = recent.ms_per(page_bytes).filter(|_| recent.ops >= believed) {
+        *cost = ms.max(COST_MIN_MS);
+    }
+}
+
+fn differ(before: &Costs, now: &Costs) -> bool {
+    let all = |c: &Costs| [c.hdd_read_ms, c.hdd_write_ms, c.ssd_read_ms, c.ssd_write_ms];
+    all(before).iter().zip(all(now)).any(|(before, now)| (now - before).abs() > before * CHANGE_MIN)
+}

@@ -1,0 +1,75 @@
+//! Costs measured while the store runs: on devices of known speed, whatever the store was told of them.
+
+use pagetier::{COST_POINTS, Clock, Costs, EmulatedDevice, MemoryDevice, MemoryManifest, Model, PageId};
+use pagetier::{PageSize, PageStore, SharedDevice};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::sync::Arc;
+
+const PAGE: u64 = 4096;
+const PAGES: u32 = 2000;
+
+fn device(name: &str, model: Model) -> SharedDevice {
+    let memory = Arc::new(MemoryDevice::new(name, 0));
+    Arc::new(EmulatedDevice::new(memory, model.with_page_bytes(PAGE as u32), Clock::Tokio))
+}
+
+/// A store that believes both devices equal, and has been used for a while; `points`: what its averages are of.
+async fn used(points: Option<usize>) -> PageStore {
+    let equal = Costs { hdd_read_ms: 1.0, hdd_write_ms: 1.0, ssd_read_ms: 1.0, ssd_write_ms: 1.0 };
+    let mut builder = PageStore::builder()
+        .in_memory(Arc::new(MemoryManifest::default()))
+        .hdd_device(device("hdd", Model::paper_hdd()))
+        .ssd_device(device("ssd", Model::paper_ssd()))
+        .page_size(PageSize::MIN)
+        .ssd_bytes(500 * PAGE)
+        .pool_bytes(200 * PAGE)
+        .costs(equal);
+    if let Some(points) = points {
+        builder = builder.online_costs(points);
+    }
+    let store = builder.open().await.unwrap();
+    let space = store.create_space("t").await.unwrap();
+    for _ in 0..PAGES {
+        drop(store.allocate(space).await.unwrap());
+    }
+    let mut rng = SmallRng::seed_from_u64(1);
+    for _ in 0..6000 {
+        // Squared, so that the SSD has something to keep.
+        let at = rng.random::<f64>();
+        let id = PageId::new(space, (at * at * f64::from(PAGES)) as u32);
+        if rng.random_bool(0.3) {
+            store.get_mut(id).await.unwrap()[0] ^= 1;
+        } else {
+            drop(store.get(id).await.unwrap());
+        }
+    }
+    store
+}
+
+#[track_caller]
+fn assert_near(name: &str, measured: f64, of_the_model: f64) {
+    let ratio = measured / of_the_model;
+    assert!((0.9..1.1).contains(&ratio), "{name}: {measured} ms measured, {of_the_model} ms in the model");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_costs_that_the_policies_go_by_are_the_devices() {
+    for points in [COST_POINTS, 256] {
+        let store = used(Some(points)).await;
+        let (found, model) = (store.costs(), Costs::PAPER);
+        assert_near("HDD read", found.hdd_read_ms, model.hdd_read_ms);
+        assert_near("HDD write", found.hdd_write_ms, model.hdd_write_ms);
+        assert_near("SSD read", found.ssd_read_ms, model.ssd_read_ms);
+        assert_near("SSD write", found.ssd_write_ms, model.ssd_write_ms);
+        store.close().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_being_asked_to_nothing_is_measured() {
+    let store = used(None).await;
+    assert!((store.costs().hdd_read_ms - 1.0).abs() < 1e-9);
+    store.set_costs(Costs::PAPER);
+    assert_eq!(store.costs(), Costs::PAPER);
+}

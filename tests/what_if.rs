@@ -1,0 +1,66 @@
+//! Ghosts over the live requests of a store: they see the sample, and they say what other sizes would have cost.
+
+mod bed;
+
+use bed::{Bed, PAGES};
+use pagetier::{PageId, PageStore, SpaceId, WhatIfOptions};
+use std::io::ErrorKind;
+
+async fn filled(store: &PageStore) -> SpaceId {
+    let space = store.create_space("pages").await.unwrap();
+    for _ in 0..PAGES {
+        drop(store.allocate(space).await.unwrap());
+    }
+    space
+}
+
+#[tokio::test(start_paused = true)]
+async fn ghosts_count_what_the_store_does() {
+    let bed = Bed::new();
+    let store = bed.builder().pool_policy("lru").read_ahead(false).open().await.unwrap();
+    let space = filled(&store).await;
+    assert!(store.what_if().is_none() && store.stop_what_if().await.is_none(), "none run yet");
+    let all = WhatIfOptions::new().share(1.0).pool_factors(&[0.5, 2.0, 20.0]).ssd_factors(&[0.0, 2.0]);
+    store.start_what_if(&all).unwrap();
+    assert_eq!(store.start_what_if(&all).unwrap_err().kind(), ErrorKind::ResourceBusy);
+    let before = store.stats().pool;
+    for _ in 0..30 {
+        for no in 0..PAGES {
+            drop(store.get(PageId::new(space, no)).await.unwrap());
+        }
+    }
+    let report = store.stop_what_if().await.unwrap();
+    let after = store.stats().pool;
+    assert!(store.what_if().is_none());
+    assert_eq!(report.sampled.lost, 0);
+    // Every page is in the sample. A request that has not missed yet is not counted as one.
+    assert!(report.sampled.references.abs_diff(report.sampled.requests) <= 1, "{:?}", report.sampled);
+    assert!(report.sampled.requests >= u64::from(PAGES) * 15, "{:?}", report.sampled);
+    // A loop over more pages than LRU has frames misses always; in the store, and in its ghost.
+    let missed = (after.misses - before.misses) as f64 / (u64::from(PAGES) * 30) as f64;
+    let ghost = report.present().unwrap();
+    assert!(missed > 0.99 && ghost.misses > 990.0, "{missed} {ghost:?}");
+    // Twenty times as many frames hold everything.
+    let largest = report.costs.last().unwrap();
+    assert!(largest.pool_pages > PAGES && largest.total_ms() == 0.0, "{report}");
+    store.start_what_if(&all).unwrap();
+    store.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_share_or_size_is_refused() {
+    let store = Bed::new().open().await;
+    for bad in [
+        WhatIfOptions::new().share(0.0),
+        WhatIfOptions::new().share(1.5),
+        WhatIfOptions::new().share(f64::NAN),
+        WhatIfOptions::new().pool_factors(&[0.0]),
+        WhatIfOptions::new().ssd_factors(&[f64::INFINITY]),
+    ] {
+        assert_eq!(store.start_what_if(&bad).unwrap_err().kind(), ErrorKind::InvalidInput, "{bad:?}");
+        assert!(store.what_if().is_none());
+    }
+    store.start_what_if(&WhatIfOptions::new()).unwrap();
+    let report = store.what_if().unwrap();
+    assert!(report.present().is_some() && report.advice().len() == 1, "nothing happened: {report}");
+}
