@@ -52,11 +52,11 @@ pub(crate) struct Cli {
     /// Page size: a power of two from 4KiB to 64KiB [default: 16KiB]
     #[arg(long, value_name = "B", value_parser = page_size)]
     pub(crate) page_size: Option<PageSize>,
-    /// Pool policy: gd2l, lru, midpoint-lru
-    #[arg(long, value_name = "NAME", default_value = "gd2l")]
+    /// Pool policy: gd2l-freq-write, gd2l, lru, midpoint-lru
+    #[arg(long, value_name = "NAME", default_value = POOL_POLICIES[0])]
     pub(crate) pool_policy: String,
-    /// SSD policy: cac, cc, none
-    #[arg(long, value_name = "NAME", default_value = "cac")]
+    /// SSD policy: cac-aged-write, cac, cc, none
+    #[arg(long, value_name = "NAME", default_value = SSD_POLICIES[0])]
     pub(crate) ssd_policy: String,
     /// Run several policies, as POOL+SSD, from one load: a row each (in memory only). With --compare: pairs beside the figures' own
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with_all = ["pool_policy", "ssd_policy"])]

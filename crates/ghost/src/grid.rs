@@ -5,7 +5,7 @@ use crate::reference::Reference;
 use crate::tiers::Tiers;
 use crate::what_if::{Cost, Sampled, WhatIf};
 use pagetier_page::Sampling;
-use pagetier_policy::{CacParams, Costs, PoolPolicyParams, ssd_policy};
+use pagetier_policy::{CacParams, Costs, POOL_POLICIES, PoolPolicyParams, SSD_POLICIES, ssd_policy};
 
 /// The most ghosts of a grid.
 const GHOSTS_MAX: usize = 256;
@@ -34,12 +34,12 @@ pub struct GhostParams {
 }
 
 impl GhostParams {
-    /// GD2L and CAC with the paper's costs, all pages, half to four times the pool, none to four times the SSD.
+    /// The default policies with the paper's costs, all pages, half to four times the pool, none to four times the SSD.
     #[must_use]
     pub fn new(pool_pages: u32, ssd_pages: u32) -> Self {
         Self {
-            pool_policy: "gd2l".into(),
-            ssd_policy: "cac".into(),
+            pool_policy: POOL_POLICIES[0].into(),
+            ssd_policy: SSD_POLICIES[0].into(),
             costs: Costs::PAPER,
             pool_pages,
             ssd_pages,

@@ -35,6 +35,8 @@ pub(crate) struct GroupRules {
     pub(crate) alpha_min: f64,
     pub(crate) alpha_max: f64,
     pub(crate) dropped: Dropped,
+    /// What an access counts in a record.
+    pub(crate) step: u32,
 }
 
 impl GroupRules {
@@ -100,12 +102,15 @@ fn rate(physical: u64, logical: u64) -> Option<f64> {
 #[derive(Debug)]
 pub(crate) struct Groups {
     rules: GroupRules,
+    /// How many minutes the counts of a page go back at the last halving, at most; and when that was.
+    span_min: f64,
+    halved: Option<Millis>,
     by_space: FxHashMap<SpaceId, Vec<Group>>,
 }
 
 impl Groups {
     pub(crate) fn new(rules: GroupRules) -> Self {
-        Self { rules, by_space: FxHashMap::default() }
+        Self { rules, by_space: FxHashMap::default(), span_min: 0.0, halved: None }
     }
 
     /// α of the record's group; 1 for a page that has none yet.
@@ -115,19 +120,44 @@ impl Groups {
         group.map_or(1.0, |group| group.alpha)
     }
 
+    /// The minutes in which the page's counts came together: those before a halving count half.
+    fn age_min(&self, record: &Record, now: Millis) -> f64 {
+        let age = record.age_min(now);
+        self.halved.map_or(age, |at| age.min(self.span_min + now.0.saturating_sub(at.0) as f64 / 60_000.0))
+    }
+
+    /// Halves every sum, and the counts of the `live` records, in which nothing waits any more then.
+    pub(crate) fn halve<'a>(&mut self, live: impl Iterator<Item = &'a mut Record>, now: Millis) {
+        let since = now.0.saturating_sub(self.halved.map_or(0, |at| at.0)) as f64 / 60_000.0;
+        for record in live {
+            self.settle(record, now);
+            record.halve();
+        }
+        let rules = self.rules;
+        for group in self.by_space.values_mut().flatten() {
+            group.reads_ssd /= 2;
+            group.reads_hdd /= 2;
+            group.logical_ssd /= 2;
+            group.logical_hdd /= 2;
+            group.alpha = rules.alpha(group.miss_ssd(), group.miss_hdd());
+        }
+        self.span_min = (self.span_min + since) / 2.0;
+        self.halved = Some(now);
+    }
+
     /// Gives the page a group if it has none.
     pub(crate) fn assign(&mut self, record: &mut Record, now: Millis) {
         if record.subrange().is_none() {
-            let subrange = self.rules.subrange(record.logical(), record.age_min(now));
+            let subrange = self.rules.subrange(record.logical(self.rules.step), self.age_min(record, now));
             self.enter(record, subrange, Counted::default());
         }
     }
 
     /// Brings the sums up to date with the page's counts, and the page into the group that its logical read rate asks for.
     pub(crate) fn settle(&mut self, record: &mut Record, now: Millis) {
-        let subrange = self.rules.subrange(record.logical(), record.age_min(now));
-        let before = record.counted();
-        let after = record.settle();
+        let subrange = self.rules.subrange(record.logical(self.rules.step), self.age_min(record, now));
+        let before = record.counted(self.rules.step);
+        let after = record.settle(self.rules.step);
         if record.subrange() == Some(subrange) {
             if before != after {
                 let rules = self.rules;
@@ -146,7 +176,7 @@ impl Groups {
     pub(crate) fn dropped(&mut self, record: &Record) {
         match self.rules.dropped {
             Dropped::Kept => self.leave(record, Counted::default()),
-            Dropped::Subtracted => self.leave(record, record.counted()),
+            Dropped::Subtracted => self.leave(record, record.counted(self.rules.step)),
         }
     }
 
@@ -218,7 +248,7 @@ impl Groups {
             if let Some(subrange) = record.subrange() {
                 let group = recount.group(record.page.space, subrange);
                 group.pages += 1;
-                group.add(record.counted());
+                group.add(record.counted(self.rules.step));
             }
         }
         for (space, groups) in &self.by_space {

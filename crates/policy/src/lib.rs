@@ -13,6 +13,7 @@ mod clusters;
 mod cost_based;
 mod doublewrite;
 mod gd2l;
+mod gd2l_weighted;
 mod groups;
 mod links;
 mod lru;
@@ -40,9 +41,12 @@ pub use casa::Casa;
 pub use ccf_lru::CcfLru;
 pub use cfdc::Cfdc;
 pub use cflru::Cflru;
-pub use cost_based::{Anticipating, Cac, CacParams, Cc, CostBased, Observed};
+pub use cost_based::{
+    Anticipating, Cac, CacAged, CacAgedWrite, CacParams, CacWrite, Cc, CostBased, Observed,
+};
 pub use doublewrite::Doublewrite;
 pub use gd2l::Gd2l;
+pub use gd2l_weighted::{FREQUENCY_MAX, Gd2lWeighted, Weights};
 pub use groups::Dropped;
 pub use lru::{Lru, MidpointLru, OneQueue};
 pub use lru_wsr::LruWsr;

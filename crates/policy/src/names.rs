@@ -2,18 +2,43 @@
 
 use crate::clusters::CLUSTER_PAGES;
 use crate::{
-    Cac, CacParams, Casa, Cc, CcfLru, Cfdc, Cflru, Costs, Doublewrite, Gd2l, Lru, Lru2, LruWsr, MidpointLru,
-    MvFifo, NoSsd, PoolPolicy, Ref, Sawc, SsdPolicy, Tac, WindowPercent,
+    Cac, CacAged, CacAgedWrite, CacParams, CacWrite, Casa, Cc, CcfLru, Cfdc, Cflru, Costs, Doublewrite, Gd2l,
+    Gd2lWeighted, Lru, Lru2, LruWsr, MidpointLru, MvFifo, NoSsd, PoolPolicy, Ref, Sawc, SsdPolicy, Tac,
+    Weights, WindowPercent,
 };
 
 /// The names that [`pool_policy`] knows, the default first. `cflru`, `ref` and `cfdc` also take the window in per cent of the pool, as
 /// `cfdc-75`; without it, it is half of the pool.
-pub const POOL_POLICIES: &[&str] =
-    &["gd2l", "lru", "midpoint-lru", "cflru", "lru-wsr", "ccf-lru", "ref", "cfdc", "casa", "sawc"];
+pub const POOL_POLICIES: &[&str] = &[
+    "gd2l-freq-write",
+    "gd2l",
+    "gd2l-freq",
+    "gd2l-write",
+    "lru",
+    "midpoint-lru",
+    "cflru",
+    "lru-wsr",
+    "ccf-lru",
+    "ref",
+    "cfdc",
+    "casa",
+    "sawc",
+];
 
 /// The names that [`ssd_policy`] knows, the default first.
-pub const SSD_POLICIES: &[&str] =
-    &["cac", "cc", "lru2", "tac", "mv-fifo", "mv-fifo-gsc", "doublewrite", "none"];
+pub const SSD_POLICIES: &[&str] = &[
+    "cac-aged-write",
+    "cac",
+    "cac-aged",
+    "cac-write",
+    "cc",
+    "lru2",
+    "tac",
+    "mv-fifo",
+    "mv-fifo-gsc",
+    "doublewrite",
+    "none",
+];
 
 /// What pool policies can be told. Each takes what concerns it.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -39,8 +64,14 @@ impl PoolPolicyParams {
     pub fn policy(&self, name: &str) -> Option<Box<dyn PoolPolicy>> {
         let Self { frames, costs, cluster_pages } = *self;
         let (kind, window) = windowed(name).unwrap_or((name, WindowPercent::DEFAULT));
+        let weighted = |frequency, write_back| {
+            Box::new(Gd2lWeighted::new(frames, costs, Weights { frequency, write_back }))
+        };
         Some(match kind {
             "gd2l" => Box::new(Gd2l::new(frames, costs)),
+            "gd2l-freq" => weighted(true, false),
+            "gd2l-write" => weighted(false, true),
+            "gd2l-freq-write" => weighted(true, true),
             "lru" => Box::new(Lru::new(frames)),
             "midpoint-lru" => Box::new(MidpointLru::new(frames)),
             "cflru" => Box::new(Cflru::new(frames, window)),
@@ -66,6 +97,9 @@ pub fn pool_policy(name: &str, frames: usize, costs: Costs) -> Option<Box<dyn Po
 pub fn ssd_policy(name: &str, params: &CacParams) -> Option<Box<dyn SsdPolicy>> {
     Some(match name {
         "cac" => Box::new(Cac::new(params)),
+        "cac-aged" => Box::new(CacAged::new(params)),
+        "cac-write" => Box::new(CacWrite::new(params)),
+        "cac-aged-write" => Box::new(CacAgedWrite::new(params)),
         "cc" => Box::new(Cc::new(params)),
         "lru2" => Box::new(Lru2::new(params)),
         "tac" => Box::new(Tac::new(params)),

@@ -100,33 +100,35 @@ impl Record {
         f64::from(deciseconds(now).saturating_sub(self.born_ds)) / 600.0
     }
 
-    /// Everything counted, what waits included.
-    pub(crate) fn counts(&self) -> PageCounts {
+    /// Everything counted, what waits included. A count of `step` is one access.
+    pub(crate) fn counts(&self, step: u32) -> PageCounts {
         let waiting = u64::from(self.waiting);
         let (on_ssd, off_ssd) = if self.tag & LOGICAL_WAITS_SSD != 0 { (waiting, 0) } else { (0, waiting) };
+        let accesses = |count: u32| u64::from(count.div_ceil(step));
         PageCounts {
-            reads_hdd: self.reads_hdd.into(),
-            reads_ssd: self.reads_ssd.into(),
-            logical_hdd: u64::from(self.logical_hdd) + off_ssd,
-            logical_ssd: u64::from(self.logical_ssd) + on_ssd,
-            writes_hdd: self.writes_hdd.into(),
-            writes_ssd: self.writes_ssd.into(),
+            reads_hdd: accesses(self.reads_hdd),
+            reads_ssd: accesses(self.reads_ssd),
+            logical_hdd: accesses(self.logical_hdd) + off_ssd,
+            logical_ssd: accesses(self.logical_ssd) + on_ssd,
+            writes_hdd: accesses(self.writes_hdd),
+            writes_ssd: accesses(self.writes_ssd),
         }
     }
 
-    /// All logical reads.
-    pub(crate) fn logical(&self) -> u64 {
-        u64::from(self.logical_hdd) + u64::from(self.logical_ssd) + u64::from(self.waiting)
+    /// All logical reads, each of which counts `step` once it does not wait any more.
+    pub(crate) fn logical(&self, step: u32) -> u64 {
+        let counted = u64::from(self.logical_hdd) + u64::from(self.logical_ssd);
+        counted / u64::from(step) + u64::from(self.waiting)
     }
 
-    /// A random physical read from `home`. Only one can wait: settle first if one does.
-    pub(crate) fn count_read(&mut self, home: Home) {
+    /// A random physical read from `home`, which counts `step`. Only one can wait: settle first if one does.
+    pub(crate) fn count_read(&mut self, home: Home, step: u32) {
         debug_assert!(!self.read_waits());
         let (count, waits) = match home {
             Home::Ssd => (&mut self.reads_ssd, READ_WAITS_SSD),
             Home::Hdd => (&mut self.reads_hdd, READ_WAITS_HDD),
         };
-        if let Some(more) = count.checked_add(1) {
+        if let Some(more) = count.checked_add(step) {
             *count = more;
             self.tag |= waits;
         }
@@ -136,12 +138,12 @@ impl Record {
         self.tag & (READ_WAITS_SSD | READ_WAITS_HDD) != 0
     }
 
-    pub(crate) fn count_write(&mut self, home: Home) {
+    pub(crate) fn count_write(&mut self, home: Home, step: u32) {
         let count = match home {
             Home::Ssd => &mut self.writes_ssd,
             Home::Hdd => &mut self.writes_hdd,
         };
-        *count = count.saturating_add(1);
+        *count = count.saturating_add(step);
     }
 
     /// Counts up to `n` logical reads at `home` and returns how many could not be taken before the record is settled.
@@ -158,24 +160,39 @@ impl Record {
         n - taken
     }
 
-    /// What is in the group's sums.
-    pub(crate) fn counted(&self) -> Counted {
+    /// What is in the group's sums, where a read counts `step`.
+    pub(crate) fn counted(&self, step: u32) -> Counted {
+        let waits = |flag: u16| if self.tag & flag == 0 { 0 } else { step };
         Counted {
-            reads_ssd: self.reads_ssd - u32::from(self.tag & READ_WAITS_SSD != 0),
-            reads_hdd: self.reads_hdd - u32::from(self.tag & READ_WAITS_HDD != 0),
+            reads_ssd: self.reads_ssd - waits(READ_WAITS_SSD),
+            reads_hdd: self.reads_hdd - waits(READ_WAITS_HDD),
             logical_ssd: self.logical_ssd,
             logical_hdd: self.logical_hdd,
         }
     }
 
-    /// Lets nothing wait any more, and returns what is to be in the group's sums.
-    pub(crate) fn settle(&mut self) -> Counted {
+    /// Lets nothing wait any more, and returns what is to be in the group's sums. An access counts `step`.
+    pub(crate) fn settle(&mut self, step: u32) -> Counted {
         let logical =
             if self.tag & LOGICAL_WAITS_SSD != 0 { &mut self.logical_ssd } else { &mut self.logical_hdd };
-        *logical = logical.saturating_add(u32::from(self.waiting));
+        *logical = logical.saturating_add(u32::from(self.waiting).saturating_mul(step));
         self.waiting = 0;
         self.tag &= !(READ_WAITS_SSD | READ_WAITS_HDD | LOGICAL_WAITS_SSD);
-        self.counted()
+        self.counted(step)
+    }
+
+    /// Halves every count of a record in which nothing waits.
+    pub(crate) fn halve(&mut self) {
+        for count in [
+            &mut self.reads_hdd,
+            &mut self.reads_ssd,
+            &mut self.writes_hdd,
+            &mut self.writes_ssd,
+            &mut self.logical_hdd,
+            &mut self.logical_ssd,
+        ] {
+            *count /= 2;
+        }
     }
 }
 
@@ -363,6 +380,11 @@ impl PageStats {
         self.records.capacity() * size_of::<Record>()
             + self.by_slot.capacity() * size_of::<u32>()
             + self.index.memory_bytes()
+    }
+
+    /// Every live record, to be changed.
+    pub(crate) fn live_mut(&mut self) -> impl Iterator<Item = &mut Record> {
+        self.records.iter_mut().filter(|r| r.tag & (BUFFERED | ON_SSD | QUEUED) != 0)
     }
 
     /// Every live record.

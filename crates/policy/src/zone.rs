@@ -191,9 +191,13 @@ impl Zone {
         }
     }
 
-    /// Costs went from `before` to `after`, and benefits with them, about as much as what a read saves. A factor that makes no sense lifts the ceiling.
+    /// Costs went from `before` to `after`, and benefits with them, about as much as what a read saves.
     pub(crate) fn reprice(&mut self, before: &Costs, after: &Costs, now: impl Fn(SlotId) -> f64) {
-        let factor = after.read_saving_ms() / before.read_saving_ms();
+        self.scale(after.read_saving_ms() / before.read_saving_ms(), now);
+    }
+
+    /// All benefits became `factor` of what they were, about. A factor that makes no sense lifts the ceiling.
+    pub(crate) fn scale(&mut self, factor: f64, now: impl Fn(SlotId) -> f64) {
         let scaled = self.ceiling * factor;
         self.ceiling = if factor > 0.0 && !scaled.is_nan() { scaled } else { f64::INFINITY };
         self.refresh(now);

@@ -1,8 +1,8 @@
 //! CAC and CC by hand: equations, groups, borders, outqueue, zone.
 
 use pagetier_policy::{
-    Access, Cac, CacParams, Cause, Cc, Costs, Dropped, GroupStats, Home, Millis, NoSsd, PageId, SlotId,
-    SpaceId, SsdPolicy, Verdict,
+    Access, Cac, CacAged, CacParams, CacWrite, Cause, Cc, Costs, Dropped, GroupStats, Home, Millis, NoSsd,
+    PageId, SlotId, SpaceId, SsdPolicy, Verdict,
 };
 
 const COSTS: Costs = Costs { hdd_read_ms: 70.0, hdd_write_ms: 50.0, ssd_read_ms: 1.0, ssd_write_ms: 3.0 };
@@ -362,4 +362,66 @@ fn a_dropped_space_leaves_no_groups() {
     assert_eq!(cac.groups(), []);
     assert_eq!(cac.benefit(alone(7)), None);
     cac.validate().unwrap();
+}
+
+#[test]
+fn counts_that_age_are_halved_after_so_many_accesses() {
+    // Eight accesses: two for each of four slots.
+    let mut aged = CacAged::new(&CacParams { subranges_max: 1, halve_after_per_slot: 2, ..params() });
+    for _ in 0..4 {
+        visit(&mut aged, p(1), Home::Hdd, 9, NOW);
+    }
+    aged.wrote(p(1), Home::Hdd, NOW);
+    aged.wrote(p(1), Home::Hdd, NOW);
+    visit(&mut aged, p(2), Home::Hdd, 9, NOW);
+    assert_eq!(aged.benefit(p(1)), Some(4.0 * 69.0 + 2.0 * 47.0));
+    visit(&mut aged, p(2), Home::Hdd, 9, NOW);
+    // The eighth: the read itself counts half already, what it is followed by does not.
+    assert_eq!([p(1), p(2)].map(|page| aged.benefit(page)), [Some(2.0 * 69.0 + 47.0), Some(69.0)]);
+    for _ in 0..8 {
+        visit(&mut aged, p(2), Home::Hdd, 9, NOW);
+    }
+    // Halves count: what was used long ago is worth ever less.
+    assert_eq!([p(1), p(2)].map(|page| aged.benefit(page)), [Some(69.0 + 23.5), Some(4.5 * 69.0)]);
+    aged.validate().unwrap();
+    // One read in ten missed; what was read in memory after a halving counts twice beside what missed before it.
+    let rate = only_group(&aged).miss_rate_hdd.unwrap();
+    assert!((rate - 0.1).abs() < 0.02, "{rate}");
+}
+
+#[test]
+fn a_page_that_turned_cold_makes_room_for_one_that_turned_hot() {
+    let admits = |policy: &mut dyn SsdPolicy| {
+        for _ in 0..30 {
+            visit(policy, p(1), Home::Hdd, 0, NOW);
+        }
+        policy.inserted(p(1), s(0), NOW);
+        (1..=30).find(|_| {
+            visit(policy, p(2), Home::Hdd, 0, NOW);
+            zone(policy, 1);
+            policy.consider(p(2), Cause::Cleaned, 0, &mut |_| true, NOW) == Verdict::AdmitOver(s(0))
+        })
+    };
+    let params = CacParams { subranges_max: 1, halve_after_per_slot: 2, ..params() };
+    assert_eq!(admits(&mut Cac::new(&params)), None);
+    assert!(admits(&mut CacAged::new(&params)).is_some_and(|reads| reads < 10));
+}
+
+#[test]
+fn the_write_at_hand_admits_a_dirty_page_sooner_and_a_clean_one_later() {
+    let mut policy = CacWrite::new(&CacParams { subranges_max: 1, ..params() });
+    visit(&mut policy, p(1), Home::Hdd, 0, NOW);
+    policy.inserted(p(1), s(0), NOW);
+    visit(&mut policy, p(2), Home::Hdd, 0, NOW);
+    zone(&mut policy, 1);
+    // Both have benefit 69. Dirty, page 2 has 3 · 47 more; clean, 3 · 3 less.
+    let mut verdict = |cause| policy.consider(p(2), cause, 0, &mut |_| true, NOW);
+    assert_eq!(verdict(Cause::Cleaned), Verdict::AdmitOver(s(0)));
+    assert_eq!(verdict(Cause::Evicted), Verdict::Reject);
+    let mut cac = Cac::new(&CacParams { subranges_max: 1, ..params() });
+    visit(&mut cac, p(1), Home::Hdd, 0, NOW);
+    cac.inserted(p(1), s(0), NOW);
+    visit(&mut cac, p(2), Home::Hdd, 0, NOW);
+    zone(&mut cac, 1);
+    assert_eq!(cac.consider(p(2), Cause::Cleaned, 0, &mut |_| true, NOW), Verdict::Reject);
 }

@@ -1,8 +1,8 @@
 //! CAC and CC beside a restatement that keeps a log per page and computes everything from it, on random events.
 
 use pagetier_policy::{
-    Access, Cac, CacParams, Cause, Cc, Costs, Dropped, Home, Millis, PageId, SlotId, SpaceId, SsdPolicy,
-    Verdict,
+    Access, Cac, CacAged, CacAgedWrite, CacParams, CacWrite, Cause, Cc, Costs, Dropped, Home, Millis, PageId,
+    SlotId, SpaceId, SsdPolicy, Verdict,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -43,6 +43,8 @@ impl Page {
 struct Model {
     params: CacParams,
     anticipates: bool,
+    /// What the write at hand weighs.
+    at_once: f64,
     pages: BTreeMap<PageId, Page>,
     outqueue: Vec<PageId>,
     /// Logs of pages that dropped out, if they stay in their groups' sums.
@@ -60,6 +62,7 @@ impl Model {
         Self {
             params,
             anticipates,
+            at_once: 0.0,
             pages: BTreeMap::new(),
             outqueue: vec![],
             gone: vec![],
@@ -262,7 +265,9 @@ impl Model {
             let subrange = self.subrange(&self.pages[&id], now);
             self.pages.get_mut(&id).unwrap().group = Some((id.space, subrange));
         }
-        let benefit = self.benefit(id).unwrap();
+        let c = self.params.costs;
+        let saved = if cause == Cause::Cleaned { c.hdd_write_ms - c.ssd_write_ms } else { -c.ssd_write_ms };
+        let benefit = self.benefit(id).unwrap() + self.at_once * saved;
         self.young_for = self.young_for.saturating_sub(1);
         self.lowest(unusable, benefit).map_or(Verdict::Reject, |slot| Verdict::AdmitOver(SlotId(slot)))
     }
@@ -497,6 +502,28 @@ proptest! {
             run(&mut Cac::new(&params), model, events)?;
         } else {
             run(&mut Cc::new(&params), model, events)?;
+        }
+    }
+
+    #[test]
+    fn the_write_at_hand_counts_three_times_and_counts_that_never_age_are_cacs(
+        events in prop::collection::vec(event(), 1..250),
+        write in any::<bool>(),
+        aged in any::<bool>(),
+    ) {
+        // Counts that are halved later than the events last. Their steps are a power of two: not even a rounding differs.
+        let params = CacParams {
+            outqueue_entries: 4,
+            subranges_max: 50,
+            halve_after_per_slot: u32::MAX,
+            ..CacParams::new(Costs::PAPER, 2, 0)
+        };
+        let model = Model { at_once: if write { 3.0 } else { 0.0 }, ..Model::new(params, true) };
+        match (aged, write) {
+            (true, true) => run(&mut CacAgedWrite::new(&params), model, events)?,
+            (true, false) => run(&mut CacAged::new(&params), model, events)?,
+            (false, true) => run(&mut CacWrite::new(&params), model, events)?,
+            (false, false) => run(&mut Cac::new(&params), model, events)?,
         }
     }
 }

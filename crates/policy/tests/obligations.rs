@@ -226,7 +226,11 @@ const SLOTS: u32 = 12;
 const PAGES: u32 = 40;
 
 fn ssd_policies() -> impl Iterator<Item = Box<dyn SsdPolicy>> {
-    let params = CacParams { outqueue_entries: 8, ..CacParams::new(Costs::PAPER, SLOTS as usize, 8) };
+    let params = CacParams {
+        outqueue_entries: 8,
+        halve_after_per_slot: 2,
+        ..CacParams::new(Costs::PAPER, SLOTS as usize, 8)
+    };
     SSD_POLICIES.iter().map(move |name| ssd_policy(name, &params).expect(name))
 }
 

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bound;
 pub mod campaign;
 pub mod fuzz;
 pub mod parse;
@@ -13,6 +14,7 @@ mod tpcc;
 mod trace;
 mod zipf;
 
+pub use bound::{Accesses, Bound};
 pub use pagetier_ghost::{Counts, Reference, Source, TierParams, Tiers, Use};
 pub use tpcc::{TABLES, Tpcc, table_name};
 pub use trace::{RECORD_BYTES, Trace, TraceError, TraceSource, decode, encode};

@@ -1,9 +1,12 @@
-//! Zipf-distributed references to the pages of one space, hot pages scattered over it.
+//! Zipf-distributed references to the pages of one space, hot pages scattered over it; on request with a hot set that moves, and with scans.
 
 use pagetier_ghost::{Reference, Source};
 use pagetier_policy::{PageId, SpaceId};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+
+/// References of a batch.
+const BATCH: u32 = 64;
 
 /// Independent references: the page of rank r with a probability that goes with r^-skew.
 #[derive(Debug)]
@@ -13,6 +16,12 @@ pub struct Zipf {
     /// The page of each rank.
     page_of: Vec<u32>,
     write_share: f64,
+    /// Pages that change their rank per reference, and what of one is due.
+    churn: f64,
+    churn_due: f64,
+    /// References that are a scan's, as a share, and the page that the scan comes to next.
+    scan_share: f64,
+    scan_at: u32,
     rng: SmallRng,
 }
 
@@ -34,13 +43,60 @@ impl Zipf {
         for at in (1..page_of.len()).rev() {
             page_of.swap(at, rng.random_range(0..=at));
         }
-        Self { cumulative, page_of, write_share, rng }
+        Self {
+            cumulative,
+            page_of,
+            write_share,
+            churn: 0.0,
+            churn_due: 0.0,
+            scan_share: 0.0,
+            scan_at: 0,
+            rng,
+        }
+    }
+
+    /// With a hot set that moves: in the time of as many references as there are pages, this share of the pages exchange their ranks with others
+    /// at random. A hot page turns cold at once, a cold one hot.
+    #[must_use]
+    pub fn churning(self, share: f64) -> Self {
+        Self { churn: share, ..self }
+    }
+
+    /// With a scan that goes on for ever over all pages in order: so large a share of the references are its reads. It does not say
+    /// that it is one: they count as random.
+    #[must_use]
+    pub fn scanned(self, share: f64) -> Self {
+        Self { scan_share: share, ..self }
+    }
+
+    fn exchange_ranks(&mut self) {
+        self.churn_due += self.churn * f64::from(BATCH) / 2.0;
+        while self.churn_due >= 1.0 {
+            self.churn_due -= 1.0;
+            let (a, b) = (self.random_rank(), self.random_rank());
+            self.page_of.swap(a, b);
+        }
+    }
+
+    fn random_rank(&mut self) -> usize {
+        self.rng.random_range(0..self.page_of.len())
+    }
+
+    fn scanned_page(&mut self) -> u32 {
+        let page = self.scan_at;
+        self.scan_at = (page + 1) % self.page_of.len() as u32;
+        page
     }
 }
 
 impl Source for Zipf {
     fn batch(&mut self, out: &mut Vec<Reference>) -> bool {
-        for _ in 0..64 {
+        self.exchange_ranks();
+        for _ in 0..BATCH {
+            if self.scan_share > 0.0 && self.rng.random_bool(self.scan_share) {
+                out.push(Reference::read(PageId::new(SpaceId(1), self.scanned_page())));
+                continue;
+            }
             let at = self.rng.random::<f64>();
             let rank = self.cumulative.partition_point(|&c| c < at).min(self.page_of.len() - 1);
             let page = PageId::new(SpaceId(1), self.page_of[rank]);

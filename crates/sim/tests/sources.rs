@@ -122,3 +122,39 @@ fn sources_repeat_for_a_seed() {
     assert_eq!(first(1), first(1));
     assert_ne!(first(1), first(2));
 }
+
+#[test]
+fn a_hot_set_that_moves_leaves_the_shares_of_the_ranks() {
+    let hottest = |churn: f64| {
+        let mut zipf = Zipf::new(100, 1.0, 0.0, 7).churning(churn);
+        let mut by_part: Vec<PageId> = Vec::new();
+        for _ in 0..20 {
+            let mut references = Vec::new();
+            while references.len() < 20_000 {
+                zipf.batch(&mut references);
+            }
+            let mut counts: FxHashMap<PageId, u32> = FxHashMap::default();
+            references.iter().for_each(|reference| *counts.entry(reference.page).or_default() += 1);
+            by_part.push(counts.into_iter().max_by_key(|&(page, n)| (n, page)).unwrap().0);
+        }
+        by_part.dedup();
+        by_part.len()
+    };
+    assert_eq!(hottest(0.0), 1);
+    // A page in 200 changes its rank in the time of a hundred references, so all of them do in each part.
+    assert!(hottest(0.005) > 10);
+}
+
+#[test]
+fn a_scan_reads_all_pages_in_order() {
+    let mut zipf = Zipf::new(50, 1.0, 1.0, 7).scanned(0.2);
+    let mut references = Vec::new();
+    while references.len() < 10_000 {
+        zipf.batch(&mut references);
+    }
+    // The others write, so that the reads are the scan's.
+    let scanned: Vec<u32> = references.iter().filter(|r| r.used == Use::Read).map(|r| r.page.no).collect();
+    assert!((1_800..2_200).contains(&scanned.len()), "{}", scanned.len());
+    assert!(scanned.iter().enumerate().all(|(at, &no)| no == at as u32 % 50));
+    assert!(references.iter().all(|r| !r.sequential));
+}

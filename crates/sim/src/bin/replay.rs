@@ -4,7 +4,9 @@ use clap::{ArgGroup, Parser};
 use pagetier_policy::{
     CacParams, Costs, Dropped, GroupStats, POOL_POLICIES, PoolPolicyParams, SSD_POLICIES, ssd_policy,
 };
-use pagetier_sim::{Counts, Source, TierParams, Tiers, Tpcc, Trace, Zipf, parse, table_name};
+use pagetier_sim::{
+    Accesses, Bound, Counts, Source, TierParams, Tiers, Tpcc, Trace, Zipf, parse, table_name,
+};
 use serde::Serialize;
 use std::error::Error;
 use std::path::PathBuf;
@@ -30,6 +32,13 @@ struct Args {
     /// The share of writes of --zipf, in per cent.
     #[arg(long, default_value_t = 0.0, value_parser = parse::percent)]
     write_percent: f64,
+
+    /// The share of the pages of --zipf, in per cent, that exchange ranks during as many references as there are pages.
+    #[arg(long, default_value_t = 0.0, value_parser = parse::percent)]
+    churn_percent: f64,
+    /// The share of references of --zipf, in per cent, that a scan makes without saying so.
+    #[arg(long, default_value_t = 0.0, value_parser = parse::percent)]
+    scan_percent: f64,
 
     /// Pages that the pool holds.
     #[arg(long, required_unless_present = "ratio")]
@@ -91,6 +100,9 @@ struct Args {
     #[arg(long, default_value_t = 2.0)]
     cpu_us: f64,
 
+    /// Also what the best static placement would have cost, its pages chosen by the accesses of the very run.
+    #[arg(long)]
+    bound: bool,
     /// Print one JSON object (with --compare: an array of them).
     #[arg(long)]
     json: bool,
@@ -144,6 +156,8 @@ struct Report {
     hdd_ms_per_new_order: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ssd_ms_per_new_order: Option<f64>,
+    /// Reads and writes of the HDD, per New-Order, or per 1,000 requests where there are none.
+    hdd_accesses_per_unit: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     db_pages: Option<u64>,
     ssd_used: usize,
@@ -151,6 +165,22 @@ struct Report {
     requests_per_second: f64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     alpha: Vec<Alpha>,
+}
+
+/// What a static placement would have cost.
+#[derive(Serialize)]
+struct StaticReport {
+    placement: &'static str,
+    #[serde(flatten)]
+    bound: Bound,
+    hdd_accesses_per_unit: f64,
+    hdd_reads_per_unit: f64,
+    ms_per_unit: f64,
+}
+
+/// New-Orders, or thousands of requests where there are none.
+fn units(orders: Option<u64>, requests: u64) -> f64 {
+    orders.map_or(requests as f64 / 1000.0, |n| n as f64).max(f64::MIN_POSITIVE)
 }
 
 #[derive(Serialize)]
@@ -208,6 +238,12 @@ impl Input {
             _ => (args.pool_pages.unwrap_or(1), args.ssd_pages.unwrap_or(0)),
         }
     }
+}
+
+fn zipf(args: &Args, pages: u32) -> Zipf {
+    Zipf::new(pages, args.skew, args.write_percent / 100.0, args.seed)
+        .churning(args.churn_percent / 100.0)
+        .scanned(args.scan_percent / 100.0)
 }
 
 struct Run<'a> {
@@ -285,6 +321,8 @@ impl Run<'_> {
             total_ms_per_new_order: per_order(hdd_ms + ssd_ms),
             hdd_ms_per_new_order: per_order(hdd_ms),
             ssd_ms_per_new_order: per_order(ssd_ms),
+            hdd_accesses_per_unit: (counts.hdd_reads + counts.hdd_writes) as f64
+                / units(orders, counts.requests),
             db_pages: None,
             ssd_used: tiers.ssd_used(),
             policy_memory_bytes: tiers.ssd_policy().memory_bytes(),
@@ -293,13 +331,59 @@ impl Run<'_> {
         })
     }
 
+    /// The static placements of the counted batches.
+    fn bounds(&self, source: &mut dyn Source) -> Vec<StaticReport> {
+        let args = self.args;
+        let mut batch = Vec::new();
+        let (mut known, mut accesses) = (Accesses::default(), Accesses::default());
+        let (mut requests, mut orders_before) = (0, 0);
+        let limit = if args.trace.is_some() { u64::MAX } else { 10_000 };
+        for at in 0..args.batches.unwrap_or(limit).saturating_add(args.warmup) {
+            batch.clear();
+            if at == args.warmup {
+                orders_before = source.new_orders();
+            }
+            if !source.batch(&mut batch) {
+                break;
+            }
+            let counted = if at < args.warmup { &mut known } else { &mut accesses };
+            requests += if at < args.warmup { 0 } else { batch.len() as u64 };
+            counted.begin();
+            for &reference in &batch {
+                if args.tpcc.is_none() {
+                    counted.begin();
+                }
+                counted.add(reference);
+            }
+        }
+        let orders = Some(source.new_orders() - orders_before).filter(|&n| n > 0);
+        let (memory, ssd) = (self.sizes.0 as usize, self.sizes.1 as usize);
+        let report = |placement, bound: Bound| StaticReport {
+            placement,
+            hdd_accesses_per_unit: bound.hdd_accesses as f64 / units(orders, requests),
+            hdd_reads_per_unit: bound.hdd_reads as f64 / units(orders, requests),
+            ms_per_unit: bound.cost_ms / units(orders, requests),
+            bound,
+        };
+        vec![
+            report("static", accesses.write_back(memory, ssd, &args.costs)),
+            report("static, by the warm-up", accesses.write_back_by(&known, memory, ssd, &args.costs)),
+            report("static, memory written through", accesses.write_through(memory, ssd, &args.costs)),
+        ]
+    }
+
+    fn bounds_of(&self, input: &Input) -> Vec<StaticReport> {
+        match input {
+            Input::Trace(trace) => self.bounds(&mut trace.source()),
+            Input::Zipf(pages) => self.bounds(&mut zipf(self.args, *pages)),
+            Input::Tpcc(warehouses) => self.bounds(&mut Tpcc::new(*warehouses, self.args.seed)),
+        }
+    }
+
     fn pair(&self, input: &Input, pool: &str, ssd: &str) -> Result<Report, Box<dyn Error>> {
         match input {
             Input::Trace(trace) => self.replay(&mut trace.source(), pool, ssd),
-            Input::Zipf(pages) => {
-                let share = self.args.write_percent / 100.0;
-                self.replay(&mut Zipf::new(*pages, self.args.skew, share, self.args.seed), pool, ssd)
-            }
+            Input::Zipf(pages) => self.replay(&mut zipf(self.args, *pages), pool, ssd),
             Input::Tpcc(warehouses) => {
                 let mut tpcc = Tpcc::new(*warehouses, self.args.seed);
                 let mut report = self.replay(&mut tpcc, pool, ssd)?;
@@ -331,7 +415,7 @@ fn pairs(args: &Args) -> Result<Vec<(String, String)>, Box<dyn Error>> {
 
 fn print_table(reports: &[Report]) {
     println!(
-        "{:<24} {:>10} {:>8} {:>10} {:>10} {:>7} {:>10} {:>10} {:>10} {:>8} {:>8} {:>8}",
+        "{:<24} {:>10} {:>8} {:>10} {:>10} {:>7} {:>10} {:>10} {:>10} {:>8} {:>8} {:>8} {:>8}",
         "pool+ssd",
         "requests",
         "miss %",
@@ -343,13 +427,14 @@ fn print_table(reports: &[Report]) {
         "cost s",
         "HDD/NO",
         "SSD/NO",
-        "ms/NO"
+        "ms/NO",
+        "HDD acc."
     );
     for r in reports {
         let c = &r.counts;
         let per = |ms: Option<f64>| ms.map_or_else(|| "-".into(), |ms| format!("{ms:.1}"));
         println!(
-            "{:<24} {:>10} {:>8.2} {:>10} {:>10} {:>7.4} {:>10} {:>10} {:>10.1} {:>8} {:>8} {:>8}",
+            "{:<24} {:>10} {:>8.2} {:>10} {:>10} {:>7.4} {:>10} {:>10} {:>10.1} {:>8} {:>8} {:>8} {:>8.2}",
             format!("{}+{}", r.pool_policy, r.ssd_policy),
             c.requests,
             100.0 * (1.0 - r.hit_ratio),
@@ -362,6 +447,16 @@ fn print_table(reports: &[Report]) {
             per(r.hdd_ms_per_new_order),
             per(r.ssd_ms_per_new_order),
             per(r.total_ms_per_new_order),
+            r.hdd_accesses_per_unit,
+        );
+    }
+}
+
+fn print_bounds(bounds: &[StaticReport], unit: &str) {
+    for b in bounds {
+        println!(
+            "{:<32} {:.2} HDD accesses per {unit}, {:.2} of them reads; {:.1} ms",
+            b.placement, b.hdd_accesses_per_unit, b.hdd_reads_per_unit, b.ms_per_unit
         );
     }
 }
@@ -378,6 +473,10 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         (true, [report]) if args.compare.is_none() => println!("{}", serde_json::to_string_pretty(report)?),
         (true, reports) => println!("{}", serde_json::to_string_pretty(reports)?),
         (false, reports) => print_table(reports),
+    }
+    if args.bound && !args.json {
+        let unit = if args.tpcc.is_some() { "New-Order" } else { "1,000 requests" };
+        print_bounds(&run.bounds_of(&input), unit);
     }
     Ok(())
 }

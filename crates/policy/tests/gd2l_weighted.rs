@@ -1,0 +1,330 @@
+//! GD2L with weights: hand-computed traces, GD2L itself where nothing is weighted, and an O(n) restatement beside it on random events.
+
+use pagetier_policy::{
+    Access, CleanReason, Costs, FREQUENCY_MAX, FrameId, Gd2l, Gd2lWeighted, Home, PageId, PoolPolicy,
+    SpaceId, Weights,
+};
+use proptest::prelude::*;
+
+/// Whole numbers, so that sums are exact.
+const COSTS: Costs = Costs { hdd_read_ms: 70.0, hdd_write_ms: 50.0, ssd_read_ms: 1.0, ssd_write_ms: 3.0 };
+
+const FREQUENCY: Weights = Weights { frequency: true, write_back: false };
+const WRITE_BACK: Weights = Weights { frequency: false, write_back: true };
+const BOTH: Weights = Weights { frequency: true, write_back: true };
+const NEITHER: Weights = Weights { frequency: false, write_back: false };
+
+fn f(n: u32) -> FrameId {
+    FrameId(n)
+}
+
+/// Pages in frames from 0 on, one for each home, oldest first.
+fn loaded(weights: Weights, homes: &[Home]) -> Gd2lWeighted {
+    let mut policy = Gd2lWeighted::new(homes.len(), COSTS, weights);
+    for (n, &home) in (0..).zip(homes) {
+        policy.insert(f(n), PageId::new(SpaceId(1), n), home, Access::Random);
+    }
+    policy
+}
+
+fn drain(policy: &mut Gd2lWeighted) -> Vec<u32> {
+    std::iter::from_fn(|| {
+        let frame = policy.victim(&mut |_| true)?;
+        policy.remove(frame, true);
+        Some(frame.0)
+    })
+    .collect()
+}
+
+#[test]
+fn uses_multiply_what_a_page_is_worth() {
+    let mut policy = loaded(FREQUENCY, &[Home::Hdd, Home::Hdd, Home::Ssd, Home::Ssd]);
+    assert_eq!([0, 1, 2, 3].map(|n| policy.h(f(n))), [70.0, 70.0, 1.0, 1.0].map(Some));
+    policy.hit(f(0), false);
+    policy.hit(f(2), true);
+    policy.hit(f(2), false);
+    assert_eq!([0, 1, 2, 3].map(|n| policy.h(f(n))), [140.0, 70.0, 3.0, 1.0].map(Some));
+    assert_eq!(drain(&mut policy), [3, 2, 1, 0]);
+    assert_eq!(policy.inflation(), 140.0);
+}
+
+#[test]
+fn uses_count_up_to_the_most_and_from_one_after_a_reload() {
+    let mut policy = loaded(FREQUENCY, &[Home::Ssd]);
+    (0..100).for_each(|_| policy.hit(f(0), false));
+    assert_eq!(policy.h(f(0)), Some(f64::from(FREQUENCY_MAX)));
+    assert_eq!(drain(&mut policy), [0]);
+    policy.insert(f(0), PageId::default(), Home::Ssd, Access::Random);
+    assert_eq!(policy.h(f(0)), Some(11.0));
+}
+
+#[test]
+fn what_was_used_often_long_ago_goes() {
+    let mut policy = loaded(FREQUENCY, &[Home::Hdd, Home::Hdd]);
+    policy.hit(f(0), false);
+    // H is 140 for the one, and L + 70 for each of those that pass through the other frame: 70, 140, 210.
+    for (no, goes) in [(1, 1), (1, 0)] {
+        let victim = policy.victim(&mut |_| true).unwrap();
+        assert_eq!(victim, f(goes), "load {no}");
+        policy.remove(victim, true);
+        policy.insert(victim, PageId::new(SpaceId(1), 9), Home::Hdd, Access::Random);
+        policy.hit(victim, false);
+    }
+}
+
+#[test]
+fn a_dirty_page_is_worth_its_write_too() {
+    let mut policy = loaded(WRITE_BACK, &[Home::Hdd, Home::Hdd, Home::Ssd, Home::Ssd]);
+    policy.dirtied(f(0));
+    policy.dirtied(f(2));
+    policy.hit(f(3), false);
+    assert_eq!([0, 1, 2, 3].map(|n| policy.h(f(n))), [120.0, 70.0, 4.0, 1.0].map(Some));
+    // Written for any other reason than to go: to the midpoint of the clean ones, as if it were old.
+    policy.cleaned(f(0), Home::Hdd, CleanReason::Recoverability);
+    assert_eq!(policy.h(f(0)), Some(70.0));
+    assert_eq!(drain(&mut policy), [3, 2, 0, 1]);
+}
+
+#[test]
+fn a_page_cleaned_to_go_is_no_further_from_going() {
+    let mut policy = loaded(BOTH, &[Home::Hdd, Home::Hdd, Home::Ssd]);
+    policy.dirtied(f(0));
+    policy.hit(f(0), true);
+    assert_eq!(policy.h(f(0)), Some(240.0));
+    policy.cleaned(f(0), Home::Hdd, CleanReason::Replacement);
+    // There is no clean page used twice that it could be put behind: what such a page is worth.
+    assert_eq!(policy.h(f(0)), Some(140.0));
+    policy.dirtied(f(1));
+    policy.cleaned(f(1), Home::Ssd, CleanReason::Replacement);
+    assert_eq!(policy.h(f(1)), Some(1.0));
+    assert_eq!(drain(&mut policy), [1, 2, 0]);
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Insert(u32, Home, Access),
+    Hit(u32),
+    Dirtied(u32),
+    /// With the frames that may not go, as bits.
+    Evict(u32),
+    Discard(u32),
+    Cleaned(u32, Home, CleanReason),
+    SsdEvicted(u32),
+    SsdInvalidated(u32),
+}
+
+const FRAMES: u32 = 24;
+
+fn event() -> impl Strategy<Value = Event> {
+    let frame = || 0..FRAMES;
+    let home = || prop_oneof![Just(Home::Ssd), Just(Home::Hdd)];
+    let access = prop_oneof![3 => Just(Access::Random), 1 => Just(Access::Sequential)];
+    let reason = prop_oneof![Just(CleanReason::Replacement), Just(CleanReason::Recoverability)];
+    prop_oneof![
+        8 => (frame(), home(), access).prop_map(|(f, h, a)| Event::Insert(f, h, a)),
+        9 => frame().prop_map(Event::Hit),
+        4 => frame().prop_map(Event::Dirtied),
+        6 => prop_oneof![2 => Just(0), 1 => any::<u32>()].prop_map(Event::Evict),
+        1 => frame().prop_map(Event::Discard),
+        3 => (frame(), home(), reason).prop_map(|(f, h, r)| Event::Cleaned(f, h, r)),
+        2 => frame().prop_map(Event::SsdEvicted),
+        2 => frame().prop_map(Event::SsdInvalidated),
+    ]
+}
+
+fn apply(policy: &mut dyn PoolPolicy, event: Event) {
+    match event {
+        Event::Insert(frame, home, access) => policy.insert(f(frame), PageId::default(), home, access),
+        Event::Hit(frame) => policy.hit(f(frame), false),
+        Event::Dirtied(frame) => policy.dirtied(f(frame)),
+        Event::Evict(refused) => {
+            if let Some(frame) = policy.victim(&mut |frame| refused & 1 << frame.0 == 0) {
+                policy.remove(frame, true);
+            }
+        }
+        Event::Discard(frame) => policy.remove(f(frame), false),
+        Event::Cleaned(frame, home, reason) => policy.cleaned(f(frame), home, reason),
+        Event::SsdEvicted(frame) => policy.ssd_evicted(f(frame)),
+        Event::SsdInvalidated(frame) => policy.ssd_invalidated(f(frame)),
+    }
+}
+
+/// The frames in the order in which they would go.
+fn order(policy: &dyn PoolPolicy) -> Vec<u32> {
+    let mut order = Vec::new();
+    policy.first_to_go(&mut |frame| {
+        order.push(frame.0);
+        false
+    });
+    order
+}
+
+/// A page of the restatement.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Page {
+    frame: u32,
+    uses: u32,
+    dirty: bool,
+    home: Home,
+    h: f64,
+}
+
+/// All pages in one list. Those of one home, dirt and number of uses are a queue, in the order of the list: least recently used first.
+struct Model {
+    weights: Weights,
+    pages: Vec<Page>,
+    inflation: f64,
+}
+
+impl Model {
+    fn kind(page: &Page) -> (u32, bool, bool) {
+        (page.uses, page.dirty, page.home == Home::Hdd)
+    }
+
+    fn take(&mut self, frame: u32) -> Option<Page> {
+        let at = self.pages.iter().position(|page| page.frame == frame)?;
+        Some(self.pages.remove(at))
+    }
+
+    /// The places in the list of the pages of this page's queue.
+    fn queue(&self, of: &Page) -> Vec<usize> {
+        (0..self.pages.len()).filter(|&at| Self::kind(&self.pages[at]) == Self::kind(of)).collect()
+    }
+
+    fn fresh(&self, page: &Page) -> f64 {
+        let (read, write) = if page.home == Home::Ssd { (1.0, 3.0) } else { (70.0, 50.0) };
+        self.inflation + f64::from(page.uses) * if page.dirty { read + write } else { read }
+    }
+
+    fn mru(&mut self, page: Page) {
+        let h = self.fresh(&page);
+        self.pages.push(Page { h, ..page });
+    }
+
+    fn midpoint(&mut self, page: Page) {
+        let queue = self.queue(&page);
+        match queue.get((queue.len() * 3 / 8).saturating_sub(1)) {
+            Some(&at) => self.pages.insert(at, Page { h: self.pages[at].h, ..page }),
+            None => self.mru(page),
+        }
+    }
+
+    fn lru(&mut self, page: Page) {
+        let queue = self.queue(&page);
+        let behind = queue.first().map_or(self.fresh(&page), |&at| self.pages[at].h);
+        self.pages.insert(queue.first().copied().unwrap_or(0), Page { h: page.h.min(behind), ..page });
+    }
+
+    /// By H; by number of uses, dirt and home when equal, clean and SSD first; then by age.
+    fn order(&self) -> Vec<u32> {
+        let mut all: Vec<_> = self
+            .pages
+            .iter()
+            .enumerate()
+            .map(|(at, page)| (page.h, Self::kind(page), at, page.frame))
+            .collect();
+        all.sort_by(|a, b| a.partial_cmp(b).unwrap());
+        all.into_iter().map(|entry| entry.3).collect()
+    }
+
+    fn apply(&mut self, event: Event) {
+        match event {
+            Event::Insert(frame, home, access) => {
+                self.take(frame);
+                let page = Page { frame, uses: 1, dirty: false, home, h: 0.0 };
+                match access {
+                    Access::Random => self.mru(page),
+                    Access::Sequential => self.midpoint(page),
+                }
+            }
+            Event::Hit(frame) => {
+                if let Some(page) = self.take(frame) {
+                    let more = u32::from(self.weights.frequency && page.uses < u32::from(FREQUENCY_MAX));
+                    self.mru(Page { uses: page.uses + more, ..page });
+                }
+            }
+            Event::Dirtied(frame) => {
+                if self.weights.write_back
+                    && let Some(page) = self.take(frame)
+                {
+                    self.mru(Page { dirty: true, ..page });
+                }
+            }
+            Event::Evict(refused) => {
+                let order = self.order();
+                let Some(at) = order.iter().position(|&f| refused & 1 << f == 0) else { return };
+                let passed = order[at.saturating_sub(1)];
+                let level = self.pages.iter().find(|page| page.frame == passed).map_or(0.0, |page| page.h);
+                self.inflation = self.inflation.max(level);
+                self.take(order[at]);
+            }
+            Event::Discard(frame) => {
+                self.take(frame);
+            }
+            Event::Cleaned(frame, home, reason) => {
+                let Some(page) = self.pages.iter().find(|page| page.frame == frame).copied() else { return };
+                if page.home == home && !page.dirty {
+                    return;
+                }
+                self.take(frame);
+                let lost_its_copy = page.home == Home::Ssd && home == Home::Hdd;
+                let page = Page { dirty: false, home, ..page };
+                match reason {
+                    CleanReason::Replacement if !lost_its_copy => self.lru(page),
+                    _ => self.midpoint(page),
+                }
+            }
+            Event::SsdEvicted(frame) | Event::SsdInvalidated(frame) => {
+                let on_ssd = self.pages.iter().any(|page| page.frame == frame && page.home == Home::Ssd);
+                let Some(page) = self.take_if(on_ssd, frame) else { return };
+                let page = Page { home: Home::Hdd, ..page };
+                match event {
+                    Event::SsdEvicted(_) => self.midpoint(page),
+                    _ => self.mru(page),
+                }
+            }
+        }
+    }
+
+    fn take_if(&mut self, wanted: bool, frame: u32) -> Option<Page> {
+        wanted.then(|| self.take(frame)).flatten()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn without_weights_it_is_gd2l(events in prop::collection::vec(event(), 1..300)) {
+        let mut weighted = Gd2lWeighted::new(FRAMES as usize, COSTS, NEITHER);
+        let mut gd2l = Gd2l::new(FRAMES as usize, COSTS);
+        for event in events {
+            apply(&mut weighted, event);
+            apply(&mut gd2l, event);
+            prop_assert_eq!(order(&weighted), order(&gd2l), "after {:?}", event);
+            prop_assert_eq!(weighted.inflation(), gd2l.inflation());
+            for frame in 0..FRAMES {
+                prop_assert_eq!(weighted.h(f(frame)), gd2l.h(f(frame)));
+            }
+        }
+    }
+
+    #[test]
+    fn it_agrees_with_one_list(
+        events in prop::collection::vec(event(), 1..300),
+        weights in prop::sample::select(vec![FREQUENCY, WRITE_BACK, BOTH]),
+    ) {
+        let mut weighted = Gd2lWeighted::new(0, COSTS, weights);
+        let mut model = Model { weights, pages: Vec::new(), inflation: 0.0 };
+        for event in events {
+            apply(&mut weighted, event);
+            model.apply(event);
+            weighted.validate().map_err(TestCaseError::fail)?;
+            prop_assert_eq!(order(&weighted), model.order(), "after {:?}", event);
+            prop_assert_eq!(weighted.inflation(), model.inflation);
+            for page in &model.pages {
+                prop_assert_eq!(weighted.h(f(page.frame)), Some(page.h));
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What a placement that never changes would have cost: pages chosen for memory and SSD by their accesses in the very run that is counted.
+//!
+//! A bound that no policy can know how to reach, not one that none can pass: pages that turn hot or cold while the run lasts are better moved. It starts with
+//! every page in its place, and ends without writing back what is dirty.
+
+use pagetier_ghost::{Reference, Use};
+use pagetier_policy::{Costs, PageId, PageLoad, Placed, optimal_placement};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+/// The accesses of a run by page. A page used several times by one transaction is read once and written once at most: it stays in memory for that long
+/// wherever it is placed.
+#[derive(Clone, Debug, Default)]
+pub struct Accesses {
+    loads: FxHashMap<PageId, Load>,
+    transaction: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    reads: u64,
+    writes: u64,
+    /// The last transactions that read and wrote it.
+    read_in: u64,
+    written_in: u64,
+}
+
+/// What a static placement costs.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct Bound {
+    /// Reads and writes of the HDD.
+    pub hdd_accesses: u64,
+    /// Of these the reads.
+    pub hdd_reads: u64,
+    /// All accesses, in milliseconds.
+    pub cost_ms: f64,
+}
+
+impl Accesses {
+    /// A transaction begins.
+    pub fn begin(&mut self) {
+        self.transaction += 1;
+    }
+
+    /// One reference.
+    pub fn add(&mut self, reference: Reference) {
+        let now = self.transaction;
+        let load = self.loads.entry(reference.page).or_default();
+        if load.read_in != now {
+            load.read_in = now;
+            // A page just created has nothing to be read.
+            load.reads += u64::from(reference.used != Use::Create);
+        }
+        if reference.used != Use::Read && load.written_in != now {
+            load.written_in = now;
+            load.writes += 1;
+        }
+    }
+
+    /// Memory is written back: a page there costs nothing. The pages that cost the HDD most are taken off it, and those of them that would cost the SSD
+    /// most are in memory.
+    #[must_use]
+    pub fn write_back(&self, memory_pages: usize, ssd_pages: usize, costs: &Costs) -> Bound {
+        self.write_back_by(self, memory_pages, ssd_pages, costs)
+    }
+
+    /// As [`Accesses::write_back`], but the pages are chosen by the accesses of `known`, an earlier run: what could be known.
+    #[must_use]
+    pub fn write_back_by(&self, known: &Self, memory_pages: usize, ssd_pages: usize, costs: &Costs) -> Bound {
+        let on = |load: &Load, read: f64, write: f64| load.reads as f64 * read + load.writes as f64 * write;
+        let on_hdd = |load: &Load| on(load, costs.hdd_read_ms, costs.hdd_write_ms);
+        let on_ssd = |load: &Load| on(load, costs.ssd_read_ms, costs.ssd_write_ms);
+        // What was known of each page, and what it then did. Pages by number, so that runs repeat.
+        let mut pages: Vec<(PageId, Load, Load)> = self
+            .loads
+            .iter()
+            .map(|(&page, &load)| (page, known.loads.get(&page).copied().unwrap_or_default(), load))
+            .collect();
+        let absent = known.loads.iter().filter(|(page, _)| !self.loads.contains_key(page));
+        pages.extend(absent.map(|(&page, &load)| (page, load, Load::default())));
+        pages.sort_unstable_by_key(|page| page.0);
+        pages.sort_by(|a, b| on_hdd(&b.1).total_cmp(&on_hdd(&a.1)));
+        let kept = pages.len().min(memory_pages + ssd_pages);
+        let (near, far) = pages.split_at_mut(kept);
+        near.sort_by(|a, b| on_ssd(&b.1).total_cmp(&on_ssd(&a.1)));
+        let hdd_reads = far.iter().map(|page| page.2.reads).sum();
+        Bound {
+            hdd_reads,
+            hdd_accesses: far.iter().map(|page| page.2.writes).sum::<u64>() + hdd_reads,
+            cost_ms: far.iter().map(|page| on_hdd(&page.2)).sum::<f64>()
+                + near.iter().skip(memory_pages).map(|page| on_ssd(&page.2)).sum::<f64>(),
+        }
+    }
+
+    /// The 2014 paper's placement and costs: memory is written through.
+    #[must_use]
+    pub fn write_through(&self, memory_pages: usize, ssd_pages: usize, costs: &Costs) -> Bound {
+        let loads: Vec<Load> = self.loads.values().copied().collect();
+        let pages: Vec<PageLoad> =
+            loads.iter().map(|l| PageLoad { reads: l.reads as f64, writes: l.writes as f64 }).collect();
+        let placed = optimal_placement(&pages, memory_pages, ssd_pages, costs);
+        let (mut reads, mut writes) = (0, 0);
+        for (load, place) in loads.iter().zip(&placed.places) {
+            match place {
+                Placed::Nowhere => (reads, writes) = (reads + load.reads, writes + load.writes),
+                Placed::Memory => writes += load.writes,
+                Placed::Ssd | Placed::Both => {}
+            }
+        }
+        Bound { hdd_reads: reads, hdd_accesses: reads + writes, cost_ms: placed.cost_ms }
+    }
+}
