@@ -230,6 +230,10 @@ impl Held<'_> {
             core.give_back(a.image);
             match a.result {
                 Ok(()) => arrived.lock().push(a.page),
+                // Its space is being dropped: the copy is not worth another try.
+                Err(TierError::NoSuchPage { page }) if core.homes.offset(page).is_none() => {
+                    core.state.lock().slots.discard(page);
+                }
                 // Another version took its place meanwhile.
                 Err(TierError::NoSuchPage { .. }) => {}
                 Err(error) => errors.lock().push((a.page, error)),
