@@ -39,6 +39,8 @@ pub enum IoClass {
     UrgentClean,
     /// The SSD's own write-back: reads of victims and their writes to the HDD.
     WriteBack,
+    /// The SSD's own write-back when no slot can be had before it is over: takes turns with reads.
+    UrgentWriteBack,
     /// The doublewrite ring.
     Ring,
     /// Superblock, map checkpoints, journal.
@@ -49,12 +51,13 @@ pub enum IoClass {
 
 impl IoClass {
     /// Every class, in the order of [`DeviceStats`].
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Demand,
         Self::Prefetch,
         Self::Clean,
         Self::UrgentClean,
         Self::WriteBack,
+        Self::UrgentWriteBack,
         Self::Ring,
         Self::Meta,
         Self::Recovery,

@@ -14,7 +14,7 @@ const FAIRNESS: u32 = 4;
 pub(crate) const fn rank(class: IoClass) -> usize {
     match class {
         // Little, and others wait for it: writers for a map checkpoint, pages going home for the journal.
-        IoClass::Demand | IoClass::UrgentClean | IoClass::Meta => 0,
+        IoClass::Demand | IoClass::UrgentClean | IoClass::UrgentWriteBack | IoClass::Meta => 0,
         IoClass::Prefetch => 1,
         IoClass::Clean | IoClass::WriteBack | IoClass::Ring | IoClass::Recovery => 2,
     }

@@ -224,6 +224,11 @@ impl Held<'_> {
             core.flush_ssd(durable_at).await?;
         }
         let pages = self.read(failed).await;
+        // Nobody waits for a victim, there are others; a circle that cannot go on has no others.
+        let class = match core.state.lock().slots.appends() {
+            true => IoClass::UrgentWriteBack,
+            false => IoClass::WriteBack,
+        };
         let arrived = Mutex::new(Vec::with_capacity(pages.len()));
         let errors = Mutex::new(Vec::new());
         let each = |a: Arrived| {
@@ -239,7 +244,7 @@ impl Held<'_> {
                 Err(error) => errors.lock().push((a.page, error)),
             }
         };
-        core.write_home(pages, IoClass::WriteBack, &each).await;
+        core.write_home(pages, class, &each).await;
         let errors = errors.into_inner();
         if !(errors.is_empty() && arrived.lock().is_empty()) {
             core.state.lock().slots.note_home(!arrived.lock().is_empty());

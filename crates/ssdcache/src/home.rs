@@ -22,6 +22,9 @@ use std::sync::Arc;
 /// Writes of a batch in flight at once: enough for the disk to sort, few enough that reads get through.
 const WRITES_MAX: usize = 8;
 
+/// The same of a batch that must get done: its share of the disk is that of its writes among all that wait.
+const URGENT_WRITES_MAX: usize = 32;
+
 /// A page image on its way home.
 #[derive(Debug)]
 pub(crate) struct HomeBound {
@@ -451,7 +454,8 @@ impl Core {
                 (run.tags, done.bufs, done.result)
             }
         });
-        Box::pin(futures_util::stream::iter(writes).buffer_unordered(WRITES_MAX))
+        let at_once = if class == IoClass::UrgentWriteBack { URGENT_WRITES_MAX } else { WRITES_MAX };
+        Box::pin(futures_util::stream::iter(writes).buffer_unordered(at_once))
     }
 }
 

@@ -234,10 +234,10 @@ impl Probe {
 
     fn part(&self, ssd: bool, write: bool, offset: u64, class: IoClass) -> Part {
         match (ssd, write, class) {
-            (false, true, IoClass::WriteBack) => Part::WriteBackHome,
+            (false, true, IoClass::WriteBack | IoClass::UrgentWriteBack) => Part::WriteBackHome,
             (false, true, IoClass::Recovery) => Part::RecoveryWrite,
             (false, true, IoClass::Clean | IoClass::UrgentClean) => Part::HomeWrite,
-            (true, false, IoClass::WriteBack) => Part::WriteBackRead,
+            (true, false, IoClass::WriteBack | IoClass::UrgentWriteBack) => Part::WriteBackRead,
             (true, false, IoClass::Recovery) => Part::RecoveryRead,
             (true, true, IoClass::Ring) => Part::RingWrite,
             (true, true, IoClass::Meta) if offset >= self.layout.map_at(2) => Part::JournalWrite,
