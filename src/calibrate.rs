@@ -13,12 +13,17 @@ use tokio::time::Instant;
 const OPS_MAX: u64 = 2000;
 /// Operations of one phase, at least, however slow the device.
 const OPS_MIN: u64 = 8;
+/// What is written at once before anything is measured, and how often at most and at least.
+const CHUNK_BYTES: usize = 1 << 20;
+const CHUNKS_MAX: u64 = 64;
+const CHUNKS_MIN: u64 = 2;
 
-/// Measures both devices, each for about `budget`. **Overwrites** with zeroes what lies from `hdd_from` and `ssd_from` bytes on: for
-/// devices that hold nothing yet. [`crate::Builder::calibrate`] does it when a store is created.
+/// Measures both devices, each for about `budget`: a third for writing the pages that are used, a third for each phase. A slow device may take longer, for two writes of
+/// 1 MiB and 16 of pages are the least. **Overwrites** with zeroes what lies from `hdd_from` and `ssd_from` bytes on: for devices that hold nothing yet.
+/// [`crate::Builder::calibrate`] does it when a store is created.
 ///
-/// The figures describe random access within what the devices hold now; a disk whose whole width is used later seeks farther. Takes its time
-/// from tokio, so that it works in virtual time too.
+/// The figures describe random access within what the devices hold now, by one request at a time; a disk whose whole width is used later seeks farther.
+/// Takes its time from tokio, so that it works in virtual time too. Cancelling it leaves zeroes behind, nothing else.
 ///
 /// # Errors
 /// A device failed.
@@ -42,21 +47,51 @@ async fn measure(
     budget: Duration,
 ) -> Result<(f64, f64), DeviceError> {
     let page = page_size.bytes();
-    let pages = (device.size().saturating_sub(from) / page as u64).max(1);
-    let mut place = Places { from, pages, page: page as u64, state: 0x9e37_79b9_7f4a_7c15 };
-    // Unwritten parts of a file are read without the disk.
-    for at in 0..pages.min(OPS_MAX) {
-        let at = from + at * (pages / pages.min(OPS_MAX)) * page as u64;
-        write(device, at, page).await?;
-    }
-    device.flush(IoClass::Recovery).await?;
-    let (read_ms, reads) = phase(device, &mut place, page, budget / 2, false).await?;
+    let mut place = fill(device, from, page, budget / 3).await?;
+    let (read_ms, reads) = phase(device, &mut place, page, budget / 3, false).await?;
     let read_ms = read_ms / reads.max(1) as f64;
-    let (mixed_ms, operations) = phase(device, &mut place, page, budget / 2, true).await?;
+    let (mixed_ms, operations) = phase(device, &mut place, page, budget / 3, true).await?;
     let writes = (operations / 2).max(1) as f64;
     let write_ms = (mixed_ms - (operations as f64 - writes) * read_ms) / writes;
     // Noise can leave less than nothing for the writes; a cost must be positive.
     Ok((read_ms.max(1e-3), write_ms.max(read_ms / 10.0).max(1e-3)))
+}
+
+/// Writes pages all over the device, for `budget`: parts of a file that were never written are read without the disk.
+async fn fill(
+    device: &SharedDevice,
+    from: u64,
+    page: usize,
+    budget: Duration,
+) -> Result<Places, DeviceError> {
+    let pages = (device.size().saturating_sub(from) / page as u64).max(1);
+    let chunk_pages = (CHUNK_BYTES / page).max(1).min(usize::try_from(pages).unwrap_or(usize::MAX));
+    let chunk_bytes = chunk_pages * page;
+    let total = pages / chunk_pages as u64;
+    // By the golden section: however few there is time for, they lie apart.
+    let step = coprime_near(total * 618 / 1000, total);
+    let mut chunks = Vec::new();
+    let began = Instant::now();
+    while (chunks.len() as u64) < total.min(CHUNKS_MAX)
+        && ((chunks.len() as u64) < CHUNKS_MIN || began.elapsed() < budget)
+    {
+        let at = from + chunks.len() as u64 * step % total * chunk_bytes as u64;
+        write(device, at, chunk_bytes).await?;
+        chunks.push(at);
+    }
+    device.flush(IoClass::Recovery).await?;
+    Ok(Places { chunks, chunk_pages: chunk_pages as u64, page: page as u64, state: 0x9e37_79b9_7f4a_7c15 })
+}
+
+/// The first number from `near` on that has no divisor in common with `total`.
+fn coprime_near(near: u64, total: u64) -> u64 {
+    let gcd = |mut a: u64, mut b: u64| {
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    (near.max(1)..).find(|step| gcd(*step, total) == 1).unwrap_or(1)
 }
 
 /// The busy time in milliseconds, and the operations, of one phase.
@@ -87,10 +122,10 @@ async fn write(device: &SharedDevice, at: u64, page: usize) -> Result<(), Device
     device.write(at, IoBufs::from_iter([IoBuf::zeroed(page)]), IoClass::Recovery).await.result
 }
 
-/// Pseudo-random page positions, the same in every run.
+/// Pseudo-random positions of pages that were written, the same in every run.
 struct Places {
-    from: u64,
-    pages: u64,
+    chunks: Vec<u64>,
+    chunk_pages: u64,
     page: u64,
     state: u64,
 }
@@ -99,6 +134,60 @@ impl Places {
     fn next(&mut self) -> u64 {
         self.state =
             self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.from + (self.state >> 33) % self.pages * self.page
+        let random = self.state >> 33;
+        let chunk = self.chunks[random as usize % self.chunks.len()];
+        chunk + random / self.chunks.len() as u64 % self.chunk_pages * self.page
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetier_devio::{Clock, EmulatedDevice, MemoryDevice, Model};
+    use std::sync::Arc;
+
+    fn emulated(bytes: u64) -> SharedDevice {
+        let memory = Arc::new(MemoryDevice::new("scratch", bytes));
+        Arc::new(EmulatedDevice::new(memory, Model::paper_hdd(), Clock::Tokio))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_pages_that_were_written_are_used_and_they_lie_apart() {
+        let (page, from) = (16 << 10, 1 << 20);
+        for bytes in [(1 << 20) + (16 << 10), 3 << 20, 100 << 20, 1 << 30] {
+            let device = emulated(bytes);
+            let mut place = fill(&device, from, page, Duration::from_secs(8)).await.unwrap();
+            let written = device.stats().totals().write.bytes;
+            assert_eq!(written, place.chunks.len() as u64 * place.chunk_pages * page as u64, "{bytes}");
+            let mut sorted = place.chunks.clone();
+            sorted.sort_unstable();
+            let gap = sorted.windows(2).map(|two| two[1] - two[0]).max().unwrap_or(0);
+            assert!(gap <= ((bytes - from) / place.chunks.len() as u64) * 3, "{bytes}: {sorted:?}");
+            assert!(sorted.windows(2).all(|two| two[1] - two[0] >= place.chunk_pages * page as u64));
+            let mut used = std::collections::BTreeSet::new();
+            for _ in 0..2_000 {
+                let at = place.next();
+                let chunk = sorted[sorted.partition_point(|chunk| *chunk <= at) - 1];
+                assert!(at + page as u64 <= chunk + place.chunk_pages * page as u64, "{bytes}: {at}");
+                assert!(at + page as u64 <= bytes && (at - from).is_multiple_of(page as u64));
+                used.insert(at);
+            }
+            let there = place.chunks.len() as u64 * place.chunk_pages;
+            assert!(used.len() as u64 * 2 > there.min(2_000), "{bytes}: {} of {there}", used.len());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_takes_about_its_budget() {
+        let (hdd, ssd) = (emulated(256 << 20), emulated(256 << 20));
+        let began = Instant::now();
+        let budget = Duration::from_secs(6);
+        let costs = calibrate(&hdd, 0, &ssd, 0, PageSize::MIN, budget).await.unwrap();
+        let taken = began.elapsed();
+        assert!(taken > budget && taken < budget * 5 / 2, "{taken:?}");
+        assert!(
+            (costs.hdd_read_ms - 7.2).abs() < 0.4 && (costs.hdd_write_ms - 4.96).abs() < 0.4,
+            "{costs:?}"
+        );
     }
 }

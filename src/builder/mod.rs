@@ -223,7 +223,7 @@ impl Builder {
         self
     }
 
-    /// Measures the devices for about `budget` each when the store is created, unless [`Builder::costs`] gives their costs. The store remembers the
+    /// Measures the devices for about `budget` each ([`crate::calibrate`]) when the store is created, unless [`Builder::costs`] gives their costs. The store remembers the
     /// outcome. Default: not.
     pub fn calibrate(mut self, budget: Duration) -> Self {
         self.calibrate = Some(budget);

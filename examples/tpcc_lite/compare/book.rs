@@ -69,6 +69,9 @@ pub(crate) struct Entry {
     pub(crate) setting: Setting,
     pub(crate) case: Case,
     pub(crate) outcome: Outcome,
+    /// The program that ran it, by [`super::machine::build`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) build: Option<String>,
 }
 
 /// One invocation that added rows.

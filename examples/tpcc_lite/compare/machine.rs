@@ -9,6 +9,9 @@ pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) kernel: String,
+    /// Of memory.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) memory_bytes: Option<u64>,
 }
 
 impl Machine {
@@ -22,8 +25,22 @@ impl Machine {
             cpu: model.unwrap_or(std::env::consts::ARCH).to_owned(),
             cores: cores(),
             kernel: format!("{} {}", std::env::consts::OS, kernel.trim()),
+            memory_bytes: memory_bytes(),
         }
     }
+}
+
+fn memory_bytes() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// The checksum of this program's file: rows of another build may come from other code.
+pub(crate) fn build() -> Option<String> {
+    let program = std::fs::read(std::env::current_exe().ok()?).ok()?;
+    Some(format!("{:08x}", crc32c::crc32c(&program)))
 }
 
 /// Processors that this process may use.

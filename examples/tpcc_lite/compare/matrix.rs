@@ -114,7 +114,7 @@ pub(crate) fn cases(figures: &[Figure], more: &[Policies]) -> Vec<Case> {
             all.push(case);
         }
     }
-    all.sort_by_key(|case| std::cmp::Reverse((case.shape.db, case.shape.ssd)));
+    all.sort_by_key(|case| (case.shape.db, case.shape.ssd));
     all
 }
 

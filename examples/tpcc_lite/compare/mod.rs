@@ -34,7 +34,10 @@ pub(crate) fn compare(cli: &Cli) -> Result<bool, Box<dyn Error>> {
     let setting = cli.comparison.setting(&base);
     let mut book = Book::read(dir)?;
     let cases = matrix::cases(&cli.comparison.compare, &cli.policies);
-    let open: Vec<_> = cases.iter().filter(|case| book.finished(&setting, case).is_none()).cloned().collect();
+    let again = cli.comparison.again;
+    let open: Vec<_> =
+        cases.iter().filter(|case| again || book.finished(&setting, case).is_none()).cloned().collect();
+    let build = machine::build();
     if !open.is_empty() {
         let (date, command) = (machine::date(), machine::command());
         book.invocations.push(Invocation { date, command, machine: Machine::here() });
@@ -46,7 +49,7 @@ pub(crate) fn compare(cli: &Cli) -> Result<bool, Box<dyn Error>> {
     }
     let jobs = cli.comparison.jobs(open.len());
     let ended = crew::run_all(&base, &setting, &open, jobs, &mut |case, outcome| {
-        book.add(Entry { setting: setting.clone(), case, outcome });
+        book.add(Entry { setting: setting.clone(), case, outcome, build: build.clone() });
         write(&book, &setting, dir)
     })?;
     summary(&book, &setting, &cases);

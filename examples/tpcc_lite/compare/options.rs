@@ -25,6 +25,9 @@ pub(crate) struct CompareArgs {
     /// Compare on one warehouse with short windows: a look at what there is, in a few minutes
     #[arg(long, requires = "compare")]
     pub(crate) quick: bool,
+    /// Run them all again, also those that are in report.json
+    #[arg(long, requires = "compare")]
+    pub(crate) again: bool,
     /// Runs at once [default: one a core]
     #[arg(long, value_name = "N", requires = "compare")]
     pub(crate) jobs: Option<NonZeroUsize>,

@@ -1,6 +1,6 @@
 //! `report.html`: one page that needs nothing beside it.
 
-use super::book::{Book, Finished, Outcome, Setting};
+use super::book::{Book, Entry, Finished, Outcome, Setting};
 use super::html::{Html, Table, escape};
 use super::matrix::{ANALYSIS, Case, RIVALS};
 use super::sections;
@@ -25,10 +25,13 @@ impl<'a> View<'a> {
         self.book.finished(self.setting, case)
     }
 
+    fn entries(&self) -> impl Iterator<Item = &'a Entry> {
+        self.book.entries.iter().filter(|entry| entry.setting == *self.setting)
+    }
+
     /// Every row of the setting.
     fn rows(&self) -> impl Iterator<Item = (&'a Case, &'a Outcome)> {
-        let ours = self.book.entries.iter().filter(|entry| entry.setting == *self.setting);
-        ours.map(|entry| (&entry.case, &entry.outcome))
+        self.entries().map(|entry| (&entry.case, &entry.outcome))
     }
 
     /// `pairs`, and those that were run beside the paper's.
@@ -80,7 +83,9 @@ fn how(body: &mut Html, view: &View<'_>) {
     for run in &view.book.invocations {
         body.raw(format_args!("<p>{}: <code>{}</code><br/>", escape(&run.date), escape(&run.command)));
         let machine = &run.machine;
-        let told = format!("{}, {} cores, {}", machine.cpu, machine.cores, machine.kernel);
+        let memory =
+            machine.memory_bytes.map_or_else(String::new, |all| format!("{} of memory, ", bytes(all)));
+        let told = format!("{}, {} cores, {memory}{}", machine.cpu, machine.cores, machine.kernel);
         body.raw(format_args!("<small>{}</small></p>\n", escape(&told)));
     }
     let Setting { window, windows_max, windows_measured, ratio_of, .. } = view.setting;
@@ -100,6 +105,18 @@ fn how(body: &mut Html, view: &View<'_>) {
         "A run is cut into windows of {window} New-Orders. Steady means: {MEANING}. After at most {windows_max} windows it is measured anyway and marked *, not \
          steady. {windows_measured} windows are measured then.",
     ));
+    let builds: BTreeSet<_> = view.entries().map(|entry| entry.build.as_deref()).collect();
+    if builds.len() > 1 {
+        let told: Vec<&str> = builds.iter().map(|build| build.unwrap_or("not noted")).collect();
+        body.text(
+            "p",
+            format_args!(
+                "The rows come from {} builds of the program (checksums {}); --again runs all of them anew.",
+                builds.len(),
+                told.join(", ")
+            ),
+        );
+    }
     let others = view.book.entries.iter().filter(|entry| entry.setting != *view.setting).count();
     if others > 0 {
         body.text(
@@ -191,7 +208,7 @@ const STYLE: &str = include_str!("style.css");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::book::{Entry, Invocation};
+    use crate::compare::book::Invocation;
     use crate::compare::html::unsound;
     use crate::compare::machine::Machine;
     use crate::compare::matrix::{Figure, cases};
@@ -199,7 +216,8 @@ mod tests {
     /// Every run of every figure; one that the store refused, one that was not steady, and the observed one among them.
     fn full() -> (Book, Setting) {
         let sample: Entry = serde_json::from_str(include_str!("sample.json")).unwrap();
-        let machine = Machine { cpu: "A <fast> & 'quoted' CPU".into(), cores: 2, kernel: "linux".into() };
+        let (cpu, kernel) = ("A <fast> & 'quoted' CPU".into(), "linux".into());
+        let machine = Machine { cpu, cores: 2, kernel, memory_bytes: Some(8 << 30) };
         let (date, command) = ("2026-11-21 14:05 UTC".into(), "tpcc_lite --report 'a \"b\"'".into());
         let mut book = Book { invocations: vec![Invocation { date, command, machine }], entries: Vec::new() };
         for (nth, case) in cases(&[Figure::All], &[]).into_iter().enumerate() {
@@ -213,7 +231,8 @@ mod tests {
             if case.ssd_policy == "mv-fifo" {
                 outcome = Outcome::NotRun { error: "it <cannot> do \"that\" & more".into(), refused: true };
             }
-            book.add(Entry { case, outcome, setting: sample.setting.clone() });
+            let build = Some(if nth == 3 { "00000001" } else { "00000002" }.into());
+            book.add(Entry { case, outcome, setting: sample.setting.clone(), build });
         }
         (book, sample.setting)
     }
@@ -250,6 +269,8 @@ mod tests {
             "Section 6.5",
             "99.7",
             "no *",
+            "8.00 GiB of memory",
+            "2 builds of the program (checksums 00000001, 00000002)",
         ] {
             assert!(page.contains(shown), "{shown}");
         }

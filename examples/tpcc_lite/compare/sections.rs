@@ -54,23 +54,35 @@ pub(crate) fn in_short(body: &mut Html, view: &View<'_>) {
     say(ratios(30, gd2l_cac, lru_cc, |row| row.tpmc).map(|here| {
         format!("Throughput of GD2L+CAC beside LRU+CC at 30:10: {here} times. The paper: about 2 times.")
     }));
-    for (of, to) in [(gd2l_cac, lru_cc), (gd2l_cac, RIVALS[1]), (gd2l_cac, RIVALS[0])] {
-        let here = ratios(30, of, to, |row| row.total_ms_per_new_order);
-        let paper: Vec<String> = POOLS
-            .iter()
-            .filter_map(|&pool| {
-                let total = |pair| printed(&Case::of(Shape::of(30, pool), pair)).map(|row| row.total_ms);
-                Some(format!("{:.2}", total(of)? / total(to)?))
-            })
-            .collect();
+    let printed_ratios = |db: u32, of: Pair<'_>, to: Pair<'_>| {
+        let ratio = |&pool: &u32| {
+            let total = |pair| printed(&Case::of(Shape::of(db, pool), pair)).map(|row| row.total_ms);
+            Some(format!("{:.2}", total(of)? / total(to)?))
+        };
+        POOLS.iter().filter_map(ratio).collect::<Vec<_>>().join(", ")
+    };
+    for (db, of, to) in [
+        (30, gd2l_cac, lru_cc),
+        (30, gd2l_cac, RIVALS[1]),
+        (30, gd2l_cac, RIVALS[0]),
+        (30, gd2l_cac, RIVALS[2]),
+        (15, gd2l_cac, lru_cc),
+    ] {
+        let here = ratios(db, of, to, |row| row.total_ms_per_new_order);
         say(here.map(|here| {
-            let (of, to) = (pair_name(of), pair_name(to));
-            format!(
-                "I/O per New-Order of {of} beside {to} at 30:10: {here} of it. The paper: {}.",
-                paper.join(", ")
-            )
+            let (paper, of, to) = (printed_ratios(db, of, to), pair_name(of), pair_name(to));
+            format!("I/O per New-Order of {of} beside {to} at {db}:10: {here} of it. The paper: {paper}.")
         }));
     }
+    say(ratios(8, gd2l_cac, gd2l_cc, |row| row.tpmc).map(|here| {
+        format!(
+            "Throughput of GD2L+CAC beside GD2L+CC at 8:10, where the SSD holds everything: {here} times. The paper: \
+             no gain, one is like the other."
+        )
+    }));
+    say(ratios(8, gd2l_cac, RIVALS[1], |row| row.tpmc).map(|here| {
+        format!("Throughput of GD2L+CAC beside LRU+LRU2 at 8:10: {here} times. The paper: indistinguishable.")
+    }));
     if !lines.is_empty() {
         let items: String = lines.iter().map(|line| format!("<li>{}</li>\n", escape(line))).collect();
         body.raw(format_args!("<ul>\n{items}</ul>\n"));

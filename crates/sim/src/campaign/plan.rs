@@ -1,7 +1,7 @@
 //! What one seed does: the store's geometry and the work on it, drawn from the seed, each part of which can be overridden for a replay.
 
 use super::steer::Steer;
-use pagetier::{Builder, Mutation, POOL_POLICIES, PageSize, PageStore};
+use pagetier::{Builder, Mutation, POOL_POLICIES, PageSize, PageStore, SSD_POLICIES};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -53,7 +53,7 @@ pub struct Plan {
     pub mutation: Option<Mutation>,
 }
 
-/// The policies that evict within a zone.
+/// The papers' policies that evict within a zone.
 const WITHIN_ZONE: [&str; 3] = ["cac", "cc", "lru2"];
 
 /// Those that append, or write through: half of all seeds run one of them.
@@ -116,14 +116,23 @@ impl Plan {
         plan
     }
 
-    /// Every second seed runs a policy that appends or writes through. Drawn apart, so that the rest of a seed's scenario does not depend on it.
+    /// Every second seed runs a policy that appends or writes through, every eighth the default, every eighth another that is no paper's. Drawn apart, so that
+    /// the rest of a seed's scenario does not depend on it.
     fn draw_policy(&mut self) {
-        let drawn =
-            SmallRng::seed_from_u64(self.seed ^ 0x51ed_270b_0a1f_39c3).random_range(0..2 * OTHERS.len());
+        let mut rng = SmallRng::seed_from_u64(self.seed ^ 0x51ed_270b_0a1f_39c3);
+        let drawn = rng.random_range(0..2 * OTHERS.len());
         let fixed = matches!(self.steer, Steer::FreshVictims | Steer::TornHomes) || self.ssd_policy == "none";
-        if let Some(policy) = OTHERS.get(drawn).filter(|_| !fixed) {
-            self.ssd_policy = policy;
+        if fixed {
+            return;
         }
+        let known = |name: &&str| WITHIN_ZONE.contains(name) || OTHERS.contains(name) || *name == "none";
+        let own: Vec<&'static str> = SSD_POLICIES.iter().copied().filter(|name| !known(name)).collect();
+        self.ssd_policy = match drawn {
+            0..4 => OTHERS[drawn],
+            4 => SSD_POLICIES[0],
+            5 => own[rng.random_range(0..own.len())],
+            _ => self.ssd_policy,
+        };
     }
 
     /// Sets one part, as `lives=2` or `without=scan+discard`: what a report's replay command says after `--with`.
