@@ -105,6 +105,13 @@ impl Case {
     }
 }
 
+/// Those of `cases` that are about one of these databases, or about none of the paper's three; no `databases` are all.
+pub(crate) fn of_databases(mut cases: Vec<Case>, databases: &[u32]) -> Vec<Case> {
+    let wanted = |db: u32| databases.is_empty() || databases.contains(&db) || !DATABASES.contains(&db);
+    cases.retain(|case| wanted(case.shape.db));
+    cases
+}
+
 /// What to run for these figures, each run once, databases together; `more` pairs run beside those of every figure that compares policies.
 pub(crate) fn cases(figures: &[Figure], more: &[Policies]) -> Vec<Case> {
     let more: Vec<(&str, &str)> = more.iter().map(|p| (p.pool.as_str(), p.ssd.as_str())).collect();
@@ -161,5 +168,14 @@ mod tests {
         let more = [Policies { pool: "lru".into(), ssd: "tac".into() }];
         assert_eq!(cases(&[Figure::Fig8], &more).len(), 12);
         assert_eq!(cases(&[Figure::Zone], &more).len(), 4);
+    }
+
+    #[test]
+    fn some_databases_are_left_out() {
+        let count = |databases: &[u32]| of_databases(cases(&[Figure::All], &[]), databases).len();
+        assert_eq!(
+            (count(&[]), count(&[30, 15, 8]), count(&[8, 15]), count(&[30])),
+            (58, 58, 36 + 4, 18 + 4)
+        );
     }
 }

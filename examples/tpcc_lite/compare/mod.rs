@@ -33,7 +33,7 @@ pub(crate) fn compare(cli: &Cli) -> Result<bool, Box<dyn Error>> {
     let base = base(cli);
     let setting = cli.comparison.setting(&base);
     let mut book = Book::read(dir)?;
-    let cases = matrix::cases(&cli.comparison.compare, &cli.policies);
+    let cases = cli.comparison.cases(&cli.policies);
     let again = cli.comparison.again;
     let open: Vec<_> =
         cases.iter().filter(|case| again || book.finished(&setting, case).is_none()).cloned().collect();

@@ -2,8 +2,8 @@
 
 use super::book::Setting;
 use super::machine::cores;
-use super::matrix::Figure;
-use crate::cli::Cli;
+use super::matrix::{self, Case, DATABASES, Figure};
+use crate::cli::{Cli, Policies};
 use clap::ValueEnum;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -25,6 +25,9 @@ pub(crate) struct CompareArgs {
     /// Compare on one warehouse with short windows: a look at what there is, in a few minutes
     #[arg(long, requires = "compare")]
     pub(crate) quick: bool,
+    /// Only runs of these databases of the paper, in its gigabytes beside an SSD of 10: some of 30, 15 and 8; figures 4 and 6 and the zone have one of their own [default: all]
+    #[arg(long, value_name = "GB", value_delimiter = ',', requires = "compare", value_parser = database)]
+    pub(crate) databases: Vec<u32>,
     /// Run them all again, also those that are in report.json
     #[arg(long, requires = "compare")]
     pub(crate) again: bool,
@@ -42,6 +45,11 @@ impl CompareArgs {
     /// Warehouses of every database. All have as many; the SSD's size follows the ratio.
     pub(crate) fn warehouses(&self, cli: &Cli) -> u16 {
         cli.warehouses.unwrap_or(if self.quick { 1 } else { 10 })
+    }
+
+    /// What is to be run.
+    pub(crate) fn cases(&self, more: &[Policies]) -> Vec<Case> {
+        matrix::of_databases(matrix::cases(&self.compare, more), &self.databases)
     }
 
     /// Runs at once.
@@ -68,6 +76,13 @@ impl CompareArgs {
             windows_measured,
         }
     }
+}
+
+fn database(told: &str) -> Result<u32, String> {
+    let known = told.parse().ok().filter(|gb| DATABASES.contains(gb));
+    known.ok_or_else(|| {
+        format!("the paper has databases of {} GB", DATABASES.map(|gb| gb.to_string()).join(", "))
+    })
 }
 
 /// New-Orders of a window, per warehouse.
