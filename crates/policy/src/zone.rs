@@ -224,9 +224,9 @@ impl Zone {
 
     /// Moves the entry at `position` up or down to where it belongs.
     fn settle(&mut self, mut position: usize) {
-        while position > 0 && self.heap[position].before(&self.heap[(position - 1) / 2]) {
-            self.heap.swap(position, (position - 1) / 2);
-            self.note(position);
+        let entry = self.heap[position];
+        while position > 0 && entry.before(&self.heap[(position - 1) / 2]) {
+            self.put((position - 1) / 2, position);
             position = (position - 1) / 2;
         }
         loop {
@@ -235,14 +235,20 @@ impl Zone {
             if self.heap.get(left + 1).is_some_and(|right| right.before(&self.heap[left])) {
                 child = left + 1;
             }
-            if !self.heap[child].before(&self.heap[position]) {
+            if !self.heap[child].before(&entry) {
                 break;
             }
-            self.heap.swap(position, child);
-            self.note(position);
+            self.put(child, position);
             position = child;
         }
+        self.heap[position] = entry;
         self.note(position);
+    }
+
+    /// Moves the entry at `from` to `to`.
+    fn put(&mut self, from: usize, to: usize) {
+        self.heap[to] = self.heap[from];
+        self.note(to);
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
