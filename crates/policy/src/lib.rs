@@ -14,6 +14,7 @@ mod cost_based;
 mod doublewrite;
 mod gd2l;
 mod gd2l_weighted;
+mod greedy_dual;
 mod groups;
 mod links;
 mod lru;
@@ -46,7 +47,8 @@ pub use cost_based::{
 };
 pub use doublewrite::Doublewrite;
 pub use gd2l::Gd2l;
-pub use gd2l_weighted::{FREQUENCY_MAX, Gd2lWeighted, Weights};
+pub use gd2l_weighted::Gd2lWeighted;
+pub use greedy_dual::{FREQUENCY_MAX, GreedyDual, Weights};
 pub use groups::Dropped;
 pub use lru::{Lru, MidpointLru, OneQueue};
 pub use lru_wsr::LruWsr;
