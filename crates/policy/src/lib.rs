@@ -37,6 +37,7 @@ mod tournament;
 mod types;
 mod window;
 mod zone;
+mod zoned_slots;
 
 pub use casa::Casa;
 pub use ccf_lru::CcfLru;
@@ -53,7 +54,7 @@ pub use groups::Dropped;
 pub use lru::{Lru, MidpointLru, OneQueue};
 pub use lru_wsr::LruWsr;
 pub use lru2::Lru2;
-pub use mv_fifo::MvFifo;
+pub use mv_fifo::{MvFifo, VersionQueue};
 pub use names::{POOL_POLICIES, PoolPolicyParams, SSD_POLICIES, pool_policy, ssd_policy};
 pub use no_ssd::NoSsd;
 pub use placement::{PageLoad, Placed, Placement, optimal_placement, placed_cost_ms, two_step_placement};
