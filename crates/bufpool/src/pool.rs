@@ -671,8 +671,10 @@ impl<T: Tier> Inner<T> {
         if was_dirty {
             return;
         }
-        let invalidated = !being_written && self.tier.dirtied(page, f.take_logical());
         let mut policy = self.policy.lock();
+        // The requests came before the change: told after it, they would be for a page that was dirty already, and on another home.
+        self.drain_hits(&mut policy);
+        let invalidated = !being_written && self.tier.dirtied(page, f.take_logical());
         policy.dirtied(FrameId(frame));
         if invalidated {
             policy.ssd_invalidated(FrameId(frame));

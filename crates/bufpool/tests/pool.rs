@@ -6,7 +6,7 @@ use pagetier_bufpool::{
 };
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoClass, IoOp};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
-use pagetier_policy::{Access, Costs, Home, pool_policy};
+use pagetier_policy::{Access, Casa, CleanReason, Costs, FrameId, Home, PoolPolicy, pool_policy};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,6 +29,8 @@ struct Memory {
     fail_reads: AtomicBool,
     fail_writes: AtomicBool,
     log_durable: AtomicU64,
+    /// Pages that became dirty, with the logical reads told of then.
+    dirtied: Mutex<Vec<(PageId, u32)>>,
 }
 
 fn eio(op: IoOp) -> DeviceError {
@@ -111,7 +113,8 @@ impl Tier for Memory {
         Displaced(None)
     }
 
-    fn dirtied(&self, _: PageId, _: u32) -> bool {
+    fn dirtied(&self, page: PageId, logical: u32) -> bool {
+        self.dirtied.lock().unwrap().push((page, logical));
         false
     }
 
@@ -233,6 +236,106 @@ async fn a_pool_whose_frames_are_all_pinned_is_an_error_not_a_hang() {
     assert!(matches!(pool.get(page(20)).await, Err(PoolError::Exhausted { frames: 16, .. })));
     guards.pop();
     assert_eq!(pool.get(page(20)).await.unwrap()[0], 20);
+}
+
+/// What a policy was told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Told {
+    Loaded,
+    Hit { write: bool },
+    Dirtied,
+}
+
+/// CASA, and what it was told, with τ after each.
+#[derive(Debug)]
+struct Recording {
+    casa: Casa,
+    told: Arc<Mutex<Vec<(Told, f64)>>>,
+}
+
+impl Recording {
+    fn note(&self, told: Told) {
+        self.told.lock().unwrap().push((told, self.casa.tau()));
+    }
+}
+
+impl PoolPolicy for Recording {
+    fn name(&self) -> &'static str {
+        self.casa.name()
+    }
+
+    fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access) {
+        self.casa.insert(frame, page, home, access);
+        self.note(Told::Loaded);
+    }
+
+    fn hit(&mut self, frame: FrameId, write: bool) {
+        self.casa.hit(frame, write);
+        self.note(Told::Hit { write });
+    }
+
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.casa.first_to_go(accept)
+    }
+
+    fn remove(&mut self, frame: FrameId, evicted: bool) {
+        self.casa.remove(frame, evicted);
+    }
+
+    fn dirtied(&mut self, frame: FrameId) {
+        self.casa.dirtied(frame);
+        self.note(Told::Dirtied);
+    }
+
+    fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
+        self.casa.cleaned(frame, home, reason);
+    }
+
+    fn len(&self) -> usize {
+        self.casa.len()
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.casa.validate()
+    }
+}
+
+/// CASA's τ moves by a write that finds its page dirty (Algorithm 2, line 8), not by the one that makes it so (line 5).
+#[tokio::test(start_paused = true)]
+async fn the_write_that_makes_a_page_dirty_is_told_before_that_it_is() {
+    let memory = Memory::with_pages(4);
+    let told = Arc::default();
+    let policy = Box::new(Recording { casa: Casa::new(16, Costs::PAPER), told: Arc::clone(&told) });
+    let pool = Pool::start(PoolParams::new(16, PageSize::MIN), policy, Arc::clone(&memory), None).unwrap();
+    for no in 0..3 {
+        let _ = pool.get(page(no)).await.unwrap();
+    }
+    pool.get_mut(page(3)).await.unwrap()[4] = 1;
+    told.lock().unwrap().clear();
+    let _ = pool.get(page(1)).await.unwrap();
+    pool.get_mut(page(0)).await.unwrap()[4] = 1;
+    pool.get_mut(page(0)).await.unwrap()[4] = 2;
+    let _ = pool.get(page(2)).await.unwrap();
+    pool.get_mut(page(2)).await.unwrap()[4] = 1;
+
+    let (read, write) = (Told::Hit { write: false }, Told::Hit { write: true });
+    let read_share = Costs::PAPER.hdd_read_ms / (Costs::PAPER.hdd_read_ms + Costs::PAPER.hdd_write_ms);
+    // |C| = 3 and |D| = 1 at the first read, both 2 at the second write of page 0 and the read of page 2.
+    let first = read_share / 3.0;
+    let second = (first - (1.0 - read_share)).max(0.0);
+    let third = second + read_share;
+    let expected = [
+        (read, first),
+        (write, first),
+        (Told::Dirtied, first),
+        (write, second),
+        (read, third),
+        (write, third),
+        (Told::Dirtied, third),
+    ];
+    assert_eq!(*told.lock().unwrap(), expected);
+    // The tier has heard of the same hits by then: they were made where the page lay before.
+    assert_eq!(*memory.dirtied.lock().unwrap(), [(page(3), 0), (page(0), 1), (page(2), 2)]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -25,6 +25,8 @@ const ZONE_CHECK: u64 = 64;
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     page: PageId,
+    /// The slot of its SSD copy, or [`NONE`].
+    slot: u32,
     dirty: bool,
     /// Logical reads that the SSD policy does not know of yet.
     logical: u32,
@@ -35,15 +37,20 @@ struct Frame {
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     page: PageId,
+    /// The frame that its page is buffered in, or [`NONE`].
+    frame: u32,
     used: bool,
     newer_than_hdd: bool,
     in_zone: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    frame: u32,
-    slot: u32,
+/// Where a page is found. A buffered one's frame knows its slot, so that a page is looked up when it is asked for, comes and goes, and not for each step between.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// Buffered, with an SSD copy or without.
+    Frame(u32),
+    /// On the SSD only.
+    Slot(u32),
 }
 
 /// Pool, SSD, their policies and the counts.
@@ -85,10 +92,13 @@ impl Tiers {
                 params.pool_pages as usize + params.ssd_pages as usize,
                 FxBuildHasher,
             ),
-            frames: vec![Frame { page, dirty: false, logical: 0, dirtied_at: 0 }; params.pool_pages as usize],
+            frames: vec![
+                Frame { page, slot: NONE, dirty: false, logical: 0, dirtied_at: 0 };
+                params.pool_pages as usize
+            ],
             free_frames: (0..params.pool_pages).rev().collect(),
             slots: vec![
-                Slot { page, used: false, newer_than_hdd: false, in_zone: false };
+                Slot { page, frame: NONE, used: false, newer_than_hdd: false, in_zone: false };
                 params.ssd_pages as usize
             ],
             free_slots: (0..params.ssd_pages).rev().collect(),
@@ -146,14 +156,14 @@ impl Tiers {
         let page = reference.page;
         self.counts.request_switches += self.requested_last.switch(page, self.params.cluster_pages);
         let write = reference.used != Use::Read;
-        let frame = match self.places.get(&page).map_or(NONE, |place| place.frame) {
-            NONE => self.load(reference),
-            frame => {
+        let frame = match self.places.get(&page) {
+            Some(&Place::Frame(frame)) => {
                 self.counts.pool_hits += 1;
                 self.frames[frame as usize].logical += 1;
                 self.pool.hit(FrameId(frame), write);
                 frame
             }
+            _ => self.load(reference),
         };
         if write && !self.frames[frame as usize].dirty {
             self.make_dirty(frame);
@@ -164,11 +174,16 @@ impl Tiers {
         let Reference { page, used, sequential } = reference;
         let access = if sequential { Access::Sequential } else { Access::Random };
         let frame = self.free_frames.pop().unwrap_or_else(|| self.evict());
-        self.frames[frame as usize] = Frame { page, dirty: false, logical: 0, dirtied_at: 0 };
         // Looked up only now: the eviction may just have taken the page's slot.
-        let place = self.places.entry(page).or_insert(Place { frame: NONE, slot: NONE });
-        place.frame = frame;
-        let mut home = if place.slot == NONE { Home::Hdd } else { Home::Ssd };
+        let slot = match self.places.insert(page, Place::Frame(frame)) {
+            Some(Place::Slot(slot)) => {
+                self.slots[slot as usize].frame = frame;
+                slot
+            }
+            _ => NONE,
+        };
+        self.frames[frame as usize] = Frame { page, slot, dirty: false, logical: 0, dirtied_at: 0 };
+        let mut home = if slot == NONE { Home::Hdd } else { Home::Ssd };
         if used == Use::Create {
             self.counts.pool_hits += 1;
             self.ssd.read(page, None, access, self.now());
@@ -182,7 +197,7 @@ impl Tiers {
                 Home::Hdd => self.counts.hdd_reads += 1,
             }
             self.ssd.read(page, Some(home), access, self.now());
-            if home == Home::Hdd && self.ssd.admits_on_read() && self.admit_copy(page, Cause::Read) {
+            if home == Home::Hdd && self.ssd.admits_on_read() && self.admit_copy(frame, Cause::Read) {
                 home = Home::Ssd;
             }
         }
@@ -195,11 +210,10 @@ impl Tiers {
         let f = &mut self.frames[frame as usize];
         f.dirty = true;
         f.dirtied_at = at;
-        let page = f.page;
+        let Frame { page, slot, .. } = *f;
         self.dirty += 1;
         self.dirty_since.push_back((frame, at));
         self.pool.dirtied(FrameId(frame));
-        let slot = self.places[&page].slot;
         // Where the SSD is written through, or never in place, the copy waits to be overwritten or superseded.
         let kept = self.ssd.write_through() || self.ssd.append_group().is_some();
         if slot != NONE && !self.slots[slot as usize].newer_than_hdd && !kept {
@@ -242,18 +256,18 @@ impl Tiers {
         let Some(victim) = victim else { unreachable!("a pool has at least one frame") };
         let victim = if next_is_dirty { self.clean_ahead(victim) } else { victim };
         let frame = victim.0;
-        let page = self.frames[victim.at()].page;
         self.report_logical(frame);
-        if self.places[&page].slot == NONE {
-            self.admit_copy(page, Cause::Evicted);
+        if self.frames[victim.at()].slot == NONE {
+            self.admit_copy(frame, Cause::Evicted);
         }
+        let Frame { page, slot, .. } = self.frames[victim.at()];
         self.ssd.left_pool(page, self.now());
         self.pool.remove(victim, true);
-        match self.places.get_mut(&page) {
-            Some(place) if place.slot != NONE => place.frame = NONE,
-            _ => {
-                self.places.remove(&page);
-            }
+        if slot == NONE {
+            self.places.remove(&page);
+        } else {
+            self.slots[slot as usize].frame = NONE;
+            self.places.insert(page, Place::Slot(slot));
         }
         frame
     }
@@ -279,15 +293,15 @@ impl Tiers {
     /// Writes a dirty page to the SSD or the HDD, or to both.
     fn clean(&mut self, frame: u32, reason: CleanReason) {
         self.report_logical(frame);
-        let page = self.frames[frame as usize].page;
-        let home = if self.ssd.write_through() { self.write_both(page) } else { self.write_back(page) };
+        let home = if self.ssd.write_through() { self.write_both(frame) } else { self.write_back(frame) };
         self.frames[frame as usize].dirty = false;
         self.dirty -= 1;
         self.pool.cleaned(FrameId(frame), home, reason);
     }
 
-    fn write_back(&mut self, page: PageId) -> Home {
-        let slot = match self.places[&page].slot {
+    fn write_back(&mut self, frame: u32) -> Home {
+        let Frame { page, slot, .. } = self.frames[frame as usize];
+        let slot = match slot {
             NONE => self.admit(page, Cause::Cleaned),
             old if self.ssd.append_group().is_some() => {
                 // The new version supersedes it; the slot comes round again in its turn.
@@ -302,7 +316,7 @@ impl Tiers {
             }
         };
         if let Some(slot) = slot {
-            self.fill(slot, page, true);
+            self.fill(slot, page, frame, true);
             self.counts.ssd_writes += 1;
             self.ssd.wrote(page, Home::Ssd, self.now());
             Home::Ssd
@@ -313,10 +327,11 @@ impl Tiers {
         }
     }
 
-    fn write_both(&mut self, page: PageId) -> Home {
+    fn write_both(&mut self, frame: u32) -> Home {
+        let Frame { page, slot, .. } = self.frames[frame as usize];
         self.write_hdd(page);
         self.ssd.wrote(page, Home::Hdd, self.now());
-        match self.places[&page].slot {
+        match slot {
             NONE => {}
             // The new version supersedes it; the slot comes round again in its turn.
             old if self.ssd.append_group().is_some() => self.free_slot(old),
@@ -326,7 +341,7 @@ impl Tiers {
                 return Home::Ssd;
             }
         }
-        if self.admit_copy(page, Cause::Cleaned) { Home::Ssd } else { Home::Hdd }
+        if self.admit_copy(frame, Cause::Cleaned) { Home::Ssd } else { Home::Hdd }
     }
 
     fn write_hdd(&mut self, page: PageId) {
@@ -337,18 +352,19 @@ impl Tiers {
     fn report_logical(&mut self, frame: u32) {
         let f = &mut self.frames[frame as usize];
         if f.logical > 0 {
-            let home = if self.places[&f.page].slot == NONE { Home::Hdd } else { Home::Ssd };
+            let home = if f.slot == NONE { Home::Hdd } else { Home::Ssd };
             let (page, n) = (f.page, std::mem::take(&mut f.logical));
             self.ssd.logical(page, n, home, self.now());
         }
     }
 
-    /// Writes `page` to the SSD, in the version that the HDD has, if the policy wants it there.
-    fn admit_copy(&mut self, page: PageId, cause: Cause) -> bool {
+    /// Writes the page in `frame` to the SSD, in the version that the HDD has, if the policy wants it there.
+    fn admit_copy(&mut self, frame: u32, cause: Cause) -> bool {
+        let page = self.frames[frame as usize].page;
         let slot = self.admit(page, cause);
         if let Some(slot) = slot {
             self.counts.ssd_writes += 1;
-            self.fill(slot, page, false);
+            self.fill(slot, page, frame, false);
         }
         slot.is_some()
     }
@@ -387,13 +403,12 @@ impl Tiers {
 
     /// The page in `slot` loses it to another.
     fn evict_slot(&mut self, slot: SlotId) {
-        let Slot { page, newer_than_hdd, .. } = self.slots[slot.at()];
+        let Slot { page, frame: buffered, newer_than_hdd, .. } = self.slots[slot.at()];
         if newer_than_hdd {
             self.counts.ssd_reads += 1;
             self.counts.write_backs += 1;
             self.write_hdd(page);
         }
-        let buffered = self.places[&page].frame;
         if buffered != NONE {
             self.report_logical(buffered);
         }
@@ -434,11 +449,11 @@ impl Tiers {
         }
         self.tail_room = group as u32;
         self.counts.second_chances += again.len() as u64;
-        for Slot { page, newer_than_hdd, .. } in again {
+        for Slot { page, frame, newer_than_hdd, .. } in again {
             self.counts.ssd_reads += 1;
             self.counts.ssd_writes += 1;
             let slot = self.append(group);
-            self.fill(slot, page, newer_than_hdd);
+            self.fill(slot, page, frame, newer_than_hdd);
         }
     }
 
@@ -459,11 +474,15 @@ impl Tiers {
         }
     }
 
-    fn fill(&mut self, slot: u32, page: PageId, newer_than_hdd: bool) {
-        self.slots[slot as usize] = Slot { page, used: true, newer_than_hdd, in_zone: false };
+    /// `page`, which is in `frame` or in none, has its copy in `slot`.
+    fn fill(&mut self, slot: u32, page: PageId, frame: u32, newer_than_hdd: bool) {
+        self.slots[slot as usize] = Slot { page, frame, used: true, newer_than_hdd, in_zone: false };
         self.used += 1;
-        if let Some(place) = self.places.get_mut(&page) {
-            place.slot = slot;
+        match frame {
+            NONE => {
+                self.places.insert(page, Place::Slot(slot));
+            }
+            frame => self.frames[frame as usize].slot = slot,
         }
         self.ssd.inserted(page, SlotId(slot), self.now());
     }
@@ -475,15 +494,15 @@ impl Tiers {
         if std::mem::take(&mut s.in_zone) {
             self.zone_left = self.zone_left.saturating_sub(1);
         }
-        let page = s.page;
+        let Slot { page, frame, .. } = *s;
         if self.ssd.append_group().is_none() {
             self.free_slots.push(slot);
         }
-        match self.places.get_mut(&page) {
-            Some(place) if place.frame != NONE => place.slot = NONE,
-            _ => {
+        match frame {
+            NONE => {
                 self.places.remove(&page);
             }
+            frame => self.frames[frame as usize].slot = NONE,
         }
     }
 
@@ -494,8 +513,9 @@ impl Tiers {
     pub fn validate(&self) -> Result<(), String> {
         self.pool.validate()?;
         self.ssd.validate()?;
-        let buffered = self.places.values().filter(|p| p.frame != NONE).count();
-        let cached = self.places.values().filter(|p| p.slot != NONE).count();
+        let buffered = self.places.values().filter(|place| matches!(place, Place::Frame(_))).count();
+        let cached =
+            self.places.len() - buffered + self.frames.iter().filter(|frame| frame.slot != NONE).count();
         let dirty = self.frames.iter().filter(|f| f.dirty).count();
         if buffered + self.free_frames.len() != self.frames.len() || buffered != self.pool.len() {
             return Err(format!("{buffered} pages buffered, {} in the policy", self.pool.len()));
@@ -510,9 +530,14 @@ impl Tiers {
         if dirty != self.dirty {
             return Err(format!("{dirty} dirty frames, {} counted", self.dirty));
         }
-        for (page, place) in &self.places {
-            if place.frame != NONE && self.frames[place.frame as usize].page != *page
-                || place.slot != NONE && self.slots[place.slot as usize].page != *page
+        for (&page, &place) in &self.places {
+            let (frame, slot) = match place {
+                Place::Frame(frame) => (frame, self.frames[frame as usize].slot),
+                Place::Slot(slot) => (NONE, slot),
+            };
+            let in_slot = |slot: &Slot| slot.used && slot.page == page && slot.frame == frame;
+            if frame != NONE && self.frames[frame as usize].page != page
+                || slot != NONE && !in_slot(&self.slots[slot as usize])
             {
                 return Err(format!("page {page} is not where it is noted: {place:?}"));
             }

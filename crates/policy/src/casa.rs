@@ -9,8 +9,8 @@
 //! - *Costs*: c_R and c_W are the HDD's R_D and W_D normalised, as the paper knows one device only, and the HDD is the one whose time matters.
 //!   [`PoolPolicy::set_costs`] follows them when they are measured (section 3.2.2).
 //! - *The list to draw on is empty* (|C| ≤ τ and nothing is dirty), or all of it is refused: the other one.
-//! - *What the request does*: `hit` says whether it writes, [`PoolPolicy::dirtied`] that a clean page has become dirty: then it goes to the MRU position of D. A first
-//!   write whose hit is told of only after that (a store tells hits in batches) counts as Case 2.
+//! - *What the request does*: `hit` says whether it writes, [`PoolPolicy::dirtied`] that a clean page has become dirty: then it goes to the MRU position of D. The hit
+//!   comes first, when the page is still in C: τ stays (line 5). A store, which tells hits in batches, tells those of a thread before a page that it changed.
 //! - *Writing and evicting are one step there*; a page of D cleaned for replacement goes to the LRU end of C, behind others that came so: it would have gone.
 //!   Cleaned for another reason, it goes to the midpoint of C, as the 2013 paper does with pages that change their queue without being used.
 //! - *Cleaning ahead*: what goes next depends on the pages that come. The look-ahead takes these for reads, of which each lengthens C: from D only

@@ -92,6 +92,12 @@ impl Group {
         self.logical_ssd -= u64::from(c.logical_ssd);
         self.logical_hdd -= u64::from(c.logical_hdd);
     }
+
+    fn halve(&mut self) {
+        for sum in [&mut self.reads_ssd, &mut self.reads_hdd, &mut self.logical_ssd, &mut self.logical_hdd] {
+            *sum /= 2;
+        }
+    }
 }
 
 fn rate(physical: u64, logical: u64) -> Option<f64> {
@@ -129,16 +135,22 @@ impl Groups {
     /// Halves every sum, and the counts of the `live` records, in which nothing waits any more then.
     pub(crate) fn halve<'a>(&mut self, live: impl Iterator<Item = &'a mut Record>, now: Millis) {
         let since = now.0.saturating_sub(self.halved.map_or(0, |at| at.0)) as f64 / 60_000.0;
+        let rules = self.rules;
         for record in live {
             self.settle(record, now);
+            let before = record.counted(rules.step);
             record.halve();
+            if let (Dropped::Subtracted, Some(subrange)) = (rules.dropped, record.subrange()) {
+                // Page by page, or the sums would keep what rounding down takes from each.
+                let group = self.group(record.page.space, subrange);
+                group.subtract(before);
+                group.add(record.counted(rules.step));
+            }
         }
-        let rules = self.rules;
         for group in self.by_space.values_mut().flatten() {
-            group.reads_ssd /= 2;
-            group.reads_hdd /= 2;
-            group.logical_ssd /= 2;
-            group.logical_hdd /= 2;
+            if rules.dropped == Dropped::Kept {
+                group.halve();
+            }
             group.alpha = rules.alpha(group.miss_ssd(), group.miss_hdd());
         }
         self.span_min = (self.span_min + since) / 2.0;

@@ -11,8 +11,7 @@
 //! - *Pages referenced once* go before all others, by LRU. What is not on the SSD has no history (no retained information).
 //! - *Zone*: as for CAC, since the paper measures how often LRU2's map is checkpointed (section 6.5): the k pages that LRU-2 would evict first.
 
-use crate::slot_table::SlotTable;
-use crate::zone::Zone;
+use crate::zoned_slots::ZonedSlots;
 use crate::{Access, CacParams, Cause, Home, Millis, PageId, SlotId, SsdPolicy, Verdict};
 use std::num::NonZeroU64;
 
@@ -37,8 +36,7 @@ impl History {
 /// LRU-2 over the SSD's slots; see the module's text.
 #[derive(Debug)]
 pub struct Lru2 {
-    slots: SlotTable<History>,
-    zone: Zone,
+    slots: ZonedSlots<History>,
     /// The number of the next reference.
     next: NonZeroU64,
     /// The page admitted last, if its write is still to be told of: that is no second reference.
@@ -49,12 +47,7 @@ impl Lru2 {
     /// With an empty SSD.
     #[must_use]
     pub fn new(params: &CacParams) -> Self {
-        Self {
-            slots: SlotTable::new(params.slots),
-            zone: Zone::new(params.slots),
-            next: NonZeroU64::MIN,
-            admitted: None,
-        }
+        Self { slots: ZonedSlots::new(params.slots), next: NonZeroU64::MIN, admitted: None }
     }
 
     fn next_number(&mut self) -> NonZeroU64 {
@@ -64,22 +57,14 @@ impl Lru2 {
 
     fn reference(&mut self, slot: SlotId) {
         let last = self.next_number();
-        if let Some(history) = self.slots.get_mut(slot) {
-            *history = History { last, before: Some(history.last) };
-            self.zone.update(slot, history.rank());
-        }
+        let refer = |history: &mut History| *history = History { last, before: Some(history.last) };
+        self.slots.update(slot, refer, History::rank);
     }
+}
 
-    fn vacate(&mut self, slot: SlotId) -> Option<History> {
-        self.zone.remove(slot);
-        self.slots.take(slot)
-    }
-
-    /// The zone, and what tells it the ranks of its candidates.
-    fn zone(&mut self) -> (&mut Zone, impl Fn(SlotId) -> f64) {
-        let Self { zone, slots, .. } = self;
-        (zone, |slot| slots.get(slot).map_or(f64::NEG_INFINITY, History::rank))
-    }
+/// A page's rank is its history's.
+fn rank(_page: PageId, history: &History) -> f64 {
+    history.rank()
 }
 
 impl SsdPolicy for Lru2 {
@@ -105,9 +90,8 @@ impl SsdPolicy for Lru2 {
         if free_slots > 0 {
             return Verdict::AdmitFree;
         }
-        let (zone, rank) = self.zone();
         // Admitted, the page would be the one referenced last.
-        zone.decide(f64::INFINITY, rank, usable).map_or(Verdict::Reject, Verdict::AdmitOver)
+        self.slots.decide(f64::INFINITY, rank, usable)
     }
 
     fn wrote(&mut self, page: PageId, home: Home, _now: Millis) {
@@ -120,9 +104,7 @@ impl SsdPolicy for Lru2 {
     }
 
     fn inserted(&mut self, page: PageId, slot: SlotId, _now: Millis) {
-        let history = self.slots.find(page).and_then(|before| self.vacate(before));
-        self.vacate(slot);
-        let history = history.unwrap_or_else(|| {
+        let history = self.slots.take(page).unwrap_or_else(|| {
             self.admitted = Some(page);
             History { last: self.next_number(), before: None }
         });
@@ -130,9 +112,7 @@ impl SsdPolicy for Lru2 {
     }
 
     fn removed(&mut self, page: PageId, _evicted: bool, _now: Millis) {
-        if let Some(slot) = self.slots.find(page) {
-            self.vacate(slot);
-        }
+        self.slots.take(page);
     }
 
     fn left_pool(&mut self, page: PageId, _now: Millis) {
@@ -146,22 +126,19 @@ impl SsdPolicy for Lru2 {
         _now: Millis,
         out: &mut Vec<SlotId>,
     ) {
-        let occupied = self.slots.occupied().filter(|&(slot, ..)| eligible(slot));
-        self.zone.start(k, occupied.map(|(slot, _, history)| (slot, history.rank())), out);
+        self.slots.start_zone(k, eligible, rank, out);
     }
 
     fn next_victims(&mut self, n: usize, _now: Millis, out: &mut Vec<SlotId>) {
-        let (zone, rank) = self.zone();
-        zone.next_victims(n, rank, out);
+        self.slots.next_victims(n, rank, out);
     }
 
     fn memory_bytes(&self) -> usize {
-        self.slots.memory_bytes() + self.zone.memory_bytes()
+        self.slots.memory_bytes()
     }
 
     fn validate(&self) -> Result<(), String> {
         self.slots.validate()?;
-        self.zone.validate(|slot| self.slots.page(slot).is_some())?;
         let later = |history: &History| history.before >= Some(history.last) || history.last >= self.next;
         match self.slots.occupied().find(|(.., history)| later(history)) {
             Some((slot, page, history)) => Err(format!("{slot:?} with page {page}: {history:?}")),

@@ -30,9 +30,9 @@ struct Version {
     in_zone: bool,
 }
 
-/// A circular queue of page versions; see the module's text.
+/// A circular queue of page versions: [`MvFifo`], or, with `DOUBLEWRITE`, the [`Doublewrite`](crate::Doublewrite) buffer.
 #[derive(Debug)]
-pub struct MvFifo {
+pub struct VersionQueue<const DOUBLEWRITE: bool> {
     /// The valid versions.
     versions: SlotTable<Version>,
     /// Their slots in order of writing.
@@ -41,10 +41,19 @@ pub struct MvFifo {
     second_chances: bool,
 }
 
+/// FaCE's queue; see the module's text.
+pub type MvFifo = VersionQueue<false>;
+
 impl MvFifo {
     /// With an empty SSD, and group second chance or without.
     #[must_use]
     pub fn new(params: &CacParams, second_chances: bool) -> Self {
+        Self::empty(params, second_chances)
+    }
+}
+
+impl<const DOUBLEWRITE: bool> VersionQueue<DOUBLEWRITE> {
+    pub(crate) fn empty(params: &CacParams, second_chances: bool) -> Self {
         Self {
             versions: SlotTable::new(params.slots),
             order: Queues::new(params.slots),
@@ -77,9 +86,13 @@ impl MvFifo {
     }
 }
 
-impl SsdPolicy for MvFifo {
+impl<const DOUBLEWRITE: bool> SsdPolicy for VersionQueue<DOUBLEWRITE> {
     fn name(&self) -> &'static str {
-        if self.second_chances { "mv-fifo-gsc" } else { "mv-fifo" }
+        match (DOUBLEWRITE, self.second_chances) {
+            (true, _) => "doublewrite",
+            (false, false) => "mv-fifo",
+            (false, true) => "mv-fifo-gsc",
+        }
     }
 
     fn read(&mut self, page: PageId, from: Option<Home>, _access: Access, _now: Millis) {
@@ -94,11 +107,14 @@ impl SsdPolicy for MvFifo {
     fn consider(
         &mut self,
         _page: PageId,
-        _cause: Cause,
+        cause: Cause,
         free_slots: usize,
         usable: &mut dyn FnMut(SlotId) -> bool,
         _now: Millis,
     ) -> Verdict {
+        if DOUBLEWRITE && cause != Cause::Cleaned {
+            return Verdict::Reject;
+        }
         if free_slots > 0 {
             return Verdict::AdmitFree;
         }
@@ -138,6 +154,10 @@ impl SsdPolicy for MvFifo {
 
     fn next_victims(&mut self, n: usize, _now: Millis, out: &mut Vec<SlotId>) {
         out.extend(self.candidates(n.saturating_add(LOOK_MAX)).take(n));
+    }
+
+    fn write_through(&self) -> bool {
+        DOUBLEWRITE
     }
 
     fn append_group(&self) -> Option<usize> {

@@ -273,13 +273,9 @@ impl PageStats {
         self.by_slot.get(slot.at()).copied().filter(|&at| at != NIL).map(RecordId)
     }
 
-    /// The slots that hold a page, with their records.
+    /// The slots that hold a page, with their records, as these lie in memory: slot by slot each would be fetched by itself.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = (SlotId, &Record)> {
-        self.by_slot
-            .iter()
-            .enumerate()
-            .filter(|&(_, &at)| at != NIL)
-            .map(|(slot, &at)| (SlotId(slot as u32), &self.records[at as usize]))
+        self.records.iter().filter_map(|record| Some((record.slot()?, record)))
     }
 
     /// The page is in the pool, or no more. A record that thereby drops out of the outqueue is returned.
@@ -414,7 +410,7 @@ impl PageStats {
                 }
             }
         }
-        if live != self.index.len() || in_slots != self.occupied().count() {
+        if live != self.index.len() || in_slots != self.by_slot.iter().filter(|&&at| at != NIL).count() {
             return Err(format!("{live} records, {} in the index, {in_slots} in slots", self.index.len()));
         }
         let (mut walked, mut at) = (0, self.oldest);

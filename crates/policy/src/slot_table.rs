@@ -24,6 +24,11 @@ impl<T> SlotTable<T> {
         self.index.find(page, |at| page_at(&self.slots, at)).map(SlotId)
     }
 
+    /// The page in `slot`, with what is kept of it.
+    pub(crate) fn in_slot(&self, slot: SlotId) -> Option<(PageId, &T)> {
+        self.slots.get(slot.at())?.as_ref().map(|(page, kept)| (*page, kept))
+    }
+
     /// The page in `slot`.
     pub(crate) fn page(&self, slot: SlotId) -> Option<PageId> {
         self.slots.get(slot.at())?.as_ref().map(|(page, _)| *page)

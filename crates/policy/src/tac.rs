@@ -14,8 +14,7 @@
 //!   the HDD only: admission is on reading.
 //! - *Zone*: as for CAC: the k pages of the coldest regions. The page's region must be strictly hotter.
 
-use crate::slot_table::SlotTable;
-use crate::zone::Zone;
+use crate::zoned_slots::ZonedSlots;
 use crate::{Access, CacParams, Cause, Costs, Home, Millis, PageId, SlotId, SsdPolicy, Verdict};
 use rustc_hash::FxHashMap;
 
@@ -26,8 +25,7 @@ const REGION_PAGES: u32 = 32;
 #[derive(Debug)]
 pub struct Tac {
     costs: Costs,
-    slots: SlotTable<()>,
-    zone: Zone,
+    slots: ZonedSlots<()>,
     /// Random physical reads by region.
     reads: FxHashMap<PageId, u64>,
 }
@@ -36,12 +34,7 @@ impl Tac {
     /// With an empty SSD.
     #[must_use]
     pub fn new(params: &CacParams) -> Self {
-        Self {
-            costs: params.costs,
-            slots: SlotTable::new(params.slots),
-            zone: Zone::new(params.slots),
-            reads: FxHashMap::default(),
-        }
+        Self { costs: params.costs, slots: ZonedSlots::new(params.slots), reads: FxHashMap::default() }
     }
 
     /// The temperature of the region that `page` lies in, in milliseconds.
@@ -50,16 +43,10 @@ impl Tac {
         temperature(&self.reads, &self.costs, page)
     }
 
-    fn vacate(&mut self, slot: SlotId) {
-        self.zone.remove(slot);
-        self.slots.take(slot);
-    }
-
-    /// The zone, and what tells it the temperatures of its candidates as they are now.
-    fn zone(&mut self) -> (&mut Zone, impl Fn(SlotId) -> f64) {
-        let Self { zone, slots, reads, costs } = self;
-        let temperature = |page| temperature(reads, costs, page);
-        (zone, move |slot| slots.page(slot).map_or(0.0, temperature))
+    /// The slots, and what tells them the temperatures of their pages as they are now.
+    fn slots(&mut self) -> (&mut ZonedSlots<()>, impl Fn(PageId, &()) -> f64) {
+        let Self { slots, reads, costs } = self;
+        (slots, |page, ()| temperature(reads, costs, page))
     }
 }
 
@@ -98,22 +85,17 @@ impl SsdPolicy for Tac {
             return Verdict::AdmitFree;
         }
         let temperature = self.temperature(page);
-        let (zone, now) = self.zone();
-        zone.decide(temperature, now, usable).map_or(Verdict::Reject, Verdict::AdmitOver)
+        let (slots, now) = self.slots();
+        slots.decide(temperature, now, usable)
     }
 
     fn inserted(&mut self, page: PageId, slot: SlotId, _now: Millis) {
-        if let Some(before) = self.slots.find(page) {
-            self.vacate(before);
-        }
-        self.vacate(slot);
+        self.slots.take(page);
         self.slots.put(slot, page, ());
     }
 
     fn removed(&mut self, page: PageId, _evicted: bool, _now: Millis) {
-        if let Some(slot) = self.slots.find(page) {
-            self.vacate(slot);
-        }
+        self.slots.take(page);
     }
 
     fn start_zone(
@@ -123,14 +105,13 @@ impl SsdPolicy for Tac {
         _now: Millis,
         out: &mut Vec<SlotId>,
     ) {
-        let Self { slots, zone, reads, costs } = self;
-        let occupied = slots.occupied().filter(|&(slot, ..)| eligible(slot));
-        zone.start(k, occupied.map(|(slot, page, ())| (slot, temperature(reads, costs, page))), out);
+        let (slots, now) = self.slots();
+        slots.start_zone(k, eligible, now, out);
     }
 
     fn next_victims(&mut self, n: usize, _now: Millis, out: &mut Vec<SlotId>) {
-        let (zone, now) = self.zone();
-        zone.next_victims(n, now, out);
+        let (slots, now) = self.slots();
+        slots.next_victims(n, now, out);
     }
 
     fn write_through(&self) -> bool {
@@ -147,18 +128,15 @@ impl SsdPolicy for Tac {
 
     fn set_costs(&mut self, costs: Costs) {
         let before = std::mem::replace(&mut self.costs, costs);
-        let (zone, now) = self.zone();
-        zone.reprice(&before, &costs, now);
+        let (slots, now) = self.slots();
+        slots.reprice(&before, &costs, now);
     }
 
     fn memory_bytes(&self) -> usize {
-        self.slots.memory_bytes()
-            + self.zone.memory_bytes()
-            + self.reads.capacity() * (size_of::<(PageId, u64)>() + 1)
+        self.slots.memory_bytes() + self.reads.capacity() * (size_of::<(PageId, u64)>() + 1)
     }
 
     fn validate(&self) -> Result<(), String> {
-        self.slots.validate()?;
-        self.zone.validate(|slot| self.slots.page(slot).is_some())
+        self.slots.validate()
     }
 }

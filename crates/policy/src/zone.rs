@@ -20,13 +20,21 @@ struct Entry {
 }
 
 impl Entry {
-    /// By benefit; equal ones by slot, so that runs repeat.
+    /// By benefit, as `f64::total_cmp` has it; equal ones by slot, so that runs repeat. One number, because the heap compares a lot, and which of two is
+    /// lower cannot be foreseen: so there is nothing to branch on.
+    fn key(&self) -> u128 {
+        let bits = self.benefit.to_bits();
+        let sign = 1 << 63;
+        let ascending = if bits & sign == 0 { bits | sign } else { !bits };
+        u128::from(ascending) << 32 | u128::from(self.slot)
+    }
+
     fn cmp(&self, other: &Self) -> Ordering {
-        self.benefit.total_cmp(&other.benefit).then(self.slot.cmp(&other.slot))
+        self.key().cmp(&other.key())
     }
 
     fn before(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Less
+        self.key() < other.key()
     }
 }
 
@@ -224,25 +232,32 @@ impl Zone {
 
     /// Moves the entry at `position` up or down to where it belongs.
     fn settle(&mut self, mut position: usize) {
-        while position > 0 && self.heap[position].before(&self.heap[(position - 1) / 2]) {
-            self.heap.swap(position, (position - 1) / 2);
-            self.note(position);
+        let entry = self.heap[position];
+        while position > 0 && entry.before(&self.heap[(position - 1) / 2]) {
+            self.put((position - 1) / 2, position);
             position = (position - 1) / 2;
         }
         loop {
             let left = 2 * position + 1;
-            let Some(mut child) = self.heap.get(left).map(|_| left) else { break };
-            if self.heap.get(left + 1).is_some_and(|right| right.before(&self.heap[left])) {
-                child = left + 1;
-            }
-            if !self.heap[child].before(&self.heap[position]) {
+            let child = match self.heap.get(left..) {
+                Some([low, high, ..]) => left + usize::from(high.before(low)),
+                Some([_]) => left,
+                _ => break,
+            };
+            if !self.heap[child].before(&entry) {
                 break;
             }
-            self.heap.swap(position, child);
-            self.note(position);
+            self.put(child, position);
             position = child;
         }
+        self.heap[position] = entry;
         self.note(position);
+    }
+
+    /// Moves the entry at `from` to `to`.
+    fn put(&mut self, from: usize, to: usize) {
+        self.heap[to] = self.heap[from];
+        self.note(to);
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {

@@ -1,17 +1,44 @@
 //! CAC and CC beside a restatement that keeps a log per page and computes everything from it, on random events.
 
 use pagetier_policy::{
-    Access, Cac, CacAged, CacAgedWrite, CacParams, CacWrite, Cause, Cc, Costs, Dropped, Home, Millis, PageId,
-    SlotId, SpaceId, SsdPolicy, Verdict,
+    Access, Cac, CacAged, CacAgedWrite, CacParams, CacWrite, Cause, Cc, Costs, Dropped, Home, Millis,
+    PageCounts, PageId, SlotId, SpaceId, SsdPolicy, Verdict,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
+/// What an access is counted in, so that it can be halved.
+const PARTS: u64 = 64;
+
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Entry {
-    Read(Home),
-    Logical(Home, u32),
-    Write(Home),
+enum What {
+    Read,
+    Logical,
+    Write,
+}
+
+/// So many parts of an access at one home.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Entry(What, Home, u64);
+
+/// Every kind of access.
+const KINDS: [(What, Home); 6] = [
+    (What::Read, Home::Ssd),
+    (What::Read, Home::Hdd),
+    (What::Logical, Home::Ssd),
+    (What::Logical, Home::Hdd),
+    (What::Write, Home::Ssd),
+    (What::Write, Home::Hdd),
+];
+
+/// The parts of such accesses in `log`.
+fn parts(log: &[Entry], what: What, home: Home) -> u64 {
+    log.iter().filter(|entry| (entry.0, entry.1) == (what, home)).map(|entry| entry.2).sum()
+}
+
+/// A log of half of everything, rounded down.
+fn half(log: &[Entry]) -> Vec<Entry> {
+    KINDS.iter().map(|&(what, home)| Entry(what, home, parts(log, what, home) / 2)).collect()
 }
 
 type Group = (SpaceId, u16);
@@ -28,15 +55,9 @@ struct Page {
 }
 
 impl Page {
-    fn count(log: &[Entry], what: Entry) -> f64 {
-        log.iter().filter(|&&entry| entry == what).count() as f64
-    }
-
-    fn logical(log: &[Entry], at: Home) -> u64 {
-        let n = |entry: &Entry| {
-            if let Entry::Logical(home, n) = entry { (*home == at).then_some(*n) } else { None }
-        };
-        log.iter().filter_map(n).map(u64::from).sum()
+    /// What its group does not know yet.
+    fn waiting(&self) -> &[Entry] {
+        &self.log[self.settled..]
     }
 }
 
@@ -47,8 +68,13 @@ struct Model {
     at_once: f64,
     pages: BTreeMap<PageId, Page>,
     outqueue: Vec<PageId>,
-    /// Logs of pages that dropped out, if they stay in their groups' sums.
+    /// Logs of pages that dropped out, if they stay in their groups' sums; and what a group has more than its pages since both were halved.
     gone: Vec<(Group, Vec<Entry>)>,
+    /// Physical accesses after which everything is halved, if it ever is; and those so far.
+    halve_after: Option<u64>,
+    accesses: u64,
+    /// When it was.
+    halved: Vec<Millis>,
     /// The zone's candidates with the benefit at which they were last filed.
     zone: Vec<(u32, f64)>,
     /// The lowest benefit outside when the zone began.
@@ -66,6 +92,9 @@ impl Model {
             pages: BTreeMap::new(),
             outqueue: vec![],
             gone: vec![],
+            halve_after: None,
+            accesses: 0,
+            halved: vec![],
             zone: vec![],
             ceiling: f64::INFINITY,
             young_for: 0,
@@ -73,9 +102,18 @@ impl Model {
     }
 
     fn subrange(&self, page: &Page, now: Millis) -> u16 {
-        let logical = Page::logical(&page.log, Home::Ssd) + Page::logical(&page.log, Home::Hdd);
-        let minutes = (now.0 / 100 - page.born) as f64 / 600.0;
-        let rate = logical as f64 / (minutes * self.params.group_width_per_min).max(1.0);
+        let logical = [Home::Ssd, Home::Hdd].map(|home| parts(&page.log, What::Logical, home));
+        let logical = (logical[0] + logical[1]) / PARTS;
+        let age = (now.0 / 100 - page.born) as f64 / 600.0;
+        // The time before a halving counts half, as what was counted in it does.
+        let minutes = |from: Millis, to: Millis| (to.0 - from.0) as f64 / 60_000.0;
+        let (mut counted, mut since) = (0.0, Millis(0));
+        for &at in &self.halved {
+            counted = (counted + minutes(since, at)) / 2.0;
+            since = at;
+        }
+        let age = if self.halved.is_empty() { age } else { age.min(counted + minutes(since, now)) };
+        let rate = logical as f64 / (age * self.params.group_width_per_min).max(1.0);
         rate.min(f64::from(self.params.subranges_max - 1)) as u16
     }
 
@@ -87,16 +125,58 @@ impl Model {
         self.refile(id);
     }
 
-    /// The miss rates of a group, on the SSD and off it, from the logs of its pages.
-    fn miss_rates(&self, group: Group) -> [Option<f64>; 2] {
+    /// What a group knows, from the logs of its pages.
+    fn log_of(&self, group: Group) -> Vec<Entry> {
         let live = self.pages.values().filter(|p| p.group == Some(group)).map(|p| &p.log[..p.settled]);
         let gone = self.gone.iter().filter(|g| g.0 == group).map(|g| &g.1[..]);
-        let logs: Vec<&[Entry]> = live.chain(gone).collect();
+        live.chain(gone).flatten().copied().collect()
+    }
+
+    /// The miss rates of a group, on the SSD and off it.
+    fn miss_rates(&self, group: Group) -> [Option<f64>; 2] {
+        let log = self.log_of(group);
         [Home::Ssd, Home::Hdd].map(|home| {
-            let logical: u64 = logs.iter().map(|log| Page::logical(log, home)).sum();
-            let reads: f64 = logs.iter().map(|log| Page::count(log, Entry::Read(home))).sum();
-            (logical > 0).then(|| reads / logical as f64)
+            let [reads, logical] = [What::Read, What::Logical].map(|what| parts(&log, what, home));
+            (logical > 0).then(|| reads as f64 / logical as f64)
         })
+    }
+
+    /// A physical access was counted.
+    fn accessed(&mut self, now: Millis) {
+        self.accesses += 1;
+        if self.halve_after.is_some_and(|after| self.accesses.is_multiple_of(after)) {
+            self.halve(now);
+        }
+    }
+
+    /// Halves what is known of every page, and what every group knows.
+    fn halve(&mut self, now: Millis) {
+        for id in self.pages.keys().copied().collect::<Vec<_>>() {
+            self.settle(id, now);
+        }
+        let groups =
+            self.pages.values().filter_map(|page| page.group).chain(self.gone.iter().map(|gone| gone.0));
+        let known: BTreeMap<Group, Vec<Entry>> =
+            groups.map(|group| (group, half(&self.log_of(group)))).collect();
+        for page in self.pages.values_mut() {
+            page.log = half(&page.log);
+            page.settled = page.log.len();
+        }
+        self.gone.clear();
+        self.halved.push(now);
+        if self.params.dropped == Dropped::Kept {
+            for (group, log) in known {
+                let of_pages = self.log_of(group);
+                let more = log
+                    .into_iter()
+                    .map(|Entry(what, home, n)| Entry(what, home, n - parts(&of_pages, what, home)));
+                self.gone.push((group, more.collect()));
+            }
+        }
+        self.ceiling /= 2.0;
+        for slot in self.zone.iter().map(|c| c.0).collect::<Vec<_>>() {
+            self.refile(self.page_in(slot).unwrap());
+        }
     }
 
     fn alpha(&self, group: Group) -> f64 {
@@ -112,9 +192,9 @@ impl Model {
     fn benefit(&self, id: PageId) -> Option<f64> {
         let page = self.pages.get(&id)?;
         let c = self.params.costs;
-        let n = |what| Page::count(&page.log, what);
-        let (r_d, r_s) = (n(Entry::Read(Home::Hdd)), n(Entry::Read(Home::Ssd)));
-        let (w_d, w_s) = (n(Entry::Write(Home::Hdd)), n(Entry::Write(Home::Ssd)));
+        let n = |what, home| parts(&page.log, what, home) as f64 / PARTS as f64;
+        let (r_d, r_s) = (n(What::Read, Home::Hdd), n(What::Read, Home::Ssd));
+        let (w_d, w_s) = (n(What::Write, Home::Hdd), n(What::Write, Home::Ssd));
         if !self.anticipates {
             return Some(
                 (r_d + r_s) * (c.hdd_read_ms - c.ssd_read_ms)
@@ -183,22 +263,26 @@ impl Model {
         self.track(id, now);
         if let (Some(home), Access::Random) = (from, access) {
             let page = &self.pages[&id];
-            if self.anticipates && page.log[page.settled..].iter().any(|e| matches!(e, Entry::Read(_))) {
+            if self.anticipates && page.waiting().iter().any(|entry| entry.0 == What::Read) {
                 self.settle(id, now);
             }
-            self.pages.get_mut(&id).unwrap().log.push(Entry::Read(home));
+            self.pages.get_mut(&id).unwrap().log.push(Entry(What::Read, home, PARTS));
             self.logical(id, 1, home, now);
             self.refile(id);
         }
         self.pages.get_mut(&id).unwrap().buffered = true;
         self.place(id);
+        if from.is_some() && access == Access::Random {
+            self.accessed(now);
+        }
     }
 
     /// Reads of one home wait at a time, and no more than a `u16` holds.
     fn logical(&mut self, id: PageId, mut n: u32, home: Home, now: Millis) {
         while n > 0 {
             let Some(page) = self.pages.get_mut(&id) else { return };
-            let waiting = [Home::Ssd, Home::Hdd].map(|home| Page::logical(&page.log[page.settled..], home));
+            let waiting =
+                [Home::Ssd, Home::Hdd].map(|home| parts(page.waiting(), What::Logical, home) / PARTS);
             let elsewhere = waiting[usize::from(home == Home::Ssd)] > 0;
             let room = match self.anticipates {
                 false => n,
@@ -207,7 +291,7 @@ impl Model {
             };
             let taken = n.min(room);
             if taken > 0 {
-                page.log.push(Entry::Logical(home, taken));
+                page.log.push(Entry(What::Logical, home, u64::from(taken) * PARTS));
             }
             n -= taken;
             if n > 0 {
@@ -295,11 +379,27 @@ impl Model {
 
     fn wrote(&mut self, id: PageId, home: Home, now: Millis) {
         let Some(page) = self.pages.get_mut(&id) else { return };
-        page.log.push(Entry::Write(home));
+        page.log.push(Entry(What::Write, home, PARTS));
         if home == Home::Ssd {
             self.settle(id, now);
         }
         self.refile(id);
+        self.accessed(now);
+    }
+
+    /// Begun accesses of the page count whole; CC has no use for logical reads.
+    fn counts(&self, id: PageId) -> Option<PageCounts> {
+        let page = self.pages.get(&id)?;
+        let n = |what, home| parts(&page.log, what, home).div_ceil(PARTS);
+        let logical = |home| if self.anticipates { n(What::Logical, home) } else { 0 };
+        Some(PageCounts {
+            reads_hdd: n(What::Read, Home::Hdd),
+            reads_ssd: n(What::Read, Home::Ssd),
+            logical_hdd: logical(Home::Hdd),
+            logical_ssd: logical(Home::Ssd),
+            writes_hdd: n(What::Write, Home::Hdd),
+            writes_ssd: n(What::Write, Home::Ssd),
+        })
     }
 
     fn left_pool(&mut self, id: PageId, now: Millis) {
@@ -458,6 +558,7 @@ impl Pair<'_> {
         for (space, no) in (1..3).flat_map(|space| (0..12).map(move |no| (space, no))) {
             let id = PageId::new(SpaceId(space), no);
             prop_assert_eq!(self.real.benefit(id), self.model.benefit(id), "page {}", id);
+            prop_assert_eq!(self.real.counts(id), self.model.counts(id), "page {}", id);
         }
         for group in self.real.groups() {
             let key = (group.space, group.subrange as u16);
@@ -524,6 +625,33 @@ proptest! {
             (true, false) => run(&mut CacAged::new(&params), model, events)?,
             (false, true) => run(&mut CacWrite::new(&params), model, events)?,
             (false, false) => run(&mut Cac::new(&params), model, events)?,
+        }
+    }
+
+    #[test]
+    fn counts_that_age_are_halved_as_the_logs_are(
+        events in prop::collection::vec(event(), 1..250),
+        write in any::<bool>(),
+        kept in any::<bool>(),
+        outqueue_entries in 0..8usize,
+        halve_after_per_slot in 1..16u32,
+    ) {
+        let params = CacParams {
+            outqueue_entries,
+            subranges_max: 50,
+            dropped: if kept { Dropped::Kept } else { Dropped::Subtracted },
+            halve_after_per_slot,
+            ..CacParams::new(Costs::PAPER, 2, 0)
+        };
+        let model = Model {
+            at_once: if write { 3.0 } else { 0.0 },
+            halve_after: Some(2 * u64::from(halve_after_per_slot)),
+            ..Model::new(params, true)
+        };
+        if write {
+            run(&mut CacAgedWrite::new(&params), model, events)?;
+        } else {
+            run(&mut CacAged::new(&params), model, events)?;
         }
     }
 }

@@ -1,20 +1,16 @@
 //! GD2L and the LRUs: hand-computed traces, and O(n) restatements beside them on random events.
 
+mod common;
+
+use common::{COSTS, Event, FRAMES, apply, drain, event, evict, f, order};
 use pagetier_policy::{
     Access, CleanReason, Costs, FrameId, FrameState, Gd2l, Home, Lru, MidpointLru, PageId, PoolPolicy,
     SpaceId,
 };
 use proptest::prelude::*;
 
-/// The normalised costs of section 6.2; whole numbers, so that sums are exact.
-const COSTS: Costs = Costs { hdd_read_ms: 70.0, hdd_write_ms: 50.0, ssd_read_ms: 1.0, ssd_write_ms: 3.0 };
-
 fn page(frame: u32) -> PageId {
     PageId::new(SpaceId(1), frame)
-}
-
-fn f(n: u32) -> FrameId {
-    FrameId(n)
 }
 
 /// Loads `n` pages from the HDD into frames 0 to n-1, oldest first.
@@ -24,16 +20,6 @@ fn loaded(n: u32) -> Gd2l {
         gd2l.insert(f(frame), page(frame), Home::Hdd, Access::Random);
     }
     gd2l
-}
-
-fn evict(policy: &mut dyn PoolPolicy) -> Option<u32> {
-    let frame = policy.victim(&mut |_| true)?;
-    policy.remove(frame, true);
-    Some(frame.0)
-}
-
-fn drain(policy: &mut dyn PoolPolicy) -> Vec<u32> {
-    std::iter::from_fn(|| evict(policy)).collect()
 }
 
 #[test]
@@ -334,6 +320,7 @@ impl Model {
                     self.mru(q, frame);
                 }
             }
+            Event::Dirtied(_) => {}
             Event::Evict(refused) => {
                 let order = self.order();
                 let Some(at) = order.iter().position(|&f| refused & 1 << f == 0) else { return };
@@ -373,59 +360,6 @@ impl Model {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Event {
-    Insert(u32, Home, Access),
-    Hit(u32),
-    /// With the frames that may not go, as bits.
-    Evict(u32),
-    Discard(u32),
-    Cleaned(u32, Home, CleanReason),
-    SsdEvicted(u32),
-    SsdInvalidated(u32),
-}
-
-const FRAMES: u32 = 24;
-
-fn event() -> impl Strategy<Value = Event> {
-    let frame = 0..FRAMES;
-    let home = prop_oneof![Just(Home::Ssd), Just(Home::Hdd)];
-    let access = prop_oneof![3 => Just(Access::Random), 1 => Just(Access::Sequential)];
-    let reason = prop_oneof![Just(CleanReason::Replacement), Just(CleanReason::Recoverability)];
-    let refused = prop_oneof![2 => Just(0), 1 => any::<u32>()];
-    prop_oneof![
-        8 => (frame.clone(), home.clone(), access).prop_map(|(f, h, a)| Event::Insert(f, h, a)),
-        8 => frame.clone().prop_map(Event::Hit),
-        6 => refused.prop_map(Event::Evict),
-        1 => frame.clone().prop_map(Event::Discard),
-        3 => (frame.clone(), home, reason).prop_map(|(f, h, r)| Event::Cleaned(f, h, r)),
-        2 => frame.clone().prop_map(Event::SsdEvicted),
-        2 => frame.prop_map(Event::SsdInvalidated),
-    ]
-}
-
-fn apply(policy: &mut dyn PoolPolicy, event: Event) {
-    match event {
-        Event::Insert(frame, home, access) => policy.insert(f(frame), page(frame), home, access),
-        Event::Hit(frame) => policy.hit(f(frame), false),
-        Event::Evict(refused) => {
-            if let Some(frame) = policy.victim(&mut |frame| refused & 1 << frame.0 == 0) {
-                policy.remove(frame, true);
-            }
-        }
-        Event::Discard(frame) => policy.remove(f(frame), false),
-        Event::Cleaned(frame, home, reason) => policy.cleaned(f(frame), home, reason),
-        Event::SsdEvicted(frame) => policy.ssd_evicted(f(frame)),
-        Event::SsdInvalidated(frame) => policy.ssd_invalidated(f(frame)),
-    }
-}
-
-fn order(policy: &mut dyn PoolPolicy) -> Vec<u32> {
-    let mut out = Vec::new();
-    policy.clean_set(usize::MAX, usize::MAX, &mut |_| FrameState::Dirty, &mut out);
-    out.into_iter().map(|frame| frame.0).collect()
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -457,7 +391,7 @@ proptest! {
             apply(&mut gd2l, event);
             model.apply(event);
             gd2l.validate().map_err(TestCaseError::fail)?;
-            prop_assert_eq!(order(&mut gd2l), model.order(), "after {:?}", event);
+            prop_assert_eq!(order(&gd2l), model.order(), "after {:?}", event);
             prop_assert_eq!(gd2l.inflation(), model.inflation);
             for (frame, h) in model.queues.iter().flatten() {
                 prop_assert_eq!(gd2l.h(f(*frame)), Some(*h));
@@ -478,8 +412,8 @@ proptest! {
             }
             lru.validate().map_err(TestCaseError::fail)?;
             midpoint.validate().map_err(TestCaseError::fail)?;
-            prop_assert_eq!(order(&mut lru), plain_list.clone());
-            prop_assert_eq!(order(&mut midpoint), midpoint_list.clone());
+            prop_assert_eq!(order(&lru), plain_list.clone());
+            prop_assert_eq!(order(&midpoint), midpoint_list.clone());
         }
     }
 }
@@ -507,6 +441,6 @@ fn apply_to_list(list: &mut Vec<u32>, event: Event, at_midpoint: bool) {
             }
         }
         Event::Discard(frame) => list.retain(|&f| f != frame),
-        Event::Cleaned(..) | Event::SsdEvicted(_) | Event::SsdInvalidated(_) => {}
+        Event::Dirtied(_) | Event::Cleaned(..) | Event::SsdEvicted(_) | Event::SsdInvalidated(_) => {}
     }
 }

@@ -1,22 +1,17 @@
 //! GD2L with weights: hand-computed traces, GD2L itself where nothing is weighted, and an O(n) restatement beside it on random events.
 
+mod common;
+
+use common::{COSTS, Event, FRAMES, apply, drain, event, f, order};
 use pagetier_policy::{
-    Access, CleanReason, Costs, FREQUENCY_MAX, FrameId, Gd2l, Gd2lWeighted, Home, PageId, PoolPolicy,
-    SpaceId, Weights,
+    Access, CleanReason, FREQUENCY_MAX, Gd2l, Gd2lWeighted, Home, PageId, PoolPolicy, SpaceId, Weights,
 };
 use proptest::prelude::*;
-
-/// Whole numbers, so that sums are exact.
-const COSTS: Costs = Costs { hdd_read_ms: 70.0, hdd_write_ms: 50.0, ssd_read_ms: 1.0, ssd_write_ms: 3.0 };
 
 const FREQUENCY: Weights = Weights { frequency: true, write_back: false };
 const WRITE_BACK: Weights = Weights { frequency: false, write_back: true };
 const BOTH: Weights = Weights { frequency: true, write_back: true };
 const NEITHER: Weights = Weights { frequency: false, write_back: false };
-
-fn f(n: u32) -> FrameId {
-    FrameId(n)
-}
 
 /// Pages in frames from 0 on, one for each home, oldest first.
 fn loaded(weights: Weights, homes: &[Home]) -> Gd2lWeighted {
@@ -25,15 +20,6 @@ fn loaded(weights: Weights, homes: &[Home]) -> Gd2lWeighted {
         policy.insert(f(n), PageId::new(SpaceId(1), n), home, Access::Random);
     }
     policy
-}
-
-fn drain(policy: &mut Gd2lWeighted) -> Vec<u32> {
-    std::iter::from_fn(|| {
-        let frame = policy.victim(&mut |_| true)?;
-        policy.remove(frame, true);
-        Some(frame.0)
-    })
-    .collect()
 }
 
 #[test]
@@ -98,65 +84,6 @@ fn a_page_cleaned_to_go_is_no_further_from_going() {
     policy.cleaned(f(1), Home::Ssd, CleanReason::Replacement);
     assert_eq!(policy.h(f(1)), Some(1.0));
     assert_eq!(drain(&mut policy), [1, 2, 0]);
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Event {
-    Insert(u32, Home, Access),
-    Hit(u32),
-    Dirtied(u32),
-    /// With the frames that may not go, as bits.
-    Evict(u32),
-    Discard(u32),
-    Cleaned(u32, Home, CleanReason),
-    SsdEvicted(u32),
-    SsdInvalidated(u32),
-}
-
-const FRAMES: u32 = 24;
-
-fn event() -> impl Strategy<Value = Event> {
-    let frame = || 0..FRAMES;
-    let home = || prop_oneof![Just(Home::Ssd), Just(Home::Hdd)];
-    let access = prop_oneof![3 => Just(Access::Random), 1 => Just(Access::Sequential)];
-    let reason = prop_oneof![Just(CleanReason::Replacement), Just(CleanReason::Recoverability)];
-    prop_oneof![
-        8 => (frame(), home(), access).prop_map(|(f, h, a)| Event::Insert(f, h, a)),
-        9 => frame().prop_map(Event::Hit),
-        4 => frame().prop_map(Event::Dirtied),
-        6 => prop_oneof![2 => Just(0), 1 => any::<u32>()].prop_map(Event::Evict),
-        1 => frame().prop_map(Event::Discard),
-        3 => (frame(), home(), reason).prop_map(|(f, h, r)| Event::Cleaned(f, h, r)),
-        2 => frame().prop_map(Event::SsdEvicted),
-        2 => frame().prop_map(Event::SsdInvalidated),
-    ]
-}
-
-fn apply(policy: &mut dyn PoolPolicy, event: Event) {
-    match event {
-        Event::Insert(frame, home, access) => policy.insert(f(frame), PageId::default(), home, access),
-        Event::Hit(frame) => policy.hit(f(frame), false),
-        Event::Dirtied(frame) => policy.dirtied(f(frame)),
-        Event::Evict(refused) => {
-            if let Some(frame) = policy.victim(&mut |frame| refused & 1 << frame.0 == 0) {
-                policy.remove(frame, true);
-            }
-        }
-        Event::Discard(frame) => policy.remove(f(frame), false),
-        Event::Cleaned(frame, home, reason) => policy.cleaned(f(frame), home, reason),
-        Event::SsdEvicted(frame) => policy.ssd_evicted(f(frame)),
-        Event::SsdInvalidated(frame) => policy.ssd_invalidated(f(frame)),
-    }
-}
-
-/// The frames in the order in which they would go.
-fn order(policy: &dyn PoolPolicy) -> Vec<u32> {
-    let mut order = Vec::new();
-    policy.first_to_go(&mut |frame| {
-        order.push(frame.0);
-        false
-    });
-    order
 }
 
 /// A page of the restatement.

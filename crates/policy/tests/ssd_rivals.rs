@@ -5,6 +5,7 @@ use pagetier_policy::{
     SsdPolicy, Tac, Verdict,
 };
 use proptest::prelude::*;
+use std::collections::HashMap;
 
 const NOW: Millis = Millis(0);
 
@@ -177,25 +178,193 @@ fn the_doublewrite_buffer_takes_what_is_cleaned_and_nothing_else() {
     buffer.validate().unwrap();
 }
 
+const SLOTS: usize = 8;
+
+/// The candidates of a zone, and what ends it, in so many words: the lowest rank goes first, equal ones by slot.
+struct ZoneModel<K> {
+    slots: Vec<u32>,
+    /// The lowest rank outside when the zone began, if anything was.
+    ceiling: Option<K>,
+    young_for: usize,
+}
+
+impl<K: Ord + Copy> ZoneModel<K> {
+    fn new() -> Self {
+        Self { slots: Vec::new(), ceiling: None, young_for: 0 }
+    }
+
+    fn start(&mut self, k: usize, eligible: impl Iterator<Item = (K, u32)>) -> Vec<u32> {
+        let mut all: Vec<_> = eligible.collect();
+        all.sort_unstable();
+        self.ceiling = all.get(k).map(|outside| outside.0);
+        self.slots = all.iter().take(k).map(|candidate| candidate.1).collect();
+        self.young_for = self.slots.len();
+        self.slots.clone()
+    }
+
+    fn leave(&mut self, slot: u32) {
+        self.slots.retain(|&other| other != slot);
+    }
+
+    /// The candidates, lowest first. Those that have outgrown the ceiling are none any more once the zone is not young; when none is left but
+    /// these, it is over.
+    fn in_order(&mut self, rank: impl Fn(u32) -> K) -> Vec<u32> {
+        let (ceiling, young) = (self.ceiling, self.young_for > 0);
+        let mut order = self.slots.clone();
+        order.sort_unstable_by_key(|&slot| (rank(slot), slot));
+        order.retain(|&slot| young || ceiling.is_none_or(|ceiling| rank(slot) <= ceiling));
+        if order.is_empty() {
+            self.slots.clear();
+        }
+        order
+    }
+
+    /// The lowest candidate of `usable` that is below `rank_of_page`, if that is told.
+    fn decide(&mut self, below: Option<K>, usable: u32, rank: impl Fn(u32) -> K) -> Verdict {
+        self.young_for = self.young_for.saturating_sub(1);
+        let order = self.in_order(&rank).into_iter();
+        let mut lower = order.filter(|&slot| below.is_none_or(|below| rank(slot) < below));
+        let slot = lower.find(|&slot| usable & 1 << slot != 0);
+        slot.map_or(Verdict::Reject, |slot| Verdict::AdmitOver(SlotId(slot)))
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// Read from the SSD if the page is there; admitted otherwise.
-    Use(u32),
+    /// Read from where it is, by read-ahead or not; and admitted for a reason, if it can be over one of these slots, as bits.
+    Use {
+        no: u32,
+        ahead: bool,
+        cause: Cause,
+        usable: u32,
+    },
+    /// Cleaned in place.
     Rewrite(u32),
+    /// Cleaned to another slot.
+    Move(u32),
     Invalidate(u32),
+    /// Of these many slots, of those whose bits are set.
+    StartZone(usize, u32),
+    NextVictims(usize),
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let no = || prop_oneof![0..12u32, 0..30u32];
+    let bits = || prop_oneof![2 => Just(u32::MAX), 1 => any::<u32>()];
+    let cause = prop_oneof![Just(Cause::Evicted), Just(Cause::Cleaned), Just(Cause::Read)];
+    let used = (no(), prop::bool::weighted(0.1), cause, bits());
     let event = prop_oneof![
-        6 => no().prop_map(Event::Use),
-        2 => no().prop_map(Event::Rewrite),
-        1 => no().prop_map(Event::Invalidate),
+        12 => used.prop_map(|(no, ahead, cause, usable)| Event::Use { no, ahead, cause, usable }),
+        4 => no().prop_map(Event::Rewrite),
+        2 => no().prop_map(Event::Move),
+        2 => no().prop_map(Event::Invalidate),
+        3 => (0..=SLOTS, bits()).prop_map(|(k, eligible)| Event::StartZone(k, eligible)),
+        1 => (0..=SLOTS).prop_map(Event::NextVictims),
     ];
     prop::collection::vec(event, 1..300)
 }
 
-const SLOTS: usize = 8;
+/// Pages in slots.
+#[derive(Default)]
+struct Ssd([Option<u32>; SLOTS]);
+
+impl Ssd {
+    fn slot_of(&self, no: u32) -> Option<u32> {
+        self.0.iter().position(|&page| page == Some(no)).map(|slot| slot as u32)
+    }
+
+    fn free(&self) -> Option<u32> {
+        self.0.iter().position(Option::is_none).map(|slot| slot as u32)
+    }
+
+    fn set(&mut self, slot: u32, page: Option<u32>) {
+        self.0[slot as usize] = page;
+    }
+
+    /// The slots that hold a page, of those whose bits are set.
+    fn occupied(&self, bits: u32) -> impl Iterator<Item = (u32, u32)> {
+        let pages = self.0.iter().enumerate().filter_map(|(slot, page)| Some((slot as u32, (*page)?)));
+        pages.filter(move |&(slot, _)| bits & 1 << slot != 0)
+    }
+}
+
+/// A policy and a restatement: which slot ranks where is told by `rank`, of what is known of the pages in `ssd`.
+struct Pair<'a, K> {
+    real: &'a mut dyn SsdPolicy,
+    ssd: Ssd,
+    zone: ZoneModel<K>,
+}
+
+impl<K: Ord + Copy> Pair<'_, K> {
+    fn start_zone(&mut self, k: usize, bits: u32, rank: impl Fn(u32) -> K) -> Result<(), TestCaseError> {
+        let mut out = Vec::new();
+        self.real.start_zone(k, &mut |slot| bits & 1 << slot.0 != 0, NOW, &mut out);
+        let expected = self.zone.start(k, self.ssd.occupied(bits).map(|(slot, no)| (rank(no), slot)));
+        prop_assert_eq!(out, expected.into_iter().map(SlotId).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    fn next_victims(&mut self, n: usize, rank: impl Fn(u32) -> K) -> Result<(), TestCaseError> {
+        let mut out = Vec::new();
+        self.real.next_victims(n, NOW, &mut out);
+        let pages = self.ssd.0;
+        let order =
+            if n > 0 { self.zone.in_order(|slot| rank(pages[slot as usize].unwrap())) } else { vec![] };
+        prop_assert_eq!(out, order.into_iter().take(n).map(SlotId).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    /// Considers page `no`, whose rank would be `below`, and says which slot it got.
+    fn admit(
+        &mut self,
+        no: u32,
+        cause: Cause,
+        usable: u32,
+        below: Option<K>,
+        rank: impl Fn(u32) -> K,
+    ) -> Result<Option<u32>, TestCaseError> {
+        let free = self.ssd.free();
+        let takes = &mut |slot: SlotId| usable & 1 << slot.0 != 0;
+        let verdict = self.real.consider(p(no), cause, usize::from(free.is_some()), takes, NOW);
+        let pages = self.ssd.0;
+        let rank = |slot: u32| rank(pages[slot as usize].unwrap());
+        let expected = match free {
+            Some(_) => Verdict::AdmitFree,
+            None => self.zone.decide(below, usable, rank),
+        };
+        prop_assert_eq!(verdict, expected);
+        let slot = match verdict {
+            Verdict::Reject => return Ok(None),
+            Verdict::AdmitFree => free.unwrap(),
+            Verdict::AdmitOver(slot) => {
+                self.remove(pages[slot.at()].unwrap(), true);
+                slot.0
+            }
+        };
+        self.insert(no, slot);
+        Ok(Some(slot))
+    }
+
+    fn insert(&mut self, no: u32, slot: u32) {
+        if let Some(before) = self.ssd.slot_of(no) {
+            self.ssd.set(before, None);
+            self.zone.leave(before);
+        }
+        self.ssd.set(slot, Some(no));
+        self.real.inserted(p(no), SlotId(slot), NOW);
+    }
+
+    /// Whether the page was on the SSD.
+    fn remove(&mut self, no: u32, evicted: bool) -> bool {
+        let slot = self.ssd.slot_of(no);
+        if let Some(slot) = slot {
+            self.ssd.set(slot, None);
+            self.zone.leave(slot);
+        }
+        self.real.removed(p(no), evicted, NOW);
+        slot.is_some()
+    }
+}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
@@ -203,93 +372,112 @@ proptest! {
     #[test]
     fn lru2_agrees_with_histories(events in events()) {
         let mut lru2 = Lru2::new(&params(SLOTS));
-        // Page, slot, times of its references.
-        let mut pages: Vec<(u32, u32, Vec<usize>)> = Vec::new();
+        let mut pair = Pair { real: &mut lru2, ssd: Ssd::default(), zone: ZoneModel::new() };
+        // Times of references of the pages on the SSD.
+        let mut times: HashMap<u32, Vec<usize>> = HashMap::new();
+        // The last but one reference, before the last one.
+        fn rank(times: &HashMap<u32, Vec<usize>>, no: u32) -> (Option<usize>, Option<usize>) {
+            let mut times = times[&no].iter().rev().copied();
+            let last = times.next();
+            (times.next(), last)
+        }
         for (time, event) in events.into_iter().enumerate() {
-            let at = |no: u32, pages: &[(u32, u32, Vec<usize>)]| pages.iter().position(|page| page.0 == no);
             match event {
-                Event::Use(no) => if let Some(at) = at(no, &pages) {
-                    read(&mut lru2, no, Home::Ssd);
-                    pages[at].2.push(time);
-                } else {
-                    let free = (0..SLOTS as u32).find(|slot| pages.iter().all(|page| page.1 != *slot));
-                    zone(&mut lru2, SLOTS);
-                    let verdict = consider(&mut lru2, no, Cause::Evicted, usize::from(free.is_some()));
-                    let slot = match free {
-                        Some(free) => {
-                            prop_assert_eq!(verdict, Verdict::AdmitFree);
-                            free
-                        }
-                        None => {
-                            // The last but one reference, before the last one.
-                            let times = |page: &(u32, u32, Vec<usize>)| {
-                                let mut times = page.2.iter().rev().copied();
-                                let last = times.next();
-                                (times.next().map_or(-1, |time| time as i64), last)
-                            };
-                            let oldest = (0..pages.len()).min_by_key(|&at| times(&pages[at])).unwrap();
-                            let (gone, slot, _) = pages.swap_remove(oldest);
-                            prop_assert_eq!(verdict, Verdict::AdmitOver(SlotId(slot)));
-                            lru2.removed(p(gone), true, NOW);
-                            slot
-                        }
-                    };
-                    lru2.inserted(p(no), SlotId(slot), NOW);
-                    pages.push((no, slot, vec![time]));
-                    lru2.left_pool(p(no), NOW);
+                Event::Use { no, ahead, cause, usable } => {
+                    let access = if ahead { Access::Sequential } else { Access::Random };
+                    if let Some(references) = times.get_mut(&no) {
+                        pair.real.read(p(no), Some(Home::Ssd), access, NOW);
+                        references.push(time);
+                        continue;
+                    }
+                    pair.real.read(p(no), Some(Home::Hdd), access, NOW);
+                    let slot = pair.admit(no, cause, usable, None, |no| rank(&times, no))?;
+                    if slot.is_some() {
+                        times.retain(|&no, _| pair.ssd.slot_of(no).is_some());
+                        times.insert(no, vec![time]);
+                    }
+                    if cause == Cause::Cleaned {
+                        // Of an admission, the same reference; a write to the HDD is none.
+                        let home = if slot.is_some() { Home::Ssd } else { Home::Hdd };
+                        pair.real.wrote(p(no), home, NOW);
+                    }
+                    pair.real.left_pool(p(no), NOW);
+                }
+                Event::Rewrite(no) => if let Some(references) = times.get_mut(&no) {
+                    pair.real.wrote(p(no), Home::Ssd, NOW);
+                    references.push(time);
                 },
-                Event::Rewrite(no) => if let Some(at) = at(no, &pages) {
-                    lru2.wrote(p(no), Home::Ssd, NOW);
-                    pages[at].2.push(time);
+                Event::Move(no) => if let (Some(references), Some(free)) = (times.get_mut(&no), pair.ssd.free()) {
+                    pair.insert(no, free);
+                    pair.real.wrote(p(no), Home::Ssd, NOW);
+                    references.push(time);
                 },
-                Event::Invalidate(no) => if let Some(at) = at(no, &pages) {
-                    lru2.removed(p(no), false, NOW);
-                    pages.swap_remove(at);
+                Event::Invalidate(no) => if pair.remove(no, false) {
+                    times.remove(&no);
                 },
+                Event::StartZone(k, bits) => pair.start_zone(k, bits, |no| rank(&times, no))?,
+                Event::NextVictims(n) => pair.next_victims(n, |no| rank(&times, no))?,
             }
-            lru2.validate().map_err(TestCaseError::fail)?;
+            pair.real.validate().map_err(TestCaseError::fail)?;
         }
     }
 
     #[test]
     fn tac_agrees_with_counting(events in events()) {
         let mut tac = Tac::new(&params(SLOTS));
+        let mut pair = Pair { real: &mut tac, ssd: Ssd::default(), zone: ZoneModel::new() };
         let mut reads: Vec<u32> = Vec::new();
-        let mut slots: Vec<Option<u32>> = vec![None; SLOTS];
+        // Nine regions.
+        let far = |no: u32| no * 9;
+        fn heat(reads: &[u32], page: u32) -> usize {
+            reads.iter().filter(|&&read| read / 32 == page / 32).count()
+        }
         for event in events {
-            // Eight regions.
-            let (Event::Use(no) | Event::Rewrite(no) | Event::Invalidate(no)) = event;
-            let page = no * 9;
-            let heat = |reads: &[u32], page: u32| reads.iter().filter(|&&read| read / 32 == page / 32).count();
-            let home = if slots.contains(&Some(page)) { Home::Ssd } else { Home::Hdd };
-            read(&mut tac, page, home);
-            reads.push(page);
-            if home == Home::Ssd {
-                continue;
+            match event {
+                Event::Use { no, ahead, cause, usable } => {
+                    let page = far(no);
+                    let home = if pair.ssd.slot_of(page).is_some() { Home::Ssd } else { Home::Hdd };
+                    let access = if ahead { Access::Sequential } else { Access::Random };
+                    pair.real.read(p(page), Some(home), access, NOW);
+                    if !ahead {
+                        reads.push(page);
+                    }
+                    if home == Home::Ssd {
+                        continue;
+                    }
+                    if cause == Cause::Read {
+                        let own = Some(heat(&reads, page));
+                        pair.admit(page, cause, usable, own, |page| heat(&reads, page))?;
+                    } else {
+                        prop_assert_eq!(consider(pair.real, page, cause, SLOTS), Verdict::Reject);
+                    }
+                }
+                // To both devices, which makes no page hotter.
+                Event::Rewrite(no) => {
+                    pair.real.wrote(p(far(no)), Home::Hdd, NOW);
+                    if pair.ssd.slot_of(far(no)).is_some() {
+                        pair.real.wrote(p(far(no)), Home::Ssd, NOW);
+                    }
+                }
+                Event::Move(no) => {
+                    let here = pair.ssd.slot_of(far(no));
+                    if let (Some(_), Some(free)) = (here, pair.ssd.free()) {
+                        pair.real.wrote(p(far(no)), Home::Hdd, NOW);
+                        pair.insert(far(no), free);
+                        pair.real.wrote(p(far(no)), Home::Ssd, NOW);
+                    }
+                }
+                Event::Invalidate(no) => {
+                    pair.remove(far(no), false);
+                }
+                Event::StartZone(k, bits) => pair.start_zone(k, bits, |page| heat(&reads, page))?,
+                Event::NextVictims(n) => pair.next_victims(n, |page| heat(&reads, page))?,
             }
-            let free = slots.iter().position(Option::is_none);
-            zone(&mut tac, SLOTS);
-            let verdict = consider(&mut tac, page, Cause::Read, usize::from(free.is_some()));
-            // Of the coldest, the first slot.
-            let coldest = (0..SLOTS).min_by_key(|&slot| slots[slot].map_or(0, |page| heat(&reads, page))).unwrap();
-            let slot = match free {
-                Some(free) => {
-                    prop_assert_eq!(verdict, Verdict::AdmitFree);
-                    free
-                }
-                None if heat(&reads, slots[coldest].unwrap()) < heat(&reads, page) => {
-                    prop_assert_eq!(verdict, Verdict::AdmitOver(SlotId(coldest as u32)));
-                    tac.removed(p(slots[coldest].unwrap()), true, NOW);
-                    coldest
-                }
-                None => {
-                    prop_assert_eq!(verdict, Verdict::Reject);
-                    continue;
-                }
-            };
-            slots[slot] = Some(page);
-            tac.inserted(p(page), SlotId(slot as u32), NOW);
-            tac.validate().map_err(TestCaseError::fail)?;
+            pair.real.validate().map_err(TestCaseError::fail)?;
+            for region in 0..9 {
+                let known = pair.real.benefit(p(32 * region)).unwrap_or(0.0);
+                prop_assert_eq!(known, heat(&reads, 32 * region) as f64 * (7.2 - 0.11));
+            }
         }
     }
 }

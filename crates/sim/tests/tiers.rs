@@ -234,11 +234,12 @@ fn cluster_switches_are_counted_by_hand() {
     assert_eq!((t.counts().cluster_switches, t.counts().hdd_writes), (3, 6));
 }
 
-/// An LRU pool over FaCE's queue, word by word: pages, whether dirty; versions, whether newer than the HDD's, valid, read.
+/// An LRU pool over FaCE's queue, or over a doublewrite buffer, word by word: pages, whether dirty; versions, whether newer than the HDD's, valid, read.
 struct Face {
     frames: usize,
     slots: usize,
     group: usize,
+    doublewrite: bool,
     pool: Vec<(u32, bool)>,
     queue: Vec<(u32, bool, bool, bool)>,
     /// HDD reads and writes, SSD reads and writes.
@@ -278,7 +279,11 @@ impl Face {
         }
         if self.pool.len() == self.frames {
             let (gone, dirty) = self.pool.remove(0);
-            if dirty || !self.holds(gone) {
+            if self.doublewrite && dirty {
+                // To the buffer and home; what is clean is home already.
+                self.append(gone, false);
+                self.io[1] += 1;
+            } else if !self.doublewrite && (dirty || !self.holds(gone)) {
                 self.append(gone, dirty);
             }
         }
@@ -308,16 +313,18 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn mv_fifo_is_faces_queue(
+    fn what_appends_is_a_queue_of_versions(
         requests in prop::collection::vec((prop_oneof![0..12u32, 0..40u32], prop::bool::weighted(0.4)), 1..400),
         frames in 1..8u32,
         slots in 1..20u32,
     ) {
-        for (name, group) in [("mv-fifo", 1), ("mv-fifo-gsc", 64)] {
+        for (name, group) in [("mv-fifo", 1), ("mv-fifo-gsc", 64), ("doublewrite", 1)] {
             let params = TierParams { look_ahead: 1, ..TierParams::new(frames, slots) };
             let mut t = tiers(params, "lru", name);
             let (frames, slots) = (frames as usize, slots as usize);
-            let mut face = Face { frames, slots, group, pool: Vec::new(), queue: Vec::new(), io: [0; 4] };
+            let doublewrite = name == "doublewrite";
+            let (pool, queue) = (Vec::new(), Vec::new());
+            let mut face = Face { frames, slots, group, doublewrite, pool, queue, io: [0; 4] };
             for &(no, used) in &requests {
                 face.request(no, used);
                 let seen = io(&mut t, &[if used { write(no) } else { read(no) }]);

@@ -1,0 +1,81 @@
+//! Random events for pool policies, and what the tests of several do with one.
+
+use pagetier_policy::{Access, CleanReason, Costs, FrameId, Home, PageId, PoolPolicy};
+use proptest::prelude::*;
+
+/// The normalised costs of section 6.2; whole numbers, so that sums are exact.
+pub(crate) const COSTS: Costs =
+    Costs { hdd_read_ms: 70.0, hdd_write_ms: 50.0, ssd_read_ms: 1.0, ssd_write_ms: 3.0 };
+
+pub(crate) fn f(n: u32) -> FrameId {
+    FrameId(n)
+}
+
+pub(crate) fn evict(policy: &mut dyn PoolPolicy) -> Option<u32> {
+    let frame = policy.victim(&mut |_| true)?;
+    policy.remove(frame, true);
+    Some(frame.0)
+}
+
+pub(crate) fn drain(policy: &mut dyn PoolPolicy) -> Vec<u32> {
+    std::iter::from_fn(|| evict(policy)).collect()
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    Insert(u32, Home, Access),
+    Hit(u32),
+    Dirtied(u32),
+    /// With the frames that may not go, as bits.
+    Evict(u32),
+    Discard(u32),
+    Cleaned(u32, Home, CleanReason),
+    SsdEvicted(u32),
+    SsdInvalidated(u32),
+}
+
+pub(crate) const FRAMES: u32 = 24;
+
+pub(crate) fn event() -> impl Strategy<Value = Event> {
+    let frame = || 0..FRAMES;
+    let home = || prop_oneof![Just(Home::Ssd), Just(Home::Hdd)];
+    let access = prop_oneof![3 => Just(Access::Random), 1 => Just(Access::Sequential)];
+    let reason = prop_oneof![Just(CleanReason::Replacement), Just(CleanReason::Recoverability)];
+    prop_oneof![
+        8 => (frame(), home(), access).prop_map(|(f, h, a)| Event::Insert(f, h, a)),
+        9 => frame().prop_map(Event::Hit),
+        4 => frame().prop_map(Event::Dirtied),
+        6 => prop_oneof![2 => Just(0), 1 => any::<u32>()].prop_map(Event::Evict),
+        1 => frame().prop_map(Event::Discard),
+        3 => (frame(), home(), reason).prop_map(|(f, h, r)| Event::Cleaned(f, h, r)),
+        2 => frame().prop_map(Event::SsdEvicted),
+        2 => frame().prop_map(Event::SsdInvalidated),
+    ]
+}
+
+pub(crate) fn apply(policy: &mut dyn PoolPolicy, event: Event) {
+    match event {
+        Event::Insert(frame, home, access) => policy.insert(f(frame), PageId::default(), home, access),
+        Event::Hit(frame) => policy.hit(f(frame), false),
+        Event::Dirtied(frame) => policy.dirtied(f(frame)),
+        Event::Evict(refused) => {
+            if let Some(frame) = policy.victim(&mut |frame| refused & 1 << frame.0 == 0) {
+                policy.remove(frame, true);
+            }
+        }
+        Event::Discard(frame) => policy.remove(f(frame), false),
+        Event::Cleaned(frame, home, reason) => policy.cleaned(f(frame), home, reason),
+        Event::SsdEvicted(frame) => policy.ssd_evicted(f(frame)),
+        Event::SsdInvalidated(frame) => policy.ssd_invalidated(f(frame)),
+    }
+}
+
+/// The frames in the order in which they would go.
+pub(crate) fn order(policy: &dyn PoolPolicy) -> Vec<u32> {
+    let mut order = Vec::new();
+    policy.first_to_go(&mut |frame| {
+        order.push(frame.0);
+        false
+    });
+    order
+}
