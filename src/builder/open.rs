@@ -10,7 +10,9 @@ use crate::volume::{DATA_AT, FoundHdd, SUPERBLOCK_BYTES, Volume, decode_superblo
 use pagetier_bufpool::{FRAMES_MIN, Pool, PoolParams};
 use pagetier_devio::{IoBuf, IoBufs, IoClass, MemoryDevice, OpenOptions, Reap, SharedDevice, open_file};
 use pagetier_page::PageSize;
-use pagetier_policy::{CacParams, Costs, POOL_POLICIES, SSD_POLICIES, pool_policy, ssd_policy};
+use pagetier_policy::{
+    CLUSTER_PAGES_MAX, CacParams, Costs, PoolPolicyParams, parse, pool_policy, ssd_policy,
+};
 use pagetier_ssdcache::{
     Found, Layout, OpenParams, SsdMode, SsdTier, Superblock, TooSmall, format, identify,
 };
@@ -80,8 +82,11 @@ impl Builder {
         if !manifest.clean {
             find_ends(&volume, &counted, &tier, &hdd, page_size).await?;
         }
-        let policy =
-            pool_policy(&self.pool_policy, params.frames, costs).ok_or_else(|| self.unknown_pool_policy())?;
+        let pool_params = PoolPolicyParams {
+            cluster_pages: self.cluster_pages,
+            ..PoolPolicyParams::new(params.frames, costs)
+        };
+        let policy = pool_params.policy(&self.pool_policy).ok_or_else(|| self.unknown_pool_policy())?;
         let pool = Pool::start(params, policy, Arc::clone(&tier), self.gate.take())?;
         tier.set_redo_from(Box::new(pool.redo_source()));
         let mut manifest = manifest;
@@ -130,11 +135,12 @@ impl Builder {
                 format!("{} is not a positive number", self.group_width_per_min),
             );
         }
-        if let Some(c) = self.costs {
-            let all = [c.hdd_read_ms, c.hdd_write_ms, c.ssd_read_ms, c.ssd_write_ms];
-            if !all.iter().all(|ms| ms.is_finite() && *ms > 0.0) {
-                return bad("costs", "every cost must be a positive number of milliseconds".into());
-            }
+        if self.costs.is_some_and(|costs| !costs.is_valid()) {
+            return bad("costs", "every cost must be a positive number of milliseconds".into());
+        }
+        if !(1..=CLUSTER_PAGES_MAX).contains(&self.cluster_pages) {
+            let why = format!("{} is not from 1 to {CLUSTER_PAGES_MAX}", self.cluster_pages);
+            return bad("cluster_pages", why);
         }
         if self.ssd_mode == SsdMode::Off {
             return bad("ssd_mode", "a store is switched off its SSD once it is open".into());
@@ -146,12 +152,12 @@ impl Builder {
     }
 
     fn unknown_pool_policy(&self) -> OpenError {
-        let known = POOL_POLICIES.join(", ");
+        let known = parse::pool_policies();
         OpenError::UnknownPolicy { kind: "pool", name: self.pool_policy.clone(), known }
     }
 
     pub(super) fn unknown_ssd_policy(&self) -> OpenError {
-        let known = SSD_POLICIES.join(", ");
+        let known = parse::ssd_policies();
         OpenError::UnknownPolicy { kind: "SSD", name: self.ssd_policy.clone(), known }
     }
 
@@ -380,7 +386,7 @@ fn known_costs(manifest: &Manifest) -> Option<Costs> {
     let ms = manifest.costs_ms.as_ref()?;
     let all: Vec<f64> = ms.iter().filter_map(|text| text.parse().ok()).collect();
     let [hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms] = all.try_into().ok()?;
-    Some(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms })
+    Some(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms }).filter(Costs::is_valid)
 }
 
 pub(super) struct PreparedSsd {
