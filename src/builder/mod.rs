@@ -22,6 +22,9 @@ const SLOT_BYTES: u64 = 40 + 24 + 72;
 /// Memory for an entry of the outqueue.
 const OUTQUEUE_BYTES: u64 = 72;
 
+/// The most points of the moving averages of costs: 256 MiB for the two devices.
+pub(crate) const COST_POINTS_MAX: usize = 1 << 24;
+
 /// Memory for the tables of an SSD, in bytes.
 pub(crate) fn tables_bytes(slots: u64, outqueue: u64) -> u64 {
     slots.saturating_mul(SLOT_BYTES).saturating_add(outqueue.saturating_mul(OUTQUEUE_BYTES))
@@ -242,7 +245,7 @@ impl Builder {
     /// Measures the devices while the store runs, by moving averages over the last `points` reads and writes of pages of each
     /// ([`crate::COST_POINTS`] in the paper: Ou et al., section 3.2.2), and tells the policies once a second. A merged write's time is shared by its
     /// pages; operations longer than 65 ms are left out. Until there are enough of a kind, [`Builder::costs`] or what a calibration found
-    /// counts. 16 bytes of memory for each point. Default: not, so that a policy which weighs reads against writes (CASA, CAC, GD2L) goes by the
+    /// counts. 16 bytes of memory for each point; at most 2^24 points. Default: not, so that a policy which weighs reads against writes (CASA, CAC, GD2L) goes by the
     /// costs that it was opened with.
     pub fn online_costs(mut self, points: usize) -> Self {
         self.cost_points = Some(points.max(1));

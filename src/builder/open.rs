@@ -1,7 +1,7 @@
 //! Opening a store: what it finds, and in which order it becomes usable.
 
 use super::ends::find_ends;
-use super::{Builder, POOL_POLICY_BYTES, Place, ring_pages_for, tables_bytes};
+use super::{Builder, COST_POINTS_MAX, POOL_POLICY_BYTES, Place, ring_pages_for, tables_bytes};
 use crate::calibrate::calibrate;
 use crate::error::OpenError;
 use crate::manifest::{Manifest, ManifestStore};
@@ -141,6 +141,9 @@ impl Builder {
         if !(1..=CLUSTER_PAGES_MAX).contains(&self.cluster_pages) {
             let why = format!("{} is not from 1 to {CLUSTER_PAGES_MAX}", self.cluster_pages);
             return bad("cluster_pages", why);
+        }
+        if self.cost_points.is_some_and(|points| points > COST_POINTS_MAX) {
+            return bad("online_costs", format!("at most {COST_POINTS_MAX} points"));
         }
         if self.ssd_mode == SsdMode::Off {
             return bad("ssd_mode", "a store is switched off its SSD once it is open".into());
