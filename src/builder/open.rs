@@ -325,7 +325,7 @@ impl Builder {
     fn pool_params(&self, page_size: PageSize, layout: &Layout) -> Result<PoolParams, OpenError> {
         let outqueue = self.outqueue.unwrap_or(layout.slots as usize) as u64;
         let tables = tables_bytes(u64::from(layout.slots), outqueue);
-        let least = PoolParams::bytes_for(FRAMES_MIN, page_size, POOL_POLICY_BYTES) + tables;
+        let least = PoolParams::bytes_for(FRAMES_MIN, page_size, POOL_POLICY_BYTES).saturating_add(tables);
         let mut params =
             PoolParams::for_budget(self.pool_bytes.saturating_sub(tables), page_size, POOL_POLICY_BYTES);
         if params.frames < FRAMES_MIN {

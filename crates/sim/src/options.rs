@@ -58,10 +58,10 @@ pub struct SourceArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Tiers")]
 pub struct TierArgs {
-    /// Pages that the pool holds
+    /// Pages that the pool holds; required unless --ratio is given
     #[arg(long, value_name = "PAGES", required_unless_present = "ratio", value_parser = pages(1))]
     pub pool_pages: Option<u32>,
-    /// Pages that the SSD holds; 0 for none
+    /// Pages that the SSD holds, 0 for none; required unless --ratio is given
     #[arg(long, value_name = "PAGES", required_unless_present = "ratio", value_parser = pages(0))]
     pub ssd_pages: Option<u32>,
     /// Sizes of database, SSD and pool to each other, as 30:10:1, instead of pages; with --tpcc

@@ -238,7 +238,7 @@ fn bad_input_is_named() {
         (&["--zipf", "0"], "1..=67108864"),
         (&["--zipf", "4294967295"], "1..=67108864"),
         (&["--zipf", "9", "--skew", "nan"], "0 to 100"),
-        (&["--zipf", "9", "--skew", "-1"], "0 to 100"),
+        (&["--zipf", "9", "--skew=-1"], "0 to 100"),
         (&["--zipf", "9", "--pool-policy", "mru"], "gd2l"),
         (&["--zipf", "9", "--ssd-policy", "arc"], "mv-fifo-gsc"),
         (&["--zipf", "9", "--pool-policy", "cfdc-101"], "cfdc"),
@@ -257,7 +257,7 @@ fn bad_input_is_named() {
         (&["--zipf", "9", "--group-width", "0"], "above 0"),
         (&["--zipf", "9", "--group-width", "nan"], "above 0"),
         (&["--zipf", "9", "--cpu-us", "nan"], "0 to 1000000"),
-        (&["--zipf", "9", "--cpu-us", "-1"], "0 to 1000000"),
+        (&["--zipf", "9", "--cpu-us=-1"], "0 to 1000000"),
         (&["--zipf", "9", "--zone-percent", "0"], "above 0, up to 100"),
         (&["--zipf", "9", "--zone-percent", "nan"], "above 0, up to 100"),
         (&["--zipf", "9", "--look-ahead", "0"], "1..=67108864"),
@@ -283,7 +283,9 @@ fn bad_input_is_named() {
         for (args, named) in shared.iter().chain(own) {
             assert_refused(&program(&[args, &sizes[..]].concat()), args, named);
         }
-        for (option, bad) in [("--pool-pages", "0"), ("--pool-pages", "4294967295"), ("--ssd-pages", "-1")] {
+        for (option, bad) in
+            [("--pool-pages", "0"), ("--pool-pages", "4294967295"), ("--ssd-pages", "4294967295")]
+        {
             let others = if option == "--pool-pages" { "--ssd-pages" } else { "--pool-pages" };
             let args = ["--zipf", "9", option, bad, others, "1"];
             assert_refused(&program(&args), &args, option);

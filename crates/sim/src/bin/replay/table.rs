@@ -11,10 +11,15 @@ The table's columns:
   HDD/SSD rd, wr   pages read from and written to the device
   CSF        cluster switch factor: cluster_switches of the HDD writes / request_switches of the references
   cost s     time of both devices, in seconds (`cost` in JSON is in milliseconds)
-  ms, HDD ms, SSD ms, HDD acc.   time of both, of each, and reads and writes of the HDD, per unit: a New-Order with --tpcc, else 1,000 requests
+  ms, HDD ms, SSD ms   time of both devices and of each, per New-Order with --tpcc, else per 1,000 requests
+  HDD acc    reads and writes of the HDD, per the same
   M req/s    requests simulated per second of real time, in millions
   x stat, x warm, x thru   with --bound: HDD accesses over those of each static placement; - where that has none";
 
+const HEADINGS: [&str; 14] = [
+    "pool+ssd", "hit %", "SSD %", "HDD rd", "HDD wr", "SSD rd", "SSD wr", "CSF", "cost s", "ms", "HDD ms",
+    "SSD ms", "HDD acc", "M req/s",
+];
 const BOUND_HEADINGS: [&str; 3] = ["x stat", "x warm", "x thru"];
 
 /// The runs, then what they are to be compared with.
@@ -28,15 +33,17 @@ pub(crate) fn table(reports: &[Report], verbose: bool) -> String {
         "{} requests counted{orders}; pool {} pages, SSD {} pages; costs per {unit}\n",
         first.counts.requests, first.pool_pages, first.ssd_pages
     );
-    let width = reports.iter().map(|r| name(r).len()).max().unwrap_or(0);
-    let mut headings = vec![
-        "hit %", "SSD %", "HDD rd", "HDD wr", "SSD rd", "SSD wr", "CSF", "cost s", "ms", "HDD ms", "SSD ms",
-        "HDD acc.", "M req/s",
-    ];
-    headings.extend(BOUND_HEADINGS.iter().take(first.bounds.len()));
-    line(&mut out, "pool+ssd", width, headings);
-    for report in reports {
-        line(&mut out, &name(report), width, cells(report));
+    let mut headings = HEADINGS.map(String::from).to_vec();
+    headings.extend(BOUND_HEADINGS.iter().take(first.bounds.len()).map(ToString::to_string));
+    let rows: Vec<Vec<String>> = reports.iter().map(cells).collect();
+    let widest = |column: usize| {
+        let cells = rows.iter().chain([&headings]).filter_map(|row| row.get(column));
+        cells.map(String::len).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..headings.len()).map(widest).collect();
+    line(&mut out, &headings, &widths);
+    for (report, row) in reports.iter().zip(&rows) {
+        line(&mut out, row, &widths);
         if verbose {
             details(&mut out, report);
         }
@@ -53,14 +60,10 @@ pub(crate) fn table(reports: &[Report], verbose: bool) -> String {
     out
 }
 
-fn name(report: &Report) -> String {
-    format!("{}+{}", report.pool_policy, report.ssd_policy)
-}
-
-fn line<C: AsRef<str>>(out: &mut String, name: &str, width: usize, cells: impl IntoIterator<Item = C>) {
-    let _ = write!(out, "{name:<width$}");
-    for cell in cells {
-        let _ = write!(out, " {:>8}", cell.as_ref());
+/// The first cell to the left, the others to the right.
+fn line(out: &mut String, cells: &[String], widths: &[usize]) {
+    for (at, (cell, &width)) in cells.iter().zip(widths).enumerate() {
+        let _ = if at == 0 { write!(out, "{cell:<width$}") } else { write!(out, "  {cell:>width$}") };
     }
     out.push('\n');
 }
@@ -68,6 +71,7 @@ fn line<C: AsRef<str>>(out: &mut String, name: &str, width: usize, cells: impl I
 fn cells(r: &Report) -> Vec<String> {
     let (c, units) = (&r.counts, r.units());
     let mut cells = vec![
+        format!("{}+{}", r.pool_policy, r.ssd_policy),
         format!("{:.2}", 100.0 * r.hit_ratio),
         format!("{:.2}", 100.0 * r.ssd_hit_share()),
         c.hdd_reads.to_string(),
