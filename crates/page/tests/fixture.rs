@@ -35,17 +35,17 @@ fn version_1_bytes_are_read() {
     assert_eq!(header.stamp.epoch(), 3);
 }
 
-/// Page trace records as `docs/format.md` prints them, and what they tell: space, number, write, sequential.
-const TRACE: [([u8; 12], (u32, u32, bool, bool)); 4] = [
-    ([0x39, 0x30, 0, 0, 0, 0, 0, 0, 0, 0, 0x2a, 0], (42, 12345, false, false)),
-    ([0x07, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0x02, 0x01], (0x0102, 7, true, false)),
-    ([0, 0, 0, 0x80, 0x34, 0x12, 0, 0, 0, 1, 0x78, 0x56], (0x1234_5678, 0x8000_0000, false, true)),
-    ([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 1, 1, 0xff, 0xff], (u32::MAX, u32::MAX, true, true)),
+/// Page trace records as `docs/format.md` prints them, and what they tell: space and number, write and sequential.
+const TRACE: [([u8; 12], [u32; 2], [bool; 2]); 4] = [
+    ([0x39, 0x30, 0, 0, 0, 0, 0, 0, 0, 0, 0x2a, 0], [42, 12345], [false, false]),
+    ([0x07, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0x02, 0x01], [0x0102, 7], [true, false]),
+    ([0, 0, 0, 0x80, 0x34, 0x12, 0, 0, 0, 1, 0x78, 0x56], [0x1234_5678, 0x8000_0000], [false, true]),
+    ([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 1, 1, 0xff, 0xff], [u32::MAX; 2], [true, true]),
 ];
 
 #[test]
 fn trace_records_are_what_the_format_says() {
-    for (bytes, (space, no, write, sequential)) in TRACE {
+    for (bytes, [space, no], [write, sequential]) in TRACE {
         let record = TraceRecord { page: PageId::new(SpaceId(space), no), write, sequential };
         assert_eq!(TraceRecord::decode(&bytes), Some(record));
         assert_eq!(record.encode(), bytes);

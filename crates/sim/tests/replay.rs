@@ -216,6 +216,11 @@ fn clustered_writes_switch_clusters_less_often() {
     assert!(cfdc < 0.5 * lru && sawc < 0.5 * casa, "{lru} {casa} {cfdc} {sawc}");
 }
 
+type Program = fn(&[&str]) -> Output;
+
+/// Arguments, and what their refusal has to say.
+type Case<'a> = (&'a [&'a str], &'a str);
+
 #[test]
 fn bad_input_is_named() {
     let torn = trace("torn.ptr", &[0; 13]);
@@ -225,7 +230,7 @@ fn bad_input_is_named() {
     let short = trace("short.ptr", &[0; 24]);
     let sizes = ["--pool-pages", "1", "--ssd-pages", "1"];
     // Of both programs.
-    let shared: &[(&[&str], &str)] = &[
+    let shared: &[Case<'_>] = &[
         (&[], "required"),
         (&["--trace", "no/such.ptr"], "no/such.ptr"),
         (&["--trace", &torn], "13 bytes"),
@@ -249,7 +254,7 @@ fn bad_input_is_named() {
         (&["--zipf", "9", "--costs", "1,2,3,inf"], "four numbers"),
         (&["--zipf", "9", "--write-percent", "101"], "0 to 100"),
     ];
-    let of_replay: &[(&[&str], &str)] = &[
+    let of_replay: &[Case<'_>] = &[
         (&["--trace", &short, "--warmup", "1"], "all 2 references"),
         (&["--trace", &short, "--warmup", "1", "--bound"], "all 2 references"),
         (&["--zipf", "9", "--compare", "gd2l"], "gd2l-freq-write+cac-aged-write"),
@@ -267,7 +272,7 @@ fn bad_input_is_named() {
         (&["--zipf", "9", "--alpha", "1,inf"], "two numbers"),
         (&["--zipf", "9", "--alpha", "2,1"], "two numbers"),
     ];
-    let of_whatif: &[(&[&str], &str)] = &[
+    let of_whatif: &[Case<'_>] = &[
         (&["--zipf", "9", "--requests", "0"], "1.."),
         (&["--zipf", "9", "--requests", "18446744073709551615"], "1000000000"),
         (&["--zipf", "9", "--sample", "nan"], "above 0, up to 1"),
@@ -277,8 +282,7 @@ fn bad_input_is_named() {
         (&["--zipf", "9", "--ssd-factors", "1,nan"], "from 0 on"),
         (&["--zipf", "9", "--ssd-factors", "1e9"], "too many"),
     ];
-    type Program = fn(&[&str]) -> Output;
-    let programs: [(Program, &[(&[&str], &str)]); 2] = [(replay, of_replay), (whatif, of_whatif)];
+    let programs: [(Program, &[Case<'_>]); 2] = [(replay, of_replay), (whatif, of_whatif)];
     for (program, own) in programs {
         for (args, named) in shared.iter().chain(own) {
             assert_refused(&program(&[args, &sizes[..]].concat()), args, named);
