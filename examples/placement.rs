@@ -4,7 +4,7 @@
 //! `cargo run --release --example placement`
 
 use clap::Parser;
-use pagetier_policy::{Costs, PageLoad, Placed, Placement, optimal_placement, two_step_placement};
+use pagetier_policy::{Costs, PageLoad, Placed, Placement, optimal_placement, parse, two_step_placement};
 use plotters::prelude::*;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -25,8 +25,8 @@ struct Cli {
     /// Pages that fit onto the SSD, C_S
     #[arg(long, default_value_t = 200)]
     ssd: usize,
-    /// Costs R_D, W_D, R_S and W_S in milliseconds
-    #[arg(long, value_name = "R_D,W_D,R_S,W_S", value_parser = costs, default_value = "12,12.5,0.16,0.4")]
+    /// Milliseconds of an SSD read, HDD read, SSD write and HDD write
+    #[arg(long, value_name = "R_S,R_D,W_S,W_D", value_parser = parse::costs, default_value = "0.16,12,0.4,12.5")]
     costs: Costs,
     /// How often the page read most is read
     #[arg(long, default_value_t = 30)]
@@ -39,20 +39,10 @@ struct Cli {
     out: PathBuf,
 }
 
-fn costs(text: &str) -> Result<Costs, String> {
-    let all: Vec<f64> = text.split(',').filter_map(|part| part.trim().parse().ok()).collect();
-    match all[..] {
-        [hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms] if all.iter().all(|ms| *ms > 0.0) => {
-            Ok(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms })
-        }
-        _ => Err("expected four positive numbers, such as 12,12.5,0.16,0.4".into()),
-    }
-}
-
 fn main() -> Result<(), Box<dyn Error>> {
     let cli = Cli::parse();
     let side = f64::from(cli.pages).sqrt().ceil() as u32;
-    let scaled = |at: u32, max: u32| f64::from((at + 1) * max) / f64::from(side);
+    let scaled = |at: u32, max: u32| f64::from(at + 1) * f64::from(max) / f64::from(side);
     let load = |i: u32| PageLoad {
         reads: scaled(i % side, cli.reads_max),
         writes: scaled(i / side, cli.writes_max),

@@ -3,6 +3,7 @@
 use pagetier_bufpool::{PoolError, TierError};
 use pagetier_devio::DeviceError;
 use pagetier_page::{PageId, PageSizeError, SpaceId};
+use pagetier_policy::Costs;
 use std::path::{Path, PathBuf};
 
 /// Why a store did not open. Nothing on disk was changed.
@@ -187,6 +188,12 @@ pub enum Error {
     Refusing {
         /// The first error.
         cause: std::sync::Arc<str>,
+    },
+    /// Costs that no device has: every one must be a positive number of milliseconds.
+    #[error("{costs:?}: every cost must be a positive number of milliseconds")]
+    BadCosts {
+        /// The costs given.
+        costs: Costs,
     },
     /// The SSD was not taken back.
     #[error(transparent)]

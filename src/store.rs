@@ -404,8 +404,15 @@ impl PageStore {
     }
 
     /// New device costs for both policies. With [`crate::Builder::online_costs`] they last until the next measurement.
-    pub fn set_costs(&self, costs: Costs) {
+    ///
+    /// # Errors
+    /// [`Error::BadCosts`] when one of them is not a positive number; the policies keep those that they have.
+    pub fn set_costs(&self, costs: Costs) -> Result<(), Error> {
+        if !costs.is_valid() {
+            return Err(Error::BadCosts { costs });
+        }
         self.life.set_costs(costs);
+        Ok(())
     }
 
     /// Which backend serves the HDD: `uring`, `threads`, `emulated`, …

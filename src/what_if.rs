@@ -88,6 +88,7 @@ impl PageStore {
             pool_policy: pool_policy.to_owned(),
             ssd_policy: ssd_policy.to_owned(),
             costs: self.costs(),
+            cluster_pages: self.life.builder.cluster_pages,
             page_bytes: self.page_size().bytes() as u64,
             sampling,
             pool_factors: options.pool_factors.clone(),

@@ -1,6 +1,6 @@
 //! Bad input gets a typed error that names the thing, and changes nothing on disk.
 
-use pagetier::{Backend, DirectIo, Error, OpenError, PageId, PageSize, PageStore};
+use pagetier::{Backend, Costs, DirectIo, Error, OpenError, PageId, PageSize, PageStore};
 use std::path::Path;
 
 fn dir() -> tempfile::TempDir {
@@ -44,6 +44,39 @@ async fn unknown_policies_and_options_out_of_range_are_named() {
         let open = PageStore::builder().directory(dir.path()).zone_percent(percent).open().await;
         assert!(matches!(open, Err(OpenError::BadOption { option: "zone_percent", .. })), "{percent}");
     }
+    for pages in [0, 65_537] {
+        let open = PageStore::builder().directory(dir.path()).cluster_pages(pages).open().await;
+        assert!(matches!(open, Err(OpenError::BadOption { option: "cluster_pages", .. })), "{pages}");
+    }
+    let open = PageStore::builder().directory(dir.path()).online_costs(usize::MAX).open().await;
+    assert!(matches!(open, Err(OpenError::BadOption { option: "online_costs", .. })), "{open:?}");
+    let open = PageStore::builder().directory(dir.path()).outqueue(usize::MAX).open().await;
+    assert!(matches!(open, Err(OpenError::PoolTooSmall { .. })), "{open:?}");
+}
+
+#[tokio::test]
+async fn policies_are_named_in_any_case() {
+    let dir = dir();
+    let builder = PageStore::builder().directory(dir.path()).pool_policy("CFDC-75").ssd_policy("CAC");
+    builder.pool_bytes(2 << 20).ssd_bytes(8 << 20).open().await.unwrap().close().await.unwrap();
+}
+
+#[tokio::test]
+async fn costs_that_no_device_has_are_refused_and_change_nothing() {
+    let dir = dir();
+    let store = small(dir.path()).await.unwrap();
+    let before = store.costs();
+    for bad in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
+        let costs = Costs { ssd_write_ms: bad, ..Costs::PAPER };
+        assert!(matches!(store.set_costs(costs), Err(Error::BadCosts { .. })), "{bad}");
+        assert_eq!(store.costs(), before, "{bad}");
+        let open = PageStore::builder().directory(dir.path().join("s")).costs(costs).open().await;
+        assert!(matches!(open, Err(OpenError::BadOption { option: "costs", .. })), "{bad}");
+    }
+    let other = Costs { hdd_read_ms: 12.0, ..Costs::PAPER };
+    store.set_costs(other).unwrap();
+    assert_eq!(store.costs(), other);
+    store.close().await.unwrap();
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ const PAGES: u32 = 4000;
 const FRAMES: u64 = 800;
 
 /// Milliseconds of a disk's time for each page written under `policy` without an SSD, while pages all over it are changed.
-async fn ms_per_write(policy: &str) -> f64 {
+async fn ms_per_write(policy: &str, cluster_pages: u32) -> f64 {
     let model = Model::disk_7200rpm(u64::from(PAGES) * PAGE).with_page_bytes(PAGE as u32);
     let memory = Arc::new(MemoryDevice::new("hdd", 0));
     let hdd: SharedDevice = Arc::new(EmulatedDevice::new(memory, model, Clock::Tokio));
@@ -22,6 +22,7 @@ async fn ms_per_write(policy: &str) -> f64 {
         .page_size(PageSize::MIN)
         .pool_bytes(FRAMES * PAGE)
         .pool_policy(policy)
+        .cluster_pages(cluster_pages)
         .open()
         .await
         .unwrap();
@@ -44,13 +45,21 @@ async fn ms_per_write(policy: &str) -> f64 {
 
 #[tokio::test(start_paused = true)]
 async fn writing_clusters_saves_the_disk_time() {
-    let page_by_page = ms_per_write("lru").await;
+    let page_by_page = ms_per_write("lru", 64).await;
     for policy in ["cfdc", "sawc"] {
-        let clustered = ms_per_write(policy).await;
+        let clustered = ms_per_write(policy, 64).await;
         println!("{policy}: {clustered:.2} ms of disk time a page, {page_by_page:.2} under LRU");
         assert!(
             clustered < 0.8 * page_by_page,
             "{policy}: {clustered:.2} ms of disk time a page, {page_by_page:.2} under LRU"
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn clusters_are_as_large_as_the_store_is_told() {
+    let [single, small, default] = [1, 8, 64].map(|pages| ms_per_write("sawc", pages));
+    let (single, small, default) = (single.await, small.await, default.await);
+    println!("{single:.2} ms of disk time a page in clusters of 1, {small:.2} of 8, {default:.2} of 64");
+    assert!(default < 0.95 * small && small < 0.95 * single, "{single:.2} {small:.2} {default:.2}");
 }

@@ -70,6 +70,6 @@ async fn the_costs_that_the_policies_go_by_are_the_devices() {
 async fn without_being_asked_to_nothing_is_measured() {
     let store = used(None).await;
     assert!((store.costs().hdd_read_ms - 1.0).abs() < 1e-9);
-    store.set_costs(Costs::PAPER);
+    store.set_costs(Costs::PAPER).unwrap();
     assert_eq!(store.costs(), Costs::PAPER);
 }

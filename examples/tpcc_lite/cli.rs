@@ -2,7 +2,9 @@
 
 use crate::compare::CompareArgs;
 use clap::{Parser, ValueEnum};
-use pagetier::{Costs, POOL_POLICIES, PageSize, SSD_POLICIES};
+use pagetier::{COST_POINTS, Costs, POOL_POLICIES, PageSize, SSD_POLICIES};
+use pagetier_policy::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, parse};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -52,17 +54,32 @@ pub(crate) struct Cli {
     /// Page size: a power of two from 4KiB to 64KiB [default: 16KiB]
     #[arg(long, value_name = "B", value_parser = page_size)]
     pub(crate) page_size: Option<PageSize>,
-    /// Pool policy: gd2l-freq-write, gd2l, lru, midpoint-lru
-    #[arg(long, value_name = "NAME", default_value = POOL_POLICIES[0])]
+    #[arg(long, value_name = "NAME", default_value = POOL_POLICIES[0], value_parser = parse::pool_policy_name)]
+    #[arg(help = format!("Pool policy, in any case: {}", parse::pool_policies()))]
     pub(crate) pool_policy: String,
-    /// SSD policy: cac-aged-write, cac, cc, none
-    #[arg(long, value_name = "NAME", default_value = SSD_POLICIES[0])]
+    #[arg(long, value_name = "NAME", default_value = SSD_POLICIES[0], value_parser = parse::ssd_policy_name)]
+    #[arg(help = format!("SSD policy, in any case: {}", parse::ssd_policies()))]
     pub(crate) ssd_policy: String,
-    /// Run several policies, as POOL+SSD, from one load: a row each (in memory only). With --compare: pairs beside the figures' own
+    /// Run several policies, as POOL+SSD, from one load: a row each (in memory only), such as LRU+CC,CFDC-75+CAC. With --compare: pairs
+    /// beside the figures' own
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with_all = ["pool_policy", "ssd_policy"])]
     pub(crate) policies: Vec<Policies>,
-    /// The SSD's eviction zone, in percent of it
-    #[arg(long, value_name = "K", default_value_t = 10.0)]
+    /// Pages of a cluster, of the pool policies that write in clusters (ref: of a block)
+    #[arg(long, value_name = "PAGES", default_value_t = CLUSTER_PAGES, conflicts_with = "compare", value_parser = clap::value_parser!(u32).range(1..=i64::from(CLUSTER_PAGES_MAX)))]
+    pub(crate) cluster_pages: u32,
+    /// Milliseconds of an SSD read, HDD read, SSD write and HDD write that the policies go by [default: what --calibrate found, else the paper's
+    /// 0.11,7.2,0.27,4.96]
+    #[arg(long, value_name = "R_S,R_D,W_S,W_D", value_parser = parse::costs, conflicts_with_all = ["calibrate", "compare"])]
+    pub(crate) costs: Option<Costs>,
+    /// Measure the costs while running, by moving averages of the last POINTS reads and writes of each device, and tell the policies once a second. The
+    /// warm-up then runs with the delays of emulated devices, too
+    #[arg(long, value_name = "POINTS", num_args = 0..=1, require_equals = true, default_missing_value = default_points(), conflicts_with = "compare")]
+    pub(crate) online_costs: Option<NonZeroUsize>,
+    /// Measure the costs before a new database is loaded, for about so many seconds each device; the store keeps them
+    #[arg(long, value_name = "S", num_args = 0..=1, require_equals = true, default_missing_value = "2", value_parser = parse::positive, conflicts_with = "compare")]
+    pub(crate) calibrate: Option<f64>,
+    /// The SSD's eviction zone, in per cent of its pages, above 0 and up to 100
+    #[arg(long, value_name = "K", default_value_t = 10.0, value_parser = parse::positive_percent)]
     pub(crate) zone_percent: f64,
     /// Entries of the outqueue [default: one for each page of the SSD]
     #[arg(long, value_name = "N")]
@@ -200,8 +217,7 @@ impl std::str::FromStr for Policies {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (pool, ssd) = text.split_once('+').ok_or("expected POOL+SSD, such as GD2L+CAC")?;
-        Ok(Self { pool: pool.trim().to_lowercase(), ssd: ssd.trim().to_lowercase() })
+        parse::policy_pair(text).map(|(pool, ssd)| Self { pool, ssd })
     }
 }
 
@@ -228,19 +244,6 @@ impl Cli {
         for (name, seconds) in [("--warmup", self.warmup), ("--seconds", self.seconds)] {
             if seconds.is_some_and(|s| !(0.0..=1e8).contains(&s)) {
                 return Err(format!("{name} is a number of seconds from 0 on"));
-            }
-        }
-        for policies in self.runs() {
-            // A name may carry a window, as `cfdc-75`.
-            let pool_known = pagetier_policy::pool_policy(&policies.pool, 64, Costs::PAPER).is_some();
-            let ssd_known = SSD_POLICIES.contains(&policies.ssd.as_str());
-            for (kind, name, known, all) in [
-                ("pool", &policies.pool, pool_known, POOL_POLICIES),
-                ("SSD", &policies.ssd, ssd_known, SSD_POLICIES),
-            ] {
-                if !known {
-                    return Err(format!("there is no {kind} policy {name:?}; there are: {}", all.join(", ")));
-                }
             }
         }
         if self.seconds == Some(0.0) {
@@ -276,6 +279,11 @@ impl Cli {
         } else {
             10.0
         }))
+    }
+
+    /// How long to calibrate each device, if at all.
+    pub(crate) fn calibration(&self) -> Option<Duration> {
+        self.calibrate.map(|seconds| Duration::from_secs_f64(seconds.min(CALIBRATION_MAX_S)))
     }
 
     /// How long to measure.
@@ -357,13 +365,18 @@ fn page_size(text: &str) -> Result<PageSize, String> {
 }
 
 fn ratio(text: &str) -> Result<Ratio, String> {
-    let parts: Vec<f64> = text.split(':').filter_map(|part| part.trim().parse().ok()).collect();
-    match parts[..] {
-        [db, ssd, pool] if db > 0.0 && ssd >= 0.0 && pool > 0.0 && pool <= 10.0 * db => {
-            Ok(Ratio { db, ssd, pool })
-        }
-        _ => Err("expected three numbers, such as 30:10:1".into()),
+    match parse::ratio(text)? {
+        [db, ssd, pool] if ssd <= 10.0 * db && pool <= 10.0 * db => Ok(Ratio { db, ssd, pool }),
+        _ => Err("neither SSD nor pool may be larger than ten databases".into()),
     }
+}
+
+/// The longest calibration of a device, in seconds: it ends after some thousand operations anyway.
+const CALIBRATION_MAX_S: f64 = 3600.0;
+
+fn default_points() -> &'static str {
+    static POINTS: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| COST_POINTS.to_string());
+    &POINTS
 }
 
 #[cfg(test)]
@@ -401,7 +414,9 @@ mod tests {
         assert_eq!(ratio.pool_bytes(Unit::Cache, 30 << 20, 0, size), 2 << 20);
         let pool = ratio.pool_bytes(Unit::Pages, (30 << 20) + 30, 0, size);
         assert_eq!(pool, pagetier::pool_bytes_for(129, 0, size));
-        for bad in ["30:10", "30:10:0", "0:1:1", "a:b:c", "1:2:3:4"] {
+        for bad in
+            ["30:10", "30:10:0", "0:1:1", "a:b:c", "1:2:3:4", "30:x:10:1", "inf:10:1", "30:1e300:1", "1:1:11"]
+        {
             assert!(super::ratio(bad).is_err(), "{bad}");
         }
     }
@@ -417,6 +432,20 @@ mod tests {
             &["--devices", "emulated", "--ssd", "s"],
             &["--policies", "LRU+CC"],
             &["--pool-policy", "magic"],
+            &["--ssd-policy", "magic"],
+            &["--time", "virtual", "--policies", "LRU+magic"],
+            &["--db-ratio", "30:x:10:1"],
+            &["--zone-percent", "nan"],
+            &["--zone-percent", "0"],
+            &["--zone-percent", "101"],
+            &["--cluster-pages", "0"],
+            &["--costs", "1,2,3"],
+            &["--costs", "1,2,3,nan"],
+            &["--costs", "1,2,3,4", "--calibrate"],
+            &["--online-costs=0"],
+            &["--calibrate=0"],
+            &["--calibrate=nan"],
+            &["--compare", "all", "--report", "r", "--online-costs"],
             &["--seconds", "0"],
             &["--warmup", "-1"],
         ] {
@@ -428,5 +457,28 @@ mod tests {
         let cli = Cli::parse_from(["x", "--time", "virtual", "--policies", "LRU+CC,gd2l+cac"]);
         assert_eq!(cli.runs()[0], Policies { pool: "lru".into(), ssd: "cc".into() });
         assert_eq!(cli.runs().len(), 2);
+        let cli = Cli::parse_from(["x", "--pool-policy", "CFDC-75", "--ssd-policy", "TAC"]);
+        assert_eq!(cli.runs(), [Policies { pool: "cfdc-75".into(), ssd: "tac".into() }]);
+    }
+
+    #[test]
+    fn costs_are_given_or_measured() {
+        let cli = Cli::parse_from(["x", "--costs", "0.11,7.2,0.27,4.96"]);
+        assert_eq!((cli.costs, cli.online_costs, cli.calibration()), (Some(Costs::PAPER), None, None));
+        let cli = Cli::parse_from(["x", "--online-costs", "--calibrate"]);
+        assert_eq!(cli.online_costs.map(NonZeroUsize::get), Some(COST_POINTS));
+        assert_eq!(cli.calibration(), Some(Duration::from_secs(2)));
+        let cli = Cli::parse_from(["x", "--online-costs=256", "--calibrate=0.5"]);
+        assert_eq!(cli.online_costs.map(NonZeroUsize::get), Some(256));
+        assert_eq!(cli.calibration(), Some(Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn help_names_every_policy() {
+        let help = Cli::command().render_long_help().to_string();
+        let words: Vec<_> = help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
+        for name in POOL_POLICIES.iter().chain(SSD_POLICIES).chain(&["cfdc-75"]) {
+            assert!(words.contains(name), "{name}");
+        }
     }
 }

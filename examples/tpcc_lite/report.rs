@@ -3,7 +3,7 @@
 use crate::cli::Policies;
 use crate::run::{Measured, Slice};
 use crate::tx::Kind;
-use pagetier::{DeviceStats, IoClass, Stats};
+use pagetier::{Costs, DeviceStats, IoClass, Stats};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -84,11 +84,30 @@ pub(crate) struct Row {
     pub(crate) map_checkpoints: u64,
     pub(crate) db_bytes: u64,
     pub(crate) flows: Flows,
+    /// What the policies went by at the end.
+    #[serde(default)]
+    pub(crate) costs: Option<CostsMs>,
     pub(crate) io_backend: String,
     pub(crate) seconds: f64,
     pub(crate) interrupted: bool,
     pub(crate) reopened: Option<Reopened>,
     pub(crate) consistency: String,
+}
+
+/// The devices' costs, in milliseconds.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct CostsMs {
+    pub(crate) ssd_read_ms: f64,
+    pub(crate) hdd_read_ms: f64,
+    pub(crate) ssd_write_ms: f64,
+    pub(crate) hdd_write_ms: f64,
+}
+
+impl From<Costs> for CostsMs {
+    fn from(costs: Costs) -> Self {
+        let Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms } = costs;
+        Self { ssd_read_ms, hdd_read_ms, ssd_write_ms, hdd_write_ms }
+    }
 }
 
 /// Which way the pages went, in pages.
@@ -166,6 +185,7 @@ impl Row {
         setup: Setup,
         measured: &Measured,
         db_bytes: u64,
+        costs: Costs,
         io_backend: &str,
         reopened: Option<Reopened>,
         consistency: Result<(), String>,
@@ -212,6 +232,7 @@ impl Row {
             map_checkpoints: after.ssd.counts.checkpoints - before.ssd.counts.checkpoints,
             db_bytes,
             flows: Flows::between(before, after),
+            costs: Some(costs.into()),
             io_backend: io_backend.to_owned(),
             seconds: round(elapsed.as_secs_f64()),
             interrupted: *interrupted,
@@ -300,6 +321,12 @@ pub(crate) fn details(row: &Row) -> String {
         row.io_backend,
         row.consistency,
     );
+    if let Some(costs) = &row.costs {
+        out += &format!(
+            "\ncosts that the policies went by at the end: SSD read {:.3} ms, HDD read {:.3} ms, SSD write {:.3} ms, HDD write {:.3} ms",
+            costs.ssd_read_ms, costs.hdd_read_ms, costs.ssd_write_ms, costs.hdd_write_ms,
+        );
+    }
     if let Some(reopened) = &row.reopened {
         out += &format!(
             "\nreopened: {} page changes and {} commits recovered; the SSD was {:.0} % warm ({} pages)",

@@ -112,6 +112,10 @@ impl<'c> Session<'c> {
                 "the database's SSD has {is}, not {given}; it keeps its size"
             )));
         }
+        if self.cli.calibrate.is_some() {
+            let why = "--calibrate measures before a database is loaded, and this one is there already";
+            return Err(SessionError::Usage(why.into()));
+        }
         if self.cli.pool_bytes.is_some() || self.cli.db_ratio.is_some() {
             notes.pool_bytes = self.cli.pool_bytes(notes.loaded_bytes, notes.ssd_bytes);
         }
@@ -123,11 +127,16 @@ impl<'c> Session<'c> {
     pub(crate) async fn load(&self) -> Result<Notes, SessionError> {
         let cli = self.cli;
         let scale = Scale::full(cli.warehouses(), cli.row_overhead);
-        let ssd_bytes = cli.ssd_bytes(estimate_bytes(scale, cli.page_size()));
+        let estimated = estimate_bytes(scale, cli.page_size());
+        let ssd_bytes = cli.ssd_bytes(estimated);
         self.announce(scale);
         self.site.begin_load()?;
         let bar = self.bar(steps(scale.warehouses), "loading", "districts and warehouses");
-        let store = Arc::new(self.site.for_load(cli.page_size(), ssd_bytes).builder.open().await?);
+        let opening = self.site.for_load(cli.page_size(), ssd_bytes, estimated, cli.calibration())?;
+        let delays = opening.delays();
+        let store = Arc::new(opening.builder.open().await?);
+        // The calibration is over; a load does without them.
+        delays(false);
         let loading = load(&store, scale, cli.seed, self.now_ms(), || bar.inc(1));
         tokio::select! {
             biased;
@@ -223,7 +232,17 @@ impl<'c> Session<'c> {
         let cli = self.cli;
         let wal = self.site.wal(notes.log_bytes)?;
         let mut opening = self.site.for_run(policies, notes)?;
-        opening.builder = opening.builder.zone_percent(cli.zone_percent).log_gate(Arc::new(wal.clone()));
+        opening.builder = opening
+            .builder
+            .zone_percent(cli.zone_percent)
+            .cluster_pages(cli.cluster_pages)
+            .log_gate(Arc::new(wal.clone()));
+        if let Some(costs) = cli.costs {
+            opening.builder = opening.builder.costs(costs);
+        }
+        if let Some(points) = cli.online_costs {
+            opening.builder = opening.builder.online_costs(points.get());
+        }
         if let Some(size) = cli.page_size {
             opening.builder = opening.builder.page_size(size);
         }
@@ -231,8 +250,8 @@ impl<'c> Session<'c> {
             opening.builder = opening.builder.outqueue(entries);
         }
         let (delays, file_backend) = (opening.delays(), opening.backend);
-        // In real time, recovery, warm-up and checks do without the delays of emulated devices.
-        delays(cli.time == Time::Virtual);
+        // In real time, recovery, warm-up and checks do without the delays of emulated devices, unless they are to be measured.
+        delays(cli.time == Time::Virtual || cli.online_costs.is_some());
         let store = Arc::new(opening.builder.open().await?);
         let backend = file_backend.unwrap_or_else(|| store.io_backend());
         let catalog = Catalog::read(&store).await?.ok_or_else(|| {
@@ -282,10 +301,12 @@ impl<'c> Session<'c> {
         let warehouses = opened.warehouses();
         let Opened { database, backend, reopened, delays } = opened;
         drop(delays);
+        // The check's reads are not to be among what was measured.
+        let costs = database.store.costs();
         let consistency = consistency::check(&database).await?;
         let setup = self.setup(policies, notes, warehouses, self.cli.terminals(warehouses));
         let bytes = db_bytes(&database.store);
-        let row = Row::new(setup, measured, bytes, backend, reopened, consistency);
+        let row = Row::new(setup, measured, bytes, costs, backend, reopened, consistency);
         let store = Arc::clone(&database.store);
         drop(database);
         close(store).await?;

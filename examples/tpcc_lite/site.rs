@@ -10,6 +10,7 @@ use pagetier_devio::{OpenOptions, VirtualClock, open_file};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// The pool of a load, in bytes.
@@ -217,8 +218,14 @@ impl Site {
         })
     }
 
-    /// The store to load into: a large pool, no delays, and an SSD that takes no pages yet.
-    pub(crate) fn for_load(&self, page_size: PageSize, ssd_bytes: u64) -> Opening {
+    /// The store to load into: a large pool, no delays, and an SSD that takes no pages yet. For a calibration it opens with delays.
+    pub(crate) fn for_load(
+        &self,
+        page_size: PageSize,
+        ssd_bytes: u64,
+        db_bytes: u64,
+        calibration: Option<Duration>,
+    ) -> Result<Opening, SiteError> {
         let builder = PageStore::builder()
             .page_size(page_size)
             .ssd_bytes(ssd_bytes)
@@ -226,6 +233,10 @@ impl Site {
             .ssd_policy("none")
             .force(self.force)
             .io(self.io);
+        if let Some(budget) = calibration {
+            let page_bytes = page_size.bytes() as u64;
+            return self.with_delays(builder.calibrate(budget), true, db_bytes, page_bytes);
+        }
         let builder = match &self.place {
             Place::Files { dir, .. } => {
                 let builder = builder.directory(dir);
@@ -237,25 +248,35 @@ impl Site {
                 .hdd_device(Arc::clone(hdd) as SharedDevice)
                 .ssd_device(Arc::clone(ssd) as SharedDevice),
         };
-        Opening { builder, emulated: Vec::new(), backend: None }
+        Ok(Opening { builder, emulated: Vec::new(), backend: None })
     }
 
     /// The loaded store with the given policies; in memory a copy of it, so that the next run finds it as this one does.
     pub(crate) fn for_run(&self, policies: &Policies, notes: &Notes) -> Result<Opening, SiteError> {
-        let mut opening = Opening {
-            builder: PageStore::builder()
-                .ssd_bytes(notes.ssd_bytes)
-                .pool_bytes(notes.pool_bytes)
-                .pool_policy(&policies.pool)
-                .ssd_policy(&policies.ssd)
-                .redo_span_max(notes.log_bytes / 8 * 5)
-                // Rows are looked up at random. Neighbouring pages missed by chance (the districts of a Delivery) would set
-                // read-ahead off in vain; InnoDB's waits for 56 pages of 64.
-                .read_ahead(false)
-                .io(self.io),
-            emulated: Vec::new(),
-            backend: None,
-        };
+        let builder = PageStore::builder()
+            .ssd_bytes(notes.ssd_bytes)
+            .pool_bytes(notes.pool_bytes)
+            .pool_policy(&policies.pool)
+            .ssd_policy(&policies.ssd)
+            .redo_span_max(notes.log_bytes / 8 * 5)
+            // Rows are looked up at random. Neighbouring pages missed by chance (the districts of a Delivery) would set
+            // read-ahead off in vain; InnoDB's waits for 56 pages of 64.
+            .read_ahead(false)
+            .io(self.io);
+        self.with_delays(builder, false, notes.loaded_bytes, notes.page_bytes)
+    }
+
+    /// The store on the devices of this place, those that are emulated with their delays; `fresh`: it is created there. Otherwise it is there, and in
+    /// memory it is a copy.
+    fn with_delays(
+        &self,
+        builder: Builder,
+        fresh: bool,
+        db_bytes: u64,
+        page_bytes: u64,
+    ) -> Result<Opening, SiteError> {
+        let mut opening = Opening { builder, emulated: Vec::new(), backend: None };
+        let model = self.hdd_model(db_bytes, page_bytes);
         match &self.place {
             Place::Files { dir, .. } => {
                 opening.builder = opening.builder.directory(dir);
@@ -264,19 +285,24 @@ impl Site {
                     Some(path) => opening.builder = opening.builder.hdd(path),
                     None if self.model == HddModel::None => {}
                     None => {
-                        let options = OpenOptions { backend: self.io, ..OpenOptions::default() };
+                        let options =
+                            OpenOptions { backend: self.io, create: fresh, ..OpenOptions::default() };
                         let file = open_file(&dir.join("hdd.vol"), &options)?.device;
                         opening.backend = Some(file.backend());
-                        let hdd = opening.emulate(file, self.hdd_model(notes), &self.clock);
+                        let hdd = opening.emulate(file, model, &self.clock);
                         opening.builder = opening.builder.hdd_device(hdd);
                     }
                 }
             }
             Place::Memory { hdd, ssd, manifest } => {
-                let hdd = opening.emulate(Arc::new(hdd.fork()), self.hdd_model(notes), &self.clock);
-                let model = Model::paper_ssd().with_page_bytes(notes.page_bytes as u32);
-                let ssd = opening.emulate(Arc::new(ssd.fork()), model, &self.clock);
-                let manifest = Arc::new(manifest.fork());
+                let (hdd, ssd, manifest) = if fresh {
+                    (Arc::clone(hdd), Arc::clone(ssd), Arc::clone(manifest))
+                } else {
+                    (Arc::new(hdd.fork()), Arc::new(ssd.fork()), Arc::new(manifest.fork()))
+                };
+                let hdd = opening.emulate(hdd, model, &self.clock);
+                let ssd_model = Model::paper_ssd().with_page_bytes(page_bytes as u32);
+                let ssd = opening.emulate(ssd, ssd_model, &self.clock);
                 opening.builder = opening.builder.in_memory(manifest).hdd_device(hdd).ssd_device(ssd);
             }
         }
@@ -284,10 +310,10 @@ impl Site {
     }
 
     /// The 7200 rpm disk is one that the database fills to two thirds.
-    fn hdd_model(&self, notes: &Notes) -> Model {
+    fn hdd_model(&self, db_bytes: u64, page_bytes: u64) -> Model {
         match self.model {
-            HddModel::Rpm7200 => Model::disk_7200rpm(notes.loaded_bytes / 2 * 3),
-            _ => Model::paper_hdd().with_page_bytes(notes.page_bytes as u32),
+            HddModel::Rpm7200 => Model::disk_7200rpm(db_bytes / 2 * 3),
+            _ => Model::paper_hdd().with_page_bytes(page_bytes as u32),
         }
     }
 }

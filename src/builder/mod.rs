@@ -9,7 +9,7 @@ use crate::manifest::MemoryManifest;
 use pagetier_bufpool::LogGate;
 use pagetier_devio::{Backend, DirectIo, SharedDevice};
 use pagetier_page::PageSize;
-use pagetier_policy::{Costs, POOL_POLICIES, SSD_POLICIES};
+use pagetier_policy::{CLUSTER_PAGES, Costs, POOL_POLICIES, SSD_POLICIES};
 use pagetier_ssdcache::{Progress, SsdMode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,9 +22,12 @@ const SLOT_BYTES: u64 = 40 + 24 + 72;
 /// Memory for an entry of the outqueue.
 const OUTQUEUE_BYTES: u64 = 72;
 
+/// The most points of the moving averages of costs: 256 MiB for the two devices.
+pub(crate) const COST_POINTS_MAX: usize = 1 << 24;
+
 /// Memory for the tables of an SSD, in bytes.
 pub(crate) fn tables_bytes(slots: u64, outqueue: u64) -> u64 {
-    slots * SLOT_BYTES + outqueue * OUTQUEUE_BYTES
+    slots.saturating_mul(SLOT_BYTES).saturating_add(outqueue.saturating_mul(OUTQUEUE_BYTES))
 }
 
 /// The default size of the doublewrite ring.
@@ -55,6 +58,7 @@ pub struct Builder {
     page_bytes: Option<u64>,
     pool_policy: String,
     ssd_policy: String,
+    pub(crate) cluster_pages: u32,
     zone_percent: f64,
     outqueue: Option<usize>,
     group_width_per_min: f64,
@@ -91,6 +95,7 @@ impl Default for Builder {
             page_bytes: None,
             pool_policy: POOL_POLICIES[0].to_owned(),
             ssd_policy: SSD_POLICIES[0].to_owned(),
+            cluster_pages: CLUSTER_PAGES,
             zone_percent: 10.0,
             outqueue: None,
             group_width_per_min: 1.0,
@@ -185,17 +190,24 @@ impl Builder {
         self
     }
 
-    /// The pool's replacement policy, one of [`POOL_POLICIES`]. Default: the first. CFLRU, REF and CFDC also take their window in per cent of the
-    /// pool, as `cfdc-75`.
+    /// The pool's replacement policy, one of [`POOL_POLICIES`] in any case. Default: the first. CFLRU, REF and CFDC also take their window in per
+    /// cent of the pool, as `cfdc-75`. CASA, GD2L and those built on it go by the devices' costs: see [`Builder::online_costs`].
     pub fn pool_policy(mut self, name: &str) -> Self {
-        name.clone_into(&mut self.pool_policy);
+        self.pool_policy = name.to_ascii_lowercase();
         self
     }
 
-    /// The SSD's policy, one of [`SSD_POLICIES`]. Default: the first. A store may be opened with another one than
+    /// The SSD's policy, one of [`SSD_POLICIES`] in any case. Default: the first. A store may be opened with another one than
     /// it was closed with: what is on the SSD stays in use.
     pub fn ssd_policy(mut self, name: &str) -> Self {
-        name.clone_into(&mut self.ssd_policy);
+        self.ssd_policy = name.to_ascii_lowercase();
+        self
+    }
+
+    /// Pages of a cluster of the pool policies that write in clusters (CFDC, SAWC), and of a block of REF: neighbours in a space, from 1 to 65,536.
+    /// Default: 64.
+    pub fn cluster_pages(mut self, pages: u32) -> Self {
+        self.cluster_pages = pages;
         self
     }
 
@@ -233,7 +245,8 @@ impl Builder {
     /// Measures the devices while the store runs, by moving averages over the last `points` reads and writes of pages of each
     /// ([`crate::COST_POINTS`] in the paper: Ou et al., section 3.2.2), and tells the policies once a second. A merged write's time is shared by its
     /// pages; operations longer than 65 ms are left out. Until there are enough of a kind, [`Builder::costs`] or what a calibration found
-    /// counts. 16 bytes of memory for each point. Default: not.
+    /// counts. 16 bytes of memory for each point; at most 2^24 points. Default: not, so that a policy which weighs reads against writes (CASA, CAC, GD2L) goes by the
+    /// costs that it was opened with.
     pub fn online_costs(mut self, points: usize) -> Self {
         self.cost_points = Some(points.max(1));
         self

@@ -1,7 +1,7 @@
 //! Opening a store: what it finds, and in which order it becomes usable.
 
 use super::ends::find_ends;
-use super::{Builder, POOL_POLICY_BYTES, Place, ring_pages_for, tables_bytes};
+use super::{Builder, COST_POINTS_MAX, POOL_POLICY_BYTES, Place, ring_pages_for, tables_bytes};
 use crate::calibrate::calibrate;
 use crate::error::OpenError;
 use crate::manifest::{Manifest, ManifestStore};
@@ -10,7 +10,9 @@ use crate::volume::{DATA_AT, FoundHdd, SUPERBLOCK_BYTES, Volume, decode_superblo
 use pagetier_bufpool::{FRAMES_MIN, Pool, PoolParams};
 use pagetier_devio::{IoBuf, IoBufs, IoClass, MemoryDevice, OpenOptions, Reap, SharedDevice, open_file};
 use pagetier_page::PageSize;
-use pagetier_policy::{CacParams, Costs, POOL_POLICIES, SSD_POLICIES, pool_policy, ssd_policy};
+use pagetier_policy::{
+    CLUSTER_PAGES_MAX, CacParams, Costs, PoolPolicyParams, parse, pool_policy, ssd_policy,
+};
 use pagetier_ssdcache::{
     Found, Layout, OpenParams, SsdMode, SsdTier, Superblock, TooSmall, format, identify,
 };
@@ -80,8 +82,11 @@ impl Builder {
         if !manifest.clean {
             find_ends(&volume, &counted, &tier, &hdd, page_size).await?;
         }
-        let policy =
-            pool_policy(&self.pool_policy, params.frames, costs).ok_or_else(|| self.unknown_pool_policy())?;
+        let pool_params = PoolPolicyParams {
+            cluster_pages: self.cluster_pages,
+            ..PoolPolicyParams::new(params.frames, costs)
+        };
+        let policy = pool_params.policy(&self.pool_policy).ok_or_else(|| self.unknown_pool_policy())?;
         let pool = Pool::start(params, policy, Arc::clone(&tier), self.gate.take())?;
         tier.set_redo_from(Box::new(pool.redo_source()));
         let mut manifest = manifest;
@@ -130,11 +135,15 @@ impl Builder {
                 format!("{} is not a positive number", self.group_width_per_min),
             );
         }
-        if let Some(c) = self.costs {
-            let all = [c.hdd_read_ms, c.hdd_write_ms, c.ssd_read_ms, c.ssd_write_ms];
-            if !all.iter().all(|ms| ms.is_finite() && *ms > 0.0) {
-                return bad("costs", "every cost must be a positive number of milliseconds".into());
-            }
+        if self.costs.is_some_and(|costs| !costs.is_valid()) {
+            return bad("costs", "every cost must be a positive number of milliseconds".into());
+        }
+        if !(1..=CLUSTER_PAGES_MAX).contains(&self.cluster_pages) {
+            let why = format!("{} is not from 1 to {CLUSTER_PAGES_MAX}", self.cluster_pages);
+            return bad("cluster_pages", why);
+        }
+        if self.cost_points.is_some_and(|points| points > COST_POINTS_MAX) {
+            return bad("online_costs", format!("at most {COST_POINTS_MAX} points"));
         }
         if self.ssd_mode == SsdMode::Off {
             return bad("ssd_mode", "a store is switched off its SSD once it is open".into());
@@ -146,12 +155,12 @@ impl Builder {
     }
 
     fn unknown_pool_policy(&self) -> OpenError {
-        let known = POOL_POLICIES.join(", ");
+        let known = parse::pool_policies();
         OpenError::UnknownPolicy { kind: "pool", name: self.pool_policy.clone(), known }
     }
 
     pub(super) fn unknown_ssd_policy(&self) -> OpenError {
-        let known = SSD_POLICIES.join(", ");
+        let known = parse::ssd_policies();
         OpenError::UnknownPolicy { kind: "SSD", name: self.ssd_policy.clone(), known }
     }
 
@@ -316,7 +325,7 @@ impl Builder {
     fn pool_params(&self, page_size: PageSize, layout: &Layout) -> Result<PoolParams, OpenError> {
         let outqueue = self.outqueue.unwrap_or(layout.slots as usize) as u64;
         let tables = tables_bytes(u64::from(layout.slots), outqueue);
-        let least = PoolParams::bytes_for(FRAMES_MIN, page_size, POOL_POLICY_BYTES) + tables;
+        let least = PoolParams::bytes_for(FRAMES_MIN, page_size, POOL_POLICY_BYTES).saturating_add(tables);
         let mut params =
             PoolParams::for_budget(self.pool_bytes.saturating_sub(tables), page_size, POOL_POLICY_BYTES);
         if params.frames < FRAMES_MIN {
@@ -380,7 +389,7 @@ fn known_costs(manifest: &Manifest) -> Option<Costs> {
     let ms = manifest.costs_ms.as_ref()?;
     let all: Vec<f64> = ms.iter().filter_map(|text| text.parse().ok()).collect();
     let [hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms] = all.try_into().ok()?;
-    Some(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms })
+    Some(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms }).filter(Costs::is_valid)
 }
 
 pub(super) struct PreparedSsd {

@@ -1,6 +1,6 @@
 //! What a replay is told, and what it counts.
 
-use pagetier_policy::{Costs, PageId};
+use pagetier_policy::{CLUSTER_PAGES, Costs, PageId};
 use serde::Serialize;
 
 /// How large the tiers are and how they behave.
@@ -39,7 +39,7 @@ impl TierParams {
             zone_share: 0.1,
             cpu_ms: 0.002,
             clock_rate: 1.0,
-            cluster_pages: 64,
+            cluster_pages: CLUSTER_PAGES,
         }
     }
 }

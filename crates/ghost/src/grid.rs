@@ -5,7 +5,9 @@ use crate::reference::Reference;
 use crate::tiers::Tiers;
 use crate::what_if::{Cost, Sampled, WhatIf};
 use pagetier_page::Sampling;
-use pagetier_policy::{CacParams, Costs, POOL_POLICIES, PoolPolicyParams, SSD_POLICIES, ssd_policy};
+use pagetier_policy::{
+    CLUSTER_PAGES, CacParams, Costs, POOL_POLICIES, PoolPolicyParams, SSD_POLICIES, ssd_policy,
+};
 
 /// The most ghosts of a grid.
 const GHOSTS_MAX: usize = 256;
@@ -23,6 +25,8 @@ pub struct GhostParams {
     pub pool_pages: u32,
     /// Slots of the SSD, as it is.
     pub ssd_pages: u32,
+    /// Pages of a cluster: of policies that write in clusters, and for the cluster switches.
+    pub cluster_pages: u32,
     /// The size of a page, in bytes, for reports.
     pub page_bytes: u64,
     /// Which pages are looked at.
@@ -43,6 +47,7 @@ impl GhostParams {
             costs: Costs::PAPER,
             pool_pages,
             ssd_pages,
+            cluster_pages: CLUSTER_PAGES,
             page_bytes: 16 << 10,
             sampling: Sampling::ALL,
             pool_factors: vec![0.5, 1.0, 2.0, 4.0],
@@ -180,7 +185,7 @@ fn sizes(present: u32, factors: &[f64], least: u32) -> Result<Vec<u32>, GhostErr
     Ok(sizes)
 }
 
-/// Tiers of these sizes, scaled down to the sample. Everything that is a number of pages is scaled; the clock goes faster, because the references that
+/// Tiers of these sizes, scaled down to the sample. Everything that is a number of pages is scaled, but for clusters, which are ranges of page numbers; the clock goes faster, because the references that
 /// are left out took their time too.
 fn ghost(params: &GhostParams, pool_pages: u32, ssd_pages: u32) -> Result<Ghost, GhostError> {
     let rate = params.sampling.rate();
@@ -188,9 +193,10 @@ fn ghost(params: &GhostParams, pool_pages: u32, ssd_pages: u32) -> Result<Ghost,
     let (frames, slots) = (scaled(pool_pages, 1), scaled(ssd_pages, u32::from(ssd_pages > 0)));
     let defaults = TierParams::new(frames, slots);
     let look_ahead = ((defaults.look_ahead as f64 * rate).round() as usize).max(1);
-    let tiers = TierParams { costs: params.costs, look_ahead, clock_rate: 1.0 / rate, ..defaults };
+    let (costs, cluster_pages) = (params.costs, params.cluster_pages);
+    let tiers = TierParams { costs, look_ahead, clock_rate: 1.0 / rate, cluster_pages, ..defaults };
     let unknown = |kind, name: &str| GhostError::UnknownPolicy { kind, name: name.to_owned() };
-    let pool = PoolPolicyParams::new(frames as usize, params.costs)
+    let pool = PoolPolicyParams { cluster_pages, ..PoolPolicyParams::new(frames as usize, costs) }
         .policy(&params.pool_policy)
         .ok_or_else(|| unknown("pool", &params.pool_policy))?;
     let cac = CacParams::new(params.costs, slots as usize, frames as usize);

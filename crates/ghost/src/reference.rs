@@ -47,4 +47,9 @@ pub trait Source {
     fn new_orders(&self) -> u64 {
         0
     }
+
+    /// Pages of the database now, where it is known.
+    fn db_pages(&self) -> Option<u64> {
+        None
+    }
 }

@@ -1,7 +1,8 @@
 //! Page traces, `.ptr`: 12-byte little-endian records of u64 page number, u8 operation (0 read, 1 write), u8 flag (1 sequential), u16 object.
 //!
-//! A [`PageId`] is told as its number, with the upper half of the space's id above it, and the lower half as the object. So a page number
-//! beyond 32 bits names a space of its own, and every file decodes to page ids.
+//! A [`PageId`] is told as its number, with the upper half of the space's id above it, and the lower half as the object. So the page numbers of
+//! traces from elsewhere may have up to 48 bits: each run of 2^32 pages of an object is a space of its own. Larger numbers, and unknown
+//! operations or flags, are no record of a page trace.
 
 use crate::{PageId, SpaceId};
 

@@ -1,6 +1,6 @@
 //! Bytes that version 1 wrote: every later version must read them.
 
-use pagetier_page::{Flags, Header, Lsn, PageId, SpaceId, Stamp, seal, verify};
+use pagetier_page::{Flags, Header, Lsn, PageId, SpaceId, Stamp, TraceRecord, seal, verify};
 
 /// The header of the page below, as `docs/format.md` prints it.
 const HEADER_V1: [u8; 32] = [
@@ -33,4 +33,27 @@ fn version_1_bytes_are_read() {
     let header = verify(&image, PageId::new(SpaceId(42), 7)).unwrap();
     assert_eq!(header.lsn, Lsn(12345));
     assert_eq!(header.stamp.epoch(), 3);
+}
+
+/// Page trace records as `docs/format.md` prints them, and what they tell: space and number, write and sequential.
+const TRACE: [([u8; 12], [u32; 2], [bool; 2]); 4] = [
+    ([0x39, 0x30, 0, 0, 0, 0, 0, 0, 0, 0, 0x2a, 0], [42, 12345], [false, false]),
+    ([0x07, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0x02, 0x01], [0x0102, 7], [true, false]),
+    ([0, 0, 0, 0x80, 0x34, 0x12, 0, 0, 0, 1, 0x78, 0x56], [0x1234_5678, 0x8000_0000], [false, true]),
+    ([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 1, 1, 0xff, 0xff], [u32::MAX; 2], [true, true]),
+];
+
+#[test]
+fn trace_records_are_what_the_format_says() {
+    for (bytes, [space, no], [write, sequential]) in TRACE {
+        let record = TraceRecord { page: PageId::new(SpaceId(space), no), write, sequential };
+        assert_eq!(TraceRecord::decode(&bytes), Some(record));
+        assert_eq!(record.encode(), bytes);
+    }
+    let beyond_48_bits = [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0];
+    let no_operation = [0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0];
+    let no_flag = [0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0];
+    for bytes in [beyond_48_bits, no_operation, no_flag] {
+        assert_eq!(TraceRecord::decode(&bytes), None, "{bytes:?}");
+    }
 }

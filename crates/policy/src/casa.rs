@@ -7,7 +7,9 @@
 //! Where the paper is silent, or speaks of one step where there are two:
 //!
 //! - *Costs*: c_R and c_W are the HDD's R_D and W_D normalised, as the paper knows one device only, and the HDD is the one whose time matters.
-//!   [`PoolPolicy::set_costs`] follows them when they are measured (section 3.2.2).
+//!   [`PoolPolicy::set_costs`] follows them when they are measured (section 3.2.2). A store does not measure them unless it is told to:
+//!   `Builder::online_costs`, off by default. Without it CASA goes by the costs that the store was opened with (`Builder::costs`, or what
+//!   `Builder::calibrate` found).
 //! - *The list to draw on is empty* (|C| ≤ τ and nothing is dirty), or all of it is refused: the other one.
 //! - *What the request does*: `hit` says whether it writes, [`PoolPolicy::dirtied`] that a clean page has become dirty: then it goes to the MRU position of D. The hit
 //!   comes first, when the page is still in C: τ stays (line 5). A store, which tells hits in batches, tells those of a thread before a page that it changed.

@@ -10,10 +10,10 @@ use crate::{FrameId, PageId};
 use rustc_hash::FxHashMap;
 
 /// Pages of a cluster unless told otherwise.
-pub(crate) const CLUSTER_PAGES: u32 = 64;
+pub const CLUSTER_PAGES: u32 = 64;
 
 /// The most pages of a cluster: products of sizes, distances and times then fit 128 bits.
-const CLUSTER_PAGES_MAX: u32 = 1 << 16;
+pub const CLUSTER_PAGES_MAX: u32 = 1 << 16;
 
 /// A cluster's place; valid as long as the cluster has members.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

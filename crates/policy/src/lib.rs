@@ -25,6 +25,7 @@ mod names;
 mod no_ssd;
 mod page_index;
 mod page_stats;
+pub mod parse;
 mod placement;
 mod pool;
 mod queues;
@@ -43,6 +44,7 @@ pub use casa::Casa;
 pub use ccf_lru::CcfLru;
 pub use cfdc::Cfdc;
 pub use cflru::Cflru;
+pub use clusters::{CLUSTER_PAGES, CLUSTER_PAGES_MAX};
 pub use cost_based::{
     Anticipating, Cac, CacAged, CacAgedWrite, CacParams, CacWrite, Cc, CostBased, Observed,
 };

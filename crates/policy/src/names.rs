@@ -40,6 +40,9 @@ pub const SSD_POLICIES: &[&str] = &[
     "none",
 ];
 
+/// The pool policies that take a window.
+pub(crate) const WINDOWED: &[&str] = &["cflru", "ref", "cfdc"];
+
 /// What pool policies can be told. Each takes what concerns it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct PoolPolicyParams {
@@ -47,7 +50,7 @@ pub struct PoolPolicyParams {
     pub frames: usize,
     /// Device costs.
     pub costs: Costs,
-    /// Pages of a cluster (REF: of a block). Default: 64, at 16 KiB the 1 MiB that an erase block of flash has, or the extent that a disk
+    /// Pages of a cluster (REF: of a block), at most [`CLUSTER_PAGES_MAX`](crate::CLUSTER_PAGES_MAX). Default: 64, at 16 KiB the 1 MiB that an erase block of flash has, or the extent that a disk
     /// writes about as fast as it seeks.
     pub cluster_pages: u32,
 }
@@ -115,7 +118,7 @@ pub fn ssd_policy(name: &str, params: &CacParams) -> Option<Box<dyn SsdPolicy>> 
 fn windowed(name: &str) -> Option<(&str, WindowPercent)> {
     let (kind, percent) = name.rsplit_once('-')?;
     let window = WindowPercent::new(percent.parse().ok()?)?;
-    ["cflru", "ref", "cfdc"].contains(&kind).then_some((kind, window))
+    WINDOWED.contains(&kind).then_some((kind, window))
 }
 
 #[cfg(test)]

@@ -48,6 +48,13 @@ impl Costs {
     pub const PAPER: Self =
         Self { hdd_read_ms: 7.2, hdd_write_ms: 4.96, ssd_read_ms: 0.11, ssd_write_ms: 0.27 };
 
+    /// Whether every cost is a positive and finite number: others mean nothing to a policy.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        let all = [self.hdd_read_ms, self.hdd_write_ms, self.ssd_read_ms, self.ssd_write_ms];
+        all.iter().all(|ms| ms.is_finite() && *ms > 0.0)
+    }
+
     /// What a read from the SSD saves: R_D - R_S.
     pub(crate) fn read_saving_ms(&self) -> f64 {
         self.hdd_read_ms - self.ssd_read_ms

@@ -9,7 +9,7 @@
 mod bound;
 pub mod campaign;
 pub mod fuzz;
-pub mod parse;
+pub mod options;
 mod tpcc;
 mod trace;
 mod zipf;

@@ -27,7 +27,14 @@ impl fmt::Display for TraceError {
             Self::Torn(bytes) => {
                 write!(f, "{bytes} bytes are no whole number of {RECORD_BYTES}-byte records")
             }
-            Self::Record(at, bytes) => write!(f, "record {at} is not one of a page trace: {bytes:02x?}"),
+            Self::Record(at, bytes) => {
+                let why = match bytes {
+                    [.., 0 | 1, 0 | 1, _, _] => "its page number takes more than 48 bits",
+                    [.., 0 | 1, _, _, _] => "its flag is neither 0 nor 1",
+                    _ => "its operation is neither 0 (read) nor 1 (write)",
+                };
+                write!(f, "record {at} (from 0) is not one of a page trace, {why}: {bytes:02x?}")
+            }
         }
     }
 }

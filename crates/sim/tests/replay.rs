@@ -9,6 +9,16 @@ fn replay(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_replay")).args(args).output().unwrap()
 }
 
+fn whatif(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_whatif")).args(args).output().unwrap()
+}
+
+fn text(args: &[&str]) -> String {
+    let output = replay(args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
 fn json(args: &[&str]) -> Value {
     let output = replay(&[args, &["--json"]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -90,7 +100,7 @@ fn all_pairs_see_the_same_references() {
     let all = all.as_array().unwrap();
     assert_eq!(all.len(), pagetier_policy::POOL_POLICIES.len() * pagetier_policy::SSD_POLICIES.len());
     assert!(all.iter().all(|r| r["requests"] == 6400));
-    let table = replay(&[
+    let table = text(&[
         "--zipf",
         "500",
         "--pool-pages",
@@ -102,8 +112,82 @@ fn all_pairs_see_the_same_references() {
         "--compare",
         "lru+cc,gd2l+none,cfdc-75+tac,cflru-25+mv-fifo-gsc",
     ]);
-    let table = String::from_utf8(table.stdout).unwrap();
-    assert_eq!(table.lines().count(), 5, "{table}");
+    for pair in ["lru+cc ", "gd2l+none ", "cfdc-75+tac ", "cflru-25+mv-fifo-gsc "] {
+        assert_eq!(table.lines().filter(|line| line.starts_with(pair)).count(), 1, "{table}");
+    }
+    assert!(table.lines().all(|line| line.chars().count() <= 145), "{table}");
+}
+
+const ZIPF: [&str; 11] = [
+    "--zipf",
+    "500",
+    "--write-percent",
+    "10",
+    "--pool-pages",
+    "50",
+    "--ssd-pages",
+    "100",
+    "--batches",
+    "100",
+    "--warmup",
+];
+
+#[test]
+fn bounds_stand_beside_each_run() {
+    let args = [&ZIPF[..], &["50", "--compare", "LRU+CC,GD2L+CAC", "--bound"]].concat();
+    let runs = json(&args);
+    for run in runs.as_array().unwrap() {
+        let bounds = run["bounds"].as_array().unwrap();
+        let placements: Vec<_> = bounds.iter().map(|b| b["placement"].as_str().unwrap()).collect();
+        assert_eq!(placements, ["static", "static, by the warm-up", "static, memory written through"]);
+        for bound in bounds {
+            let times = run["cost"].as_f64().unwrap() / bound["cost_ms"].as_f64().unwrap();
+            assert!((bound["times_cost"].as_f64().unwrap() - times).abs() < 1e-9, "{bound}");
+            let accesses = run["hdd_reads"].as_f64().unwrap() + run["hdd_writes"].as_f64().unwrap();
+            let times = accesses / bound["hdd_accesses"].as_f64().unwrap();
+            assert!((bound["times_hdd_accesses"].as_f64().unwrap() - times).abs() < 1e-9, "{bound}");
+        }
+    }
+    assert!(json(&ZIPF[..10]).get("bounds").is_none());
+    let table = text(&args);
+    for (run, pair) in runs.as_array().unwrap().iter().zip(["lru+cc ", "gd2l+cac "]) {
+        let line = table.lines().find(|line| line.starts_with(pair)).unwrap();
+        let told: Vec<_> = line.split_whitespace().rev().take(3).collect();
+        let bounds = run["bounds"].as_array().unwrap().iter().rev();
+        let times: Vec<_> =
+            bounds.map(|b| format!("{:.2}", b["times_hdd_accesses"].as_f64().unwrap())).collect();
+        assert_eq!(told, times, "{table}");
+    }
+}
+
+#[test]
+fn the_table_tells_what_the_json_does() {
+    let args = [&ZIPF[..], &["0", "--pool-policy", "GD2L", "--ssd-policy", "Cac"]].concat();
+    let report = json(&args);
+    assert_eq!(report["cost_unit"], "ms");
+    let table = text(&[&args[..], &["-v"]].concat());
+    let headings: Vec<_> = table.lines().nth(1).unwrap().split("  ").collect();
+    assert!(headings.iter().any(|h| h.trim() == "hit %") && table.contains("M req/s"), "{table}");
+    let run = table.lines().find(|line| line.starts_with("gd2l+cac ")).unwrap();
+    let hits = format!("{:.2}", 100.0 * report["hit_ratio"].as_f64().unwrap());
+    let cost_s = format!("{:.1}", report["cost"].as_f64().unwrap() / 1000.0);
+    let cells: Vec<_> = run.split_whitespace().collect();
+    assert_eq!((cells[1], cells[8]), (&*hits, &*cost_s), "{table}");
+    for field in ["pool_hits", "pool_misses", "ssd_hits", "cluster_switches"] {
+        assert!(table.contains(&format!("{} ", report[field])), "{field}: {table}");
+    }
+    assert!(table.contains("α by space/subrange"), "{table}");
+}
+
+#[test]
+fn help_names_every_policy() {
+    for help in [text(&["--help"]), String::from_utf8(whatif(&["--help"]).stdout).unwrap()] {
+        let words: Vec<_> = help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
+        for name in pagetier_policy::POOL_POLICIES.iter().chain(pagetier_policy::SSD_POLICIES) {
+            assert!(words.contains(name), "{name}: {help}");
+        }
+        assert!(words.contains(&"cfdc-75"), "{help}");
+    }
 }
 
 #[test]
@@ -132,30 +216,102 @@ fn clustered_writes_switch_clusters_less_often() {
     assert!(cfdc < 0.5 * lru && sawc < 0.5 * casa, "{lru} {casa} {cfdc} {sawc}");
 }
 
+type Program = fn(&[&str]) -> Output;
+
+/// Arguments, and what their refusal has to say.
+type Case<'a> = (&'a [&'a str], &'a str);
+
 #[test]
 fn bad_input_is_named() {
     let torn = trace("torn.ptr", &[0; 13]);
     let no_trace = trace("text.ptr", b"not a page trace");
+    let empty = trace("empty.ptr", b"");
+    let beyond = trace("beyond.ptr", &[&[0; 12][..], &[0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]].concat());
+    let short = trace("short.ptr", &[0; 24]);
     let sizes = ["--pool-pages", "1", "--ssd-pages", "1"];
-    let cases: [(&[&str], &str); 12] = [
+    // Of both programs.
+    let shared: &[Case<'_>] = &[
         (&[], "required"),
         (&["--trace", "no/such.ptr"], "no/such.ptr"),
         (&["--trace", &torn], "13 bytes"),
         (&["--trace", &no_trace], "16 bytes"),
+        (&["--trace", &empty], "the trace is empty"),
+        (&["--trace", &beyond], "record 1"),
+        (&["--tpcc", "1", "--zipf", "9"], "cannot be used with"),
+        (&["--tpcc", "0"], "1..=10000"),
+        (&["--tpcc", "4294967295"], "1..=10000"),
+        (&["--zipf", "0"], "1..=67108864"),
+        (&["--zipf", "4294967295"], "1..=67108864"),
+        (&["--zipf", "9", "--skew", "nan"], "0 to 100"),
+        (&["--zipf", "9", "--skew=-1"], "0 to 100"),
         (&["--zipf", "9", "--pool-policy", "mru"], "gd2l"),
-        (&["--zipf", "9", "--compare", "gd2l"], "gd2l-freq-write+cac-aged-write"),
+        (&["--zipf", "9", "--ssd-policy", "arc"], "mv-fifo-gsc"),
         (&["--zipf", "9", "--pool-policy", "cfdc-101"], "cfdc"),
         (&["--zipf", "9", "--cluster-pages", "0"], "65536"),
         (&["--zipf", "9", "--costs", "1,2,3"], "four numbers"),
         (&["--zipf", "9", "--costs", "1,2,3,-4"], "four numbers"),
-        (&["--zipf", "9", "--alpha", "0,1"], "two numbers"),
+        (&["--zipf", "9", "--costs", "1,x,2,3,4"], "four numbers"),
+        (&["--zipf", "9", "--costs", "1,2,3,inf"], "four numbers"),
         (&["--zipf", "9", "--write-percent", "101"], "0 to 100"),
     ];
-    for (args, named) in cases {
-        let output = replay(&[args, &sizes].concat());
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && stderr.contains(named), "{args:?}: {stderr}");
+    let of_replay: &[Case<'_>] = &[
+        (&["--trace", &short, "--warmup", "1"], "all 2 references"),
+        (&["--trace", &short, "--warmup", "1", "--bound"], "all 2 references"),
+        (&["--zipf", "9", "--compare", "gd2l"], "gd2l-freq-write+cac-aged-write"),
+        (&["--zipf", "9", "--compare", "lru+cc,mru+cc"], "\"mru\""),
+        (&["--zipf", "9", "--group-width", "0"], "above 0"),
+        (&["--zipf", "9", "--group-width", "nan"], "above 0"),
+        (&["--zipf", "9", "--cpu-us", "nan"], "0 to 1000000"),
+        (&["--zipf", "9", "--cpu-us=-1"], "0 to 1000000"),
+        (&["--zipf", "9", "--zone-percent", "0"], "above 0, up to 100"),
+        (&["--zipf", "9", "--zone-percent", "nan"], "above 0, up to 100"),
+        (&["--zipf", "9", "--look-ahead", "0"], "1..=67108864"),
+        (&["--zipf", "9", "--outqueue", "18446744073709551615"], "0..=67108864"),
+        (&["--zipf", "9", "--batches", "0"], "1.."),
+        (&["--zipf", "9", "--alpha", "0,1"], "two numbers"),
+        (&["--zipf", "9", "--alpha", "1,inf"], "two numbers"),
+        (&["--zipf", "9", "--alpha", "2,1"], "two numbers"),
+    ];
+    let of_whatif: &[Case<'_>] = &[
+        (&["--zipf", "9", "--requests", "0"], "1.."),
+        (&["--zipf", "9", "--requests", "18446744073709551615"], "1000000000"),
+        (&["--zipf", "9", "--sample", "nan"], "above 0, up to 1"),
+        (&["--zipf", "9", "--warmup-percent", "100"], "--warmup-percent"),
+        (&["--zipf", "9", "--page-bytes", "0"], "1..=1073741824"),
+        (&["--zipf", "9", "--pool-factors", "0"], "above 0"),
+        (&["--zipf", "9", "--ssd-factors", "1,nan"], "from 0 on"),
+        (&["--zipf", "9", "--ssd-factors", "1e9"], "too many"),
+    ];
+    let programs: [(Program, &[Case<'_>]); 2] = [(replay, of_replay), (whatif, of_whatif)];
+    for (program, own) in programs {
+        for (args, named) in shared.iter().chain(own) {
+            assert_refused(&program(&[args, &sizes[..]].concat()), args, named);
+        }
+        for (option, bad) in
+            [("--pool-pages", "0"), ("--pool-pages", "4294967295"), ("--ssd-pages", "4294967295")]
+        {
+            let others = if option == "--pool-pages" { "--ssd-pages" } else { "--pool-pages" };
+            let args = ["--zipf", "9", option, bad, others, "1"];
+            assert_refused(&program(&args), &args, option);
+        }
+        for (ratio, named) in [
+            ("30:x:10:1", "three numbers"),
+            ("30:10", "three numbers"),
+            ("inf:10:1", "three numbers"),
+            ("30:nan:1", "three numbers"),
+            ("1e9:1:1", "at least one page"),
+            ("1:1:1e9", "too many"),
+        ] {
+            let args = ["--tpcc", "1", "--ratio", ratio];
+            assert_refused(&program(&args), &args, named);
+        }
     }
-    let output = replay(&["--zipf", "9", "--pool-pages", "0", "--ssd-pages", "1"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("at least one page"));
+}
+
+/// Ended by itself, with a message that says `named`, and no backtrace.
+#[track_caller]
+fn assert_refused(output: &Output, args: &[&str], named: &str) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(matches!(output.status.code(), Some(1 | 2)), "{args:?}: {:?}: {stderr}", output.status);
+    assert!(stderr.contains(named) && !stderr.contains("panicked"), "{args:?}: {stderr}");
 }

@@ -32,10 +32,12 @@ fn what_is_no_trace_is_refused() {
     let good = encode(Reference::read(PageId::default()));
     assert_eq!(Trace::from_bytes(&good).unwrap().references().len(), 1);
     assert!(matches!(Trace::from_bytes(&good[..11]), Err(TraceError::Torn(11))));
-    for (at, byte) in [(8, 2), (9, 2), (6, 1)] {
+    for (at, byte, why) in [(8, 2, "operation"), (9, 2, "flag"), (6, 1, "48 bits")] {
         let mut bad = [good, good].concat();
         bad[12 + at] = byte;
         assert!(matches!(Trace::from_bytes(&bad), Err(TraceError::Record(1, _))), "byte {at}");
+        let told = Trace::from_bytes(&bad).unwrap_err().to_string();
+        assert!(told.contains("record 1") && told.contains(why), "{told}");
     }
 }
 

@@ -1,130 +1,110 @@
 //! Says what other sizes of pool and SSD would cost for a stream of page references, from a sample of its pages.
 
-use clap::{ArgGroup, Parser};
+use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use pagetier_ghost::{GhostParams, Ghosts, Sampled, WhatIf, chart};
 use pagetier_page::Sampling;
-use pagetier_policy::{Costs, POOL_POLICIES, PoolPolicyParams, SSD_POLICIES};
-use pagetier_sim::{Reference, Source, Tpcc, Trace, Zipf, parse};
+use pagetier_policy::parse;
+use pagetier_sim::Reference;
+use pagetier_sim::options::{Input, PAGES_MAX, SourceArgs, TierArgs};
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Says what I/O costs against the sizes of pool and SSD, from a sampled simulation of a page trace or of generated references.
+/// Says what I/O would cost with other sizes of pool and SSD, from a sampled simulation of a page trace or of generated references
 ///
 /// Pages are sampled by hash, as in SHARDS (Waldspurger et al., FAST 2015), and the tiers scaled down by as much. The first half of the
-/// references warms them up; the second is counted.
+/// references warms them up (--warmup-percent); the rest is counted. Costs are in milliseconds of I/O per 1,000 requests.
 #[derive(Parser, Debug)]
-#[command(name = "whatif", group = ArgGroup::new("source").required(true).args(["trace", "tpcc", "zipf"]))]
+#[command(name = "whatif")]
 struct Args {
-    /// A page trace (.ptr).
-    #[arg(long, value_name = "FILE")]
-    trace: Option<PathBuf>,
-    /// TPC-C page references of this many warehouses.
-    #[arg(long, value_name = "WAREHOUSES")]
-    tpcc: Option<u32>,
-    /// Zipf-distributed references to this many pages.
-    #[arg(long, value_name = "PAGES")]
-    zipf: Option<u32>,
-    /// The skew of --zipf.
-    #[arg(long, default_value_t = 0.9)]
-    skew: f64,
-    /// The share of writes of --zipf, in per cent.
-    #[arg(long, default_value_t = 0.0, value_parser = parse::percent)]
-    write_percent: f64,
-    /// Generated references.
-    #[arg(long, value_name = "N", default_value_t = 4_000_000)]
-    requests: usize,
-    /// The generators' seed.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    tiers: TierArgs,
+    #[command(flatten)]
+    run: RunArgs,
+}
 
-    /// Pages that the pool holds.
-    #[arg(long)]
-    pool_pages: u32,
-    /// Pages that the SSD holds.
-    #[arg(long)]
-    ssd_pages: u32,
-    /// The pool's policy.
-    #[arg(long, default_value = POOL_POLICIES[0], value_parser = pool_policy)]
-    pool_policy: String,
-    /// The SSD's policy.
-    #[arg(long, default_value = SSD_POLICIES[0], value_parser = clap::builder::PossibleValuesParser::new(SSD_POLICIES))]
-    ssd_policy: String,
-    /// Milliseconds of an SSD read, HDD read, SSD write and HDD write.
-    #[arg(long, value_name = "R_S,R_D,W_S,W_D", value_parser = parse::costs, default_value = "0.11,7.2,0.27,4.96")]
-    costs: Costs,
-    /// The size of a page in bytes.
-    #[arg(long, value_name = "B", default_value_t = 16 << 10)]
-    page_bytes: u64,
-
-    /// The share of pages that is looked at.
-    #[arg(long, default_value_t = 0.05, value_parser = parse_share)]
-    sample: f64,
-    /// The references that warm up, in per cent of all.
-    #[arg(long, default_value_t = 50.0, value_parser = parse::percent)]
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "The run")]
+struct RunArgs {
+    /// References to generate, with --tpcc or --zipf; a trace is taken as a whole
+    #[arg(long, value_name = "REFERENCES", default_value_t = 4_000_000, value_parser = clap::value_parser!(u64).range(1..=REQUESTS_MAX))]
+    requests: u64,
+    /// References that warm up, in per cent of all (below 100); the rest is counted
+    #[arg(long, value_name = "PERCENT", default_value_t = 50.0, value_parser = parse::percent)]
     warmup_percent: f64,
-    /// Sizes of the SSD, as multiples of --ssd-pages.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0])]
+    /// The share of pages that is looked at, above 0 and up to 1
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = parse::share)]
+    sample: f64,
+    /// Sizes of the SSD, as multiples of --ssd-pages; 1 is always among them
+    #[arg(long, value_name = "FACTORS", value_delimiter = ',', value_parser = parse::not_negative, default_value = "0,0.25,0.5,0.75,1,1.25,1.5,2,3,4")]
     ssd_factors: Vec<f64>,
-    /// Sizes of the pool, as multiples of --pool-pages.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [0.5, 1.0, 2.0])]
+    /// Sizes of the pool, as multiples of --pool-pages; 1 is always among them
+    #[arg(long, value_name = "FACTORS", value_delimiter = ',', value_parser = parse::positive, default_value = "0.5,1,2")]
     pool_factors: Vec<f64>,
-    /// Also look at all pages, and say how far the sample is off.
+    /// The size of a page in bytes, for the report: it tells sizes in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 10, value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    page_bytes: u64,
+    /// Also look at all pages, and say on the standard error how far the sample is off
     #[arg(long)]
     check: bool,
-    /// Draw the costs to this SVG file.
+    /// Draw the costs to this SVG file
     #[arg(long, value_name = "FILE")]
     chart: Option<PathBuf>,
-    /// Print JSON instead of the table.
+    /// Print JSON instead of the table
     #[arg(long)]
     json: bool,
 }
 
-fn pool_policy(name: &str) -> Result<String, String> {
-    let known = PoolPolicyParams::new(0, Costs::PAPER).policy(name).is_some();
-    if known { Ok(name.into()) } else { Err(format!("one of {}", POOL_POLICIES.join(", "))) }
+/// The most references that are kept in memory, some 16 bytes each.
+const REQUESTS_MAX: u64 = 1_000_000_000;
+
+/// The references: the whole trace, or as many as asked for of a generator.
+fn references(args: &Args, input: &Input<'_>) -> Vec<Reference> {
+    let most = if args.source.which.trace.is_some() { u64::MAX } else { args.run.requests };
+    let (mut source, mut all) = (input.source(), Vec::new());
+    while (all.len() as u64) < most && source.batch(&mut all) {}
+    all
 }
 
-fn parse_share(text: &str) -> Result<f64, String> {
-    let share = text.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
-    share.ok_or_else(|| "a number above 0, up to 1".into())
-}
-
-/// The references: a trace, or as many as asked for of a generator.
-fn references(args: &Args) -> Result<Vec<Reference>, Box<dyn Error>> {
-    if let Some(path) = &args.trace {
-        let trace = Trace::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        return Ok(trace.references().to_vec());
-    }
-    let mut source: Box<dyn Source> = match args.tpcc {
-        Some(warehouses) => Box::new(Tpcc::new(warehouses, args.seed)),
-        None => {
-            let (pages, share) = (args.zipf.unwrap_or(1), args.write_percent / 100.0);
-            Box::new(Zipf::new(pages, args.skew, share, args.seed))
+/// Refuses sizes whose tables would not fit into memory.
+fn check_factors(args: &Args, (pool_pages, ssd_pages): (u32, u32)) -> Result<(), String> {
+    for (name, pages, factors) in [
+        ("--pool-factors", pool_pages, &args.run.pool_factors),
+        ("--ssd-factors", ssd_pages, &args.run.ssd_factors),
+    ] {
+        let most = factors.iter().copied().fold(1.0, f64::max) * f64::from(pages);
+        if most > f64::from(PAGES_MAX) {
+            return Err(format!("{name}: {most:.0} pages are too many: at most {PAGES_MAX} are simulated"));
         }
-    };
-    let mut all = Vec::with_capacity(args.requests + 1024);
-    while all.len() < args.requests && source.batch(&mut all) {}
-    Ok(all)
+    }
+    Ok(())
 }
 
-fn simulate(args: &Args, sampling: Sampling, references: &[Reference]) -> Result<WhatIf, Box<dyn Error>> {
+fn simulate(
+    args: &Args,
+    (pool_pages, ssd_pages): (u32, u32),
+    sampling: Sampling,
+    references: &[Reference],
+) -> Result<WhatIf, Box<dyn Error>> {
     let mut ghosts = Ghosts::new(GhostParams {
-        pool_policy: args.pool_policy.clone(),
-        ssd_policy: args.ssd_policy.clone(),
-        costs: args.costs,
-        page_bytes: args.page_bytes,
+        pool_policy: args.tiers.pool_policy.clone(),
+        ssd_policy: args.tiers.ssd_policy.clone(),
+        costs: args.tiers.costs,
+        cluster_pages: args.tiers.cluster_pages,
+        page_bytes: args.run.page_bytes,
         sampling,
-        pool_factors: args.pool_factors.clone(),
-        ssd_factors: args.ssd_factors.clone(),
-        ..GhostParams::new(args.pool_pages, args.ssd_pages)
+        pool_factors: args.run.pool_factors.clone(),
+        ssd_factors: args.run.ssd_factors.clone(),
+        ..GhostParams::new(pool_pages, ssd_pages)
     })?;
     let bar = ProgressBar::new(references.len() as u64);
     let template = "{msg} [{bar:40}] {percent} %, {eta} left";
     bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.set_message(format!("{:.2} % of the pages", 100.0 * sampling.rate()));
-    let warmup = (references.len() as f64 * args.warmup_percent / 100.0) as usize;
+    let warmup = (references.len() as f64 * args.run.warmup_percent / 100.0) as usize;
     let mut sampled = Sampled { requests: (references.len() - warmup) as u64, ..Sampled::default() };
     for (at, &reference) in references.iter().enumerate() {
         if at == warmup {
@@ -153,24 +133,27 @@ fn errors(sample: &WhatIf, all: &WhatIf) -> (f64, f64) {
 }
 
 fn run(args: &Args) -> Result<(), Box<dyn Error>> {
-    if args.pool_pages == 0 || args.warmup_percent >= 100.0 {
-        return Err("the pool needs at least one page, and some references have to count".into());
+    if args.run.warmup_percent >= 100.0 {
+        return Err("--warmup-percent: some references have to count".into());
     }
-    let references = references(args)?;
+    let input = Input::new(&args.source)?;
+    let sizes = input.sizes(&args.tiers)?;
+    check_factors(args, sizes)?;
+    let references = references(args, &input);
     let started = std::time::Instant::now();
-    let what_if = simulate(args, Sampling::new(args.sample), &references)?;
+    let what_if = simulate(args, sizes, Sampling::new(args.run.sample), &references)?;
     let took = started.elapsed();
-    if args.json {
+    if args.run.json {
         println!("{}", serde_json::to_string_pretty(&what_if)?);
     } else {
         print!("{what_if}");
     }
-    if args.check {
+    if args.run.check {
         let started = std::time::Instant::now();
-        let all = simulate(args, Sampling::ALL, &references)?;
+        let all = simulate(args, sizes, Sampling::ALL, &references)?;
         let (mean, most) = errors(&what_if, &all);
         let full = started.elapsed();
-        if !args.json {
+        if !args.run.json {
             print!("\nthe same from all pages\n{all}");
         }
         eprintln!(
@@ -179,7 +162,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             100.0 * most
         );
     }
-    if let Some(path) = &args.chart {
+    if let Some(path) = &args.run.chart {
         let svg = chart(&what_if)?;
         std::fs::write(path, svg).map_err(|error| format!("{}: {error}", path.display()))?;
     }

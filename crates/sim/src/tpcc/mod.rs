@@ -246,6 +246,10 @@ impl Source for Tpcc {
     fn new_orders(&self) -> u64 {
         self.new_orders
     }
+
+    fn db_pages(&self) -> Option<u64> {
+        Some(self.pages())
+    }
 }
 
 impl District {

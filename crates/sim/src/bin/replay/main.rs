@@ -1,0 +1,122 @@
+//! Replays page references over any pool policy with any SSD policy, and says what they would have cost.
+
+mod report;
+mod run;
+mod table;
+
+use clap::Parser;
+use pagetier_policy::{POOL_POLICIES, SSD_POLICIES, parse};
+use pagetier_sim::options::{Input, SourceArgs, TierArgs, pages};
+use report::Report;
+use run::Run;
+use std::error::Error;
+use std::process::ExitCode;
+
+/// Replays page references over a buffer pool and an SSD cache without devices, and says what their I/O would have cost
+///
+/// They come from a page trace or a generator (TPC-C, Zipf). Costs are the devices' time: reads and writes times --costs.
+#[derive(Parser, Debug)]
+#[command(name = "replay", after_help = table::LEGEND)]
+struct Args {
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    tiers: TierArgs,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "The run")]
+struct RunArgs {
+    /// Run several pairs of policies instead: a list, as lru+cc,gd2l+cac, in any case; or `all`, every pool policy with every SSD policy
+    #[arg(long, value_name = "PAIRS", value_parser = pairs)]
+    compare: Option<Pairs>,
+    /// Batches before counting starts. A batch is one transaction of --tpcc, 1,024 references of --trace, or 64 references of --zipf
+    #[arg(long, value_name = "BATCHES", default_value_t = 0)]
+    warmup: u64,
+    /// Batches that count, as large as those of --warmup [default: the rest of the trace, or 10000]
+    #[arg(long, value_name = "BATCHES", value_parser = clap::value_parser!(u64).range(1..))]
+    batches: Option<u64>,
+    /// The eviction zone, in per cent of the SSD's pages
+    #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = parse::positive_percent)]
+    zone_percent: f64,
+    /// Entries of CAC's and CC's outqueue, a page each [default: as many as pages of the SSD]
+    #[arg(long, value_name = "ENTRIES", value_parser = pages(0))]
+    outqueue: Option<u32>,
+    /// Width of CAC's subranges, in logical reads per minute [default: 1]
+    #[arg(long, value_name = "READS", value_parser = parse::positive)]
+    group_width: Option<f64>,
+    /// Bounds of CAC's α, a ratio of miss rates [default: 0.001,1000]
+    #[arg(long, value_name = "MIN,MAX", value_parser = parse::bounds)]
+    alpha: Option<(f64, f64)>,
+    /// Subtract the reads of pages that drop out of the outqueue from their group's [default: they stay]
+    #[arg(long)]
+    subtract_dropped: bool,
+    /// Next victims, in pages, that the cleaner looks at when one of them is dirty
+    #[arg(long, value_name = "PAGES", default_value_t = 64, value_parser = pages(1))]
+    look_ahead: u32,
+    /// The most dirty pages, in per cent of the pool; recoverability writes clean the oldest beyond it
+    #[arg(long, value_name = "PERCENT", default_value_t = 100.0, value_parser = parse::percent)]
+    dirty_percent_max: f64,
+    /// Processor time per reference, in microseconds, up to a second; it passes on the clock that CAC's rates go by
+    #[arg(long, value_name = "US", default_value_t = 2.0, value_parser = cpu_us)]
+    cpu_us: f64,
+    /// Also say what the best static placements would have cost, their pages chosen by the accesses of the very run, and how many times that each run did
+    #[arg(long)]
+    bound: bool,
+    /// Also print counts, memory, and α by group of every run
+    #[arg(long, short)]
+    verbose: bool,
+    /// Print one JSON object (with --compare: an array of them) with everything; `cost` and every `_ms` are milliseconds
+    #[arg(long)]
+    json: bool,
+}
+
+/// Pairs of policies.
+#[derive(Clone, Debug)]
+struct Pairs(Vec<(String, String)>);
+
+fn pairs(list: &str) -> Result<Pairs, String> {
+    if list.eq_ignore_ascii_case("all") {
+        let all = POOL_POLICIES.iter().flat_map(|pool| SSD_POLICIES.iter().map(move |ssd| (*pool, *ssd)));
+        return Ok(Pairs(all.map(|(pool, ssd)| (pool.into(), ssd.into())).collect()));
+    }
+    list.split(',').map(parse::policy_pair).collect::<Result<_, _>>().map(Pairs)
+}
+
+fn cpu_us(text: &str) -> Result<f64, String> {
+    let expected = "expected a number from 0 to 1000000";
+    parse::not_negative(text).ok().filter(|us| *us <= 1e6).ok_or_else(|| expected.into())
+}
+
+fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let input = Input::new(&args.source)?;
+    let run = Run { args, sizes: input.sizes(&args.tiers)? };
+    let bounds = if args.run.bound { run.bounds(&mut *input.source())? } else { Vec::new() };
+    let one = [(args.tiers.pool_policy.clone(), args.tiers.ssd_policy.clone())];
+    let pairs = args.run.compare.as_ref().map_or(&one[..], |pairs| &pairs.0);
+    let replay = |(pool, ssd): &(String, String)| {
+        let report = run.replay(&mut *input.source(), pool, ssd)?;
+        Ok(report.beside(&bounds))
+    };
+    let reports = pairs.iter().map(replay).collect::<Result<Vec<Report>, Box<dyn Error>>>()?;
+    match (args.run.json, &reports[..]) {
+        (true, [report]) if args.run.compare.is_none() => {
+            println!("{}", serde_json::to_string_pretty(report)?);
+        }
+        (true, reports) => println!("{}", serde_json::to_string_pretty(reports)?),
+        (false, reports) => print!("{}", table::table(reports, args.run.verbose)),
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("replay: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

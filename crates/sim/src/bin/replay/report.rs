@@ -1,0 +1,130 @@
+//! What a replay came to; the fields are those of the JSON object. Times are in milliseconds.
+
+use pagetier_policy::GroupStats;
+use pagetier_sim::{Bound, Counts};
+use serde::Serialize;
+
+/// One run.
+#[derive(Serialize)]
+pub(crate) struct Report {
+    pub(crate) pool_policy: String,
+    pub(crate) ssd_policy: String,
+    pub(crate) pool_pages: u32,
+    pub(crate) ssd_pages: u32,
+    #[serde(flatten)]
+    pub(crate) counts: Counts,
+    /// The sum of the four costs.
+    pub(crate) cost: f64,
+    pub(crate) cost_unit: &'static str,
+    pub(crate) hdd_ms: f64,
+    pub(crate) ssd_ms: f64,
+    pub(crate) hit_ratio: f64,
+    pub(crate) cluster_switch_factor: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) new_orders: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) total_ms_per_new_order: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) hdd_ms_per_new_order: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ssd_ms_per_new_order: Option<f64>,
+    /// Reads and writes of the HDD, per New-Order, or per 1,000 requests where there are none.
+    pub(crate) hdd_accesses_per_unit: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) db_pages: Option<u64>,
+    pub(crate) ssd_used: usize,
+    pub(crate) policy_memory_bytes: usize,
+    pub(crate) requests_per_second: f64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) alpha: Vec<Alpha>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) bounds: Vec<Beside>,
+}
+
+impl Report {
+    /// New-Orders, or thousands of requests where there are none.
+    pub(crate) fn units(&self) -> f64 {
+        units(self.new_orders, self.counts.requests)
+    }
+
+    /// Misses that the SSD served, as a share.
+    pub(crate) fn ssd_hit_share(&self) -> f64 {
+        self.counts.ssd_hits as f64 / self.counts.pool_misses.max(1) as f64
+    }
+
+    /// With these bounds beside it.
+    pub(crate) fn beside(self, bounds: &[StaticReport]) -> Self {
+        let times = |run: f64, bound: f64| (bound > 0.0).then(|| run / bound);
+        let beside = |bound: &StaticReport| Beside {
+            bound: bound.clone(),
+            times_hdd_accesses: times(self.hdd_accesses_per_unit, bound.hdd_accesses_per_unit),
+            times_cost: times(self.cost, bound.bound.cost_ms),
+        };
+        let bounds = bounds.iter().map(beside).collect();
+        Self { bounds, ..self }
+    }
+}
+
+/// New-Orders, or thousands of requests where there are none.
+pub(crate) fn units(orders: Option<u64>, requests: u64) -> f64 {
+    orders.map_or(requests as f64 / 1000.0, |n| n as f64)
+}
+
+/// What a static placement would have cost.
+#[derive(Clone, Serialize)]
+pub(crate) struct StaticReport {
+    pub(crate) placement: &'static str,
+    #[serde(flatten)]
+    pub(crate) bound: Bound,
+    pub(crate) hdd_accesses_per_unit: f64,
+    pub(crate) hdd_reads_per_unit: f64,
+    pub(crate) ms_per_unit: f64,
+}
+
+impl StaticReport {
+    pub(crate) fn new(placement: &'static str, bound: Bound, units: f64) -> Self {
+        Self {
+            placement,
+            hdd_accesses_per_unit: bound.hdd_accesses as f64 / units,
+            hdd_reads_per_unit: bound.hdd_reads as f64 / units,
+            ms_per_unit: bound.cost_ms / units,
+            bound,
+        }
+    }
+}
+
+/// A static placement, and how many times as much the run beside it did; `None` where the placement's figure is 0.
+#[derive(Clone, Serialize)]
+pub(crate) struct Beside {
+    #[serde(flatten)]
+    pub(crate) bound: StaticReport,
+    pub(crate) times_hdd_accesses: Option<f64>,
+    pub(crate) times_cost: Option<f64>,
+}
+
+/// CAC's α of a group.
+#[derive(Serialize)]
+pub(crate) struct Alpha {
+    pub(crate) space: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<&'static str>,
+    pub(crate) subrange: u32,
+    pub(crate) alpha: f64,
+    pub(crate) miss_rate_ssd: Option<f64>,
+    pub(crate) miss_rate_hdd: Option<f64>,
+    pub(crate) pages: u64,
+}
+
+impl From<GroupStats> for Alpha {
+    fn from(group: GroupStats) -> Self {
+        Self {
+            space: group.space.0,
+            name: None,
+            subrange: group.subrange,
+            alpha: group.alpha,
+            miss_rate_ssd: group.miss_rate_ssd,
+            miss_rate_hdd: group.miss_rate_hdd,
+            pages: group.pages,
+        }
+    }
+}
