@@ -1,21 +1,24 @@
 //! Page → record number, in one flat array of `u32`: the key is in the record already.
 //!
 //! Open addressing with linear probing and deletion by shifting back, so no tombstones pile up. Sized once for the most pages
-//! that can be tracked; it only grows if that bound was wrong.
+//! that can be tracked; it only grows if that bound was wrong. The bits of a cell that a record number leaves free hold bits of the page's hash: a record is
+//! fetched, which mostly is not in the processor's cache, when it is likely to be the page's.
 
 use crate::PageId;
 
-/// Positions hold record number + 1; `0` is empty, so that the array comes zeroed (and untouched) from the allocator.
+/// Positions hold record number + 1 below, and bits of the hash above; `0` is empty, so that the array comes zeroed (and untouched) from the allocator.
 #[derive(Debug)]
 pub(crate) struct PageIndex {
     cells: Vec<u32>,
     len: usize,
+    /// The bits of a cell that hold the number.
+    number: u32,
 }
 
 impl PageIndex {
     /// Room for `pages` pages at a load of at most 1/2: every cell looked at on the way is a record touched.
     pub(crate) fn with_capacity(pages: usize) -> Self {
-        Self { cells: vec![0; (pages + 1) * 2], len: 0 }
+        Self { cells: vec![0; (pages + 1) * 2], len: 0, number: mask_for(pages as u32) }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -28,13 +31,16 @@ impl PageIndex {
 
     /// The record of `page`; `page_of` tells the page of a record.
     pub(crate) fn find(&self, page: PageId, page_of: impl Fn(u32) -> PageId) -> Option<u32> {
-        self.cell_of(page, page_of).map(|cell| self.cells[cell] - 1)
+        self.cell_of(page, page_of).map(|cell| self.record(self.cells[cell]))
     }
 
     /// Adds a page that is not in the index.
     pub(crate) fn insert(&mut self, page: PageId, record: u32, page_of: impl Fn(u32) -> PageId) {
+        if record >= self.number {
+            self.rebuild(self.cells.len(), mask_for(record), &page_of);
+        }
         if (self.len + 1) * 2 > self.cells.len() {
-            self.grow(&page_of);
+            self.rebuild(self.cells.len() * 2, self.number, &page_of);
         }
         self.put(page, record);
         self.len += 1;
@@ -51,7 +57,7 @@ impl PageIndex {
                 break;
             }
             // A record may move into the hole unless that would put it before its home cell.
-            let home = self.home(page_of(self.cells[at] - 1));
+            let home = self.home(hash(page_of(self.record(self.cells[at]))));
             let moves = if hole <= at { home <= hole || home > at } else { home <= hole && home > at };
             if moves {
                 self.cells[hole] = self.cells[at];
@@ -62,9 +68,11 @@ impl PageIndex {
     }
 
     fn cell_of(&self, page: PageId, page_of: impl Fn(u32) -> PageId) -> Option<usize> {
-        let mut cell = self.home(page);
+        let hash = hash(page);
+        let mut cell = self.home(hash);
         while self.cells[cell] != 0 {
-            if page_of(self.cells[cell] - 1) == page {
+            let held = self.cells[cell];
+            if held & !self.number == self.tag(hash) && page_of(self.record(held)) == page {
                 return Some(cell);
             }
             cell = self.after(cell);
@@ -73,21 +81,33 @@ impl PageIndex {
     }
 
     fn put(&mut self, page: PageId, record: u32) {
-        let mut cell = self.home(page);
+        let hash = hash(page);
+        let mut cell = self.home(hash);
         while self.cells[cell] != 0 {
             cell = self.after(cell);
         }
-        self.cells[cell] = record + 1;
+        self.cells[cell] = self.tag(hash) | (record + 1);
     }
 
     #[cold]
-    fn grow(&mut self, page_of: impl Fn(u32) -> PageId) {
-        let larger = vec![0; self.cells.len() * 2];
-        for cell in std::mem::replace(&mut self.cells, larger) {
+    fn rebuild(&mut self, cells: usize, number: u32, page_of: impl Fn(u32) -> PageId) {
+        let before = std::mem::replace(&mut self.cells, vec![0; cells]);
+        let mask = std::mem::replace(&mut self.number, number);
+        for cell in before {
             if cell != 0 {
-                self.put(page_of(cell - 1), cell - 1);
+                let record = (cell & mask) - 1;
+                self.put(page_of(record), record);
             }
         }
+    }
+
+    fn record(&self, cell: u32) -> u32 {
+        (cell & self.number) - 1
+    }
+
+    /// The low bits of the hash, where a cell has no number; its place is told by the high ones.
+    fn tag(&self, hash: u64) -> u32 {
+        hash as u32 & !self.number
     }
 
     fn after(&self, cell: usize) -> usize {
@@ -95,10 +115,18 @@ impl PageIndex {
     }
 
     /// Where a page would lie if no other were in the way: its hash scaled to the array's length.
-    fn home(&self, page: PageId) -> usize {
-        let word = page.to_u64();
-        let mixed = (word ^ word >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        ((u128::from(mixed) * self.cells.len() as u128) >> 64) as usize
+    fn home(&self, hash: u64) -> usize {
+        ((u128::from(hash) * self.cells.len() as u128) >> 64) as usize
     }
+}
+
+/// The bits that the numbers up to `record`, each + 1, take.
+const fn mask_for(record: u32) -> u32 {
+    u32::MAX >> record.saturating_add(1).leading_zeros()
+}
+
+fn hash(page: PageId) -> u64 {
+    let word = page.to_u64();
+    let mixed = (word ^ word >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
 }
