@@ -96,9 +96,13 @@ impl PageIndex {
 
     /// Where a page would lie if no other were in the way: its hash scaled to the array's length.
     fn home(&self, page: PageId) -> usize {
-        let word = page.to_u64();
-        let mixed = (word ^ word >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        ((u128::from(mixed) * self.cells.len() as u128) >> 64) as usize
+        ((u128::from(mixed(page)) * self.cells.len() as u128) >> 64) as usize
     }
+}
+
+/// The page as 64 bits that look random.
+pub(crate) fn mixed(page: PageId) -> u64 {
+    let word = page.to_u64();
+    let mixed = (word ^ word >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
 }
