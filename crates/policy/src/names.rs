@@ -28,15 +28,15 @@ pub const POOL_POLICIES: &[&str] = &[
 
 /// The names that [`ssd_policy`] knows, the default first.
 pub const SSD_POLICIES: &[&str] = &[
-    "cac-aged-write",
+    "cac-aged-write-rewrite-sketch",
     "cac",
     "cac-aged",
     "cac-write",
     "cac-dirty",
     "cac-rewrite",
     "cac-sketch",
+    "cac-aged-write",
     "cac-aged-write-rewrite",
-    "cac-aged-write-rewrite-sketch",
     "cc",
     "lru2",
     "tac",

@@ -143,7 +143,7 @@ fn bad_input_is_named() {
         (&["--trace", &torn], "13 bytes"),
         (&["--trace", &no_trace], "16 bytes"),
         (&["--zipf", "9", "--pool-policy", "mru"], "gd2l"),
-        (&["--zipf", "9", "--compare", "gd2l"], "gd2l-freq-write+cac-aged-write"),
+        (&["--zipf", "9", "--compare", "gd2l"], "gd2l-freq-write+cac-aged-write-rewrite-sketch"),
         (&["--zipf", "9", "--pool-policy", "cfdc-101"], "cfdc"),
         (&["--zipf", "9", "--cluster-pages", "0"], "65536"),
         (&["--zipf", "9", "--costs", "1,2,3"], "four numbers"),
