@@ -3,8 +3,10 @@
 //! They share the page statistics, the outqueue and the eviction zone, and differ in how the counts become a benefit: [`Cac`] anticipates how a
 //! page's physical reads and writes change when it moves (equations 2-6 and 8), [`Cc`] takes them as they were (equation 1).
 
+use crate::dirty_slots::DirtySlots;
 use crate::groups::{Dropped, GroupRules, Groups};
 use crate::page_stats::{PageStats, Record, RecordId, SUBRANGES_MAX};
+use crate::sketch::Sketch;
 use crate::zone::Zone;
 use crate::{Access, Cause, Costs, GroupStats, Home, Millis, PageCounts, PageId, SlotId, SsdPolicy, Verdict};
 
@@ -29,9 +31,11 @@ pub struct CacParams {
     pub alpha_max: f64,
     /// What becomes of the reads of pages that drop out of the outqueue. Default: they stay in their group's sums.
     pub dropped: Dropped,
-    /// Physical accesses per slot after which [`CacAged`] halves its counts. Default: 40. Where pages have few accesses each, fewer make the ranking noise:
+    /// Physical accesses per slot after which [`CacAged`] halves its counts, and a sketch its own. Default: 40. Where pages have few accesses each, fewer make the ranking noise:
     /// TPC-C loses up to 5 % with 10, and a hot set that changes gains from the least.
     pub halve_after_per_slot: u32,
+    /// The memory of [`CacSketch`]'s sketch, in bytes per slot. Default: 4, a byte for each page of a database of four times the SSD's size.
+    pub sketch_bytes_per_slot: usize,
 }
 
 impl CacParams {
@@ -49,6 +53,7 @@ impl CacParams {
             alpha_max: 1e3,
             dropped: Dropped::Kept,
             halve_after_per_slot: 40,
+            sketch_bytes_per_slot: 4,
         }
     }
 
@@ -65,17 +70,32 @@ impl CacParams {
 }
 
 /// CAC: cost-adjusted caching, anticipating what a move to or from the SSD does to a page's physical reads and writes.
-pub type Cac = CostBased<Anticipating<false, false>>;
+pub type Cac = CostBased<Anticipating<0>>;
 
 /// CAC whose counts age: all are halved after every [`CacParams::halve_after_per_slot`] accesses per slot, so that the ranking follows a workload that changes
 /// (exponential decay, in steps). O(records) once in so many accesses.
-pub type CacAged = CostBased<Anticipating<true, false>>;
+pub type CacAged = CostBased<Anticipating<AGED>>;
 
 /// CAC that counts the write at hand: see [`Anticipating`].
-pub type CacWrite = CostBased<Anticipating<false, true>>;
+pub type CacWrite = CostBased<Anticipating<WRITE>>;
 
 /// CAC whose counts age, and that counts the write at hand.
-pub type CacAgedWrite = CostBased<Anticipating<true, true>>;
+pub type CacAgedWrite = CostBased<Anticipating<AGED_WRITE>>;
+
+/// CAC that chooses between clean and dirty victims: see [`Anticipating`].
+pub type CacDirty = CostBased<Anticipating<DIRTY>>;
+
+/// CAC that avoids to write back pages that will be rewritten: see [`Anticipating`].
+pub type CacRewrite = CostBased<Anticipating<REWRITE>>;
+
+/// CAC with a frequency sketch beyond the outqueue: see [`Anticipating`].
+pub type CacSketch = CostBased<Anticipating<SKETCH>>;
+
+/// [`CacAgedWrite`] that avoids to write back pages that will be rewritten.
+pub type CacAgedWriteRewrite = CostBased<Anticipating<AGED_WRITE_REWRITE>>;
+
+/// [`CacAgedWriteRewrite`] with a frequency sketch.
+pub type CacAgedWriteRewriteSketch = CostBased<Anticipating<AGED_WRITE_REWRITE_SKETCH>>;
 
 /// CC: as CAC, but the past counts are taken for the future ones (equation 1).
 pub type Cc = CostBased<Observed>;
@@ -85,14 +105,20 @@ pub(crate) trait Estimate: Send + std::fmt::Debug {
     const NAME: &'static str;
     /// What an access counts in a record.
     const STEP: u32 = 1;
+    /// Whether anything is halved from time to time.
+    const HALVES: bool = false;
     fn new(params: &CacParams) -> Self;
     fn benefit(&self, record: &Record, costs: &Costs) -> f64;
     /// What an admission for `cause` saves at once, beside the benefit.
     fn at_once(&self, _cause: Cause, _costs: &Costs) -> f64 {
         0.0
     }
-    /// Halves all counts. Asked for only where they age.
+    /// Halves what ages. Asked for only where something does.
     fn halve(&mut self, _stats: &mut PageStats, _now: Millis) {}
+    /// The slot's version is newer than the HDD's, or it is not.
+    fn set_dirty(&mut self, _slot: SlotId, _dirty: bool) {}
+    /// A page was read that had no record.
+    fn tracked(&mut self, _record: &mut Record) {}
     /// A random physical read from `home`, which is a logical one as well.
     fn read(&mut self, record: &mut Record, home: Home, now: Millis);
     fn logical(&mut self, record: &mut Record, n: u32, home: Home, now: Millis);
@@ -109,30 +135,87 @@ pub(crate) trait Estimate: Send + std::fmt::Debug {
 /// What the write at hand weighs against the benefits, which are sums over many accesses. From 1 to 6 it makes no difference of 1 %.
 const AT_ONCE_WEIGHT: f64 = 3.0;
 
+/// What a write-back that will probably be saved weighs against them. From 1 to 3 it makes a difference of 1 % for TPC-C.
+const REWRITE_WEIGHT: f64 = 2.0;
+
 /// What an access counts where counts are halved, so that halves and quarters of it do.
 const AGED_STEP: u32 = 64;
 
-/// CAC's estimate: equations 2 to 6, α by group.
+/// Counts are halved from time to time.
+const AGED: u8 = 1;
+/// The write at hand is counted.
+const WRITE: u8 = 2;
+/// Evicting a dirty slot costs the copy to the HDD.
+const DIRTY: u8 = 4;
+/// It does so as far as the page is likely to be rewritten.
+const REWRITE: u8 = 8;
+/// What drops out of the outqueue goes on in a frequency sketch.
+const SKETCH: u8 = 16;
+
+const AGED_WRITE: u8 = AGED | WRITE;
+const AGED_WRITE_REWRITE: u8 = AGED_WRITE | REWRITE;
+const AGED_WRITE_REWRITE_SKETCH: u8 = AGED_WRITE_REWRITE | SKETCH;
+
+/// CAC's estimate: equations 2 to 6, α by group; and `PARTS`, what goes beyond the paper.
 ///
-/// `AGED`: the counts are halved from time to time. `WRITE`: the write at hand is counted too. A dirty page that is rejected costs W_D now, and W_S if it is admitted;
-/// a clean one costs nothing if it is rejected. CAC compares benefits as if both were free. So a dirty page is admitted with a little less benefit, and a clean one
-/// needs a little more.
+/// - *Aged*: the counts are halved from time to time.
+/// - *The write at hand*: a dirty page that is rejected costs W_D now, and W_S if it is admitted; a clean one costs nothing if it is rejected. CAC compares benefits as
+///   if both were free. So a dirty page is admitted with a little less benefit, and a clean one needs a little more.
+/// - *Dirty*: a slot whose version the HDD does not have costs a copy to evict, R_S + W_D; its page's benefit is so much higher. Of two alike the clean one goes.
+///   After a recovery all pass for clean until they are written.
+/// - *Rewrite*: as dirty, but a copy only postponed saves nothing. It is saved if the page is rewritten before: of w writes so far all but the last were followed by
+///   another, so the copy counts (w - 1) / w, and twice (benefits are sums over many accesses).
+/// - *Sketch*: a page that drops out of the outqueue leaves its reads in a frequency sketch, and gets them back, as reads from the HDD, when it is read again. They are in
+///   its group's sums twice then if those of dropped pages stay there.
 #[derive(Debug)]
-pub struct Anticipating<const AGED: bool, const WRITE: bool> {
+pub struct Anticipating<const PARTS: u8> {
     groups: Groups,
+    dirty: DirtySlots,
+    sketch: Option<Sketch>,
 }
 
-impl<const AGED: bool, const WRITE: bool> Estimate for Anticipating<AGED, WRITE> {
-    const NAME: &'static str = match (AGED, WRITE) {
-        (false, false) => "cac",
-        (true, false) => "cac-aged",
-        (false, true) => "cac-write",
-        (true, true) => "cac-aged-write",
+impl<const PARTS: u8> Anticipating<PARTS> {
+    const fn has(part: u8) -> bool {
+        PARTS & part != 0
+    }
+
+    /// What it costs to evict the page's slot, as far as that counts.
+    fn eviction_cost(&self, record: &Record, costs: &Costs) -> f64 {
+        if !Self::has(DIRTY | REWRITE) || !record.slot().is_some_and(|slot| self.dirty.contains(slot)) {
+            return 0.0;
+        }
+        let copy = costs.ssd_read_ms + costs.hdd_write_ms;
+        let writes = (f64::from(record.writes_hdd) + f64::from(record.writes_ssd)) / f64::from(Self::STEP);
+        let rewritten = 1.0 - 1.0 / writes.max(1.0);
+        let postponed = if Self::has(DIRTY) { copy } else { 0.0 };
+        let saved = if Self::has(REWRITE) { REWRITE_WEIGHT * rewritten * copy } else { 0.0 };
+        postponed + saved
+    }
+}
+
+impl<const PARTS: u8> Estimate for Anticipating<PARTS> {
+    const NAME: &'static str = match PARTS {
+        0 => "cac",
+        AGED => "cac-aged",
+        WRITE => "cac-write",
+        DIRTY => "cac-dirty",
+        REWRITE => "cac-rewrite",
+        SKETCH => "cac-sketch",
+        AGED_WRITE => "cac-aged-write",
+        AGED_WRITE_REWRITE => "cac-aged-write-rewrite",
+        AGED_WRITE_REWRITE_SKETCH => "cac-aged-write-rewrite-sketch",
+        _ => panic!("parts without a name"),
     };
-    const STEP: u32 = if AGED { AGED_STEP } else { 1 };
+    const STEP: u32 = if Self::has(AGED) { AGED_STEP } else { 1 };
+    const HALVES: bool = Self::has(AGED | SKETCH);
 
     fn new(params: &CacParams) -> Self {
-        Self { groups: Groups::new(GroupRules { step: Self::STEP, ..params.rules() }) }
+        let sketch_bytes = params.sketch_bytes_per_slot.saturating_mul(params.slots);
+        Self {
+            groups: Groups::new(GroupRules { step: Self::STEP, ..params.rules() }),
+            dirty: DirtySlots::default(),
+            sketch: Self::has(SKETCH).then(|| Sketch::new(sketch_bytes)),
+        }
     }
 
     fn benefit(&self, record: &Record, costs: &Costs) -> f64 {
@@ -141,7 +224,7 @@ impl<const AGED: bool, const WRITE: bool> Estimate for Anticipating<AGED, WRITE>
         let (w_d, w_s) = (f64::from(record.writes_hdd), f64::from(record.writes_ssd));
         let reads = (r_d + r_s / alpha) * costs.hdd_read_ms - (r_s + alpha * r_d) * costs.ssd_read_ms;
         let writes = (w_d + w_s / alpha) * costs.hdd_write_ms - (w_s + alpha * w_d) * costs.ssd_write_ms;
-        (reads + writes) / f64::from(Self::STEP)
+        (reads + writes) / f64::from(Self::STEP) + self.eviction_cost(record, costs)
     }
 
     fn at_once(&self, cause: Cause, costs: &Costs) -> f64 {
@@ -149,11 +232,28 @@ impl<const AGED: bool, const WRITE: bool> Estimate for Anticipating<AGED, WRITE>
             Cause::Cleaned => costs.hdd_write_ms - costs.ssd_write_ms,
             Cause::Evicted | Cause::Read => -costs.ssd_write_ms,
         };
-        if WRITE { AT_ONCE_WEIGHT * saved } else { 0.0 }
+        if Self::has(WRITE) { AT_ONCE_WEIGHT * saved } else { 0.0 }
     }
 
     fn halve(&mut self, stats: &mut PageStats, now: Millis) {
-        self.groups.halve(stats.live_mut(), now);
+        if Self::has(AGED) {
+            self.groups.halve(stats.live_mut(), now);
+        }
+        if let Some(sketch) = &mut self.sketch {
+            sketch.halve();
+        }
+    }
+
+    fn set_dirty(&mut self, slot: SlotId, dirty: bool) {
+        if Self::has(DIRTY | REWRITE) {
+            self.dirty.set(slot, dirty);
+        }
+    }
+
+    fn tracked(&mut self, record: &mut Record) {
+        if let Some(sketch) = &self.sketch {
+            record.restore_reads(u32::from(sketch.estimate(record.page)) * Self::STEP);
+        }
     }
 
     fn read(&mut self, record: &mut Record, home: Home, now: Millis) {
@@ -182,6 +282,9 @@ impl<const AGED: bool, const WRITE: bool> Estimate for Anticipating<AGED, WRITE>
 
     fn dropped(&mut self, record: &Record) {
         self.groups.dropped(record);
+        if let Some(sketch) = &mut self.sketch {
+            sketch.raise(record.page, record.reads(Self::STEP));
+        }
     }
 
     fn forget(&mut self, record: &Record) {
@@ -193,7 +296,8 @@ impl<const AGED: bool, const WRITE: bool> Estimate for Anticipating<AGED, WRITE>
     }
 
     fn memory_bytes(&self) -> usize {
-        self.groups.memory_bytes()
+        let sketch = self.sketch.as_ref().map_or(0, Sketch::memory_bytes);
+        self.groups.memory_bytes() + self.dirty.memory_bytes() + sketch
     }
 
     fn validate(&self, stats: &PageStats) -> Result<(), String> {
@@ -253,7 +357,7 @@ pub struct CostBased<E> {
     stats: PageStats,
     zone: Zone,
     estimate: E,
-    /// Physical accesses until the counts are halved; `None` where they do not age.
+    /// Physical accesses until what ages is halved; `None` where nothing does.
     halve_in: Option<u64>,
     halve_after: u64,
 }
@@ -269,7 +373,7 @@ impl<E: Estimate> CostBased<E> {
             stats: PageStats::new(params.slots, params.frames, params.outqueue_entries),
             zone: Zone::new(params.slots),
             estimate: E::new(params),
-            halve_in: (E::STEP > 1).then_some(halve_after),
+            halve_in: E::HALVES.then_some(halve_after),
             halve_after,
         }
     }
@@ -293,9 +397,22 @@ impl<E: Estimate> CostBased<E> {
         if *left == 0 {
             *left = self.halve_after;
             self.estimate.halve(&mut self.stats, now);
-            let (zone, now) = self.zone();
-            zone.scale(0.5, now);
+            if E::STEP > 1 {
+                let (zone, now) = self.zone();
+                zone.scale(0.5, now);
+            }
         }
+    }
+
+    /// The record of a page that was read.
+    fn find_or_track(&mut self, page: PageId, from: Option<Home>, now: Millis) -> RecordId {
+        self.stats.find(page).unwrap_or_else(|| {
+            let id = self.stats.track(page, now);
+            if from.is_some() {
+                self.estimate.tracked(self.stats.get_mut(id));
+            }
+            id
+        })
     }
 
     fn settle(&mut self, id: RecordId, now: Millis) {
@@ -324,7 +441,7 @@ impl<E: Estimate> SsdPolicy for CostBased<E> {
     }
 
     fn read(&mut self, page: PageId, from: Option<Home>, access: Access, now: Millis) {
-        let id = self.stats.find_or_track(page, now);
+        let id = self.find_or_track(page, from, now);
         if let (Some(home), Access::Random) = (from, access) {
             self.estimate.read(self.stats.get_mut(id), home, now);
             self.reposition(id);
@@ -365,7 +482,11 @@ impl<E: Estimate> SsdPolicy for CostBased<E> {
 
     fn wrote(&mut self, page: PageId, home: Home, now: Millis) {
         if let Some(id) = self.stats.find(page) {
-            self.stats.get_mut(id).count_write(home, E::STEP);
+            let record = self.stats.get_mut(id);
+            record.count_write(home, E::STEP);
+            if let (Home::Ssd, Some(slot)) = (home, record.slot()) {
+                self.estimate.set_dirty(slot, true);
+            }
             match home {
                 Home::Ssd => self.settle(id, now),
                 Home::Hdd => self.reposition(id),
@@ -385,6 +506,7 @@ impl<E: Estimate> SsdPolicy for CostBased<E> {
             self.zone.remove(before);
         }
         self.zone.remove(slot);
+        self.estimate.set_dirty(slot, false);
         let dropped = self.stats.set_slot(id, Some(slot));
         self.dropped(dropped);
     }
@@ -393,6 +515,13 @@ impl<E: Estimate> SsdPolicy for CostBased<E> {
         let id = self.stats.track(page, Millis(0));
         self.stats.set_slot(id, Some(slot));
         self.estimate.settle(self.stats.get_mut(id), Millis(0));
+    }
+
+    fn copied_home(&mut self, page: PageId, slot: SlotId) {
+        if let Some(id) = self.stats.find(page).filter(|id| self.stats.get(*id).slot() == Some(slot)) {
+            self.estimate.set_dirty(slot, false);
+            self.reposition(id);
+        }
     }
 
     fn removed(&mut self, page: PageId, evicted: bool, now: Millis) {

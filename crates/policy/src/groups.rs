@@ -161,7 +161,8 @@ impl Groups {
     pub(crate) fn assign(&mut self, record: &mut Record, now: Millis) {
         if record.subrange().is_none() {
             let subrange = self.rules.subrange(record.logical(self.rules.step), self.age_min(record, now));
-            self.enter(record, subrange, Counted::default());
+            let counted = record.counted(self.rules.step);
+            self.enter(record, subrange, counted);
         }
     }
 

@@ -11,6 +11,7 @@ mod cfdc;
 mod cflru;
 mod clusters;
 mod cost_based;
+mod dirty_slots;
 mod doublewrite;
 mod gd2l;
 mod gd2l_weighted;
@@ -31,6 +32,7 @@ mod pool;
 mod queues;
 mod ref_window;
 mod sawc;
+mod sketch;
 mod slot_table;
 mod ssd;
 mod tac;
@@ -46,7 +48,8 @@ pub use cfdc::Cfdc;
 pub use cflru::Cflru;
 pub use clusters::{CLUSTER_PAGES, CLUSTER_PAGES_MAX};
 pub use cost_based::{
-    Anticipating, Cac, CacAged, CacAgedWrite, CacParams, CacWrite, Cc, CostBased, Observed,
+    Anticipating, Cac, CacAged, CacAgedWrite, CacAgedWriteRewrite, CacAgedWriteRewriteSketch, CacDirty,
+    CacParams, CacRewrite, CacSketch, CacWrite, Cc, CostBased, Observed,
 };
 pub use doublewrite::Doublewrite;
 pub use gd2l::Gd2l;

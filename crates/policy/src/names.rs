@@ -2,9 +2,10 @@
 
 use crate::clusters::CLUSTER_PAGES;
 use crate::{
-    Cac, CacAged, CacAgedWrite, CacParams, CacWrite, Casa, Cc, CcfLru, Cfdc, Cflru, Costs, Doublewrite, Gd2l,
-    Gd2lWeighted, Lru, Lru2, LruWsr, MidpointLru, MvFifo, NoSsd, PoolPolicy, Ref, Sawc, SsdPolicy, Tac,
-    Weights, WindowPercent,
+    Cac, CacAged, CacAgedWrite, CacAgedWriteRewrite, CacAgedWriteRewriteSketch, CacDirty, CacParams,
+    CacRewrite, CacSketch, CacWrite, Casa, Cc, CcfLru, Cfdc, Cflru, Costs, Doublewrite, Gd2l, Gd2lWeighted,
+    Lru, Lru2, LruWsr, MidpointLru, MvFifo, NoSsd, PoolPolicy, Ref, Sawc, SsdPolicy, Tac, Weights,
+    WindowPercent,
 };
 
 /// The names that [`pool_policy`] knows, the default first. `cflru`, `ref` and `cfdc` also take the window in per cent of the pool, as
@@ -27,10 +28,15 @@ pub const POOL_POLICIES: &[&str] = &[
 
 /// The names that [`ssd_policy`] knows, the default first.
 pub const SSD_POLICIES: &[&str] = &[
-    "cac-aged-write",
+    "cac-aged-write-rewrite-sketch",
     "cac",
     "cac-aged",
     "cac-write",
+    "cac-dirty",
+    "cac-rewrite",
+    "cac-sketch",
+    "cac-aged-write",
+    "cac-aged-write-rewrite",
     "cc",
     "lru2",
     "tac",
@@ -102,6 +108,11 @@ pub fn ssd_policy(name: &str, params: &CacParams) -> Option<Box<dyn SsdPolicy>> 
         "cac" => Box::new(Cac::new(params)),
         "cac-aged" => Box::new(CacAged::new(params)),
         "cac-write" => Box::new(CacWrite::new(params)),
+        "cac-dirty" => Box::new(CacDirty::new(params)),
+        "cac-rewrite" => Box::new(CacRewrite::new(params)),
+        "cac-sketch" => Box::new(CacSketch::new(params)),
+        "cac-aged-write-rewrite" => Box::new(CacAgedWriteRewrite::new(params)),
+        "cac-aged-write-rewrite-sketch" => Box::new(CacAgedWriteRewriteSketch::new(params)),
         "cac-aged-write" => Box::new(CacAgedWrite::new(params)),
         "cc" => Box::new(Cc::new(params)),
         "lru2" => Box::new(Lru2::new(params)),

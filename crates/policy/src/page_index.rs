@@ -57,7 +57,7 @@ impl PageIndex {
                 break;
             }
             // A record may move into the hole unless that would put it before its home cell.
-            let home = self.home(hash(page_of(self.record(self.cells[at]))));
+            let home = self.home(mixed(page_of(self.record(self.cells[at]))));
             let moves = if hole <= at { home <= hole || home > at } else { home <= hole && home > at };
             if moves {
                 self.cells[hole] = self.cells[at];
@@ -68,7 +68,7 @@ impl PageIndex {
     }
 
     fn cell_of(&self, page: PageId, page_of: impl Fn(u32) -> PageId) -> Option<usize> {
-        let hash = hash(page);
+        let hash = mixed(page);
         let mut cell = self.home(hash);
         while self.cells[cell] != 0 {
             let held = self.cells[cell];
@@ -81,7 +81,7 @@ impl PageIndex {
     }
 
     fn put(&mut self, page: PageId, record: u32) {
-        let hash = hash(page);
+        let hash = mixed(page);
         let mut cell = self.home(hash);
         while self.cells[cell] != 0 {
             cell = self.after(cell);
@@ -125,7 +125,8 @@ const fn mask_for(record: u32) -> u32 {
     u32::MAX >> record.saturating_add(1).leading_zeros()
 }
 
-fn hash(page: PageId) -> u64 {
+/// The page as 64 bits that look random.
+pub(crate) fn mixed(page: PageId) -> u64 {
     let word = page.to_u64();
     let mixed = (word ^ word >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)

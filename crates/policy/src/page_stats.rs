@@ -121,6 +121,17 @@ impl Record {
         counted / u64::from(step) + u64::from(self.waiting)
     }
 
+    /// Reads of the page, hits excepted, of which `step` counts are one.
+    pub(crate) fn reads(&self, step: u32) -> u32 {
+        self.reads_hdd.saturating_add(self.reads_ssd) / step
+    }
+
+    /// What a fresh record knows of the time before it: counts of reads from the HDD, each of them a logical one too.
+    pub(crate) fn restore_reads(&mut self, reads_hdd: u32) {
+        self.reads_hdd = reads_hdd;
+        self.logical_hdd = reads_hdd;
+    }
+
     /// A random physical read from `home`, which counts `step`. Only one can wait: settle first if one does.
     pub(crate) fn count_read(&mut self, home: Home, step: u32) {
         debug_assert!(!self.read_waits());

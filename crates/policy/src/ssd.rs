@@ -108,6 +108,9 @@ pub trait SsdPolicy: Send + std::fmt::Debug {
         self.left_pool(page, Millis(0));
     }
 
+    /// The newer version of `page` in `slot` was copied to the HDD ahead of its eviction. Nothing to a policy that does not tell clean slots from dirty ones.
+    fn copied_home(&mut self, _page: PageId, _slot: SlotId) {}
+
     /// `page` lost its SSD copy: `evicted` to make room (it goes to the outqueue unless buffered), otherwise invalidated or discarded.
     fn removed(&mut self, page: PageId, evicted: bool, now: Millis);
 

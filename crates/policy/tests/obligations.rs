@@ -246,6 +246,7 @@ enum SsdEvent {
     Consider(u32, Cause, u32),
     Rewrite(u32),
     Invalidate(u32),
+    CopiedHome(u32, u32),
     LeavePool(u32),
     Forget(u32),
     /// k, and the slots that are not eligible, as bits.
@@ -265,6 +266,7 @@ fn ssd_event() -> impl Strategy<Value = SsdEvent> {
         8 => (no(), cause, refused()).prop_map(|(n, c, r)| SsdEvent::Consider(n, c, r)),
         3 => no().prop_map(SsdEvent::Rewrite),
         2 => no().prop_map(SsdEvent::Invalidate),
+        2 => (no(), 0..SLOTS).prop_map(|(n, slot)| SsdEvent::CopiedHome(n, slot)),
         3 => no().prop_map(SsdEvent::LeavePool),
         1 => no().prop_map(SsdEvent::Forget),
         4 => (0..20usize, refused()).prop_map(|(k, r)| SsdEvent::Zone(k, r)),
@@ -307,6 +309,9 @@ impl Ssd {
             SsdEvent::Consider(no, cause, refused) => self.consider(no, cause, refused)?,
             SsdEvent::Rewrite(no) => self.policy.wrote(p(no), self.home(no), now),
             SsdEvent::Invalidate(no) => self.lose(no, false),
+            SsdEvent::CopiedHome(no, slot) => {
+                self.policy.copied_home(p(no), self.slot_of(no).unwrap_or(SlotId(slot)));
+            }
             SsdEvent::LeavePool(no) => self.policy.left_pool(p(no), now),
             SsdEvent::Forget(no) => {
                 if let Some(slot) = self.slot_of(no) {
@@ -395,6 +400,7 @@ fn an_ssd_policy_ignores_pages_that_it_does_not_know() {
         policy.logical(page, 2, Home::Ssd, now);
         policy.wrote(page, Home::Ssd, now);
         policy.wrote(page, Home::Hdd, now);
+        policy.copied_home(page, SlotId(0));
         policy.removed(page, true, now);
         policy.removed(page, false, now);
         policy.left_pool(page, now);

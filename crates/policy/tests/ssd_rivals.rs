@@ -5,7 +5,7 @@ use pagetier_policy::{
     SsdPolicy, Tac, Verdict,
 };
 use proptest::prelude::*;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 const NOW: Millis = Millis(0);
 
@@ -374,9 +374,9 @@ proptest! {
         let mut lru2 = Lru2::new(&params(SLOTS));
         let mut pair = Pair { real: &mut lru2, ssd: Ssd::default(), zone: ZoneModel::new() };
         // Times of references of the pages on the SSD.
-        let mut times: HashMap<u32, Vec<usize>> = HashMap::new();
+        let mut times: FxHashMap<u32, Vec<usize>> = FxHashMap::default();
         // The last but one reference, before the last one.
-        fn rank(times: &HashMap<u32, Vec<usize>>, no: u32) -> (Option<usize>, Option<usize>) {
+        fn rank(times: &FxHashMap<u32, Vec<usize>>, no: u32) -> (Option<usize>, Option<usize>) {
             let mut times = times[&no].iter().rev().copied();
             let last = times.next();
             (times.next(), last)

@@ -257,7 +257,7 @@ fn bad_input_is_named() {
     let of_replay: &[Case<'_>] = &[
         (&["--trace", &short, "--warmup", "1"], "all 2 references"),
         (&["--trace", &short, "--warmup", "1", "--bound"], "all 2 references"),
-        (&["--zipf", "9", "--compare", "gd2l"], "gd2l-freq-write+cac-aged-write"),
+        (&["--zipf", "9", "--compare", "gd2l"], "gd2l-freq-write+cac-aged-write-rewrite-sketch"),
         (&["--zipf", "9", "--compare", "lru+cc,mru+cc"], "\"mru\""),
         (&["--zipf", "9", "--group-width", "0"], "above 0"),
         (&["--zipf", "9", "--group-width", "nan"], "above 0"),

@@ -61,7 +61,7 @@ impl CompareArgs {
     pub(crate) fn setting(&self, base: &Cli) -> Setting {
         let warehouses = self.warehouses(base);
         let (per_warehouse, windows_max, windows_measured) =
-            if self.quick { (QUICK_WINDOW, 40, 3) } else { (WINDOW, 100, 8) };
+            if self.quick { (QUICK_WINDOW, 40, 3) } else { (WINDOW, 60, 8) };
         Setting {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             warehouses,

@@ -40,6 +40,7 @@ impl Slots {
         if ok && s.state == State::Live && s.stamp == done.stamp {
             s.dirty = false;
             self.counts.written_back += 1;
+            self.policy.copied_home(done.page, done.slot);
         }
         self.end_read(done.slot);
     }
@@ -181,5 +182,45 @@ impl Slots {
             };
             list.push(slot);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::slots::{Plan, SlotParams, Slots};
+    use pagetier_page::{PageId, SpaceId, Stamp};
+    use pagetier_policy::{CacParams, Costs, Home, Millis, ssd_policy};
+
+    const NOW: Millis = Millis(0);
+
+    #[test]
+    fn the_policy_learns_which_slots_a_write_back_made_clean() {
+        let params = SlotParams { slots: 8, zone: 8, reserve: 0, clean_ahead: 2 };
+        let policy = ssd_policy("cac-dirty", &CacParams::new(Costs::PAPER, 8, 4)).expect("a policy");
+        let mut slots = Slots::new(params, policy, &[], 0);
+        let checkpoint = |slots: &mut Slots| {
+            slots.begin_checkpoint(NOW);
+            slots.end_checkpoint(true);
+        };
+        checkpoint(&mut slots);
+        for no in 0..6 {
+            let page = PageId::new(SpaceId(1), no);
+            let plan = slots.plan_dirty(page, NOW, &mut || Stamp::from_bits(u64::from(no) + 1));
+            let Plan::Ssd(ticket) = plan else { panic!("{plan:?}") };
+            slots.end_write(ticket, true, 1, NOW);
+            slots.policy().wrote(page, Home::Ssd, NOW);
+        }
+        checkpoint(&mut slots);
+        let batch = slots.begin_write_back(32, NOW);
+        assert_eq!(batch.len(), 2);
+        let copy_ms = Costs::PAPER.ssd_read_ms + Costs::PAPER.hdd_write_ms;
+        for (one, ok) in batch.into_iter().zip([false, true]) {
+            let page = one.page;
+            let before = slots.policy().benefit(page).expect("tracked");
+            slots.end_write_back(one, ok);
+            let saved = before - slots.policy().benefit(page).expect("tracked");
+            assert!((saved - if ok { copy_ms } else { 0.0 }).abs() < 1e-9, "{saved}");
+        }
+        slots.validate().expect("sound slots");
     }
 }

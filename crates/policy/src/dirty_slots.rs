@@ -1,0 +1,53 @@
+//! Which slots hold a version that the HDD does not have.
+
+use crate::SlotId;
+
+/// One bit per slot.
+#[derive(Debug, Default)]
+pub(crate) struct DirtySlots {
+    words: Vec<u64>,
+}
+
+impl DirtySlots {
+    pub(crate) fn set(&mut self, slot: SlotId, dirty: bool) {
+        let word = slot.at() / 64;
+        if word >= self.words.len() {
+            if !dirty {
+                return;
+            }
+            self.words.resize(word + 1, 0);
+        }
+        let bit = 1 << (slot.at() % 64);
+        if dirty {
+            self.words[word] |= bit;
+        } else {
+            self.words[word] &= !bit;
+        }
+    }
+
+    pub(crate) fn contains(&self, slot: SlotId) -> bool {
+        self.words.get(slot.at() / 64).is_some_and(|word| word >> (slot.at() % 64) & 1 != 0)
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.words.capacity() * size_of::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_dirty_from_when_it_is_said_until_it_is_taken_back() {
+        let mut slots = DirtySlots::default();
+        slots.set(SlotId(200), false);
+        assert!(slots.words.is_empty());
+        for slot in [0, 63, 64, 200] {
+            slots.set(SlotId(slot), true);
+        }
+        slots.set(SlotId(64), false);
+        let dirty: Vec<u32> = (0..300).filter(|&slot| slots.contains(SlotId(slot))).collect();
+        assert_eq!(dirty, [0, 63, 200]);
+    }
+}
