@@ -36,6 +36,9 @@ pub struct CacParams {
     pub halve_after_per_slot: u32,
     /// The memory of [`CacSketch`]'s sketch, in bytes per slot. Default: 4, a byte for each page of a database of four times the SSD's size.
     pub sketch_bytes_per_slot: usize,
+    /// A zone ends only when all its candidates have been evicted, as section 5.4 has it. Default: also when those left have outgrown what was outside when it
+    /// began; `docs/policies.md` has the difference.
+    pub strict_zone: bool,
 }
 
 impl CacParams {
@@ -54,6 +57,7 @@ impl CacParams {
             dropped: Dropped::Kept,
             halve_after_per_slot: 40,
             sketch_bytes_per_slot: 4,
+            strict_zone: false,
         }
     }
 
@@ -371,7 +375,7 @@ impl<E: Estimate> CostBased<E> {
         Self {
             costs: params.costs,
             stats: PageStats::new(params.slots, params.frames, params.outqueue_entries),
-            zone: Zone::new(params.slots),
+            zone: if params.strict_zone { Zone::strict(params.slots) } else { Zone::new(params.slots) },
             estimate: E::new(params),
             halve_in: E::HALVES.then_some(halve_after),
             halve_after,

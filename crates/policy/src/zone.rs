@@ -50,11 +50,19 @@ pub(crate) struct Zone {
     ceiling: f64,
     /// Decisions to be taken before the zone can be spent.
     young_for: usize,
+    /// There is no ceiling: only eviction ends a zone.
+    strict: bool,
 }
 
 impl Zone {
     pub(crate) fn new(slots: usize) -> Self {
-        Self { heap: Vec::new(), at: vec![0; slots], aside: Vec::new(), ceiling: f64::INFINITY, young_for: 0 }
+        let (heap, aside) = (Vec::new(), Vec::new());
+        Self { heap, at: vec![0; slots], aside, ceiling: f64::INFINITY, young_for: 0, strict: false }
+    }
+
+    /// A zone whose candidates stay candidates until they are evicted, however their benefits grow: the paper's words.
+    pub(crate) fn strict(slots: usize) -> Self {
+        Self { strict: true, ..Self::new(slots) }
     }
 
     /// Makes the `k` lowest of `slots` the only candidates and appends them to `out`, lowest first. O(n + k log k).
@@ -80,7 +88,9 @@ impl Zone {
         }
         if k < low.len() {
             let (_, outside, _) = low.select_nth_unstable_by(k, Entry::cmp);
-            self.ceiling = outside.benefit;
+            if !self.strict {
+                self.ceiling = outside.benefit;
+            }
             low.truncate(k);
         }
         low.sort_unstable_by(Entry::cmp);

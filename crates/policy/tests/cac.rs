@@ -323,6 +323,27 @@ fn a_candidate_that_outgrew_the_zone_is_none_any_more() {
 }
 
 #[test]
+fn candidates_of_a_strict_zone_stay_candidates() {
+    let mut cc = Cc::new(&CacParams { strict_zone: true, ..params() });
+    filled(&mut cc);
+    assert_eq!(zone(&mut cc, 2), [0, 1]);
+    for _ in 0..9 {
+        visit(&mut cc, p(0), Home::Ssd, 0, NOW);
+        visit(&mut cc, p(1), Home::Ssd, 0, NOW);
+    }
+    visit(&mut cc, p(9), Home::Hdd, 0, NOW);
+    // Page 2 is worse than both, and than the newcomer, but outside.
+    for _ in 0..9 {
+        assert_eq!(cc.consider(p(9), Cause::Evicted, 0, &mut |_| true, NOW), Verdict::Reject);
+    }
+    let mut next = Vec::new();
+    cc.next_victims(9, NOW, &mut next);
+    next.sort_unstable();
+    assert_eq!(next, [s(0), s(1)]);
+    cc.validate().unwrap();
+}
+
+#[test]
 fn ineligible_slots_stay_out_of_the_zone() {
     let mut cc = Cc::new(&params());
     filled(&mut cc);

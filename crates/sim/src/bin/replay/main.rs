@@ -53,6 +53,9 @@ struct RunArgs {
     /// Subtract the reads of pages that drop out of the outqueue from their group's [default: they stay]
     #[arg(long)]
     subtract_dropped: bool,
+    /// CAC's and CC's zone ends only when all its candidates have been evicted, as the paper has it [default: also when those left have outgrown the rest]
+    #[arg(long)]
+    strict_zone: bool,
     /// Next victims, in pages, that the cleaner looks at when one of them is dirty
     #[arg(long, value_name = "PAGES", default_value_t = 64, value_parser = pages(1))]
     look_ahead: u32,

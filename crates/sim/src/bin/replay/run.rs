@@ -22,6 +22,7 @@ impl Run<'_> {
         let (args, tiers, (pool_pages, ssd_pages)) = (&self.args.run, &self.args.tiers, self.sizes);
         let mut params = CacParams::new(tiers.costs, ssd_pages as usize, pool_pages as usize);
         params.outqueue_entries = args.outqueue.unwrap_or(ssd_pages) as usize;
+        params.strict_zone = args.strict_zone;
         params.group_width_per_min = args.group_width.unwrap_or(params.group_width_per_min);
         (params.alpha_min, params.alpha_max) = args.alpha.unwrap_or((params.alpha_min, params.alpha_max));
         if args.subtract_dropped {
