@@ -70,12 +70,7 @@ impl HitBuffers {
         // The next hit goes to `first`: what stands there is the oldest.
         let first = stripe.hits.load(Ordering::Relaxed) as usize % BATCH;
         for step in 0..BATCH {
-            let at = &stripe.recent[(first + step) % BATCH];
-            // A load is cheap, an exchange is not, and most places are empty when a page becomes dirty or a victim is wanted.
-            if at.load(Ordering::Relaxed) == EMPTY {
-                continue;
-            }
-            let hit = at.swap(EMPTY, Ordering::Relaxed);
+            let hit = stripe.recent[(first + step) % BATCH].swap(EMPTY, Ordering::Relaxed);
             if hit != EMPTY {
                 apply(hit & !WRITE, hit & WRITE != 0);
             }
