@@ -89,8 +89,8 @@ impl Drop for Waiting {
 
 impl Core {
     /// Copies held slots home; they are let go of.
-    pub(crate) async fn copy_home(&self, batch: Vec<WriteBack>) -> Copied {
-        let held = Held { core: self, batch, home: Vec::new() };
+    pub(crate) async fn copy_home(&self, batch: Vec<WriteBack>, class: IoClass) -> Copied {
+        let held = Held { core: self, batch, class, home: Vec::new() };
         held.copy().await
     }
 
@@ -179,7 +179,7 @@ impl Core {
             tokio::time::sleep(Duration::from_millis(1)).await;
             return Copied { home: Vec::new(), failed: Vec::new(), result: Ok(()) };
         }
-        self.copy_home(batch).await
+        self.copy_home(batch, IoClass::WriteBack).await
     }
 }
 
@@ -187,6 +187,8 @@ impl Core {
 struct Held<'a> {
     core: &'a Core,
     batch: Vec<WriteBack>,
+    /// Of the home writes.
+    class: IoClass,
     home: Vec<WriteBack>,
 }
 
@@ -224,11 +226,6 @@ impl Held<'_> {
             core.flush_ssd(durable_at).await?;
         }
         let pages = self.read(failed).await;
-        // Nobody waits for a victim, there are others; a circle that cannot go on has no others.
-        let class = match core.state.lock().slots.appends() {
-            true => IoClass::UrgentWriteBack,
-            false => IoClass::WriteBack,
-        };
         let arrived = Mutex::new(Vec::with_capacity(pages.len()));
         let errors = Mutex::new(Vec::new());
         let each = |a: Arrived| {
@@ -244,7 +241,7 @@ impl Held<'_> {
                 Err(error) => errors.lock().push((a.page, error)),
             }
         };
-        core.write_home(pages, class, &each).await;
+        core.write_home(pages, self.class, &each).await;
         let errors = errors.into_inner();
         if !(errors.is_empty() && arrived.lock().is_empty()) {
             core.state.lock().slots.note_home(!arrived.lock().is_empty());

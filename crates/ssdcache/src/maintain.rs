@@ -167,7 +167,12 @@ impl Core {
 
     /// Copies the next victims to the HDD, so that their slots can be given up at once. How many are home.
     async fn write_back(&self, batch: Vec<WriteBack>) -> Result<usize, DeviceError> {
-        let copied = self.copy_home(batch).await;
+        // Nobody waits for a victim, there are others; a circle that cannot go on has no others.
+        let class = match self.state.lock().slots.appends() {
+            true => IoClass::UrgentWriteBack,
+            false => IoClass::WriteBack,
+        };
+        let copied = self.copy_home(batch, class).await;
         copied.result.map(|()| copied.home.len())
     }
 }

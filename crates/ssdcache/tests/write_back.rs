@@ -285,3 +285,22 @@ async fn tac_copies_what_is_read_and_what_is_written_home() {
     assert!(bed.tier.stats().counts.admitted_on_read < 40);
     bed.tier.validate().unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_circle_that_waits_for_write_backs_does_not_let_them_yield() {
+    let urgent = |bed: &Bed| bed.hdd.stats().class(IoClass::UrgentWriteBack).write.ops;
+    let patient = |bed: &Bed| bed.hdd.stats().class(IoClass::WriteBack).write.ops;
+    for (policy, appends) in [("mv-fifo", true), ("mv-fifo-gsc", true), ("cac", false), ("lru2", false)] {
+        let bed = Bed::new(policy).await;
+        for no in 0..2 * bed.layout.slots {
+            bed.write(no, 1).await;
+        }
+        sleep(LONG).await;
+        let (soon, later) = (urgent(&bed), patient(&bed));
+        assert!(soon + later > 0, "{policy}: nothing was written back");
+        assert_eq!((soon > 0, later > 0), (appends, !appends), "{policy}: {soon} urgent, {later} not");
+        // Nobody waits for what a drain copies.
+        assert!(bed.tier.drain(None, None).await.written > 0, "{policy}");
+        assert_eq!(urgent(&bed), soon, "{policy}");
+    }
+}
