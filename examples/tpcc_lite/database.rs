@@ -44,8 +44,8 @@ pub(crate) enum DbError {
     /// The store holds something of another program or version.
     #[error("the store is another program's: {0}")]
     NotOurs(String),
-    /// A transaction failed after its commit, so the rows in memory are behind the log; reopening repairs it.
-    #[error("the database stopped after an earlier error; open it again to recover")]
+    /// A transaction failed or was dropped after its commit, so the rows in memory are behind the log; reopening repairs it.
+    #[error("the database stopped: a commit was not carried out to its end; open it again to recover")]
     Stopped,
 }
 
@@ -161,14 +161,10 @@ impl Database {
 
     async fn commit(&self, operations: &[u8]) -> Result<(), DbError> {
         let commit = self.wal.append_commit(operations);
-        let applied = async {
-            self.wal.flush(commit).await?;
-            self.apply(operations).await
-        };
-        if let Err(error) = applied.await {
-            self.stopped.store(true, Ordering::Release);
-            return Err(error);
-        }
+        let unapplied = Unapplied { stopped: &self.stopped };
+        self.wal.flush(commit).await?;
+        self.apply(operations).await?;
+        std::mem::forget(unapplied);
         self.wal.append_applied(commit);
         Ok(())
     }
@@ -212,6 +208,18 @@ impl Database {
                 return Err(error);
             }
         }
+    }
+}
+
+/// A commit in the log whose rows are not all in memory yet. Dropped like that, by an error or with the future, it
+/// stops the database: another transaction would read the old rows and overwrite, after a recovery, what the log holds.
+struct Unapplied<'d> {
+    stopped: &'d AtomicBool,
+}
+
+impl Drop for Unapplied<'_> {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::Release);
     }
 }
 
@@ -294,7 +302,7 @@ impl Tx<'_> {
     }
 
     /// Makes the changes durable, applies them and releases the locks. Not to be dropped half-way: the rows would be behind
-    /// the log until the database is opened again.
+    /// the log, so the database stops and has to be opened again.
     pub(crate) async fn commit(self) -> Result<(), DbError> {
         if self.operations.is_empty() {
             return Ok(());

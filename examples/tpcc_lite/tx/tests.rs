@@ -3,7 +3,7 @@
 use super::{Kind, Outcome, Terminal};
 use crate::catalog::{Catalog, Scale};
 use crate::consistency;
-use crate::database::{Database, Recovered};
+use crate::database::{Database, DbError, Recovered};
 use crate::load::load;
 use crate::schema::{self, Table, district};
 use crate::wal::{Wal, WalLimits};
@@ -104,6 +104,28 @@ async fn terminals_at_once_keep_the_conditions_and_rollbacks_leave_nothing() {
     assert!(database.wal.len_bytes() <= 2 << 20, "{} bytes of log", database.wal.len_bytes());
 }
 
+#[tokio::test]
+async fn a_commit_that_is_dropped_half_way_stops_the_database_and_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (database, _) = open(dir.path(), 8 << 20).await;
+    let mut terminals: Vec<_> = (0..4).map(|n| Terminal::new(Arc::clone(&database), n, 5)).collect();
+    let mut stopped = 0;
+    for n in 0..200 {
+        // Polled once and dropped: while the commit is being synced, once the pages are in the pool.
+        let next = terminals[n % 4].next();
+        match tokio::time::timeout(Duration::ZERO, next).await {
+            Ok(Err(DbError::Stopped)) => stopped += 1,
+            Ok(Err(error)) => panic!("{error}"),
+            Ok(Ok(_)) | Err(_) => assert_eq!(stopped, 0, "it went on after it had stopped"),
+        }
+    }
+    assert!(stopped > 0, "no commit was dropped half-way");
+    drop((terminals, database));
+    let (database, recovered) = open(dir.path(), 8 << 20).await;
+    assert_eq!(recovered.commits, 1);
+    assert_eq!(consistency::check(&database).await.unwrap(), Ok(()));
+}
+
 /// One life of the process: opens, checks, runs for a moment, and ends without warning.
 fn live_and_crash(dir: &Path, life: u64, acknowledged: &Arc<AtomicU64>) -> Recovered {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -113,21 +135,24 @@ fn live_and_crash(dir: &Path, life: u64, acknowledged: &Arc<AtomicU64>) -> Recov
         assert_eq!(consistency::check(&database).await.unwrap(), Ok(()), "life {life}");
         assert!(orders(&database).await >= acknowledged.load(Ordering::SeqCst), "life {life}");
         tokio::spawn(Arc::clone(&database).keep_log_short());
+        let mut terminals = tokio::task::JoinSet::new();
         for n in 0..6 {
             let mut terminal = Terminal::new(Arc::clone(&database), n, life);
             let acknowledged = Arc::clone(&acknowledged);
-            tokio::spawn(async move {
+            terminals.spawn(async move {
                 loop {
-                    if terminal.next().await.unwrap() == (Kind::NewOrder, Outcome::Committed) {
+                    if terminal.next().await? == (Kind::NewOrder, Outcome::Committed) {
                         acknowledged.fetch_add(1, Ordering::SeqCst);
                     }
                 }
             });
         }
         tokio::time::sleep(Duration::from_millis(100 + life * 37 % 150)).await;
+        let failed: Option<Result<Result<(), DbError>, _>> = terminals.try_join_next();
+        assert!(failed.is_none(), "life {life}: {failed:?}");
         recovered
     })
-    // Dropping the runtime drops every task where it stands.
+    // The tasks are dropped where they stand.
 }
 
 #[test]
