@@ -3,6 +3,7 @@
 //! They share the page statistics, the outqueue and the eviction zone, and differ in how the counts become a benefit: [`Cac`] anticipates how a
 //! page's physical reads and writes change when it moves (equations 2-6 and 8), [`Cc`] takes them as they were (equation 1).
 
+use crate::ageing::{Ageing, Ager, Due};
 use crate::dirty_slots::DirtySlots;
 use crate::groups::{Dropped, GroupRules, Groups};
 use crate::page_stats::{PageStats, Record, RecordId, SUBRANGES_MAX};
@@ -31,9 +32,10 @@ pub struct CacParams {
     pub alpha_max: f64,
     /// What becomes of the reads of pages that drop out of the outqueue. Default: they stay in their group's sums.
     pub dropped: Dropped,
-    /// Physical accesses per slot after which [`CacAged`] halves its counts, and a sketch its own. Default: 40. Where pages have few accesses each, fewer make the ranking noise:
-    /// TPC-C loses up to 5 % with 10, and a hot set that changes gains from the least.
-    pub halve_after_per_slot: u32,
+    /// When [`CacAged`] halves its counts. Default: when they are outdated, in stretches of ten accesses per slot.
+    pub ageing: Ageing,
+    /// Physical accesses per slot after which a sketch is halved; it is halved with the counts, too. Default: 40.
+    pub sketch_halved_after_per_slot: u32,
     /// The memory of [`CacSketch`]'s sketch, in bytes per slot. Default: 4, a byte for each page of a database of four times the SSD's size.
     pub sketch_bytes_per_slot: usize,
     /// A zone ends only when all its candidates have been evicted, as section 5.4 has it. Default: also when those left have outgrown what was outside when it
@@ -55,7 +57,8 @@ impl CacParams {
             alpha_min: 1e-3,
             alpha_max: 1e3,
             dropped: Dropped::Kept,
-            halve_after_per_slot: 40,
+            ageing: Ageing::WhenOutdated(10),
+            sketch_halved_after_per_slot: 40,
             sketch_bytes_per_slot: 4,
             strict_zone: false,
         }
@@ -76,8 +79,8 @@ impl CacParams {
 /// CAC: cost-adjusted caching, anticipating what a move to or from the SSD does to a page's physical reads and writes.
 pub type Cac = CostBased<Anticipating<0>>;
 
-/// CAC whose counts age: all are halved after every [`CacParams::halve_after_per_slot`] accesses per slot, so that the ranking follows a workload that changes
-/// (exponential decay, in steps). O(records) once in so many accesses.
+/// CAC whose counts age: all are halved from time to time ([`CacParams::ageing`]), so that the ranking follows a workload that changes
+/// (exponential decay, in steps). O(records) each time.
 pub type CacAged = CostBased<Anticipating<AGED>>;
 
 /// CAC that counts the write at hand: see [`Anticipating`].
@@ -109,16 +112,19 @@ pub(crate) trait Estimate: Send + std::fmt::Debug {
     const NAME: &'static str;
     /// What an access counts in a record.
     const STEP: u32 = 1;
-    /// Whether anything is halved from time to time.
-    const HALVES: bool = false;
     fn new(params: &CacParams) -> Self;
+    /// Says when to halve what ages; `None` where nothing does.
+    fn ager(_params: &CacParams) -> Option<Ager> {
+        None
+    }
     fn benefit(&self, record: &Record, costs: &Costs) -> f64;
     /// What an admission for `cause` saves at once, beside the benefit.
     fn at_once(&self, _cause: Cause, _costs: &Costs) -> f64 {
         0.0
     }
-    /// Halves what ages. Asked for only where something does.
-    fn halve(&mut self, _stats: &mut PageStats, _now: Millis) {}
+    /// Halves all counts.
+    fn halve_counts(&mut self, _stats: &mut PageStats, _now: Millis) {}
+    fn halve_sketch(&mut self) {}
     /// The slot's version is newer than the HDD's, or it is not.
     fn set_dirty(&mut self, _slot: SlotId, _dirty: bool) {}
     /// A page was read that had no record.
@@ -145,7 +151,7 @@ const REWRITE_WEIGHT: f64 = 2.0;
 /// What an access counts where counts are halved, so that halves and quarters of it do.
 const AGED_STEP: u32 = 64;
 
-/// Counts are halved from time to time.
+/// Counts are halved now and then.
 const AGED: u8 = 1;
 /// The write at hand is counted.
 const WRITE: u8 = 2;
@@ -162,7 +168,7 @@ const AGED_WRITE_REWRITE_SKETCH: u8 = AGED_WRITE_REWRITE | SKETCH;
 
 /// CAC's estimate: equations 2 to 6, α by group; and `PARTS`, what goes beyond the paper.
 ///
-/// - *Aged*: the counts are halved from time to time.
+/// - *Aged*: the counts are halved when they are outdated, or from time to time ([`Ageing`]).
 /// - *The write at hand*: a dirty page that is rejected costs W_D now, and W_S if it is admitted; a clean one costs nothing if it is rejected. CAC compares benefits as
 ///   if both were free. So a dirty page is admitted with a little less benefit, and a clean one needs a little more.
 /// - *Dirty*: a slot whose version the HDD does not have costs a copy to evict, R_S + W_D; its page's benefit is so much higher. Of two alike the clean one goes.
@@ -211,7 +217,6 @@ impl<const PARTS: u8> Estimate for Anticipating<PARTS> {
         _ => panic!("parts without a name"),
     };
     const STEP: u32 = if Self::has(AGED) { AGED_STEP } else { 1 };
-    const HALVES: bool = Self::has(AGED | SKETCH);
 
     fn new(params: &CacParams) -> Self {
         let sketch_bytes = params.sketch_bytes_per_slot.saturating_mul(params.slots);
@@ -220,6 +225,12 @@ impl<const PARTS: u8> Estimate for Anticipating<PARTS> {
             dirty: DirtySlots::default(),
             sketch: Self::has(SKETCH).then(|| Sketch::new(sketch_bytes)),
         }
+    }
+
+    fn ager(params: &CacParams) -> Option<Ager> {
+        let counts = Self::has(AGED).then_some(params.ageing);
+        let sketch = Self::has(SKETCH).then_some(params.sketch_halved_after_per_slot);
+        Self::has(AGED | SKETCH).then(|| Ager::new(counts, sketch, params.slots))
     }
 
     fn benefit(&self, record: &Record, costs: &Costs) -> f64 {
@@ -239,10 +250,11 @@ impl<const PARTS: u8> Estimate for Anticipating<PARTS> {
         if Self::has(WRITE) { AT_ONCE_WEIGHT * saved } else { 0.0 }
     }
 
-    fn halve(&mut self, stats: &mut PageStats, now: Millis) {
-        if Self::has(AGED) {
-            self.groups.halve(stats.live_mut(), now);
-        }
+    fn halve_counts(&mut self, stats: &mut PageStats, now: Millis) {
+        self.groups.halve(stats.live_mut(), now);
+    }
+
+    fn halve_sketch(&mut self) {
         if let Some(sketch) = &mut self.sketch {
             sketch.halve();
         }
@@ -361,9 +373,7 @@ pub struct CostBased<E> {
     stats: PageStats,
     zone: Zone,
     estimate: E,
-    /// Physical accesses until what ages is halved; `None` where nothing does.
-    halve_in: Option<u64>,
-    halve_after: u64,
+    ager: Option<Ager>,
 }
 
 #[expect(private_bounds, reason = "the estimates are told by name: Cac and Cc")]
@@ -371,14 +381,12 @@ impl<E: Estimate> CostBased<E> {
     /// With nothing known yet.
     #[must_use]
     pub fn new(params: &CacParams) -> Self {
-        let halve_after = (u64::from(params.halve_after_per_slot) * params.slots as u64).max(1);
         Self {
             costs: params.costs,
             stats: PageStats::new(params.slots, params.frames, params.outqueue_entries),
             zone: if params.strict_zone { Zone::strict(params.slots) } else { Zone::new(params.slots) },
             estimate: E::new(params),
-            halve_in: E::HALVES.then_some(halve_after),
-            halve_after,
+            ager: E::ager(params),
         }
     }
 
@@ -394,14 +402,15 @@ impl<E: Estimate> CostBased<E> {
         }
     }
 
-    /// A physical access was counted.
-    fn age(&mut self, now: Millis) {
-        let Some(left) = &mut self.halve_in else { return };
-        *left -= 1;
-        if *left == 0 {
-            *left = self.halve_after;
-            self.estimate.halve(&mut self.stats, now);
-            if E::STEP > 1 {
+    /// A physical access of `page` was counted.
+    fn age(&mut self, page: PageId, now: Millis) {
+        let Some(ager) = &mut self.ager else { return };
+        match ager.accessed(page) {
+            Due::Nothing => {}
+            Due::Sketch => self.estimate.halve_sketch(),
+            Due::Counts => {
+                self.estimate.halve_counts(&mut self.stats, now);
+                self.estimate.halve_sketch();
                 let (zone, now) = self.zone();
                 zone.scale(0.5, now);
             }
@@ -453,7 +462,7 @@ impl<E: Estimate> SsdPolicy for CostBased<E> {
         let dropped = self.stats.set_buffered(id, true);
         self.dropped(dropped);
         if from.is_some() && access == Access::Random {
-            self.age(now);
+            self.age(page, now);
         }
     }
 
@@ -495,7 +504,7 @@ impl<E: Estimate> SsdPolicy for CostBased<E> {
                 Home::Ssd => self.settle(id, now),
                 Home::Hdd => self.reposition(id),
             }
-            self.age(now);
+            self.age(page, now);
         }
     }
 
@@ -596,7 +605,10 @@ impl<E: Estimate> SsdPolicy for CostBased<E> {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.stats.memory_bytes() + self.zone.memory_bytes() + self.estimate.memory_bytes()
+        self.stats.memory_bytes()
+            + self.zone.memory_bytes()
+            + self.estimate.memory_bytes()
+            + self.ager.as_ref().map_or(0, Ager::memory_bytes)
     }
 
     fn validate(&self) -> Result<(), String> {

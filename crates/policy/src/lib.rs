@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ageing;
 mod casa;
 mod ccf_lru;
 mod cfdc;
@@ -42,6 +43,7 @@ mod window;
 mod zone;
 mod zoned_slots;
 
+pub use ageing::Ageing;
 pub use casa::Casa;
 pub use ccf_lru::CcfLru;
 pub use cfdc::Cfdc;

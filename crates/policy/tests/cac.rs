@@ -1,8 +1,8 @@
 //! CAC and CC by hand: equations, groups, borders, outqueue, zone.
 
 use pagetier_policy::{
-    Access, Cac, CacAged, CacParams, CacWrite, Cause, Cc, Costs, Dropped, GroupStats, Home, Millis, NoSsd,
-    PageId, SlotId, SpaceId, SsdPolicy, Verdict,
+    Access, Ageing, Cac, CacAged, CacParams, CacWrite, Cause, Cc, Costs, Dropped, GroupStats, Home, Millis,
+    NoSsd, PageId, SlotId, SpaceId, SsdPolicy, Verdict,
 };
 
 const COSTS: Costs = Costs { hdd_read_ms: 70.0, hdd_write_ms: 50.0, ssd_read_ms: 1.0, ssd_write_ms: 3.0 };
@@ -388,7 +388,7 @@ fn a_dropped_space_leaves_no_groups() {
 #[test]
 fn counts_that_age_are_halved_after_so_many_accesses() {
     // Eight accesses: two for each of four slots.
-    let mut aged = CacAged::new(&CacParams { subranges_max: 1, halve_after_per_slot: 2, ..params() });
+    let mut aged = CacAged::new(&CacParams { subranges_max: 1, ageing: Ageing::Every(2), ..params() });
     for _ in 0..4 {
         visit(&mut aged, p(1), Home::Hdd, 9, NOW);
     }
@@ -423,7 +423,7 @@ fn a_page_that_turned_cold_makes_room_for_one_that_turned_hot() {
             policy.consider(p(2), Cause::Cleaned, 0, &mut |_| true, NOW) == Verdict::AdmitOver(s(0))
         })
     };
-    let params = CacParams { subranges_max: 1, halve_after_per_slot: 2, ..params() };
+    let params = CacParams { subranges_max: 1, ageing: Ageing::Every(2), ..params() };
     assert_eq!(admits(&mut Cac::new(&params)), None);
     assert!(admits(&mut CacAged::new(&params)).is_some_and(|reads| reads < 10));
 }

@@ -1,8 +1,8 @@
 //! What goes beyond CAC, by hand: dirty victims, pages that are rewritten, the sketch.
 
 use pagetier_policy::{
-    Access, Cac, CacAgedWriteRewriteSketch, CacDirty, CacParams, CacRewrite, CacSketch, Cause, Costs, Home,
-    Millis, PageId, SlotId, SpaceId, SsdPolicy, Verdict,
+    Access, Ageing, Cac, CacAgedWriteRewriteSketch, CacDirty, CacParams, CacRewrite, CacSketch, Cause, Costs,
+    Home, Millis, PageId, SlotId, SpaceId, SsdPolicy, Verdict,
 };
 
 const COSTS: Costs = Costs { hdd_read_ms: 70.0, hdd_write_ms: 50.0, ssd_read_ms: 1.0, ssd_write_ms: 3.0 };
@@ -155,7 +155,7 @@ fn a_page_made_anew_has_no_earlier_reads() {
 
 #[test]
 fn what_the_sketch_knows_is_halved_with_the_counts() {
-    let params = CacParams { halve_after_per_slot: 2, ..params() };
+    let params = CacParams { ageing: Ageing::Every(2), sketch_halved_after_per_slot: 2, ..params() };
     // Seven accesses; the eighth halves: four reads of page 1 become two.
     let seven = [1, 1, 1, 1, 2, 3, 3];
     let mut policy = CacSketch::new(&params);

@@ -1,9 +1,9 @@
 //! CAC and CC beside a restatement that keeps a log per page and computes everything from it, on random events.
 
 use pagetier_policy::{
-    Access, Cac, CacAged, CacAgedWrite, CacAgedWriteRewrite, CacAgedWriteRewriteSketch, CacDirty, CacParams,
-    CacRewrite, CacSketch, CacWrite, Cause, Cc, Costs, Dropped, Home, Millis, PageCounts, PageId, SlotId,
-    SpaceId, SsdPolicy, Verdict,
+    Access, Ageing, Cac, CacAged, CacAgedWrite, CacAgedWriteRewrite, CacAgedWriteRewriteSketch, CacDirty,
+    CacParams, CacRewrite, CacSketch, CacWrite, Cause, Cc, Costs, Dropped, Home, Millis, PageCounts, PageId,
+    SlotId, SpaceId, SsdPolicy, Verdict,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -676,7 +676,8 @@ proptest! {
         let params = CacParams {
             outqueue_entries,
             subranges_max: 50,
-            halve_after_per_slot: u32::MAX,
+            ageing: Ageing::Every(u32::MAX),
+            sketch_halved_after_per_slot: u32::MAX,
             // Room enough for no two of the pages to share all counters.
             sketch_bytes_per_slot: 1 << 12,
             ..CacParams::new(Costs::PAPER, 2, 0)
@@ -714,7 +715,7 @@ proptest! {
             outqueue_entries,
             subranges_max: 50,
             dropped: if kept { Dropped::Kept } else { Dropped::Subtracted },
-            halve_after_per_slot,
+            ageing: Ageing::Every(halve_after_per_slot),
             ..CacParams::new(Costs::PAPER, 2, 0)
         };
         let model = Model {

@@ -1,8 +1,8 @@
 //! What every policy owes the shell, whatever its name: one table, one set of rules.
 
 use pagetier_policy::{
-    Access, CacParams, Cause, CleanReason, Costs, FrameId, FrameState, Home, Millis, POOL_POLICIES, PageId,
-    PoolPolicy, PoolPolicyParams, SSD_POLICIES, SlotId, SpaceId, SsdPolicy, Verdict, ssd_policy,
+    Access, Ageing, CacParams, Cause, CleanReason, Costs, FrameId, FrameState, Home, Millis, POOL_POLICIES,
+    PageId, PoolPolicy, PoolPolicyParams, SSD_POLICIES, SlotId, SpaceId, SsdPolicy, Verdict, ssd_policy,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -228,7 +228,8 @@ const PAGES: u32 = 40;
 fn ssd_policies() -> impl Iterator<Item = Box<dyn SsdPolicy>> {
     let params = CacParams {
         outqueue_entries: 8,
-        halve_after_per_slot: 2,
+        ageing: Ageing::Every(2),
+        sketch_halved_after_per_slot: 3,
         ..CacParams::new(Costs::PAPER, SLOTS as usize, 8)
     };
     SSD_POLICIES.iter().map(move |name| ssd_policy(name, &params).expect(name))
