@@ -167,8 +167,7 @@ impl Core {
 
     /// Copies the next victims to the HDD, so that their slots can be given up at once. How many are home.
     async fn write_back(&self, batch: Vec<WriteBack>) -> Result<usize, DeviceError> {
-        // Nobody waits for a victim, there are others; a circle that cannot go on has no others.
-        let class = match self.state.lock().slots.appends() {
+        let class = match self.state.lock().slots.write_backs_are_urgent() {
             true => IoClass::UrgentWriteBack,
             false => IoClass::WriteBack,
         };

@@ -286,21 +286,60 @@ async fn tac_copies_what_is_read_and_what_is_written_home() {
     bed.tier.validate().unwrap();
 }
 
+/// Writes to the disk for write-backs so far: those that took turns with reads, and those that yielded to them.
+fn write_backs(bed: &Bed) -> [u64; 2] {
+    [IoClass::UrgentWriteBack, IoClass::WriteBack].map(|class| bed.hdd.stats().class(class).write.ops)
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_circle_that_waits_for_write_backs_does_not_let_them_yield() {
-    let urgent = |bed: &Bed| bed.hdd.stats().class(IoClass::UrgentWriteBack).write.ops;
-    let patient = |bed: &Bed| bed.hdd.stats().class(IoClass::WriteBack).write.ops;
+async fn write_backs_that_somebody_waits_for_do_not_yield() {
     for (policy, appends) in [("mv-fifo", true), ("mv-fifo-gsc", true), ("cac", false), ("lru2", false)] {
         let bed = Bed::new(policy).await;
+        // With time between them, no dirty page ever has to go home because all victims are dirty: only a circle cannot go on then.
+        let mut went_home = 0;
         for no in 0..2 * bed.layout.slots {
-            bed.write(no, 1).await;
+            went_home += u32::from(bed.write(no, 1).await == Some(Home::Hdd));
+            sleep(Duration::from_secs(1)).await;
         }
-        sleep(LONG).await;
-        let (soon, later) = (urgent(&bed), patient(&bed));
-        assert!(soon + later > 0, "{policy}: nothing was written back");
-        assert_eq!((soon > 0, later > 0), (appends, !appends), "{policy}: {soon} urgent, {later} not");
+        let [urgent, patient] = write_backs(&bed);
+        assert!(urgent + patient > 0, "{policy}: nothing was written back");
+        assert_eq!(
+            (urgent > 0, patient > 0),
+            (appends, !appends),
+            "{policy}: {urgent} urgent, {patient} not; {went_home}"
+        );
         // Nobody waits for what a drain copies.
         assert!(bed.tier.drain(None, None).await.written > 0, "{policy}");
-        assert_eq!(urgent(&bed), soon, "{policy}");
+        assert_eq!(write_backs(&bed)[0], urgent, "{policy}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_backs_hurry_once_a_dirty_page_had_to_go_home_for_want_of_a_clean_victim() {
+    let bed = Bed::new("lru2").await;
+    bed.fill().await;
+    sleep(LONG).await;
+    let [urgent, patient] = write_backs(&bed);
+    // More at once than there are clean victims: LRU2 would have admitted them all.
+    let mut went_home = 0;
+    while went_home == 0 {
+        for no in 500..500 + bed.layout.slots {
+            went_home += u32::from(bed.write(no, 1).await == Some(Home::Hdd));
+        }
+    }
+    sleep(LONG).await;
+    assert!(write_backs(&bed)[0] > urgent, "{went_home} went home, {urgent} + {patient} before");
+    // Once they are through, and the next one is, nothing is urgent any more.
+    for no in 800..810 {
+        assert_eq!(bed.write(no, 1).await, Some(Home::Ssd));
+        sleep(Duration::from_secs(1)).await;
+    }
+    let [more_urgent, patient] = write_backs(&bed);
+    for no in 0..bed.layout.slots {
+        assert_eq!(bed.write(900 + no, 1).await, Some(Home::Ssd));
+        sleep(Duration::from_secs(1)).await;
+    }
+    let [at_last, then_patient] = write_backs(&bed);
+    assert_eq!(at_last, more_urgent);
+    assert!(then_patient > patient);
 }

@@ -99,6 +99,8 @@ pub struct Slots {
     /// At so many rejections, [`Slots::wants_look`] says yes.
     next_look: u64,
     starved: bool,
+    /// A dirty page went home for want of a clean victim since the last write-back.
+    held_up: bool,
     /// Reads go home: the SSD is being taken out of use.
     hidden: bool,
     counts: SlotCounts,
@@ -165,6 +167,7 @@ impl Slots {
             rejected_before: 0,
             next_look: REJECTIONS_PER_LOOK,
             starved: false,
+            held_up: false,
             hidden: false,
             counts: SlotCounts::default(),
             going_home: Vec::new(),
@@ -429,11 +432,16 @@ impl Slots {
         let room = if self.has_room() { self.writable.len() } else { 0 };
         let slots = &self.slots;
         let capturing = self.capturing;
-        let mut usable = |slot: SlotId| {
+        let usable = |slot: SlotId| {
             let s = &slots[slot.at()];
             s.state == State::Live && !s.dirty && s.readers == 0 && s.writable(capturing, self.broken)
         };
-        match self.policy.consider(page, cause, room, &mut usable, now) {
+        let mut refused_dirty = false;
+        let mut asked = |slot: SlotId| {
+            refused_dirty |= slots[slot.at()].dirty;
+            usable(slot)
+        };
+        match self.policy.consider(page, cause, room, &mut asked, now) {
             Verdict::AdmitFree if room > 0 => {
                 self.counts.admitted_free += 1;
                 self.take_writable().map(|slot| (slot, None))
@@ -449,6 +457,7 @@ impl Slots {
             }
             _ => {
                 self.counts.rejected += 1;
+                self.held_up |= refused_dirty && cause == Cause::Cleaned;
                 None
             }
         }

@@ -21,6 +21,12 @@ impl Slots {
             .collect()
     }
 
+    /// Whether somebody pays for it that a write-back is late: a circle that cannot go on has no other slots; and since this was asked last, a dirty page went to the
+    /// disk because all victims that it would have replaced were dirty, which cost the disk what a write-back would have.
+    pub fn write_backs_are_urgent(&mut self) -> bool {
+        std::mem::take(&mut self.held_up) || self.appends()
+    }
+
     fn dirty_victims(&mut self, now: Millis) -> Vec<SlotId> {
         let mut next = Vec::new();
         self.policy.next_victims(self.params.clean_ahead as usize, now, &mut next);
