@@ -6,6 +6,7 @@
 
 use crate::page_index::PageIndex;
 use crate::{Home, Millis, PageCounts, PageId, SlotId};
+use std::cell::Cell;
 
 /// No record, no slot.
 pub(crate) const NIL: u32 = u32::MAX;
@@ -77,6 +78,11 @@ impl Record {
             tag: NO_SUBRANGE,
             waiting: 0,
         }
+    }
+
+    /// Whether its page is tracked: what is free, and what was only just made, is not.
+    const fn is_live(&self) -> bool {
+        self.tag & (BUFFERED | ON_SSD | QUEUED) != 0
     }
 
     /// The page's slot, if it is on the SSD.
@@ -227,6 +233,8 @@ pub(crate) struct PageStats {
     newest: u32,
     queued: usize,
     queued_max: usize,
+    /// The record that was found last, alive or not.
+    found_last: Cell<u32>,
 }
 
 impl PageStats {
@@ -242,11 +250,19 @@ impl PageStats {
             newest: NIL,
             queued: 0,
             queued_max: outqueue_entries,
+            found_last: Cell::new(NIL),
         }
     }
 
     pub(crate) fn find(&self, page: PageId) -> Option<RecordId> {
-        self.index.find(page, |at| self.records[at as usize].page).map(RecordId)
+        // A page that is cleaned, considered and leaves is asked for again and again.
+        let last = self.found_last.get();
+        if self.records.get(last as usize).is_some_and(|record| record.page == page && record.is_live()) {
+            return Some(RecordId(last));
+        }
+        let found = self.index.find(page, |at| self.records[at as usize].page)?;
+        self.found_last.set(found);
+        Some(RecordId(found))
     }
 
     /// The page's record, made if there is none.
@@ -268,6 +284,7 @@ impl PageStats {
         };
         let records = &self.records;
         self.index.insert(page, at, |at| records[at as usize].page);
+        self.found_last.set(at);
         RecordId(at)
     }
 
@@ -391,12 +408,12 @@ impl PageStats {
 
     /// Every live record, to be changed.
     pub(crate) fn live_mut(&mut self) -> impl Iterator<Item = &mut Record> {
-        self.records.iter_mut().filter(|r| r.tag & (BUFFERED | ON_SSD | QUEUED) != 0)
+        self.records.iter_mut().filter(|record| record.is_live())
     }
 
     /// Every live record.
     pub(crate) fn live(&self) -> impl Iterator<Item = &Record> {
-        self.records.iter().filter(|r| r.tag & (BUFFERED | ON_SSD | QUEUED) != 0)
+        self.records.iter().filter(|record| record.is_live())
     }
 
     /// Recounts index, slots, outqueue and free list.

@@ -6,35 +6,40 @@
 //! not spent before k decisions were taken on it: where benefits drift as a whole, zones would follow each other without pause.
 
 use crate::{Costs, LOOK_MAX, SlotId};
-use std::cmp::Ordering;
+use std::fmt;
 
 /// How many candidates one decision files anew. A group's factor changes with every page that is evicted, and the benefits of
 /// all its pages with it; a zone of millions cannot be sorted again each time. A decision compares with the benefit as it is now in any
 /// case; beyond this number, which candidate is the lowest is told by what is on file.
 const REFILE_MAX: usize = 8;
 
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    benefit: f64,
-    slot: u32,
-}
+/// A candidate and its benefit as one number whose order is theirs: by benefit, as `f64::total_cmp` has it; equal ones by slot, so that runs repeat. The heap
+/// compares a lot, and which of two is lower cannot be foreseen: so there is nothing to branch on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry(u128);
+
+const SIGN: u64 = 1 << 63;
 
 impl Entry {
-    /// By benefit, as `f64::total_cmp` has it; equal ones by slot, so that runs repeat. One number, because the heap compares a lot, and which of two is
-    /// lower cannot be foreseen: so there is nothing to branch on.
-    fn key(&self) -> u128 {
-        let bits = self.benefit.to_bits();
-        let sign = 1 << 63;
-        let ascending = if bits & sign == 0 { bits | sign } else { !bits };
-        u128::from(ascending) << 32 | u128::from(self.slot)
+    fn new(slot: SlotId, benefit: f64) -> Self {
+        let bits = benefit.to_bits();
+        let ascending = if bits & SIGN == 0 { bits | SIGN } else { !bits };
+        Self(u128::from(ascending) << 32 | u128::from(slot.0))
     }
 
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.key().cmp(&other.key())
+    fn slot(self) -> SlotId {
+        SlotId(self.0 as u32)
     }
 
-    fn before(&self, other: &Self) -> bool {
-        self.key() < other.key()
+    fn benefit(self) -> f64 {
+        let ascending = (self.0 >> 32) as u64;
+        f64::from_bits(if ascending & SIGN == 0 { !ascending } else { ascending & !SIGN })
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in slot {}", self.benefit(), self.slot().0)
     }
 }
 
@@ -73,28 +78,33 @@ impl Zone {
         out: &mut Vec<SlotId>,
     ) {
         for entry in self.heap.drain(..) {
-            self.at[entry.slot as usize] = 0;
+            self.at[entry.slot().at()] = 0;
         }
         self.ceiling = f64::INFINITY;
-        // The lowest k + 1 so far and as many more: linear time without memory for the whole cache.
+        // The lowest k + 1 so far and as many more: linear time without memory for the whole cache. Once there are so many, most are higher than all of these.
         let keep = k.saturating_add(1);
         let mut low = std::mem::take(&mut self.heap);
+        let mut highest = Entry(u128::MAX);
         for (slot, benefit) in slots {
-            low.push(Entry { benefit, slot: slot.0 });
+            let entry = Entry::new(slot, benefit);
+            if entry > highest {
+                continue;
+            }
+            low.push(entry);
             if low.len() / 2 >= keep {
-                low.select_nth_unstable_by(keep - 1, Entry::cmp);
+                highest = *low.select_nth_unstable(keep - 1).1;
                 low.truncate(keep);
             }
         }
         if k < low.len() {
-            let (_, outside, _) = low.select_nth_unstable_by(k, Entry::cmp);
+            let (_, outside, _) = low.select_nth_unstable(k);
             if !self.strict {
-                self.ceiling = outside.benefit;
+                self.ceiling = outside.benefit();
             }
             low.truncate(k);
         }
-        low.sort_unstable_by(Entry::cmp);
-        out.extend(low.iter().map(|entry| SlotId(entry.slot)));
+        low.sort_unstable();
+        out.extend(low.iter().map(|entry| entry.slot()));
         self.young_for = low.len();
         // A sorted array is a heap.
         self.heap = low;
@@ -111,7 +121,7 @@ impl Zone {
     pub(crate) fn update(&mut self, slot: SlotId, benefit: f64) {
         if self.contains(slot) {
             let position = self.at[slot.at()] as usize - 1;
-            self.heap[position].benefit = benefit;
+            self.heap[position] = Entry::new(slot, benefit);
             self.settle(position);
         }
     }
@@ -167,11 +177,13 @@ impl Zone {
         mut accept: impl FnMut(SlotId, f64) -> bool,
     ) -> Option<(SlotId, f64)> {
         let (mut found, mut refiled) = (None, 0);
-        while let Some(&Entry { slot, benefit: on_file }) = self.heap.first() {
-            let slot = SlotId(slot);
+        while let Some(&on_file) = self.heap.first() {
+            let slot = on_file.slot();
             let benefit = now(slot);
-            if refiled < REFILE_MAX && benefit.total_cmp(&on_file) != Ordering::Equal {
-                self.update(slot, benefit);
+            let entry = Entry::new(slot, benefit);
+            if refiled < REFILE_MAX && entry != on_file {
+                self.heap[0] = entry;
+                self.settle(0);
                 refiled += 1;
                 continue;
             }
@@ -187,7 +199,7 @@ impl Zone {
                 break;
             }
             self.remove(slot);
-            self.aside.push(Entry { benefit, slot: slot.0 });
+            self.aside.push(entry);
             if self.aside.len() >= look {
                 break;
             }
@@ -203,9 +215,9 @@ impl Zone {
     #[cold]
     fn spend(&mut self, now: impl Fn(SlotId) -> f64) {
         self.refresh(now);
-        let low = self.heap.partition_point(|entry| entry.benefit <= self.ceiling);
+        let low = self.heap.partition_point(|entry| entry.benefit() <= self.ceiling);
         for entry in self.heap.drain(low..) {
-            self.at[entry.slot as usize] = 0;
+            self.at[entry.slot().at()] = 0;
         }
     }
 
@@ -224,16 +236,16 @@ impl Zone {
     /// Recomputes every benefit.
     fn refresh(&mut self, now: impl Fn(SlotId) -> f64) {
         for entry in &mut self.heap {
-            entry.benefit = now(SlotId(entry.slot));
+            *entry = Entry::new(entry.slot(), now(entry.slot()));
         }
-        self.heap.sort_unstable_by(Entry::cmp);
+        self.heap.sort_unstable();
         for position in 0..self.heap.len() {
             self.note(position);
         }
     }
 
     fn note(&mut self, position: usize) {
-        let slot = self.heap[position].slot as usize;
+        let slot = self.heap[position].slot().at();
         if slot >= self.at.len() {
             self.at.resize(slot + 1, 0);
         }
@@ -242,32 +254,30 @@ impl Zone {
 
     /// Moves the entry at `position` up or down to where it belongs.
     fn settle(&mut self, mut position: usize) {
-        let entry = self.heap[position];
-        while position > 0 && entry.before(&self.heap[(position - 1) / 2]) {
-            self.put((position - 1) / 2, position);
+        let (heap, at) = (&mut self.heap[..], &mut self.at[..]);
+        let entry = heap[position];
+        let mut put = |heap: &mut [Entry], entry: Entry, to: usize| {
+            heap[to] = entry;
+            at[entry.slot().at()] = to as u32 + 1;
+        };
+        while position > 0 && entry < heap[(position - 1) / 2] {
+            put(heap, heap[(position - 1) / 2], position);
             position = (position - 1) / 2;
         }
         loop {
             let left = 2 * position + 1;
-            let child = match self.heap.get(left..) {
-                Some([low, high, ..]) => left + usize::from(high.before(low)),
+            let child = match heap.get(left..) {
+                Some([low, high, ..]) => left + usize::from(high < low),
                 Some([_]) => left,
                 _ => break,
             };
-            if !self.heap[child].before(&entry) {
+            if entry < heap[child] {
                 break;
             }
-            self.put(child, position);
+            put(heap, heap[child], position);
             position = child;
         }
-        self.heap[position] = entry;
-        self.note(position);
-    }
-
-    /// Moves the entry at `from` to `to`.
-    fn put(&mut self, from: usize, to: usize) {
-        self.heap[to] = self.heap[from];
-        self.note(to);
+        put(heap, entry, position);
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -278,14 +288,14 @@ impl Zone {
     /// Checks the order of the heap and the positions, and that every candidate is `occupied`.
     pub(crate) fn validate(&self, occupied: impl Fn(SlotId) -> bool) -> Result<(), String> {
         for (position, entry) in self.heap.iter().enumerate() {
-            if position > 0 && entry.before(&self.heap[(position - 1) / 2]) {
-                return Err(format!("zone: slot {} lies below its heir", entry.slot));
+            if position > 0 && *entry < self.heap[(position - 1) / 2] {
+                return Err(format!("zone: {entry:?} lies below its heir"));
             }
-            if self.at[entry.slot as usize] as usize != position + 1 {
-                return Err(format!("zone: slot {} is not where it is noted", entry.slot));
+            if self.at[entry.slot().at()] as usize != position + 1 {
+                return Err(format!("zone: {entry:?} is not where it is noted"));
             }
-            if !occupied(SlotId(entry.slot)) {
-                return Err(format!("zone: slot {} is a candidate and empty", entry.slot));
+            if !occupied(entry.slot()) {
+                return Err(format!("zone: {entry:?}, a candidate, is empty"));
             }
         }
         let noted = self.at.iter().filter(|&&at| at != 0).count();
