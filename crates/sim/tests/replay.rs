@@ -191,6 +191,22 @@ fn help_names_every_policy() {
 }
 
 #[test]
+fn counts_that_age_are_halved_as_often_as_is_asked_for() {
+    let cost = |policy, more: &[&str]| {
+        let zipf = "--zipf 2000 --churn-percent 5 --pool-pages 50 --ssd-pages 500 --warmup 500 --batches 500";
+        let all: Vec<&str> =
+            zipf.split(' ').chain(["--ssd-policy", policy]).chain(more.iter().copied()).collect();
+        json(&all)["cost"].as_f64().unwrap()
+    };
+    let never = cost("cac", &[]);
+    assert_eq!(cost("cac", &["--halve-every", "3"]), never);
+    assert_eq!(cost("cac-aged", &["--halve-every", "1000000"]), never);
+    // The hot set moves: so it is better to forget, by default too.
+    assert!(cost("cac-aged", &["--halve-every", "10"]) < 0.98 * never);
+    assert!(cost("cac-aged", &[]) < 0.98 * never);
+}
+
+#[test]
 fn clustered_writes_switch_clusters_less_often() {
     let switches = |policy: &str| {
         let args = [
@@ -261,6 +277,7 @@ fn bad_input_is_named() {
         (&["--zipf", "9", "--compare", "lru+cc,mru+cc"], "\"mru\""),
         (&["--zipf", "9", "--group-width", "0"], "above 0"),
         (&["--zipf", "9", "--group-width", "nan"], "above 0"),
+        (&["--zipf", "9", "--halve-every", "0"], "'0'"),
         (&["--zipf", "9", "--cpu-us", "nan"], "0 to 1000000"),
         (&["--zipf", "9", "--cpu-us=-1"], "0 to 1000000"),
         (&["--zipf", "9", "--zone-percent", "0"], "above 0, up to 100"),

@@ -56,6 +56,9 @@ struct RunArgs {
     /// CAC's and CC's zone ends only when all its candidates have been evicted, as the paper has it [default: also when those left have outgrown the rest]
     #[arg(long)]
     strict_zone: bool,
+    /// Halve the counts of policies whose counts age after every so many accesses per slot [default: when they are outdated, in stretches of ten]
+    #[arg(long, value_name = "ACCESSES", value_parser = clap::value_parser!(u32).range(1..))]
+    halve_every: Option<u32>,
     /// Next victims, in pages, that the cleaner looks at when one of them is dirty
     #[arg(long, value_name = "PAGES", default_value_t = 64, value_parser = pages(1))]
     look_ahead: u32,

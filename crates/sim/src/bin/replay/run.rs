@@ -2,7 +2,7 @@
 
 use crate::Args;
 use crate::report::{Alpha, Report, StaticReport, units};
-use pagetier_policy::{CacParams, Dropped, PoolPolicyParams, SpaceId, ssd_policy};
+use pagetier_policy::{Ageing, CacParams, Dropped, PoolPolicyParams, SpaceId, ssd_policy};
 use pagetier_sim::{Accesses, Bound, Reference, Source, TierParams, Tiers, table_name};
 use std::error::Error;
 use std::time::Instant;
@@ -23,6 +23,7 @@ impl Run<'_> {
         let mut params = CacParams::new(tiers.costs, ssd_pages as usize, pool_pages as usize);
         params.outqueue_entries = args.outqueue.unwrap_or(ssd_pages) as usize;
         params.strict_zone = args.strict_zone;
+        params.ageing = args.halve_every.map_or(params.ageing, Ageing::Every);
         params.group_width_per_min = args.group_width.unwrap_or(params.group_width_per_min);
         (params.alpha_min, params.alpha_max) = args.alpha.unwrap_or((params.alpha_min, params.alpha_max));
         if args.subtract_dropped {
