@@ -161,7 +161,7 @@ impl Database {
 
     async fn commit(&self, operations: &[u8]) -> Result<(), DbError> {
         let commit = self.wal.append_commit(operations);
-        let unapplied = Unapplied { stopped: &self.stopped };
+        let unapplied = Unapplied(self);
         self.wal.flush(commit).await?;
         self.apply(operations).await?;
         std::mem::forget(unapplied);
@@ -189,6 +189,12 @@ impl Database {
         Ok(())
     }
 
+    /// No transaction begins any more, or locks another row; none waits for room in the log.
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.wal.abandon();
+    }
+
     /// Lets [`Database::keep_log_short`] end after the step that it is at.
     pub(crate) fn end_checkpoints(&self) {
         self.checkpoints_end.store(true, Ordering::Release);
@@ -203,23 +209,20 @@ impl Database {
                 return Ok(());
             }
             if let Err(error) = self.checkpoint_step().await {
-                self.stopped.store(true, Ordering::Release);
-                self.wal.abandon();
+                self.stop();
                 return Err(error);
             }
         }
     }
 }
 
-/// A commit in the log whose rows are not all in memory yet. Dropped like that, by an error or with the future, it
-/// stops the database: another transaction would read the old rows and overwrite, after a recovery, what the log holds.
-struct Unapplied<'d> {
-    stopped: &'d AtomicBool,
-}
+/// A commit in the log whose rows are not all in memory yet. Dropped like that, by an error or with its future, it stops the
+/// database: another transaction would read the old rows, and a recovery, which carries this commit out, would overwrite what that one wrote.
+struct Unapplied<'d>(&'d Database);
 
 impl Drop for Unapplied<'_> {
     fn drop(&mut self) {
-        self.stopped.store(true, Ordering::Release);
+        self.0.stop();
     }
 }
 

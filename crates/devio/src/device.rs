@@ -39,7 +39,7 @@ pub enum IoClass {
     UrgentClean,
     /// The SSD's own write-back: reads of victims and their writes to the HDD.
     WriteBack,
-    /// The SSD's own write-back when no slot can be had before it is over: takes turns with reads.
+    /// The SSD's own write-back when pages cannot be written to the SSD, or had to go to the disk, for want of it: takes turns with reads.
     UrgentWriteBack,
     /// The doublewrite ring.
     Ring,

@@ -13,7 +13,8 @@ const FAIRNESS: u32 = 4;
 /// The rank of a class: 0 goes first.
 pub(crate) const fn rank(class: IoClass) -> usize {
     match class {
-        // Little, and others wait for it: writers for a map checkpoint, pages going home for the journal.
+        // Little, and others wait for it: writers for a map checkpoint, pages going home for the journal. Or what saves the disk as much as it takes: write-backs
+        // that come too late.
         IoClass::Demand | IoClass::UrgentClean | IoClass::UrgentWriteBack | IoClass::Meta => 0,
         IoClass::Prefetch => 1,
         IoClass::Clean | IoClass::WriteBack | IoClass::Ring | IoClass::Recovery => 2,

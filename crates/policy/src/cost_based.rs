@@ -587,11 +587,11 @@ impl<E: Estimate> SsdPolicy for CostBased<E> {
     }
 
     fn benefit(&self, page: PageId) -> Option<f64> {
-        self.stats.find(page).map(|id| self.benefit_of(self.stats.get(id)))
+        self.stats.get_by_page(page).map(|record| self.benefit_of(record))
     }
 
     fn counts(&self, page: PageId) -> Option<PageCounts> {
-        self.stats.find(page).map(|id| self.stats.get(id).counts(E::STEP))
+        self.stats.get_by_page(page).map(|record| record.counts(E::STEP))
     }
 
     fn groups(&self) -> Vec<GroupStats> {

@@ -6,7 +6,6 @@
 
 use crate::page_index::PageIndex;
 use crate::{Home, Millis, PageCounts, PageId, SlotId};
-use std::cell::Cell;
 
 /// No record, no slot.
 pub(crate) const NIL: u32 = u32::MAX;
@@ -234,7 +233,7 @@ pub(crate) struct PageStats {
     queued: usize,
     queued_max: usize,
     /// The record that was found last, alive or not.
-    found_last: Cell<u32>,
+    found_last: u32,
 }
 
 impl PageStats {
@@ -250,19 +249,23 @@ impl PageStats {
             newest: NIL,
             queued: 0,
             queued_max: outqueue_entries,
-            found_last: Cell::new(NIL),
+            found_last: NIL,
         }
     }
 
-    pub(crate) fn find(&self, page: PageId) -> Option<RecordId> {
-        // A page that is cleaned, considered and leaves is asked for again and again.
-        let last = self.found_last.get();
-        if self.records.get(last as usize).is_some_and(|record| record.page == page && record.is_live()) {
-            return Some(RecordId(last));
-        }
+    /// The page's record.
+    pub(crate) fn get_by_page(&self, page: PageId) -> Option<&Record> {
         let found = self.index.find(page, |at| self.records[at as usize].page)?;
-        self.found_last.set(found);
-        Some(RecordId(found))
+        Some(&self.records[found as usize])
+    }
+
+    /// Where the page's record is. A page that is cleaned, considered and leaves is asked for again and again: so the last one found is looked at first.
+    pub(crate) fn find(&mut self, page: PageId) -> Option<RecordId> {
+        let last = self.records.get(self.found_last as usize);
+        if !last.is_some_and(|record| record.page == page && record.is_live()) {
+            self.found_last = self.index.find(page, |at| self.records[at as usize].page)?;
+        }
+        Some(RecordId(self.found_last))
     }
 
     /// The page's record, made if there is none.
@@ -284,7 +287,7 @@ impl PageStats {
         };
         let records = &self.records;
         self.index.insert(page, at, |at| records[at as usize].page);
-        self.found_last.set(at);
+        self.found_last = at;
         RecordId(at)
     }
 
@@ -421,8 +424,8 @@ impl PageStats {
         let (mut live, mut in_slots, mut queued) = (0, 0, 0);
         for record in self.live() {
             live += 1;
-            let found = self.find(record.page).map(|id| self.get(id).page);
-            if found != Some(record.page) {
+            let found = self.get_by_page(record.page);
+            if !found.is_some_and(|found| std::ptr::eq(found, record)) {
                 return Err(format!("page {} is not in the index", record.page));
             }
             if let Some(slot) = record.slot() {

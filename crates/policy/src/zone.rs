@@ -309,7 +309,23 @@ impl Zone {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use std::cell::Cell;
+
+    proptest! {
+        #[test]
+        fn an_entrys_order_is_that_of_its_benefit_and_then_its_slot(
+            a in (any::<f64>(), any::<u32>()),
+            b in (any::<f64>(), any::<u32>()),
+            special in prop::sample::select(vec![0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -1.5]),
+        ) {
+            for b in [b, (special, b.1), (a.0, b.1), a] {
+                let [one, other] = [a, b].map(|(benefit, slot)| Entry::new(SlotId(slot), benefit));
+                prop_assert_eq!(one.cmp(&other), a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+                prop_assert_eq!((other.benefit().to_bits(), other.slot()), (b.0.to_bits(), SlotId(b.1)));
+            }
+        }
+    }
 
     fn zone_of(benefits: &[f64], k: usize) -> Zone {
         let mut zone = Zone::new(benefits.len());

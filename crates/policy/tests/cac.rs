@@ -411,6 +411,26 @@ fn counts_that_age_are_halved_after_so_many_accesses() {
 }
 
 #[test]
+fn counts_are_halved_by_default_once_the_latest_accesses_forecast_better() {
+    let params = CacParams { subranges_max: 1, ..params() };
+    let (mut cac, mut aged) = (Cac::new(&params), CacAged::new(&params));
+    // Stretches of ten accesses for each of four slots.
+    let stretches = |policy: &mut dyn SsdPolicy, n: u32, hot: u32, cold: u32| {
+        for _ in 0..n {
+            (0..36).for_each(|_| visit(policy, p(hot), Home::Hdd, 0, NOW));
+            (0..4).for_each(|_| visit(policy, p(cold), Home::Hdd, 0, NOW));
+        }
+        [p(1), p(2)].map(|page| policy.benefit(page).unwrap() / 69.0)
+    };
+    assert_eq!([stretches(&mut cac, 3, 1, 2), stretches(&mut aged, 3, 1, 2)], [[108.0, 12.0]; 2]);
+    // The stretch in which it turns has been forecast by nobody.
+    assert_eq!([stretches(&mut cac, 1, 2, 1), stretches(&mut aged, 1, 2, 1)], [[112.0, 48.0]; 2]);
+    assert_eq!(stretches(&mut cac, 1, 2, 1), [116.0, 84.0]);
+    assert_eq!(stretches(&mut aged, 1, 2, 1), [58.0, 42.0]);
+    aged.validate().unwrap();
+}
+
+#[test]
 fn a_page_that_turned_cold_makes_room_for_one_that_turned_hot() {
     let admits = |policy: &mut dyn SsdPolicy| {
         for _ in 0..30 {

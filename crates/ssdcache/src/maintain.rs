@@ -167,7 +167,7 @@ impl Core {
 
     /// Copies the next victims to the HDD, so that their slots can be given up at once. How many are home.
     async fn write_back(&self, batch: Vec<WriteBack>) -> Result<usize, DeviceError> {
-        let class = match self.state.lock().slots.write_backs_are_urgent() {
+        let class = match self.state.lock().slots.take_urgency() {
             true => IoClass::UrgentWriteBack,
             false => IoClass::WriteBack,
         };

@@ -99,7 +99,7 @@ pub struct Slots {
     /// At so many rejections, [`Slots::wants_look`] says yes.
     next_look: u64,
     starved: bool,
-    /// A dirty page went home for want of a clean victim since the last write-back.
+    /// Since the last write-back a dirty page went home that would have replaced a victim, had that not been dirty still.
     held_up: bool,
     /// Reads go home: the SSD is being taken out of use.
     hidden: bool,
@@ -457,7 +457,7 @@ impl Slots {
             }
             _ => {
                 self.counts.rejected += 1;
-                self.held_up |= refused_dirty && cause == Cause::Cleaned;
+                self.held_up |= refused_dirty && cause == Cause::Cleaned && !self.through;
                 None
             }
         }

@@ -21,9 +21,9 @@ impl Slots {
             .collect()
     }
 
-    /// Whether somebody pays for it that a write-back is late: a circle that cannot go on has no other slots; and since this was asked last, a dirty page went to the
-    /// disk because all victims that it would have replaced were dirty, which cost the disk what a write-back would have.
-    pub fn write_backs_are_urgent(&mut self) -> bool {
+    /// Whether the next write-back is urgent: a circle cannot go on before it is over; and since this was taken last, a dirty page went to the disk though
+    /// it would have replaced a victim that was dirty still, which cost the disk what a write-back in time would have.
+    pub fn take_urgency(&mut self) -> bool {
         std::mem::take(&mut self.held_up) || self.appends()
     }
 
