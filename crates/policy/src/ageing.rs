@@ -251,7 +251,8 @@ mod tests {
     #[test]
     fn pages_that_come_and_go_make_nothing_outdated() {
         // One access in ten is of a page that was never there before.
-        let growing = skewed(300).take(50_000).zip(1000..).map(|(no, n)| if n % 10 == 0 { n } else { no });
+        let new = |n: u32| n.is_multiple_of(10).then_some(n);
+        let growing = skewed(300).take(50_000).zip(1000..).map(|(no, n)| new(n).unwrap_or(no));
         assert_eq!(outdated(growing), 0);
     }
 
@@ -261,7 +262,7 @@ mod tests {
             let mut ager = Ager::new(Some(Ageing::WhenOutdated(10)), None, 100);
             // A load, and then a hot set among pages that are accessed twice each and never again.
             assert!(!dues(&mut ager, 1000..1000 + gone).contains(&Due::Counts));
-            let beside = |n: u32| (n % 10 == 0).then_some(1_000_000 + n / 20);
+            let beside = |n: u32| n.is_multiple_of(10).then_some(1_000_000 + n / 20);
             let stays = skewed(300).take(50_000).zip(0..).map(|(no, n)| beside(n).unwrap_or(no));
             // The load was another workload, and may be forgotten by halves.
             let halvings = dues(&mut ager, stays);
