@@ -6,7 +6,7 @@
 //! stretch of accesses alone. Where the second is the better one at the end of a stretch, the counts are *outdated*, and are halved.
 
 use crate::PageId;
-use crate::page_index::mixed;
+use pagetier_page::Sampling;
 use rustc_hash::FxHashMap;
 
 /// When the counts of pages and groups are halved. Accesses are physical: reads from a device other than sequential ones, and writes to one.
@@ -58,19 +58,20 @@ impl Ager {
     /// `page` was accessed.
     pub(crate) fn accessed(&mut self, page: PageId) -> Due {
         let sketch = self.sketch.as_mut().is_some_and(Clock::tick);
-        let Some((clock, forecasts)) = &mut self.counts else {
-            return if sketch { Due::Sketch } else { Due::Nothing };
-        };
-        if let Some(forecasts) = forecasts {
-            forecasts.saw(page);
-        }
-        if clock.tick() && forecasts.as_mut().is_none_or(Forecasts::end_stretch) {
-            if let Some(sketch) = &mut self.sketch {
-                sketch.restart();
+        let counts = self.counts.as_mut().is_some_and(|(clock, forecasts)| {
+            if let Some(forecasts) = forecasts {
+                forecasts.saw(page);
             }
-            return Due::Counts;
+            clock.tick() && forecasts.as_mut().is_none_or(Forecasts::end_stretch)
+        });
+        if counts && let Some(sketch) = &mut self.sketch {
+            sketch.restart();
         }
-        if sketch { Due::Sketch } else { Due::Nothing }
+        match (counts, sketch) {
+            (true, _) => Due::Counts,
+            (false, true) => Due::Sketch,
+            (false, false) => Due::Nothing,
+        }
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -120,28 +121,28 @@ struct Seen {
     quiet: u8,
 }
 
-/// Both forecasts, for a sample of pages: those whose hash is below a limit, which is halved when they are too many and doubled when they have become few.
+/// Both forecasts, for a sample of pages, which is halved when they are too many and doubled when they have become few.
 #[derive(Debug)]
 struct Forecasts {
     seen: FxHashMap<PageId, Seen>,
-    below: u64,
+    sample: Sampling,
 }
 
 impl Default for Forecasts {
     fn default() -> Self {
-        Self { seen: FxHashMap::default(), below: u64::MAX }
+        Self { seen: FxHashMap::default(), sample: Sampling::ALL }
     }
 }
 
 impl Forecasts {
     fn saw(&mut self, page: PageId) {
-        if sampled(page, self.below) {
+        if self.sample.takes(page) {
             let seen = self.seen.entry(page).or_default();
             seen.now = seen.now.saturating_add(1);
             if self.seen.len() > SAMPLE_MAX {
-                self.below /= 2;
-                let below = self.below;
-                self.seen.retain(|&page, _| sampled(page, below));
+                self.sample = Sampling::with_threshold((self.sample.threshold() / 2).max(1));
+                let sample = self.sample;
+                self.seen.retain(|&page, _| sample.takes(page));
             }
         }
     }
@@ -156,7 +157,7 @@ impl Forecasts {
             quiet < QUIET_MAX
         });
         if self.seen.len() < SAMPLE_MAX / 4 {
-            self.below = self.below.saturating_mul(2);
+            self.sample = Sampling::with_threshold(self.sample.threshold().saturating_mul(2));
         }
         outdated
     }
@@ -179,11 +180,6 @@ impl Forecasts {
     fn memory_bytes(&self) -> usize {
         self.seen.capacity() * (size_of::<(PageId, Seen)>() + 1)
     }
-}
-
-/// The index places pages by the high bits of the same hash, so this is another one.
-fn sampled(page: PageId, below: u64) -> bool {
-    mixed(page).wrapping_mul(0x9E37_79B9_7F4A_7C15) < below
 }
 
 #[cfg(test)]
