@@ -6,7 +6,7 @@
 //! stretch of accesses alone. Where the second is the better one at the end of a stretch, the counts are *outdated*, and are halved.
 
 use crate::PageId;
-use pagetier_page::Sampling;
+use crate::page_index::mixed;
 use rustc_hash::FxHashMap;
 
 /// When the counts of pages and groups are halved. Accesses are physical: reads from a device other than sequential ones, and writes to one.
@@ -121,28 +121,28 @@ struct Seen {
     quiet: u8,
 }
 
-/// Both forecasts, for a sample of pages, which is halved when they are too many and doubled when they have become few.
+/// Both forecasts, for a sample of pages: those whose hash is below a limit, which is halved when they are too many and doubled when they have become few.
 #[derive(Debug)]
 struct Forecasts {
     seen: FxHashMap<PageId, Seen>,
-    sample: Sampling,
+    below: u64,
 }
 
 impl Default for Forecasts {
     fn default() -> Self {
-        Self { seen: FxHashMap::default(), sample: Sampling::ALL }
+        Self { seen: FxHashMap::default(), below: u64::MAX }
     }
 }
 
 impl Forecasts {
     fn saw(&mut self, page: PageId) {
-        if self.sample.takes(page) {
+        if sampled(page, self.below) {
             let seen = self.seen.entry(page).or_default();
             seen.now = seen.now.saturating_add(1);
             if self.seen.len() > SAMPLE_MAX {
-                self.sample = Sampling::with_threshold((self.sample.threshold() / 2).max(1));
-                let sample = self.sample;
-                self.seen.retain(|&page, _| sample.takes(page));
+                self.below /= 2;
+                let below = self.below;
+                self.seen.retain(|&page, _| sampled(page, below));
             }
         }
     }
@@ -157,7 +157,7 @@ impl Forecasts {
             quiet < QUIET_MAX
         });
         if self.seen.len() < SAMPLE_MAX / 4 {
-            self.sample = Sampling::with_threshold(self.sample.threshold().saturating_mul(2));
+            self.below = self.below.saturating_mul(2);
         }
         outdated
     }
@@ -180,6 +180,11 @@ impl Forecasts {
     fn memory_bytes(&self) -> usize {
         self.seen.capacity() * (size_of::<(PageId, Seen)>() + 1)
     }
+}
+
+/// The index places pages by the high bits of the same hash, and ghosts take theirs by another one, so that this sample has nothing to do with either.
+fn sampled(page: PageId, below: u64) -> bool {
+    mixed(page).wrapping_mul(0x9E37_79B9_7F4A_7C15) < below
 }
 
 #[cfg(test)]
