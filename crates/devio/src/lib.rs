@@ -39,5 +39,5 @@ pub use emulated::{Clock, EmulatedDevice, Model, VirtualClock};
 pub use memory::MemoryDevice;
 pub use open::{Backend, DirectIo, OpenOptions, Opened, Reap, open_file};
 pub use recent::{COST_POINTS, RecentCost, RecentCosts};
-pub use sim::{Fault, FaultEffect, SimDevice, SimMoment, SimPower};
+pub use sim::{Fault, FaultEffect, FlushFailure, SimDevice, SimMoment, SimPower};
 pub use stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts, TimeHistogram};

@@ -6,7 +6,7 @@ mod common;
 
 use common::{bufs_of, runtime};
 use pagetier_devio::{
-    Device, DeviceErrorKind, Fault, FaultEffect, IoBuf, IoClass, IoOp, SimDevice, SimPower,
+    Device, DeviceErrorKind, Fault, FaultEffect, FlushFailure, IoBuf, IoClass, IoOp, SimDevice, SimPower,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -177,26 +177,180 @@ async fn quiet_faults() {
     assert_eq!((read(&device, 0).await.expect("read"), device.stats().retries.short), (vec![4; PAGE], 1));
 }
 
-#[tokio::test(flavor = "current_thread")]
-async fn a_failed_flush_leaves_doubt_that_the_next_does_not_lift() {
-    let device = sim(9);
+/// A device on which version 1 of page 0 is durable, and the flush of version 2 has failed.
+async fn after_failed_flush(seed: u64, model: FlushFailure) -> SimDevice {
+    let device = sim(seed).with_flush_failure(model);
     write(&device, 0, 1).await.expect("written");
+    device.flush(IoClass::Meta).await.expect("flushed");
+    write(&device, 0, 2).await.expect("written");
     device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
     assert!(device.flush(IoClass::Meta).await.is_err());
-    device.flush(IoClass::Meta).await.expect("flushed");
-    assert_eq!(read(&device, 0).await.expect("read"), vec![1; PAGE]);
+    device
+}
+
+/// The page after power cuts: the fills of its sectors.
+async fn fills(device: &SimDevice, cuts: u64) -> BTreeSet<u8> {
+    let mut found = BTreeSet::new();
+    for seed in 0..cuts {
+        found.extend(read(&device.after_power_cut(seed, &SimPower::new()), 0).await.expect("read"));
+    }
+    found
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn writes_whose_flush_failed_may_stay_in_the_cache() {
+    for seed in 0..20 {
+        let device = after_failed_flush(seed, FlushFailure::Cached).await;
+        assert_eq!(read(&device, 0).await.expect("read"), vec![2; PAGE]);
+        assert_eq!(fills(&device, 50).await, [1, 2].into());
+        device.flush(IoClass::Meta).await.expect("flushed");
+        assert_eq!(fills(&device, 20).await, [2].into());
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn writes_whose_flush_failed_may_be_readable_and_never_durable() {
     let mut lost = 0;
-    for seed in 0..50 {
-        let after = device.after_power_cut(seed, &SimPower::new());
-        lost += usize::from(read(&after, 0).await.expect("read") != vec![1; PAGE]);
+    for seed in 0..20 {
+        let device = after_failed_flush(seed, FlushFailure::NeverDurable).await;
+        device.flush(IoClass::Meta).await.expect("flushed");
+        assert_eq!(read(&device, 0).await.expect("read"), vec![2; PAGE]);
+        lost += usize::from(fills(&device, 20).await.contains(&1));
+        // The death of the process changes nothing about it.
+        let killed = device.after_kill(seed, &SimPower::new());
+        killed.flush(IoClass::Meta).await.expect("flushed");
+        assert_eq!(read(&killed, 0).await.expect("read"), vec![2; PAGE]);
+        assert_eq!(fills(&killed, 20).await.contains(&1), fills(&device, 20).await.contains(&1));
+        // Written again, it is like any other write.
+        write(&device, 0, 3).await.expect("written");
+        device.flush(IoClass::Meta).await.expect("flushed");
+        assert_eq!(fills(&device, 20).await, [3].into());
     }
-    assert!(lost > 0);
-    write(&device, 0, 2).await.expect("written again");
+    assert!(lost > 10, "{lost}");
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn writes_whose_flush_failed_may_be_gone_at_once() {
+    let mut gone = 0;
+    for seed in 0..20 {
+        let device = after_failed_flush(seed, FlushFailure::Reverted).await;
+        let page = read(&device, 0).await.expect("read");
+        assert_eq!(device.unflushed(), 0);
+        gone += usize::from(page == vec![1; PAGE]);
+        let fills_of_page: BTreeSet<u8> = page.into_iter().collect();
+        assert_eq!(fills(&device, 20).await, fills_of_page, "what can be read is durable");
+    }
+    assert!(gone > 5, "{gone}");
+    // A write that the flush did not cover stays.
+    let power = SimPower::new();
+    let device = SimDevice::new("sim", 1 << 20, 1, &power).with_flush_failure(FlushFailure::Reverted);
+    write(&device, 0, 1).await.expect("written");
+    device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+    let flush = device.flush(IoClass::Meta);
+    write(&device, 1, 2).await.expect("written");
+    assert!(flush.await.is_err());
+    assert_eq!(read(&device, 1).await.expect("read"), vec![2; PAGE]);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_kill_is_not_a_flush() {
+    let device = sim(12);
+    write(&device, 0, 1).await.expect("written");
     device.flush(IoClass::Meta).await.expect("flushed");
+    write(&device, 0, 2).await.expect("written");
+    let killed = device.after_kill(0, &SimPower::new());
+    assert_eq!((read(&killed, 0).await.expect("read"), killed.unflushed()), (vec![2; PAGE], 1));
+    assert_eq!(fills(&killed, 50).await, [1, 2].into());
+    // Killed again, it is still the same; a flush is what makes it durable.
+    let again = killed.after_kill(1, &SimPower::new());
+    assert_eq!(fills(&again, 50).await, [1, 2].into());
+    again.flush(IoClass::Meta).await.expect("flushed");
+    assert_eq!(fills(&again, 50).await, [2].into());
+    assert_eq!(fills(&killed, 50).await, [1, 2].into(), "a copy of its own");
+}
+
+#[test]
+fn what_is_under_way_at_a_kill_lands_whole_torn_or_not() {
+    runtime(true).block_on(async {
+        let device = sim(13).with_latency(Duration::from_millis(10));
+        let bufs = [IoBuf::copy_of(&[7; PAGE])].into_iter().collect();
+        let _in_flight = device.write(0, bufs, IoClass::Clean);
+        let mut sectors = BTreeSet::new();
+        for seed in 0..100 {
+            let killed = device.after_kill(seed, &SimPower::new());
+            let landed = killed.snapshot()[..PAGE].iter().filter(|b| **b == 7).count();
+            assert_eq!(landed > 0, killed.unflushed() > 0, "what landed is volatile");
+            sectors.insert(landed / 512);
+        }
+        assert!(sectors.contains(&0) && sectors.contains(&8) && sectors.len() > 4, "{sectors:?}");
+    });
+}
+
+#[test]
+fn an_operation_whose_future_is_dropped_is_carried_out() {
+    runtime(true).block_on(async {
+        let device = sim(14).with_latency(Duration::from_millis(10));
+        device.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(5))).on(IoOp::Write).times(1));
+        let bufs = [IoBuf::copy_of(&[7; PAGE])].into_iter().collect();
+        drop(device.write(0, bufs, IoClass::Clean));
+        write(&device, 0, 8).await.expect("written");
+        assert_eq!(read(&device, 0).await.expect("read"), vec![8; PAGE]);
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        assert_eq!(read(&device, 0).await.expect("read"), vec![7; PAGE], "the older write came later");
+    });
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn growth_fails_as_planned_and_is_undone_by_a_power_cut() {
+    let device = sim(15);
+    let (small, big) = (1_u64 << 20, 2_u64 << 20);
+    device.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Grow).from_op(2).times(1));
+    device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Grow).from_op(3).times(1));
+    device.grow(small + 4096).expect("the first");
+    assert!(matches!(device.grow(big).expect_err("the second").kind, DeviceErrorKind::NoSpace));
+    assert!(matches!(device.grow(big).expect_err("the third").kind, DeviceErrorKind::Io(_)));
+    assert_eq!(device.size(), small + 4096);
+    device.grow(big).expect("the fourth");
+    write(&device, 300, 1).await.expect("written");
+    let sizes = |device: &SimDevice| -> BTreeSet<u64> {
+        (0..20).map(|seed| device.after_power_cut(seed, &SimPower::new()).size()).collect()
+    };
+    assert_eq!((sizes(&device), device.after_kill(0, &SimPower::new()).size()), ([small, big].into(), big));
     for seed in 0..50 {
         let after = device.after_power_cut(seed, &SimPower::new());
-        assert_eq!(read(&after, 0).await.expect("read"), vec![2; PAGE], "seed {seed}");
+        if after.size() < big {
+            after.grow(big).expect("grown again");
+            assert_eq!(read(&after, 300).await.expect("read"), vec![0; PAGE]);
+        }
     }
+    device.flush(IoClass::Meta).await.expect("flushed");
+    assert_eq!(sizes(&device), [big].into());
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn devices_are_copied_cut_short_and_rot() {
+    let device = sim(16);
+    write(&device, 0, 1).await.expect("written");
+    write(&device, 9, 1).await.expect("written");
+    let copy = device.fork(1, &SimPower::new());
+    write(&device, 0, 2).await.expect("written");
+    assert_eq!((read(&copy, 0).await.expect("read"), copy.unflushed()), (vec![1; PAGE], 2));
+    let short = device.truncated(8 * PAGE as u64, 1, &SimPower::new());
+    assert_eq!((short.size(), device.size()), (8 * PAGE as u64, 1 << 20));
+    assert!(read(&short, 9).await.is_err());
+    short.grow(1 << 20).expect("grown");
+    assert_eq!(read(&short, 9).await.expect("read"), vec![0; PAGE]);
+    // Rot is there for reads, and after a power cut whether the write was durable or not.
+    device.flush(IoClass::Meta).await.expect("flushed");
+    write(&device, 0, 3).await.expect("written");
+    device.rot(512..1024, 4);
+    for after in [device.fork(2, &SimPower::new()), device.after_power_cut(3, &SimPower::new())] {
+        let page = read(&after, 0).await.expect("read");
+        assert!(page[512..1024].iter().any(|b| *b > 3), "the sector is random");
+        assert!(page[..512].iter().chain(&page[1024..]).all(|b| *b == 2 || *b == 3));
+    }
+    device.implant((1 << 20) - 2, &[9; 4]);
+    assert_eq!(device.snapshot()[(1 << 20) - 3..], [0, 9, 9]);
 }
 
 #[tokio::test(flavor = "current_thread")]

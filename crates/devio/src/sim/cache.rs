@@ -1,5 +1,6 @@
 //! The bytes of a simulated device: what reads see, what is durable, and the writes in between.
 
+use super::FlushFailure;
 use crate::image::Image;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -15,13 +16,13 @@ const WRITES_MAX: usize = 16 << 10;
 /// A write that is not durable yet.
 #[derive(Clone, Debug)]
 struct Write {
-    number: u64,
+    id: u64,
     offset: u64,
     bytes: Arc<[u8]>,
     /// It has completed: reads see it, and a flush makes it durable.
     completed: bool,
-    /// A flush that should have made it durable has failed: a later one does not help it any more.
-    doubtful: bool,
+    /// A flush that should have made it durable has failed: reads see it, but no later flush makes it durable.
+    doomed: bool,
 }
 
 /// See the module.
@@ -29,8 +30,9 @@ struct Write {
 pub(super) struct Cache {
     view: Image,
     durable: Image,
-    /// In order of issue.
+    /// Completed writes in order of completion, then those under way in order of issue.
     writes: Vec<Write>,
+    next_id: u64,
 }
 
 impl Cache {
@@ -38,78 +40,116 @@ impl Cache {
         self.view.read(offset, out);
     }
 
-    /// A write begins. From now on a power cut may leave any of its sectors.
-    pub(super) fn begin_write(&mut self, number: u64, offset: u64, bytes: Vec<u8>) {
-        self.writes.push(Write { number, offset, bytes: bytes.into(), completed: false, doubtful: false });
+    /// A write begins. From now on a power cut may leave any of its sectors. Returns its id.
+    pub(super) fn begin_write(&mut self, offset: u64, bytes: Vec<u8>) -> u64 {
+        self.next_id += 1;
+        let id = self.next_id;
+        self.writes.push(Write { id, offset, bytes: bytes.into(), completed: false, doomed: false });
+        id
     }
 
     /// It has completed.
-    pub(super) fn complete_write(&mut self, number: u64) {
-        let Some(at) = self.writes.iter().rposition(|w| w.number == number) else { return };
-        let write = &mut self.writes[at];
-        write.completed = true;
-        self.view.write(write.offset, &write.bytes);
+    pub(super) fn complete_write(&mut self, id: u64) {
+        let Some(at) = self.writes.iter().rposition(|w| w.id == id) else { return };
+        let write = self.writes.remove(at);
+        self.completed_now(Write { completed: true, ..write });
         if self.writes.len() > WRITES_MAX
             && let Some(oldest) = self.writes.iter().position(|w| w.completed)
         {
             let write = self.writes.remove(oldest);
-            // In doubt means that it may be lost: then this is how.
-            if !write.doubtful {
+            if !write.doomed {
                 self.settle(&write);
             }
         }
     }
 
+    /// Takes in a write as the latest of the completed ones.
+    fn completed_now(&mut self, write: Write) {
+        self.view.write(write.offset, &write.bytes);
+        let at = self.writes.iter().rposition(|w| w.completed).map_or(0, |last| last + 1);
+        self.writes.insert(at, write);
+    }
+
     /// It has failed: some of its sectors land, as if each were a write of its own.
-    pub(super) fn fail_write(&mut self, number: u64, rng: &mut SmallRng) {
-        let Some(at) = self.writes.iter().rposition(|w| w.number == number) else { return };
+    pub(super) fn fail_write(&mut self, id: u64, rng: &mut SmallRng) {
+        let Some(at) = self.writes.iter().rposition(|w| w.id == id) else { return };
         let write = self.writes.remove(at);
-        for (offset, sector) in torn(&write, rng) {
-            self.view.write(offset, sector);
+        self.land_torn(&write, rng);
+    }
+
+    fn land_torn(&mut self, write: &Write, rng: &mut SmallRng) {
+        for (offset, sector) in torn(write, rng) {
             let bytes = sector.into();
-            self.writes.push(Write { number, offset, bytes, completed: true, doubtful: false });
+            self.completed_now(Write { id: write.id, offset, bytes, completed: true, doomed: false });
         }
     }
 
     /// The writes that a flush beginning now is to make durable.
     pub(super) fn completed(&self) -> Vec<u64> {
-        self.writes.iter().filter(|w| w.completed).map(|w| w.number).collect()
+        self.writes.iter().filter(|w| w.completed).map(|w| w.id).collect()
     }
 
     /// A flush of these (as [`Cache::completed`] gave them) has succeeded.
-    pub(super) fn flushed(&mut self, numbers: &[u64]) {
-        let wanted = sorted(numbers);
-        let is_flushed = |w: &Write| w.completed && !w.doubtful && wanted.binary_search(&w.number).is_ok();
-        let (flushed, rest) = std::mem::take(&mut self.writes).into_iter().partition(is_flushed);
-        self.writes = rest;
-        let flushed: Vec<Write> = flushed;
-        for write in &flushed {
-            self.settle(write);
+    pub(super) fn flushed(&mut self, ids: &[u64]) {
+        let wanted = sorted(ids);
+        let is_flushed = |w: &Write| w.completed && !w.doomed && wanted.binary_search(&w.id).is_ok();
+        for write in std::mem::take(&mut self.writes) {
+            if is_flushed(&write) {
+                self.settle(&write);
+            } else {
+                self.writes.push(write);
+            }
         }
     }
 
-    /// A write reaches the medium. Older ones in doubt cannot come up through it any more.
+    /// A write reaches the medium. Doomed ones that it covers completed earlier, and cannot come up through it any more.
     fn settle(&mut self, write: &Write) {
         self.durable.write(write.offset, &write.bytes);
         let covered = write.offset..write.offset + write.bytes.len() as u64;
-        self.writes.retain(|w| !(w.doubtful && w.number < write.number && covered.contains(&w.offset)));
+        self.writes.retain(|w| !(w.doomed && covered.contains(&w.offset)));
     }
 
-    /// It has failed. What is in doubt is so sector by sector.
-    pub(super) fn flush_failed(&mut self, numbers: &[u64]) {
-        let wanted = sorted(numbers);
+    /// A flush of these has failed.
+    pub(super) fn flush_failed(&mut self, ids: &[u64], model: FlushFailure, rng: &mut SmallRng) {
+        if model == FlushFailure::Cached {
+            return;
+        }
+        let wanted = sorted(ids);
+        // Some of it may have reached the medium before the flush failed.
+        let landed = [0.0, 0.0, 0.2, 0.8][rng.random_range(0..4)];
+        let mut reverted = Vec::new();
         for write in std::mem::take(&mut self.writes) {
-            if write.doubtful || wanted.binary_search(&write.number).is_err() {
+            if write.doomed || wanted.binary_search(&write.id).is_err() {
                 self.writes.push(write);
                 continue;
             }
-            self.writes.extend(write.bytes.chunks(SECTOR).enumerate().map(|(i, sector)| Write {
-                number: write.number,
-                offset: write.offset + (i * SECTOR) as u64,
-                bytes: sector.into(),
-                completed: true,
-                doubtful: true,
-            }));
+            for (i, sector) in write.bytes.chunks(SECTOR).enumerate() {
+                let offset = write.offset + (i * SECTOR) as u64;
+                let part =
+                    Write { id: write.id, offset, bytes: sector.into(), completed: true, doomed: true };
+                if landed > 0.0 && rng.random_bool(landed) {
+                    self.settle(&part);
+                } else if model == FlushFailure::NeverDurable {
+                    self.writes.push(part);
+                } else {
+                    reverted.push(part);
+                }
+            }
+        }
+        self.revert(&reverted);
+    }
+
+    /// Reads see what was there before these.
+    fn revert(&self, parts: &[Write]) {
+        for part in parts {
+            let mut bytes = vec![0; part.bytes.len()];
+            self.durable.read(part.offset, &mut bytes);
+            self.view.write(part.offset, &bytes);
+        }
+        if !parts.is_empty() {
+            for write in self.writes.iter().filter(|w| w.completed) {
+                self.view.write(write.offset, &write.bytes);
+            }
         }
     }
 
@@ -118,16 +158,26 @@ impl Cache {
         self.view.discard(offset, len);
     }
 
-    pub(super) fn flip_bit(&mut self, offset: u64, bit: u8) {
+    /// Changes bytes where they are: on the medium, in the cache, and in writes under way.
+    pub(super) fn change(&mut self, offset: u64, len: usize, mut change: impl FnMut(usize, u8) -> u8) {
         for image in [&self.view, &self.durable] {
-            let mut byte = [0];
-            image.read(offset, &mut byte);
-            image.write(offset, &[byte[0] ^ (1 << (bit % 8))]);
+            let mut bytes = vec![0; len];
+            image.read(offset, &mut bytes);
+            for (at, byte) in bytes.iter_mut().enumerate() {
+                *byte = change(at, *byte);
+            }
+            image.write(offset, &bytes);
         }
+        let end = offset + len as u64;
         for write in &mut self.writes {
-            let at = offset.checked_sub(write.offset);
-            if let Some(byte) = at.and_then(|at| Arc::make_mut(&mut write.bytes).get_mut(at as usize)) {
-                *byte ^= 1 << (bit % 8);
+            let from = write.offset.max(offset);
+            let to = end.min(write.offset + write.bytes.len() as u64);
+            if from < to {
+                let bytes = Arc::make_mut(&mut write.bytes);
+                for at in from..to {
+                    let byte = &mut bytes[(at - write.offset) as usize];
+                    *byte = change((at - offset) as usize, *byte);
+                }
             }
         }
     }
@@ -137,7 +187,7 @@ impl Cache {
     }
 
     /// The medium after a power cut: of the writes that are not durable each is there, or not, or some of its sectors, in any order. How
-    /// likely is drawn too, so that all or none are common.
+    /// likely is drawn too, so that all or none are common. Of the doomed ones none is there, seldom some.
     pub(super) fn after_power_cut(&self, seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         let keep = [0.0, 0.1, 0.5, 0.9, 1.0][rng.random_range(0..5)];
@@ -147,9 +197,10 @@ impl Cache {
         if rng.random_bool(0.5) {
             order.shuffle(&mut rng);
         }
+        let doomed = [0.0, 0.0, 0.0, 0.5][rng.random_range(0..4)];
         for write in order {
-            let kept = rng.random_bool(keep);
-            if rng.random_bool(tear) {
+            let kept = rng.random_bool(if write.doomed { doomed } else { keep });
+            if rng.random_bool(tear) && !write.doomed {
                 for (offset, sector) in torn(write, &mut rng) {
                     durable.write(offset, sector);
                 }
@@ -157,26 +208,60 @@ impl Cache {
                 durable.write(write.offset, &write.bytes);
             }
         }
-        Self { view: durable.fork(), durable, writes: Vec::new() }
+        self.settled(durable)
     }
 
-    /// The medium after a power cut that left exactly the volatile writes for which `landed` (told their places in order of issue) says so.
+    /// The medium after a power cut that left exactly the volatile writes for which `landed` (told their places in the list) says so, but
+    /// for the doomed ones.
     pub(super) fn after_landing(&self, landed: &dyn Fn(usize) -> bool) -> Self {
         let durable = self.durable.fork();
-        for (_, write) in self.writes.iter().enumerate().filter(|(at, _)| landed(*at)) {
+        for (_, write) in self.writes.iter().enumerate().filter(|(at, w)| landed(*at) && !w.doomed) {
             durable.write(write.offset, &write.bytes);
         }
-        Self { view: durable.fork(), durable, writes: Vec::new() }
+        self.settled(durable)
+    }
+
+    fn settled(&self, durable: Image) -> Self {
+        Self { view: durable.fork(), durable, writes: Vec::new(), next_id: self.next_id }
     }
 
     /// The same moment once more: cheap, what does not change is shared.
     pub(super) fn fork(&self) -> Self {
-        Self { view: self.view.fork(), durable: self.durable.fork(), writes: self.writes.clone() }
+        let writes = self.writes.clone();
+        Self { view: self.view.fork(), durable: self.durable.fork(), writes, next_id: self.next_id }
     }
 
-    /// The contents after the process died with the power on: every completed write.
-    pub(super) fn after_kill(&self) -> Self {
-        Self { view: self.view.fork(), durable: self.view.fork(), writes: Vec::new() }
+    /// The contents after the process died with the power on: every completed write, as volatile or doomed as it was. Each of those
+    /// under way completes, fails, or lands in part.
+    pub(super) fn after_kill(&self, seed: u64) -> Self {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mut after = self.fork();
+        let (completed, under_way) = after.writes.into_iter().partition(|w| w.completed);
+        after.writes = completed;
+        let mut under_way: Vec<Write> = under_way;
+        under_way.shuffle(&mut rng);
+        for write in under_way {
+            match rng.random_range(0..3) {
+                0 => after.completed_now(Write { completed: true, ..write }),
+                1 => after.land_torn(&write, &mut rng),
+                _ => {}
+            }
+        }
+        after
+    }
+
+    /// Nothing is there from `size` on.
+    pub(super) fn truncate(&mut self, size: u64) {
+        for image in [&self.view, &self.durable] {
+            image.discard(size, u64::MAX - size);
+        }
+        for write in &mut self.writes {
+            let kept = size.saturating_sub(write.offset).min(write.bytes.len() as u64) as usize;
+            if kept < write.bytes.len() {
+                write.bytes = write.bytes[..kept].into();
+            }
+        }
+        self.writes.retain(|w| !w.bytes.is_empty());
     }
 }
 

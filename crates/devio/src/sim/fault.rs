@@ -8,8 +8,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FaultEffect {
-    /// It fails with EIO. What a failed write leaves is anyone's guess: some of its sectors may have landed. What
-    /// a failed flush should have made durable may be lost even if a later flush succeeds.
+    /// It fails with EIO. Some of the sectors of a failed write may have landed. What a failed flush leaves is the
+    /// device's [`FlushFailure`].
     Eio,
     /// It fails with ENOSPC. Nothing lands.
     NoSpace,
@@ -27,16 +27,35 @@ pub enum FaultEffect {
     Slow(Duration),
 }
 
+/// What a failed flush does to the completed writes that it should have made durable. Some of them may have reached the medium before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum FlushFailure {
+    /// They stay in the device's cache: a later flush makes them durable.
+    Cached,
+    /// Reads see them, but no later flush makes them durable: a power cut loses them unless they are written again. So does a page
+    /// cache that marks pages clean after a failed write-back.
+    #[default]
+    NeverDurable,
+    /// They are gone at once: reads see what was there before.
+    Reverted,
+}
+
+impl FlushFailure {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Cached, Self::NeverDurable, Self::Reverted];
+}
+
 /// A plan for some operations to go wrong. Of several plans that apply, the first one injected takes effect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
     /// What happens.
     pub effect: FaultEffect,
-    /// To which kind of operation; `None` for reads and writes alike (not flushes and discards).
+    /// To which kind of operation; `None` for reads and writes alike (not flushes, discards and growth).
     pub op: Option<IoOp>,
     /// To operations that touch this range of bytes. Flushes touch every range.
     pub range: Range<u64>,
-    /// Not before the device's operation of this number (from 1).
+    /// Not before the device's operation of this number (from 1). Growth is counted apart: not before its `n`-th.
     pub from_op: u64,
     /// How often; `u64::MAX` for ever.
     pub times: u64,
@@ -63,7 +82,7 @@ impl Fault {
         self
     }
 
-    /// For operations from the device's `n`-th on (from 1).
+    /// For operations from the device's `n`-th on (from 1); of growth, from its `n`-th on.
     #[must_use]
     pub const fn from_op(mut self, n: u64) -> Self {
         self.from_op = n;
@@ -82,7 +101,8 @@ impl Fault {
             Some(wanted) => wanted == op,
             None => matches!(op, IoOp::Read | IoOp::Write),
         };
-        let touches = op == IoOp::Flush || (offset < self.range.end && self.range.start < offset + len);
+        let touches = matches!(op, IoOp::Flush | IoOp::Grow)
+            || (offset < self.range.end && self.range.start < offset + len);
         kind && touches && number >= self.from_op && self.times > 0
     }
 }

@@ -3,7 +3,9 @@
 //!
 //! A completed write is seen by reads but volatile until a flush that began later has succeeded. [`SimDevice::after_power_cut`] gives the
 //! device as it comes back: each volatile write, completed or under way, is there whole, absent, or torn at 512-byte
-//! sectors, in any order. Without latency every operation is carried out by the call itself; with it, operations complete
+//! sectors, in any order; growth that no flush followed may be undone. [`SimDevice::after_kill`] gives it after the death of the
+//! process alone: what is volatile can be read and stays volatile. An operation whose future is dropped is carried out all the same.
+//! Without latency every operation is carried out by the call itself; with it, operations complete
 //! in shuffled order, in tokio's time.
 //!
 //! Locking order: the state; the power's own lock inside it.
@@ -13,7 +15,7 @@ mod fault;
 mod moment;
 mod power;
 
-pub use fault::{Fault, FaultEffect};
+pub use fault::{Fault, FaultEffect, FlushFailure};
 pub use moment::SimMoment;
 pub use power::SimPower;
 
@@ -27,9 +29,10 @@ use crate::{
 };
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{Rng, RngCore, SeedableRng};
 use std::future::{Future, ready};
 use std::io;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,11 +57,32 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     cache: Cache,
-    size: u64,
+    extent: Extent,
+    flush_failure: FlushFailure,
     rng: SmallRng,
     faults: Vec<Fault>,
     ops: u64,
+    grows: u64,
     present: bool,
+}
+
+/// A device's size, and the part of it that a power cut leaves for certain, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    size: u64,
+    durable: u64,
+}
+
+impl Extent {
+    /// After a power cut: growth that no flush followed is undone or not.
+    fn after_power_cut(self, seed: u64) -> Self {
+        let kept = SmallRng::seed_from_u64(seed ^ 0x6f0a).random_bool(0.5);
+        Self::durable(if kept { self.size } else { self.durable })
+    }
+
+    const fn durable(size: u64) -> Self {
+        Self { size, durable: size }
+    }
 }
 
 /// An operation under way.
@@ -66,24 +90,28 @@ struct Op {
     spot: Spot,
     class: IoClass,
     bufs: IoBufs,
-    /// Its number on the power supply, and on the device.
+    /// Its number on the power supply.
     powered: u64,
-    number: u64,
     effect: Option<FaultEffect>,
-    /// For a flush: what it makes durable.
+    /// For a write that lands: its id in the cache.
+    write: Option<u64>,
+    /// For a flush: what it makes durable, writes and size.
     flushes: Vec<u64>,
+    size: u64,
 }
 
 impl SimDevice {
     /// A device of `size` zero bytes on `power`. `seed` decides about latencies, torn sectors and flipped bits.
     #[must_use]
     pub fn new(name: &str, size: u64, seed: u64, power: &SimPower) -> Self {
-        Self::build(name.into(), Cache::default(), size, seed, power)
+        Self::build(name.into(), Cache::default(), Extent::durable(size), seed, power)
     }
 
-    fn build(name: Arc<str>, cache: Cache, size: u64, seed: u64, power: &SimPower) -> Self {
+    fn build(name: Arc<str>, cache: Cache, extent: Extent, seed: u64, power: &SimPower) -> Self {
         let rng = SmallRng::seed_from_u64(seed);
-        let state = State { cache, size, rng, faults: Vec::new(), ops: 0, present: true };
+        let flush_failure = FlushFailure::default();
+        let (faults, ops, grows, present) = (Vec::new(), 0, 0, true);
+        let state = State { cache, extent, flush_failure, rng, faults, ops, grows, present };
         let recorder = Recorder::new(1);
         let shared = Arc::new(Shared { name, power: power.clone(), state: Mutex::new(state), recorder });
         Self { shared, alignment: SECTOR, latency_max: Duration::ZERO, size_max: u64::MAX }
@@ -115,6 +143,13 @@ impl SimDevice {
         self
     }
 
+    /// What a failed flush does. Default: [`FlushFailure::NeverDurable`].
+    #[must_use]
+    pub fn with_flush_failure(self, model: FlushFailure) -> Self {
+        self.shared.state.lock().flush_failure = model;
+        self
+    }
+
     /// Adds to the plan of faults.
     pub fn inject(&self, fault: Fault) {
         self.shared.state.lock().faults.push(fault);
@@ -132,7 +167,22 @@ impl SimDevice {
 
     /// Rot: flips bit `bit % 8` of the byte at `offset`, on the medium and in the cache.
     pub fn flip_bit(&self, offset: u64, bit: u8) {
-        self.shared.state.lock().cache.flip_bit(offset, bit);
+        self.shared.state.lock().cache.change(offset, 1, |_, byte| byte ^ (1 << (bit % 8)));
+    }
+
+    /// Rot: every byte of `range` becomes random, on the medium and in the cache.
+    pub fn rot(&self, range: Range<u64>, seed: u64) {
+        let mut bytes = vec![0; range.end.saturating_sub(range.start) as usize];
+        SmallRng::seed_from_u64(seed).fill_bytes(&mut bytes);
+        self.implant(range.start, &bytes);
+    }
+
+    /// Puts `bytes` at `offset`, on the medium and in the cache, as a tool that had the device to itself would. Bytes beyond the end are
+    /// left out.
+    pub fn implant(&self, offset: u64, bytes: &[u8]) {
+        let mut state = self.shared.state.lock();
+        let len = state.extent.size.saturating_sub(offset).min(bytes.len() as u64) as usize;
+        state.cache.change(offset, len, |at, _| bytes[at]);
     }
 
     /// Operations begun on this device so far: the numbers of [`Fault::from_op`].
@@ -152,18 +202,47 @@ impl SimDevice {
     #[must_use]
     pub fn after_power_cut(&self, seed: u64, power: &SimPower) -> Self {
         let state = self.shared.state.lock();
-        self.successor(state.cache.after_power_cut(seed), state.size, seed, power)
+        let mut cache = state.cache.after_power_cut(seed);
+        let extent = state.extent.after_power_cut(seed);
+        cache.truncate(extent.size);
+        self.successor(cache, extent, state.flush_failure, seed, power)
     }
 
-    /// The device after the process died while the power stayed on: with every completed write, none of those under way.
+    /// The device after the process died while the power stayed on, on a supply of its own. Completed writes can be read and are as volatile
+    /// as they were; `seed` decides about each of those under way, which completes, lands in part, or does not.
     #[must_use]
     pub fn after_kill(&self, seed: u64, power: &SimPower) -> Self {
         let state = self.shared.state.lock();
-        self.successor(state.cache.after_kill(), state.size, seed, power)
+        self.successor(state.cache.after_kill(seed), state.extent, state.flush_failure, seed, power)
     }
 
-    fn successor(&self, cache: Cache, size: u64, seed: u64, power: &SimPower) -> Self {
-        let mut device = Self::build(Arc::clone(&self.shared.name), cache, size, seed, power);
+    /// A copy of the device at this moment, volatile writes and all, on a supply of its own.
+    #[must_use]
+    pub fn fork(&self, seed: u64, power: &SimPower) -> Self {
+        let state = self.shared.state.lock();
+        self.successor(state.cache.fork(), state.extent, state.flush_failure, seed, power)
+    }
+
+    /// A copy of the device at this moment, cut short to `bytes`.
+    #[must_use]
+    pub fn truncated(&self, bytes: u64, seed: u64, power: &SimPower) -> Self {
+        let state = self.shared.state.lock();
+        let mut cache = state.cache.fork();
+        cache.truncate(bytes);
+        let extent = Extent::durable(bytes.min(state.extent.size));
+        self.successor(cache, extent, state.flush_failure, seed, power)
+    }
+
+    fn successor(
+        &self,
+        cache: Cache,
+        extent: Extent,
+        model: FlushFailure,
+        seed: u64,
+        power: &SimPower,
+    ) -> Self {
+        let device = Self::build(Arc::clone(&self.shared.name), cache, extent, seed, power);
+        let mut device = device.with_flush_failure(model);
         device.alignment = self.alignment;
         device.latency_max = self.latency_max;
         device.size_max = self.size_max;
@@ -174,7 +253,7 @@ impl SimDevice {
     #[must_use]
     pub fn snapshot(&self) -> Vec<u8> {
         let state = self.shared.state.lock();
-        let mut out = vec![0; state.size as usize];
+        let mut out = vec![0; state.extent.size as usize];
         state.cache.read(0, &mut out);
         out
     }
@@ -222,33 +301,32 @@ impl Shared {
         state.ops += 1;
         let number = state.ops;
         let checked = match spot.op {
-            IoOp::Read | IoOp::Write => check(spot.offset, &bufs, alignment, state.size),
-            _ => check_range(spot.offset, spot.len, state.size),
+            IoOp::Read | IoOp::Write => check(spot.offset, &bufs, alignment, state.extent.size),
+            _ => check_range(spot.offset, spot.len, state.extent.size),
         };
         let present = if state.present { Ok(()) } else { Err(DeviceErrorKind::Gone) };
         if let Err(kind) = present.and(checked) {
             return (Err(self.fail(spot, bufs, kind)), Duration::ZERO);
         }
         let effect = state.take_fault(spot, number);
-        if spot.op == IoOp::Write {
-            state.begin_write(number, spot.offset, &bufs, effect);
-        }
+        let write = (spot.op == IoOp::Write).then(|| state.begin_write(spot.offset, &bufs, effect)).flatten();
         let flushes = if spot.op == IoOp::Flush { state.cache.completed() } else { Vec::new() };
         let delay = state.delay(effect, latency_max);
-        (Ok(Op { spot, class, bufs, powered, number, effect, flushes }), delay)
+        let size = state.extent.size;
+        (Ok(Op { spot, class, bufs, powered, effect, write, flushes, size }), delay)
     }
 
     /// Carries an operation out.
     fn end(&self, op: Op) -> Completion {
-        let Op { spot, class, mut bufs, powered, number, effect, flushes } = op;
+        let Op { spot, class, mut bufs, powered, effect, write, flushes, size } = op;
         let mut state = self.state.lock();
         if !state.present || !self.power.is_on_for(powered) {
             return self.fail(spot, bufs, DeviceErrorKind::Gone);
         }
         if let Some(kind) = effect.and_then(failure) {
             match spot.op {
-                IoOp::Write => state.fail_write(number),
-                IoOp::Flush => state.cache.flush_failed(&flushes),
+                IoOp::Write => state.fail_write(write),
+                IoOp::Flush => state.flush_failed(&flushes),
                 _ => {}
             }
             return self.fail(spot, bufs, kind);
@@ -258,11 +336,14 @@ impl Shared {
         }
         let slot = match spot.op {
             IoOp::Write => {
-                state.cache.complete_write(number);
+                if let Some(id) = write {
+                    state.cache.complete_write(id);
+                }
                 Slot::Write(class)
             }
             IoOp::Flush => {
                 state.cache.flushed(&flushes);
+                state.extent.durable = state.extent.durable.max(size);
                 Slot::Flush
             }
             IoOp::Discard => {
@@ -306,23 +387,44 @@ impl State {
         Duration::from_nanos(usual) + extra
     }
 
-    fn begin_write(&mut self, number: u64, offset: u64, bufs: &IoBufs, effect: Option<FaultEffect>) {
+    /// The id of the write, if anything of it is to land.
+    fn begin_write(&mut self, offset: u64, bufs: &IoBufs, effect: Option<FaultEffect>) -> Option<u64> {
         let mut bytes: Vec<u8> = bufs.iter().flat_map(|buf| buf.as_slice()).copied().collect();
         let mut at = offset;
         match effect {
-            Some(FaultEffect::Lost | FaultEffect::NoSpace | FaultEffect::Gone) => return,
+            Some(FaultEffect::Lost | FaultEffect::NoSpace | FaultEffect::Gone) => return None,
             Some(FaultEffect::Misdirected(by)) => {
-                let room = self.size - bytes.len() as u64;
+                let room = self.extent.size - bytes.len() as u64;
                 at = offset.saturating_add(by).min(room);
             }
             Some(FaultEffect::BitFlip) if !bytes.is_empty() => self.flip_one(&mut bytes),
             _ => {}
         }
-        self.cache.begin_write(number, at, bytes);
+        Some(self.cache.begin_write(at, bytes))
     }
 
-    fn fail_write(&mut self, number: u64) {
-        self.cache.fail_write(number, &mut self.rng);
+    fn fail_write(&mut self, id: Option<u64>) {
+        if let Some(id) = id {
+            self.cache.fail_write(id, &mut self.rng);
+        }
+    }
+
+    fn flush_failed(&mut self, ids: &[u64]) {
+        self.cache.flush_failed(ids, self.flush_failure, &mut self.rng);
+    }
+
+    /// Grows to at least `bytes`.
+    fn grow(&mut self, bytes: u64, size_max: u64) -> Result<(), DeviceErrorKind> {
+        self.grows += 1;
+        let spot = Spot { op: IoOp::Grow, offset: self.extent.size, len: 0 };
+        if let Some(kind) = self.take_fault(spot, self.grows).and_then(failure) {
+            return Err(kind);
+        }
+        if bytes > size_max {
+            return Err(DeviceErrorKind::NoSpace);
+        }
+        self.extent.size = self.extent.size.max(bytes);
+        Ok(())
     }
 
     fn read(&mut self, offset: u64, bufs: &mut IoBufs, effect: Option<FaultEffect>) {
@@ -361,22 +463,19 @@ impl Device for SimDevice {
     }
 
     fn size(&self) -> u64 {
-        self.shared.state.lock().size
+        self.shared.state.lock().extent.size
     }
 
     fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
         let mut state = self.shared.state.lock();
-        let spot = Spot { op: IoOp::Grow, offset: state.size, len: bytes.saturating_sub(state.size) };
-        let kind = if !state.present || self.shared.power.is_cut() {
-            DeviceErrorKind::Gone
-        } else if bytes > self.size_max {
-            DeviceErrorKind::NoSpace
-        } else {
-            state.size = state.size.max(bytes);
-            return Ok(());
-        };
-        self.shared.recorder.failed(&kind);
-        Err(spot.error(&self.shared.name, kind))
+        let size = state.extent.size;
+        let spot = Spot { op: IoOp::Grow, offset: size, len: bytes.saturating_sub(size) };
+        let is_on = state.present && !self.shared.power.is_cut();
+        let grown = if is_on { state.grow(bytes, self.size_max) } else { Err(DeviceErrorKind::Gone) };
+        grown.map_err(|kind| {
+            self.shared.recorder.failed(&kind);
+            spot.error(&self.shared.name, kind)
+        })
     }
 
     fn discard(

@@ -1,7 +1,7 @@
 //! A simulated device at one moment, volatile writes and all: from one run, crashes at many moments can be looked at later.
 
 use super::cache::Cache;
-use super::{SimDevice, SimPower};
+use super::{Extent, FlushFailure, SimDevice, SimPower};
 use std::sync::Arc;
 
 /// What a device held at one moment. Cheap to take and to keep: it shares what the device does not change afterwards.
@@ -9,7 +9,8 @@ use std::sync::Arc;
 pub struct SimMoment {
     name: Arc<str>,
     cache: Cache,
-    size: u64,
+    extent: Extent,
+    flush_failure: FlushFailure,
     alignment: usize,
     size_max: u64,
 }
@@ -22,7 +23,8 @@ impl SimDevice {
         SimMoment {
             name: Arc::clone(&self.shared.name),
             cache: state.cache.fork(),
-            size: state.size,
+            extent: state.extent,
+            flush_failure: state.flush_failure,
             alignment: self.alignment,
             size_max: self.size_max,
         }
@@ -33,20 +35,37 @@ impl SimMoment {
     /// As [`SimDevice::after_power_cut`], for a cut at this moment.
     #[must_use]
     pub fn after_power_cut(&self, seed: u64, power: &SimPower) -> SimDevice {
-        self.successor(self.cache.after_power_cut(seed), seed, power)
+        let mut cache = self.cache.after_power_cut(seed);
+        let extent = self.extent.after_power_cut(seed);
+        cache.truncate(extent.size);
+        self.successor(cache, extent, seed, power)
     }
 
     /// As [`SimDevice::after_kill`], for a death of the process at this moment.
     #[must_use]
     pub fn after_kill(&self, seed: u64, power: &SimPower) -> SimDevice {
-        self.successor(self.cache.after_kill(), seed, power)
+        self.successor(self.cache.after_kill(seed), self.extent, seed, power)
     }
 
-    /// After a power cut that left of the volatile writes exactly those (whole) for which `landed` says so, told their places in order
-    /// of issue, up to [`SimMoment::unflushed`].
+    /// As [`SimDevice::fork`].
+    #[must_use]
+    pub fn fork(&self, seed: u64, power: &SimPower) -> SimDevice {
+        self.successor(self.cache.fork(), self.extent, seed, power)
+    }
+
+    /// As [`SimDevice::truncated`].
+    #[must_use]
+    pub fn truncated(&self, bytes: u64, seed: u64, power: &SimPower) -> SimDevice {
+        let mut cache = self.cache.fork();
+        cache.truncate(bytes);
+        self.successor(cache, Extent::durable(bytes.min(self.extent.size)), seed, power)
+    }
+
+    /// After a power cut that left of the volatile writes exactly those (whole) for which `landed` says so, told their
+    /// places, up to [`SimMoment::unflushed`].
     #[must_use]
     pub fn after_landing(&self, landed: &dyn Fn(usize) -> bool, seed: u64, power: &SimPower) -> SimDevice {
-        self.successor(self.cache.after_landing(landed), seed, power)
+        self.successor(self.cache.after_landing(landed), Extent::durable(self.extent.size), seed, power)
     }
 
     /// How many writes (or sectors of failed ones) were volatile or under way.
@@ -58,7 +77,7 @@ impl SimMoment {
     /// The device's size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.size
+        self.extent.size
     }
 
     /// What reads saw.
@@ -66,8 +85,9 @@ impl SimMoment {
         self.cache.read(offset, out);
     }
 
-    fn successor(&self, cache: Cache, seed: u64, power: &SimPower) -> SimDevice {
-        let mut device = SimDevice::build(Arc::clone(&self.name), cache, self.size, seed, power);
+    fn successor(&self, cache: Cache, extent: Extent, seed: u64, power: &SimPower) -> SimDevice {
+        let mut device = SimDevice::build(Arc::clone(&self.name), cache, extent, seed, power)
+            .with_flush_failure(self.flush_failure);
         device.alignment = self.alignment;
         device.size_max = self.size_max;
         device

@@ -119,14 +119,14 @@ impl Kept {
     /// The device, but with `changed` in it.
     async fn with(&self, changed: &[u8]) -> Arc<SimDevice> {
         let power = SimPower::new();
-        let device = self.device.after_kill(0, &power);
+        let device = self.device.fork(0, &power);
         let blocks = changed.chunks(BLOCK).zip(self.bytes.chunks(BLOCK)).zip((0..).step_by(BLOCK));
         for ((block, old), at) in blocks.filter(|((block, old), _)| block != old) {
             let bufs = IoBufs::from_iter([IoBuf::copy_of(block)]);
             let done = device.write(at, bufs, IoClass::Meta).await;
             assert!(done.result.is_ok(), "{} bytes for {}", block.len(), old.len());
         }
-        Arc::new(device.after_kill(0, &power))
+        Arc::new(device.fork(0, &power))
     }
 }
 
@@ -231,7 +231,7 @@ async fn build(closed: bool) -> Result<Specimen, Box<dyn std::error::Error>> {
     }
     let (hdd, ssd) = (hdd.after_power_cut(3, &SimPower::new()), ssd.after_power_cut(4, &SimPower::new()));
     let (hdd, ssd) = (Kept::of(hdd), Kept::of(ssd));
-    let shared: SharedDevice = Arc::new(ssd.device.after_kill(0, &SimPower::new()));
+    let shared: SharedDevice = Arc::new(ssd.device.fork(0, &SimPower::new()));
     let Found::Superblock(superblock) = identify(&shared).await? else { return Err("no superblock".into()) };
     let manifest = manifest.to_bytes().ok_or("no manifest")?;
     Ok(Specimen { hdd, ssd, manifest, layout: superblock.layout, truth })
