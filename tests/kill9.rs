@@ -1,4 +1,5 @@
-//! A process that is killed with SIGKILL while it writes: nothing acknowledged is lost, nothing is torn, the SSD comes back warm.
+//! A process that is killed with SIGKILL while it writes: nothing acknowledged is lost, nothing is torn, the SSD comes back warm. After a
+//! third of the kills the recovery is killed as well, up to three times in a row.
 //!
 //! `PAGETIER_KILL_ROUNDS=1000 cargo test --release --test kill9 -- --nocapture` for a campaign; the default is a few rounds. The
 //! writer is this program again, on real files, with io_uring and O_DIRECT where the file system has them, and with threads in turn.
@@ -16,7 +17,11 @@ const PAGES: u32 = 600;
 const TASKS: u32 = 4;
 const ROUNDS: u64 = 8;
 const DIRECTORY: &str = "PAGETIER_KILL_DIRECTORY";
+const RECOVERED: &str = "PAGETIER_KILL_RECOVERED";
 const SEED: &str = "PAGETIER_KILL_SEED";
+
+/// About what an opening with a recovery takes here, in microseconds.
+const OPENING_US: u64 = 60_000;
 
 /// By page: the last version whose `sync` returned, and the last that was begun.
 #[derive(Clone, Copy, Default)]
@@ -87,6 +92,22 @@ async fn write_for_ever(directory: &Path, seed: u64) {
     }
 }
 
+/// Not a test by itself: the recovery that is killed.
+#[test]
+fn the_recovery_that_is_killed() {
+    let (Some(directory), Ok(seed)) = (std::env::var_os(RECOVERED), std::env::var(SEED)) else { return };
+    let seed: u64 = seed.parse().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async move {
+        say("opening".into());
+        let store = open(Path::new(&directory), seed % 2 == 1, SSD_POLICIES[0]).await;
+        say("opened".into());
+        // The kill is on its way.
+        std::future::pending::<()>().await;
+        drop(store);
+    });
+}
+
 /// Each task has its own pages, so that versions of a page follow each other.
 async fn write(store: Arc<PageStore>, space: SpaceId, seed: u64, task: u32) {
     let mut rng = SmallRng::seed_from_u64(seed);
@@ -114,10 +135,10 @@ fn say(line: String) {
     std::io::stdout().write_all(format!("\n@{line}\n").as_bytes()).unwrap();
 }
 
-fn spawn_writer(directory: &Path, seed: u64) -> Child {
+fn spawn(test: &str, variable: &str, directory: &Path, seed: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "the_writer_that_is_killed", "--nocapture", "--test-threads=1"])
-        .env(DIRECTORY, directory)
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(variable, directory)
         .env(SEED, seed.to_string())
         .stdout(Stdio::piped())
         .spawn()
@@ -127,7 +148,7 @@ fn spawn_writer(directory: &Path, seed: u64) -> Child {
 /// Runs the writer and kills it after a random time. Gives back the SSD's pages when it opened, once it was ready.
 fn run_and_kill(directory: &Path, seed: u64, known: &mut [Known]) -> Option<u64> {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let mut writer = spawn_writer(directory, seed);
+    let mut writer = spawn("the_writer_that_is_killed", DIRECTORY, directory, seed);
     let lines = BufReader::new(writer.stdout.take().unwrap()).lines();
     let mut opened_with = None;
     let mut kill_at = None;
@@ -161,6 +182,21 @@ fn run_and_kill(directory: &Path, seed: u64, known: &mut [Known]) -> Option<u64>
     let ended = writer.wait().unwrap();
     assert!(!ended.success() && ended.code().is_none(), "the writer ended by itself: {ended}");
     opened_with
+}
+
+/// Opens the store in another process and kills that within the time that an opening takes. True: before it was open.
+fn kill_a_recovery(directory: &Path, seed: u64) -> bool {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut opener = spawn("the_recovery_that_is_killed", RECOVERED, directory, seed);
+    let mut lines = BufReader::new(opener.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let began = lines.by_ref().any(|line| line.starts_with("@opening"));
+    assert!(began, "the opener ended by itself");
+    std::thread::park_timeout(Duration::from_micros(rng.random_range(0..OPENING_US)));
+    opener.kill().unwrap();
+    let opened = lines.any(|line| line.starts_with("@opened"));
+    let ended = opener.wait().unwrap();
+    assert!(!ended.success() && ended.code().is_none(), "the opener ended by itself: {ended}");
+    !opened
 }
 
 async fn check(directory: &Path, threads: bool, known: &mut [Known]) -> (u64, u64) {
@@ -203,21 +239,28 @@ async fn nothing_synced_is_lost_when_the_process_is_killed() {
         std::env::var("PAGETIER_KILL_ROUNDS").map_or(ROUNDS, |n| n.parse().expect("a number of rounds"));
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut known = vec![Known::default(); PAGES as usize];
-    let (mut warm, mut verified) = (Vec::new(), 0);
+    let (mut warm, mut verified, mut recoveries, mut cut) = (Vec::new(), 0, 0, 0);
     for round in 0..rounds {
         // A blocking writer beside an idle runtime.
         run_and_kill(directory.path(), round, &mut known);
+        if round % 3 == 1 {
+            for again in 0..=round % 2 + round % 5 % 2 {
+                recoveries += 1;
+                cut += u64::from(kill_a_recovery(directory.path(), round * 7 + again));
+            }
+        }
         let (pages, slots) = check(directory.path(), round % 3 == 2, &mut known).await;
         verified += u64::from(PAGES);
         if slots > 0 && known.iter().any(|k| k.durable > 0) {
             warm.push(100 * pages / slots);
         }
         if round % 50 == 49 {
-            println!("{} kills, nothing lost", round + 1);
+            println!("{} kills, and {cut} of recoveries; nothing lost", round + 1);
         }
     }
     warm.sort_unstable();
     let median = warm.get(warm.len() / 2).copied().unwrap_or(0);
+    println!("{recoveries} recoveries killed, {cut} of them before the store was open");
     println!("{rounds} kills, {verified} pages verified; SSD {median} % full after recovery (median)");
     assert!(rounds < 4 || median >= 50, "the SSD starts cold: {warm:?} % of its slots");
 }

@@ -1,0 +1,77 @@
+//! Mutation testing of the protocol and the latches.
+//!
+//! Building the workspace once for each mutant would take a minute a mutant. So `instrument` copies the repository and compiles every
+//! mutant into the copy behind a switch that the environment variable `PAGETIER_MUTANT` sets; `run` then judges a sample of them, one
+//! process each, with the tests and the fault campaign of that one build. Mutants that do not compile are dropped while instrumenting:
+//! they are not viable.
+
+mod instrument;
+mod judge;
+mod mutate;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Mutation testing of Pagetier's protocol and latches.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    about,
+    after_help = "Example:\n  mutants instrument --repo . --out /tmp/mutants\n  \
+    mutants run --dir /tmp/mutants --sample 250 --seed 1"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Copies the repository and builds every viable mutant into the copy.
+    Instrument {
+        /// The repository to mutate; it is only read.
+        #[arg(long, default_value = ".")]
+        repo: PathBuf,
+        /// The folder for the copy; must not exist.
+        #[arg(long)]
+        out: PathBuf,
+    },
+    /// Judges a sample of the mutants of an instrumented copy.
+    Run(judge::RunArgs),
+    /// Lists the mutants of an instrumented copy.
+    List {
+        /// The instrumented copy.
+        #[arg(long)]
+        dir: PathBuf,
+    },
+}
+
+/// One change of the code.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Mutant {
+    /// The value of `PAGETIER_MUTANT` that switches it on.
+    pub(crate) id: u32,
+    /// The file, from the repository's root.
+    pub(crate) file: String,
+    /// The line in the original file.
+    pub(crate) line: usize,
+    /// The function it is in.
+    pub(crate) function: String,
+    /// What it does.
+    pub(crate) what: String,
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().command {
+        Command::Instrument { repo, out } => instrument::instrument(&repo, &out),
+        Command::Run(args) => judge::run(&args),
+        Command::List { dir } => {
+            for m in instrument::load(&dir)? {
+                println!("{:5} {}:{} {}: {}", m.id, m.file, m.line, m.function, m.what);
+            }
+            Ok(())
+        }
+    }
+}
