@@ -15,7 +15,7 @@ use pagetier::{
     Backend, DirectIo, PageId, PageStore, RecoveryReport, SpaceId, pool_bytes_for, ssd_bytes_for,
 };
 use pagetier_devio::{IoBuf, IoBufs, IoClass, OpenOptions, Reap, SharedDevice, open_file};
-use pagetier_page::{HEADER_BYTES, Header, PageSize, verify};
+use pagetier_page::{HEADER_BYTES, Header, PageSize, StoreSeed, verify};
 use pagetier_ssdcache::{Found, Layout, identify};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -161,12 +161,12 @@ async fn scan(folder: &Path) -> (Duration, Scanned) {
     let Found::Superblock(superblock) = identify(&ssd).await.expect("a superblock") else {
         panic!("no superblock on the SSD");
     };
-    let layout = superblock.layout;
+    let (layout, seed) = (superblock.layout, superblock.seed());
     let started = Instant::now();
     let (from, to) = (layout.slot_at(0), layout.slot_at(layout.slots));
     let reads = (from..to).step_by(SCAN_BYTES as usize).map(|at| {
         let (ssd, len) = (SharedDevice::clone(&ssd), (to - at).min(SCAN_BYTES));
-        async move { tokio::spawn(scan_piece(ssd, at, len)).await.expect("a scan") }
+        async move { tokio::spawn(scan_piece(ssd, seed, at, len)).await.expect("a scan") }
     });
     let sound = futures_util::stream::iter(reads)
         .buffer_unordered(SCAN_DEPTH)
@@ -176,13 +176,13 @@ async fn scan(folder: &Path) -> (Duration, Scanned) {
 }
 
 /// How many sound page images there are in a stretch of slots.
-async fn scan_piece(ssd: SharedDevice, at: u64, len: u64) -> u64 {
+async fn scan_piece(ssd: SharedDevice, seed: StoreSeed, at: u64, len: u64) -> u64 {
     let bufs = IoBufs::from_iter([IoBuf::zeroed(len as usize)]);
     let done = ssd.read(at, bufs, IoClass::Recovery).await;
     done.result.expect("a read");
     let images = done.bufs[0].as_slice().chunks(PageSize::DEFAULT.bytes());
-    let sound =
-        images.filter(|image| image.len() > HEADER_BYTES && verify(image, Header::peek(image).page).is_ok());
+    let sound = images
+        .filter(|image| image.len() > HEADER_BYTES && verify(seed, image, Header::peek(image).page).is_ok());
     sound.count() as u64
 }
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 /// The manifest format that this version writes.
-const MANIFEST_FORMAT: u32 = 1;
+const MANIFEST_FORMAT: u32 = 2;
 
 /// Far more than there can be: with the largest pages, the volume's end still is a number of bytes that a file can have.
 const EXTENTS_MAX: u64 = 1 << 40;

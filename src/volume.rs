@@ -19,7 +19,7 @@ pub(crate) const EXTENT_PAGES: u32 = 64;
 const GROWTH_PAGES_MAX: u32 = 256;
 
 const MAGIC: [u8; 8] = *b"PGTIERHD";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Bytes of the volume's superblock.
 pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
 

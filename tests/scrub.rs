@@ -86,7 +86,8 @@ async fn older_home(bed: &Bed, page: PageId) {
     };
     header.put(image.as_mut_slice());
     bed::fill(&mut image.as_mut_slice()[32..], page.no, 1);
-    pagetier_page::seal(image.as_mut_slice(), pagetier_page::Stamp::from_bits(7), pagetier_page::Flags::NONE);
+    let stamp = pagetier_page::Stamp::from_bits(7);
+    pagetier_page::seal(bed.seed(), image.as_mut_slice(), stamp, pagetier_page::Flags::NONE);
     let at = bed.home_of(page).unwrap();
     bed.hdd.write(at, IoBufs::from_iter([image]), IoClass::Clean).await.result.unwrap();
     bed.hdd.flush(IoClass::Meta).await.unwrap();

@@ -3,7 +3,7 @@
 use crate::error::OpenError;
 use crate::volume::{EXTENT_PAGES, SpaceInfo, Volume};
 use pagetier_devio::{IoBuf, IoBufs, IoClass, SharedDevice};
-use pagetier_page::{PageId, PageSize};
+use pagetier_page::{PageId, PageSize, StoreSeed};
 use pagetier_ssdcache::SsdTier;
 
 /// After a crash the manifest's page counts may be short: looks for the last page of every space on the SSD, and on the HDD in
@@ -14,6 +14,7 @@ pub(super) async fn find_ends(
     tier: &SsdTier,
     hdd: &SharedDevice,
     page_size: PageSize,
+    seed: StoreSeed,
 ) -> Result<(), OpenError> {
     for space in counted {
         let mut pages = tier.highest_page(space.id).map_or(0, |no| no.saturating_add(1)).max(space.pages);
@@ -21,7 +22,9 @@ pub(super) async fn find_ends(
         let mut first = reserved;
         while first > pages {
             let from = (first - 1) / EXTENT_PAGES * EXTENT_PAGES;
-            if let Some(last) = last_written(volume, hdd, page_size, PageId::new(space.id, from)).await? {
+            if let Some(last) =
+                last_written(volume, hdd, page_size, seed, PageId::new(space.id, from)).await?
+            {
                 pages = pages.max(last + 1);
                 break;
             }
@@ -32,11 +35,12 @@ pub(super) async fn find_ends(
     Ok(())
 }
 
-/// The last sound page of the extent that starts at `first`.
+/// The last page of the extent that starts at `first` with a sound image of this store.
 async fn last_written(
     volume: &Volume,
     hdd: &SharedDevice,
     page_size: PageSize,
+    seed: StoreSeed,
     first: PageId,
 ) -> Result<Option<u32>, OpenError> {
     let bytes = EXTENT_PAGES as usize * page_size.bytes();
@@ -50,7 +54,7 @@ async fn last_written(
     done.result?;
     let Some(buf) = done.bufs.first() else { return Ok(None) };
     let images = buf.as_slice().chunks(page_size.bytes()).zip(first.no..);
-    let sound =
-        images.filter(|(image, no)| pagetier_page::verify(image, PageId::new(first.space, *no)).is_ok());
+    let sound = images
+        .filter(|(image, no)| pagetier_page::verify(seed, image, PageId::new(first.space, *no)).is_ok());
     Ok(sound.map(|(_, no)| no).last())
 }

@@ -8,7 +8,7 @@ mod side;
 use crate::manifest::MemoryManifest;
 use pagetier_bufpool::LogGate;
 use pagetier_devio::{Backend, DirectIo, SharedDevice};
-use pagetier_page::PageSize;
+use pagetier_page::{PageSize, StoreSeed};
 use pagetier_policy::{CLUSTER_PAGES, Costs, POOL_POLICIES, SSD_POLICIES};
 use pagetier_ssdcache::{Progress, SsdMode};
 use std::path::{Path, PathBuf};
@@ -337,6 +337,15 @@ impl Builder {
 }
 
 impl Builder {
+    /// What the checksums of the store with this id start from.
+    pub(crate) fn seed(&self, store: &str) -> StoreSeed {
+        #[cfg(feature = "mutations")]
+        if self.mutation == Some(pagetier_ssdcache::Mutation::ChecksumsUnseeded) {
+            return StoreSeed::NONE;
+        }
+        StoreSeed::of_store(open::id_bytes(store))
+    }
+
     /// The policies of pool and SSD, by name.
     pub(crate) fn policies(&self) -> (&str, &str) {
         (&self.pool_policy, &self.ssd_policy)

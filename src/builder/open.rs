@@ -63,9 +63,11 @@ impl Builder {
         // The names were checked above.
         let policy = ssd_policy(&self.ssd_policy, &cac).ok_or_else(|| self.unknown_ssd_policy())?;
         let admissions_max = (params.frames / 64).clamp(2, 64);
+        let seed = self.seed(&manifest.store);
         let tier = SsdTier::open(OpenParams {
             hdd: Arc::clone(&hdd),
             ssd: Arc::clone(&ssd),
+            seed,
             layout: prepared.layout,
             homes: Arc::clone(&volume) as Arc<dyn pagetier_ssdcache::Homes>,
             policy,
@@ -80,7 +82,7 @@ impl Builder {
         .await?;
         let tier = Arc::new(tier);
         if !manifest.clean {
-            find_ends(&volume, &counted, &tier, &hdd, page_size).await?;
+            find_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
         }
         let pool_params = PoolPolicyParams {
             cluster_pages: self.cluster_pages,
@@ -352,7 +354,7 @@ impl Builder {
         fresh: bool,
     ) -> Result<Manifest, OpenError> {
         if let Some(superblock) = &prepared.format {
-            format(ssd, superblock).await?;
+            format(ssd, superblock, self.seed(&manifest.store)).await?;
             manifest.ssd = (superblock.layout.slots > 0).then(|| id_text(superblock.ssd));
         }
         if fresh {
@@ -411,14 +413,18 @@ impl PreparedSsd {
     }
 
     pub(super) fn format(layout: Layout, store: &str) -> Self {
-        let store = uuid::Uuid::parse_str(store).unwrap_or_default().into_bytes();
-        let superblock = Superblock { store, ssd: new_id().into_bytes(), layout };
+        let superblock = Superblock { store: id_bytes(store), ssd: new_id().into_bytes(), layout };
         Self { layout, format: Some(superblock) }
     }
 }
 
 fn new_id() -> uuid::Uuid {
     uuid::Uuid::new_v4()
+}
+
+/// The bytes of an id; of a text that is none, zeroes.
+pub(crate) fn id_bytes(text: &str) -> [u8; 16] {
+    uuid::Uuid::parse_str(text).unwrap_or_default().into_bytes()
 }
 
 pub(super) fn id_text(id: [u8; 16]) -> String {

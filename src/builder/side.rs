@@ -22,7 +22,7 @@ impl Builder {
         let prepared = PreparedSsd::format(layout, store);
         self.may_overwrite(&device, store).await?;
         if let Some(superblock) = &prepared.format {
-            format(&device, superblock).await?;
+            format(&device, superblock, self.seed(store)).await?;
         }
         self.side(device, layout, costs, frames)
     }
@@ -45,7 +45,7 @@ impl Builder {
         let prepared = PreparedSsd::format(layout, store);
         let mut id = String::new();
         if let Some(superblock) = &prepared.format {
-            format(&device, superblock).await?;
+            format(&device, superblock, self.seed(store)).await?;
             id = id_text(superblock.ssd);
         }
         Ok((self.side(device, layout, costs, frames)?, id))

@@ -4,6 +4,7 @@
 
 use pagetier::{Builder, Error, Lsn, MemoryManifest, OpenError, PageId, PageSize, PageStore, SpaceId};
 use pagetier_devio::{SharedDevice, SimDevice, SimPower};
+use pagetier_page::StoreSeed;
 use pagetier_ssdcache::Layout;
 use std::ops::Range;
 use std::sync::Arc;
@@ -85,22 +86,30 @@ impl Bed {
         self.layout().slot_at(0)..self.layout().end()
     }
 
+    /// What the store's checksums start from.
+    pub(crate) fn seed(&self) -> StoreSeed {
+        let manifest = self.manifest.to_bytes().unwrap();
+        let line = manifest.split(|b| *b == b'\n').next().unwrap();
+        let fields: serde_json::Value = serde_json::from_slice(line).unwrap();
+        StoreSeed::of_store(uuid::Uuid::parse_str(fields["store"].as_str().unwrap()).unwrap().into_bytes())
+    }
+
     /// Where on the SSD images of `page` stand, by its contents: rot is aimed there.
     pub(crate) fn slots_of(&self, page: PageId) -> Vec<u64> {
-        let bytes = self.ssd.snapshot();
-        self.slots().step_by(PAGE as usize).filter(|at| holds(&bytes, *at, page)).collect()
+        let (bytes, seed) = (self.ssd.snapshot(), self.seed());
+        self.slots().step_by(PAGE as usize).filter(|at| holds(seed, &bytes, *at, page)).collect()
     }
 
     /// The same of its home.
     pub(crate) fn home_of(&self, page: PageId) -> Option<u64> {
-        let bytes = self.hdd.snapshot();
-        (1 << 20..bytes.len() as u64).step_by(PAGE as usize).find(|at| holds(&bytes, *at, page))
+        let (bytes, seed) = (self.hdd.snapshot(), self.seed());
+        (1 << 20..bytes.len() as u64).step_by(PAGE as usize).find(|at| holds(seed, &bytes, *at, page))
     }
 }
 
-fn holds(bytes: &[u8], at: u64, page: PageId) -> bool {
+fn holds(seed: StoreSeed, bytes: &[u8], at: u64, page: PageId) -> bool {
     let image = bytes.get(at as usize..(at + PAGE) as usize);
-    image.is_some_and(|image| pagetier_page::verify(image, page).is_ok())
+    image.is_some_and(|image| pagetier_page::verify(seed, image, page).is_ok())
 }
 
 pub(crate) fn fill(payload: &mut [u8], no: u32, version: u32) {

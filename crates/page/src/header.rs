@@ -1,13 +1,13 @@
 //! The 32 bytes before a page's payload: checksum, format, flags, id, LSN, stamp.
 
-use crate::{Lsn, PageId, SpaceId, Stamp};
+use crate::{Lsn, PageId, SpaceId, Stamp, StoreSeed};
 use std::fmt;
 
 /// The header's length in bytes; the payload follows.
 pub const HEADER_BYTES: usize = 32;
 
 /// The format of page images that this crate writes.
-pub const PAGE_FORMAT: u16 = 1;
+pub const PAGE_FORMAT: u16 = 2;
 
 /// What else a header says about its image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -51,7 +51,7 @@ pub struct Header {
 pub enum Defect {
     /// All zeroes: nothing was ever written there.
     Blank,
-    /// The checksum does not match: torn, rotten, or no page at all.
+    /// The checksum does not match: torn, rotten, another store's, or no page at all.
     Checksum {
         /// What the header says.
         stored: u32,
@@ -130,27 +130,27 @@ impl Header {
     }
 }
 
-/// Stamps `image` (a whole page whose id and LSN are in its header) and writes its checksum.
+/// Stamps `image` (a whole page whose id and LSN are in its header) and writes its checksum, which only the store of `seed` accepts.
 ///
 /// # Panics
 /// When `image` is shorter than a header.
-pub fn seal(image: &mut [u8], stamp: Stamp, flags: Flags) {
+pub fn seal(seed: StoreSeed, image: &mut [u8], stamp: Stamp, flags: Flags) {
     let header = Header { stamp, flags, ..Header::peek(image) };
     header.put(image);
-    let sum = crc32c::crc32c(&image[at::FORMAT..]);
+    let sum = seed.checksum(&image[at::FORMAT..]);
     image[at::CHECKSUM..at::FORMAT].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Checks that `image` is a sound image of `page`.
+/// Checks that `image` is a sound image of `page`, written by the store of `seed`.
 ///
 /// # Errors
 /// The first [`Defect`] found, in the order blank, checksum, format, id.
 ///
 /// # Panics
 /// When `image` is shorter than a header.
-pub fn verify(image: &[u8], page: PageId) -> Result<Header, Defect> {
+pub fn verify(seed: StoreSeed, image: &[u8], page: PageId) -> Result<Header, Defect> {
     let stored = u32_at(image, at::CHECKSUM);
-    let computed = crc32c::crc32c(&image[at::FORMAT..]);
+    let computed = seed.checksum(&image[at::FORMAT..]);
     if stored != computed {
         return Err(if is_blank(image) { Defect::Blank } else { Defect::Checksum { stored, computed } });
     }
@@ -191,6 +191,8 @@ impl fmt::Display for Defect {
 mod tests {
     use super::*;
 
+    const SEED: StoreSeed = StoreSeed::NONE;
+
     fn image(no: u32) -> Vec<u8> {
         let mut image = vec![7; 4096];
         let header = Header {
@@ -200,13 +202,13 @@ mod tests {
             flags: Flags::NONE,
         };
         header.put(&mut image);
-        seal(&mut image, Stamp::first_of(5), Flags::CLEAN_COPY);
+        seal(SEED, &mut image, Stamp::first_of(5), Flags::CLEAN_COPY);
         image
     }
 
     #[test]
     fn a_sealed_image_verifies_and_reads_back() {
-        let header = verify(&image(4), PageId::new(SpaceId(3), 4)).unwrap();
+        let header = verify(SEED, &image(4), PageId::new(SpaceId(3), 4)).unwrap();
         assert_eq!(header.lsn, Lsn(99));
         assert_eq!(header.stamp, Stamp::first_of(5));
         assert!(header.flags.contains(Flags::CLEAN_COPY));
@@ -218,14 +220,24 @@ mod tests {
         for bit in 0..good.len() * 8 {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(matches!(verify(&bad, PageId::new(SpaceId(3), 4)), Err(Defect::Checksum { .. })));
+            assert!(matches!(verify(SEED, &bad, PageId::new(SpaceId(3), 4)), Err(Defect::Checksum { .. })));
         }
     }
 
     #[test]
     fn another_page_and_a_blank_one_are_told_apart() {
         let found = PageId::new(SpaceId(3), 4);
-        assert_eq!(verify(&image(4), PageId::new(SpaceId(3), 5)), Err(Defect::WrongPage { found }));
-        assert_eq!(verify(&[0; 4096], found), Err(Defect::Blank));
+        assert_eq!(verify(SEED, &image(4), PageId::new(SpaceId(3), 5)), Err(Defect::WrongPage { found }));
+        assert_eq!(verify(SEED, &[0; 4096], found), Err(Defect::Blank));
+    }
+    #[test]
+    fn another_stores_image_does_not_verify() {
+        let page = PageId::new(SpaceId(3), 4);
+        let (ours, theirs) = (StoreSeed::of_store([1; 16]), StoreSeed::of_store([2; 16]));
+        let mut image = image(4);
+        seal(theirs, &mut image, Stamp::first_of(9), Flags::NONE);
+        assert!(verify(theirs, &image, page).is_ok());
+        assert!(matches!(verify(ours, &image, page), Err(Defect::Checksum { .. })));
+        assert!(matches!(verify(SEED, &image, page), Err(Defect::Checksum { .. })));
     }
 }

@@ -8,6 +8,7 @@
 mod header;
 mod id;
 mod sample;
+mod seed;
 mod size;
 mod stamp;
 mod trace;
@@ -15,6 +16,7 @@ mod trace;
 pub use header::{Defect, Flags, HEADER_BYTES, Header, PAGE_FORMAT, is_blank, seal, verify};
 pub use id::{Lsn, PageId, SpaceId};
 pub use sample::Sampling;
+pub use seed::StoreSeed;
 pub use size::{PageSize, PageSizeError};
 pub use stamp::{Stamp, StampSource};
 pub use trace::{TRACE_RECORD_BYTES, TraceRecord};

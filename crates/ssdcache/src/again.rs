@@ -3,7 +3,7 @@
 //! A copy is written as any other slot: with a fresh stamp, into a slot of the zone. The old slot is retired, free after the next flush. If the page is written anew
 //! meanwhile, the copy does not count.
 
-use crate::core::{Core, check};
+use crate::core::Core;
 use crate::read::read_one;
 use crate::slots::Move;
 use futures_util::future::join_all;
@@ -84,8 +84,8 @@ impl Core {
                 if let Err(error) = &result {
                     self.ssd_failed(error);
                 }
-                let sound =
-                    result.is_ok() && check(image.as_slice(), one.from.page, Some(one.from.stamp)).is_ok();
+                let sound = result.is_ok()
+                    && self.check(image.as_slice(), one.from.page, Some(one.from.stamp)).is_ok();
                 sound.then_some(image)
             }
         });

@@ -1,5 +1,7 @@
 //! Little-endian fields of on-disk blocks, and the checksum that every block ends its first word with.
 
+use pagetier_page::StoreSeed;
+
 pub(crate) fn put_u32(b: &mut [u8], at: usize, v: u32) {
     b[at..at + 4].copy_from_slice(&v.to_le_bytes());
 }
@@ -20,14 +22,14 @@ pub(crate) fn u64_at(b: &[u8], at: usize) -> u64 {
 /// claims it is not sound, whatever its checksum.
 pub(crate) const COUNT_END: u64 = 1 << 62;
 
-/// Bytes 0..8 are the magic, 8..12 the CRC32C of everything after byte 12.
-pub(crate) fn seal_block(b: &mut [u8], magic: [u8; 8]) {
+/// Bytes 0..8 are the magic, 8..12 the CRC32C of everything after byte 12, from `seed` on.
+pub(crate) fn seal_block(seed: StoreSeed, b: &mut [u8], magic: [u8; 8]) {
     b[..8].copy_from_slice(&magic);
-    let sum = crc32c::crc32c(&b[12..]);
+    let sum = seed.checksum(&b[12..]);
     put_u32(b, 8, sum);
 }
 
-/// Whether magic and checksum are right.
-pub(crate) fn block_is_sound(b: &[u8], magic: [u8; 8]) -> bool {
-    b.len() > 12 && b[..8] == magic && u32_at(b, 8) == crc32c::crc32c(&b[12..])
+/// Whether magic and checksum are right, for the store of `seed`.
+pub(crate) fn block_is_sound(seed: StoreSeed, b: &[u8], magic: [u8; 8]) -> bool {
+    b.len() > 12 && b[..8] == magic && u32_at(b, 8) == seed.checksum(&b[12..])
 }

@@ -13,7 +13,7 @@ use crate::side::Side;
 use crate::slots::Slots;
 use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, IoBuf, SharedDevice};
-use pagetier_page::{Defect, Header, Lsn, PageId, PageSize, Stamp, StampSource};
+use pagetier_page::{Defect, Header, Lsn, PageId, PageSize, Stamp, StampSource, StoreSeed};
 use pagetier_policy::Millis;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashSet;
@@ -158,6 +158,8 @@ impl Wake {
 pub(crate) type RedoFrom = Box<dyn Fn() -> Option<Lsn> + Send + Sync>;
 
 pub(crate) struct Core {
+    /// What the store's checksums start from.
+    pub(crate) seed: StoreSeed,
     pub(crate) page_size: PageSize,
     pub(crate) homes: Arc<dyn Homes>,
     pub(crate) hdd: SharedDevice,
@@ -311,6 +313,11 @@ impl Core {
         self.changed.notify_waiters();
     }
 
+    /// Checks an image against the page and, where it is known, the version expected.
+    pub(crate) fn check(&self, image: &[u8], page: PageId, stamp: Option<Stamp>) -> Result<Header, Defect> {
+        check(self.seed, image, page, stamp)
+    }
+
     pub(crate) fn corrupt(
         &self,
         page: PageId,
@@ -326,9 +333,14 @@ impl Core {
     }
 }
 
-/// Checks an image against the page and, where it is known, the version expected.
-pub(crate) fn check(image: &[u8], page: PageId, stamp: Option<Stamp>) -> Result<Header, Defect> {
-    let header = pagetier_page::verify(image, page)?;
+/// Checks an image against the store, the page and, where it is known, the version expected.
+pub(crate) fn check(
+    seed: StoreSeed,
+    image: &[u8],
+    page: PageId,
+    stamp: Option<Stamp>,
+) -> Result<Header, Defect> {
+    let header = pagetier_page::verify(seed, image, page)?;
     match stamp {
         Some(expected) if expected != header.stamp => {
             Err(Defect::WrongStamp { expected, found: header.stamp })

@@ -3,7 +3,7 @@
 //! Every copy goes the way of a write-back: the slot is durable and backs the home write, the journal voids older copies, and the slot is clean
 //! only after a flush of the HDD.
 
-use crate::core::{Core, check};
+use crate::core::Core;
 use crate::home::{Arrived, HomeBound};
 use crate::journal::Backing;
 use crate::mutation::Mutation;
@@ -273,7 +273,7 @@ impl Held<'_> {
                     core.ssd_failed(&source);
                     TierError::Device { page: one.page, source }
                 }
-                Ok(()) => match check(image.as_slice(), one.page, Some(one.stamp)) {
+                Ok(()) => match core.check(image.as_slice(), one.page, Some(one.stamp)) {
                     Ok(_) => {
                         let (page, lsn) = (one.page, Lsn(0));
                         pages.push(HomeBound {

@@ -284,7 +284,7 @@ impl Core {
         let mut journaled = Vec::with_capacity(batch.len());
         for b in batch.iter_mut() {
             if !b.backed_by_slot() {
-                pagetier_page::seal(b.image.as_mut_slice(), self.stamps.fresh(), Flags::NONE);
+                pagetier_page::seal(self.seed, b.image.as_mut_slice(), self.stamps.fresh(), Flags::NONE);
             }
             let stamp = Header::peek(b.image.as_slice()).stamp;
             journaled.push(Record { page: b.page, stamp });
@@ -397,7 +397,7 @@ impl Core {
         let written = |block: &Block| !none && (block.backing == Backing::WriteBack || !of_slots_only);
         let side = self.side();
         let writes = blocks.into_iter().filter(|(_, block)| written(block)).map(|(seq, block)| {
-            let buf = IoBuf::copy_of(&block.encode());
+            let buf = IoBuf::copy_of(&block.encode(self.seed));
             debug_assert_eq!(buf.len() as u64, BLOCK_BYTES);
             side.device.write(side.layout.journal_at(seq), IoBufs::from_iter([buf]), IoClass::Meta)
         });

@@ -4,7 +4,7 @@ use crate::read::read_one;
 use crate::recovery::Image;
 use futures_util::stream::{Stream, StreamExt};
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
-use pagetier_page::{Flags, Header};
+use pagetier_page::{Flags, Header, StoreSeed};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -42,6 +42,7 @@ fn runs(places: &[u64], page_bytes: usize) -> Vec<Run> {
 /// Where pages are read into: used again by the next read, so that no time goes into clearing memory.
 #[derive(Debug)]
 struct Buffers {
+    seed: StoreSeed,
     page_bytes: usize,
     spare: Mutex<Vec<IoBuf>>,
 }
@@ -61,13 +62,14 @@ impl Buffers {
     }
 }
 
-/// The sound images at `places` (ascending), each with its index; a read that fails is an error, a bad content is not.
+/// The images at `places` (ascending), each with its index and, if it is sound and the store's own, what it is; a read that fails is an error, a bad content is not.
 pub(crate) fn read_images<'a>(
     device: &'a SharedDevice,
+    seed: StoreSeed,
     places: &[u64],
     page_bytes: usize,
 ) -> impl Stream<Item = Result<Vec<(usize, Option<Image>)>, DeviceError>> + use<'a> {
-    let buffers = Arc::new(Buffers { page_bytes, spare: Mutex::default() });
+    let buffers = Arc::new(Buffers { seed, page_bytes, spare: Mutex::default() });
     let reads = runs(places, page_bytes).into_iter().map(move |run| {
         let buffers = Arc::clone(&buffers);
         async move {
@@ -91,14 +93,14 @@ async fn read_run(
     done.result?;
     let mut images = Vec::with_capacity(run.count);
     for (nth, buf) in done.bufs.iter().enumerate() {
-        let mut image = image_in(buf.as_slice());
+        let mut image = image_in(buffers.seed, buf.as_slice());
         // What a crash tore reads the same again; what only the transfer spoiled does not, and must not be taken for gone.
         if image.is_none() && !pagetier_page::is_blank(buf.as_slice()) {
             let offset = run.offset + (nth * buffers.page_bytes) as u64;
             let (again, result) =
                 read_one(&device, offset, IoBuf::zeroed(buffers.page_bytes), IoClass::Recovery).await;
             result?;
-            image = image_in(again.as_slice());
+            image = image_in(buffers.seed, again.as_slice());
         }
         images.push((run.first + nth, image));
     }
@@ -106,10 +108,10 @@ async fn read_run(
     Ok(images)
 }
 
-/// The page image in `bytes`, if it is a sound one of any page.
-pub(crate) fn image_in(bytes: &[u8]) -> Option<Image> {
+/// The page image in `bytes`, if it is a sound one of any page of the store of `seed`.
+pub(crate) fn image_in(seed: StoreSeed, bytes: &[u8]) -> Option<Image> {
     let claimed = Header::peek(bytes).page;
-    let header = pagetier_page::verify(bytes, claimed).ok()?;
+    let header = pagetier_page::verify(seed, bytes, claimed).ok()?;
     Some(Image { page: header.page, stamp: header.stamp, clean: header.flags.contains(Flags::CLEAN_COPY) })
 }
 

@@ -6,7 +6,7 @@
 
 use crate::bytes::{COUNT_END, block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
 use crate::layout::BLOCK_BYTES;
-use pagetier_page::{PageId, Stamp};
+use pagetier_page::{PageId, Stamp, StoreSeed};
 
 const MAGIC: [u8; 8] = *b"PGTIERJL";
 const HEADER_BYTES: usize = 40;
@@ -55,12 +55,12 @@ pub struct Block {
 }
 
 impl Block {
-    /// As a block.
+    /// As a block of the store of `seed`.
     ///
     /// # Panics
     /// With more than [`RECORDS_MAX`] records.
     #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self, seed: StoreSeed) -> Vec<u8> {
         assert!(self.records.len() <= RECORDS_MAX, "a journal block holds {RECORDS_MAX} records");
         let mut b = vec![0; BLOCK_BYTES as usize];
         put_u32(&mut b, 12, self.records.len() as u32);
@@ -77,16 +77,16 @@ impl Block {
             put_u64(&mut b, at, r.page.to_u64());
             put_u64(&mut b, at + 8, r.stamp.bits());
         }
-        seal_block(&mut b, MAGIC);
+        seal_block(seed, &mut b, MAGIC);
         b
     }
 
-    /// The block in `bytes`, if a sound one stands there.
+    /// The block in `bytes`, if a sound one of the store of `seed` stands there.
     #[must_use]
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
+    pub fn decode(seed: StoreSeed, bytes: &[u8]) -> Option<Self> {
         let b = bytes.get(..BLOCK_BYTES as usize)?;
         let count = u32_at(b, 12) as usize;
-        if !block_is_sound(b, MAGIC) || count > RECORDS_MAX || u64_at(b, 16) >= COUNT_END {
+        if !block_is_sound(seed, b, MAGIC) || count > RECORDS_MAX || u64_at(b, 16) >= COUNT_END {
             return None;
         }
         let records = (0..count)
@@ -113,6 +113,8 @@ mod tests {
     use super::*;
     use pagetier_page::SpaceId;
 
+    const SEED: StoreSeed = StoreSeed::NONE;
+
     #[test]
     fn a_full_block_reads_back_and_a_torn_one_does_not() {
         let records = (0..RECORDS_MAX as u32)
@@ -127,13 +129,14 @@ mod tests {
         };
         for backing in [Backing::Ring, Backing::Appended, Backing::WriteBack] {
             block.backing = backing;
-            assert_eq!(Block::decode(&block.encode()).as_ref(), Some(&block));
+            assert_eq!(Block::decode(SEED, &block.encode(SEED)).as_ref(), Some(&block));
         }
         block.slots_back = false;
-        let mut bytes = block.encode();
-        assert_eq!(Block::decode(&bytes), Some(block));
+        let mut bytes = block.encode(SEED);
+        assert_eq!(Block::decode(SEED, &bytes), Some(block));
+        assert_eq!(Block::decode(StoreSeed::of_store([1; 16]), &bytes), None, "another store's");
         bytes[512..1024].fill(0);
-        assert_eq!(Block::decode(&bytes), None);
-        assert_eq!(Block::decode(&bytes[..100]), None);
+        assert_eq!(Block::decode(SEED, &bytes), None);
+        assert_eq!(Block::decode(SEED, &bytes[..100]), None);
     }
 }

@@ -125,7 +125,7 @@ impl Core {
         };
         let generation = capture.generation;
         let slots = self.layout().slots;
-        let (body, body_crc) = capture.body.encode();
+        let (body, body_crc) = capture.body.encode(self.seed);
         drop(capture);
         let header = MapHeader { generation, watermark, journal_from, body_crc, slots, lsn_floor };
         let result = self.write_map(&header, &body).await;
@@ -157,7 +157,7 @@ impl Core {
         if !self.broken.is(Mutation::HeaderBeforeBody) {
             self.flush_ssd(self.next_ssd_flush()).await?;
         }
-        let buf = IoBufs::from_iter([IoBuf::copy_of(&header.encode())]);
+        let buf = IoBufs::from_iter([IoBuf::copy_of(&header.encode(self.seed))]);
         side.device.write(at, buf, IoClass::Meta).await.result?;
         if self.broken.is(Mutation::HeaderNotFlushed) {
             return Ok(());

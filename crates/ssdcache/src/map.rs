@@ -5,7 +5,7 @@
 
 use crate::bytes::{COUNT_END, block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
 use crate::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, zone_bitmap_bytes};
-use pagetier_page::{Lsn, PageId, Stamp};
+use pagetier_page::{Lsn, PageId, Stamp, StoreSeed};
 
 const MAGIC: [u8; 8] = *b"PGTIERMP";
 const CLEAN_BIT: u64 = 1 << 63;
@@ -31,7 +31,7 @@ pub struct MapHeader {
     pub watermark: Stamp,
     /// The first journal block appended after the map was captured.
     pub journal_from: u64,
-    /// CRC32C of the body.
+    /// The body's checksum.
     pub body_crc: u32,
     /// How many slots the body describes.
     pub slots: u32,
@@ -51,9 +51,9 @@ pub struct MapBody {
 }
 
 impl MapHeader {
-    /// As a block.
+    /// As a block of the store of `seed`.
     #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self, seed: StoreSeed) -> Vec<u8> {
         let mut b = vec![0; BLOCK_BYTES as usize];
         put_u32(&mut b, 12, self.slots);
         put_u64(&mut b, 16, self.generation);
@@ -61,16 +61,16 @@ impl MapHeader {
         put_u64(&mut b, 32, self.journal_from);
         put_u32(&mut b, 40, self.body_crc);
         put_u64(&mut b, 48, self.lsn_floor.0);
-        seal_block(&mut b, MAGIC);
+        seal_block(seed, &mut b, MAGIC);
         b
     }
 
-    /// The header in `bytes`, if a sound one stands there.
+    /// The header in `bytes`, if a sound one of the store of `seed` stands there.
     #[must_use]
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
+    pub fn decode(seed: StoreSeed, bytes: &[u8]) -> Option<Self> {
         let b = bytes.get(..BLOCK_BYTES as usize)?;
         let plausible = u64_at(b, 16) < COUNT_END && u64_at(b, 32) < COUNT_END;
-        (block_is_sound(b, MAGIC) && plausible).then(|| Self {
+        (block_is_sound(seed, b, MAGIC) && plausible).then(|| Self {
             slots: u32_at(b, 12),
             generation: u64_at(b, 16),
             watermark: Stamp::from_bits(u64_at(b, 24)),
@@ -95,9 +95,9 @@ impl MapBody {
         slots.map(|(entry, in_zone)| entry.filter(|_| !in_zone)).collect()
     }
 
-    /// As bytes, padded to whole blocks, with the checksum of the unpadded part.
+    /// As bytes, padded to whole blocks, with the unpadded part's checksum for the store of `seed`.
     #[must_use]
-    pub fn encode(&self) -> (Vec<u8>, u32) {
+    pub fn encode(&self, seed: StoreSeed) -> (Vec<u8>, u32) {
         let slots = self.entries.len();
         let bitmap = zone_bitmap_bytes(slots as u32) as usize;
         let len = bitmap + slots * MAP_ENTRY_BYTES as usize;
@@ -116,20 +116,20 @@ impl MapBody {
             };
             put_u64(&mut b, at + 8, e.stamp.bits() | flags);
         }
-        let crc = crc32c::crc32c(&b[..len]);
+        let crc = seed.checksum(&b[..len]);
         (b, crc)
     }
 
     /// The body in `bytes`, if it is the one that `header` speaks of.
     #[must_use]
-    pub fn decode(bytes: &[u8], header: &MapHeader, layout: &Layout) -> Option<Self> {
+    pub fn decode(seed: StoreSeed, bytes: &[u8], header: &MapHeader, layout: &Layout) -> Option<Self> {
         if header.slots != layout.slots {
             return None;
         }
         let slots = header.slots as usize;
         let bitmap = zone_bitmap_bytes(header.slots) as usize;
         let b = bytes.get(..bitmap + slots * MAP_ENTRY_BYTES as usize)?;
-        if crc32c::crc32c(b) != header.body_crc {
+        if seed.checksum(b) != header.body_crc {
             return None;
         }
         let zone = (0..slots).map(|slot| b[slot / 8] >> (slot % 8) & 1 == 1).collect();
@@ -155,6 +155,8 @@ mod tests {
     use super::*;
     use pagetier_page::{PageSize, SpaceId};
 
+    const SEED: StoreSeed = StoreSeed::NONE;
+
     #[test]
     fn a_checkpoint_reads_back_and_a_flipped_bit_voids_it() {
         let layout = Layout::for_bytes(4 << 20, PageSize::DEFAULT, 4).unwrap();
@@ -166,7 +168,7 @@ mod tests {
             body.zone[slot] = slot % 5 == 0;
             body.in_flight[slot] = slot % 7 == 0 && slot % 2 == 1;
         }
-        let (mut bytes, body_crc) = body.encode();
+        let (mut bytes, body_crc) = body.encode(SEED);
         let header = MapHeader {
             generation: 7,
             watermark: Stamp::first_of(3),
@@ -175,9 +177,11 @@ mod tests {
             slots: layout.slots,
             lsn_floor: Lsn(77),
         };
-        assert_eq!(MapHeader::decode(&header.encode()), Some(header));
-        assert_eq!(MapBody::decode(&bytes, &header, &layout), Some(body));
+        assert_eq!(MapHeader::decode(SEED, &header.encode(SEED)), Some(header));
+        assert_eq!(MapBody::decode(SEED, &bytes, &header, &layout), Some(body));
         bytes[20] ^= 4;
-        assert_eq!(MapBody::decode(&bytes, &header, &layout), None);
+        assert_eq!(MapBody::decode(SEED, &bytes, &header, &layout), None);
+        let theirs = StoreSeed::of_store([1; 16]);
+        assert_eq!(MapHeader::decode(theirs, &header.encode(SEED)), None, "another store's");
     }
 }

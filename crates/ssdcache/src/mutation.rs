@@ -66,12 +66,15 @@ pub enum Mutation {
     DoublewriteFreedEarly,
     /// The doublewrite policy: recovery mends no homes from the slots that back them.
     DoublewriteNotMended,
+    /// Checksums do not depend on the store. Seen with devices that another store used, overwritten with `force`: its pages (of the same
+    /// space and number, in epochs above ours) read as ours after a crash, on homes that were allocated and never written.
+    ChecksumsUnseeded,
 }
 
 impl Mutation {
     /// All of them.
     #[cfg(feature = "mutations")]
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::NoJournal,
         Self::HomeUnrecorded,
         Self::HomingForgotten,
@@ -99,6 +102,7 @@ impl Mutation {
         Self::DoublewriteBeforeFlush,
         Self::DoublewriteFreedEarly,
         Self::DoublewriteNotMended,
+        Self::ChecksumsUnseeded,
     ];
 }
 

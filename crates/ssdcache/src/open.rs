@@ -21,7 +21,7 @@ use crate::superblock::{Found, Superblock};
 use futures_util::StreamExt;
 use futures_util::future::try_join3;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
-use pagetier_page::{Defect, Lsn, PageId, Stamp, StampSource};
+use pagetier_page::{Defect, Header, Lsn, PageId, Stamp, StampSource, StoreSeed};
 use pagetier_policy::{NoSsd, SsdPolicy};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -86,6 +86,8 @@ pub struct OpenParams {
     pub hdd: SharedDevice,
     /// The SSD, or the file for the ring of a store without one.
     pub ssd: SharedDevice,
+    /// What the store's checksums start from.
+    pub seed: StoreSeed,
     /// The division of `ssd`.
     pub layout: Layout,
     /// Where pages have their home.
@@ -145,11 +147,16 @@ pub async fn identify(device: &SharedDevice) -> Result<Found, DeviceError> {
     Ok(last)
 }
 
-/// Makes `device` an empty SSD cache: an empty map, then the superblock, each durable before the next.
+/// Makes `device` an empty SSD cache of the store of `seed`: an empty map, then the superblock, each durable before the next. What stands in
+/// the slots stays there: another store's images do not verify, and no map names this store's own older ones.
 ///
 /// # Errors
 /// When the device cannot be grown or written.
-pub async fn format(device: &SharedDevice, superblock: &Superblock) -> Result<(), DeviceError> {
+pub async fn format(
+    device: &SharedDevice,
+    superblock: &Superblock,
+    seed: StoreSeed,
+) -> Result<(), DeviceError> {
     let layout = superblock.layout;
     device.grow(layout.end())?;
     let zeroes = |bytes: u64| IoBuf::zeroed(bytes.min(1 << 20) as usize);
@@ -162,7 +169,7 @@ pub async fn format(device: &SharedDevice, superblock: &Superblock) -> Result<()
         at += len;
     }
     if layout.slots > 0 {
-        write_empty_map(device, &layout).await?;
+        write_empty_map(device, &layout, seed).await?;
     }
     device.flush(IoClass::Meta).await?;
     for copy in 0..2 {
@@ -173,9 +180,9 @@ pub async fn format(device: &SharedDevice, superblock: &Superblock) -> Result<()
     Ok(())
 }
 
-async fn write_empty_map(device: &SharedDevice, layout: &Layout) -> Result<(), DeviceError> {
+async fn write_empty_map(device: &SharedDevice, layout: &Layout, seed: StoreSeed) -> Result<(), DeviceError> {
     // Zeroes are the body of an empty map without a zone.
-    let crc = MapBody::empty(layout.slots).encode().1;
+    let crc = MapBody::empty(layout.slots).encode(seed).1;
     let header = MapHeader {
         generation: 0,
         watermark: Stamp::ZERO,
@@ -184,7 +191,7 @@ async fn write_empty_map(device: &SharedDevice, layout: &Layout) -> Result<(), D
         slots: layout.slots,
         lsn_floor: Lsn(0),
     };
-    let buf = IoBufs::from_iter([IoBuf::copy_of(&header.encode())]);
+    let buf = IoBufs::from_iter([IoBuf::copy_of(&header.encode(seed))]);
     device.write(layout.map_at(0), buf, IoClass::Meta).await.result
 }
 
@@ -223,6 +230,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or(0).max(header.journal_from);
     let journal = JournalPlace::new(next, header.journal_from.min(next));
     let core = Core {
+        seed: params.seed,
         page_size: layout.page_size,
         homes: params.homes,
         hdd_flush: GroupFlush::new(Arc::clone(&params.hdd)),
@@ -322,17 +330,18 @@ impl<'a> Reader<'a> {
             };
             return Ok((header, MapBody::empty(0)));
         }
+        let seed = self.params.seed;
         let mut headers = Vec::new();
         for area in 0..2 {
-            let sound = |bytes: &[u8]| MapHeader::decode(bytes).is_some();
+            let sound = |bytes: &[u8]| MapHeader::decode(seed, bytes).is_some();
             let block = self.read_sound(layout.map_at(area), BLOCK_BYTES, &sound).await?;
-            headers.extend(MapHeader::decode(block.as_slice()).map(|h| (h, area)));
+            headers.extend(MapHeader::decode(seed, block.as_slice()).map(|h| (h, area)));
         }
         headers.sort_by_key(|(h, _)| std::cmp::Reverse(h.generation));
         for (header, area) in headers {
             for _ in 0..2 {
                 let bytes = self.map_body(area).await?;
-                if let Some(body) = MapBody::decode(&bytes, &header, &layout) {
+                if let Some(body) = MapBody::decode(seed, &bytes, &header, &layout) {
                     return Ok((header, body));
                 }
             }
@@ -354,15 +363,16 @@ impl<'a> Reader<'a> {
     }
 
     async fn journal(&self) -> Result<Vec<Block>, DeviceError> {
-        let layout = self.params.layout;
+        let OpenParams { layout, seed, .. } = *self.params;
         let mut blocks = Vec::new();
         let mut seq = 0;
         while seq < u64::from(layout.journal_blocks) {
             let count = (u64::from(layout.journal_blocks) - seq).min(256);
-            let block = |bytes: &[u8]| Block::decode(bytes).is_some() || pagetier_page::is_blank(bytes);
+            let decoded = |bytes: &[u8]| Block::decode(seed, bytes);
+            let block = |bytes: &[u8]| decoded(bytes).is_some() || pagetier_page::is_blank(bytes);
             let sound = |bytes: &[u8]| bytes.chunks(BLOCK_BYTES as usize).all(block);
             let bytes = self.read_sound(layout.journal_at(seq), count * BLOCK_BYTES, &sound).await?;
-            blocks.extend(bytes.as_slice().chunks(BLOCK_BYTES as usize).filter_map(Block::decode));
+            blocks.extend(bytes.as_slice().chunks(BLOCK_BYTES as usize).filter_map(decoded));
             seq += count;
         }
         Ok(blocks)
@@ -385,7 +395,7 @@ impl<'a> Reader<'a> {
     /// The sound page images at `places`, by index; I/O errors on single places are errors, bad contents are not.
     async fn images(&self, places: &[u64]) -> Result<Vec<(usize, Option<Image>)>, DeviceError> {
         let page_bytes = self.params.layout.page_size.bytes();
-        let mut runs = pin!(read_images(&self.params.ssd, places, page_bytes));
+        let mut runs = pin!(read_images(&self.params.ssd, self.params.seed, places, page_bytes));
         let mut images = Vec::with_capacity(places.len());
         while let Some(run) = runs.next().await {
             let run = run?;
@@ -426,13 +436,17 @@ impl<'a> Reader<'a> {
                 .read(self.params.layout.slot_at(slot as u32), self.params.layout.page_size.bytes() as u64)
                 .await?;
             let stamp = verdict.entries[slot].map(|e| e.stamp);
-            if check(image.as_slice(), page, stamp).is_err() || self.home_is_sound(page, home).await? {
+            if self.check(image.as_slice(), page, stamp).is_err() || self.home_is_sound(page, home).await? {
                 continue;
             }
             self.params.hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
             mended += 1;
         }
         Ok(mended)
+    }
+
+    fn check(&self, image: &[u8], page: PageId, stamp: Option<Stamp>) -> Result<Header, Defect> {
+        check(self.params.seed, image, page, stamp)
     }
 
     /// Whether a sound image of any page stands there, or nothing.
@@ -445,7 +459,7 @@ impl<'a> Reader<'a> {
         let (buf, result) = read_one(hdd, home, IoBuf::zeroed(bytes), IoClass::Recovery).await;
         result?;
         let unsound = |defect| matches!(defect, Defect::Checksum { .. } | Defect::Format { .. });
-        Ok(!check(buf.as_slice(), page, None).is_err_and(unsound))
+        Ok(!self.check(buf.as_slice(), page, None).is_err_and(unsound))
     }
 
     /// Rewrites home pages that are torn, lost or older than their image in the ring.
@@ -484,7 +498,7 @@ impl<'a> Reader<'a> {
         }
         let (current, result) = read_one(hdd, home, IoBuf::zeroed(page_bytes), IoClass::Recovery).await;
         result?;
-        if check(current.as_slice(), found.page, None).is_ok_and(|h| h.stamp >= found.stamp) {
+        if self.check(current.as_slice(), found.page, None).is_ok_and(|h| h.stamp >= found.stamp) {
             return Ok(false);
         }
         let mut image = current;
@@ -494,11 +508,11 @@ impl<'a> Reader<'a> {
             (image, result) =
                 read_one(&self.params.ssd, layout.ring_at(index), image, IoClass::Recovery).await;
             result?;
-            if check(image.as_slice(), found.page, Some(found.stamp)).is_ok() {
+            if self.check(image.as_slice(), found.page, Some(found.stamp)).is_ok() {
                 break;
             }
         }
-        if check(image.as_slice(), found.page, Some(found.stamp)).is_err() {
+        if self.check(image.as_slice(), found.page, Some(found.stamp)).is_err() {
             tracing::error!(page = %found.page, "its image in the ring does not read well any more: a torn home stays torn");
             return Ok(false);
         }

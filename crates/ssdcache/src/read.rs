@@ -1,6 +1,6 @@
 //! Reading: from the slot if the page has one, else from home; verified before anyone sees it.
 
-use crate::core::{Core, check};
+use crate::core::Core;
 use crate::life::SsdEvent;
 use crate::slots::Located;
 use pagetier_bufpool::{Fetched, TierError};
@@ -89,7 +89,7 @@ impl Core {
         let (buf, result) = read_one(&ssd, offset, buf, class_of(access)).await;
         drop(hold);
         let error = match result {
-            Ok(()) => match check(buf.as_slice(), page, Some(stamp)) {
+            Ok(()) => match self.check(buf.as_slice(), page, Some(stamp)) {
                 Ok(_) => return (buf, Ok(true)),
                 Err(defect) => self.corrupt(page, &ssd, offset, defect),
             },
@@ -123,7 +123,7 @@ impl Core {
     }
 
     fn judge_home(self: &Arc<Self>, page: PageId, offset: u64, buf: IoBuf, access: Access) -> Fetched {
-        match check(buf.as_slice(), page, None) {
+        match self.check(buf.as_slice(), page, None) {
             Ok(_) => self.fetched(page, buf, Home::Hdd, access),
             // Nothing was written there, or only by a space that was dropped since.
             Err(Defect::Blank) => Fetched { buf, result: Err(TierError::NoSuchPage { page }) },

@@ -1,6 +1,6 @@
 //! Taking the SSD back into use after a failure: what is on it counts only as far as it was proved.
 
-use crate::core::{Core, check};
+use crate::core::Core;
 use crate::drain::DrainProgress;
 use crate::life::{Quiet, SsdEvent};
 use crate::open::identify;
@@ -170,7 +170,7 @@ impl Core {
         let (image, result) = read_one(&old.device, old.layout.slot_at(slot.0), buf, IoClass::Recovery).await;
         drop(hold);
         let proof = match result {
-            Ok(()) if check(image.as_slice(), entry.page, Some(entry.stamp)).is_err() => Proof::Bad,
+            Ok(()) if self.check(image.as_slice(), entry.page, Some(entry.stamp)).is_err() => Proof::Bad,
             Ok(()) if !durable && !entry.clean => Proof::Unproved(image),
             Ok(()) => {
                 self.give_back(image);

@@ -1,6 +1,6 @@
 //! Verifying one slot or one home, and healing it from the other copy if there is one. Who calls sets the pace.
 
-use crate::core::{Core, check};
+use crate::core::Core;
 use crate::map::Entry;
 use crate::read::{SlotHold, read_one};
 use pagetier_bufpool::TierError;
@@ -81,7 +81,7 @@ impl Core {
         let (buf, result) = read_one(ssd, offset, self.buffer(), IoClass::Recovery).await;
         drop(hold);
         result.map_err(|source| TierError::Device { page, source })?;
-        match check(buf.as_slice(), page, Some(stamp)) {
+        match self.check(buf.as_slice(), page, Some(stamp)) {
             Ok(_) => Ok(buf),
             Err(defect) => Err(self.corrupt(page, ssd, offset, defect)),
         }
@@ -121,7 +121,7 @@ impl Core {
             let offset = self.homes.offset(page)?;
             let (buf, result) = read_one(&self.hdd, offset, self.buffer(), IoClass::Recovery).await;
             let one = match result {
-                Ok(()) => match check(buf.as_slice(), page, None) {
+                Ok(()) => match self.check(buf.as_slice(), page, None) {
                     Ok(_) => return Some(HomeFound::Sound(buf)),
                     Err(defect) => {
                         let unwritten = match defect {

@@ -2,10 +2,10 @@
 
 use crate::bytes::{block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
 use crate::layout::{BLOCK_BYTES, Layout};
-use pagetier_page::PageSize;
+use pagetier_page::{PageSize, StoreSeed};
 
 const MAGIC: [u8; 8] = *b"PGTIERSS";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Who an SSD belongs to, and how it is divided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +43,12 @@ mod at {
 }
 
 impl Superblock {
+    /// What the checksums of the device's metadata and pages start from.
+    #[must_use]
+    pub fn seed(&self) -> StoreSeed {
+        StoreSeed::of_store(self.store)
+    }
+
     /// As a block.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -55,7 +61,7 @@ impl Superblock {
         put_u32(&mut b, at::JOURNAL, self.layout.journal_blocks);
         put_u32(&mut b, at::RING, self.layout.ring_pages);
         put_u64(&mut b, at::END, self.layout.end());
-        seal_block(&mut b, MAGIC);
+        seal_block(StoreSeed::NONE, &mut b, MAGIC);
         b
     }
 
@@ -66,7 +72,7 @@ impl Superblock {
             return Found::Foreign;
         }
         let block = &block[..BLOCK_BYTES as usize];
-        if !block_is_sound(block, MAGIC) {
+        if !block_is_sound(StoreSeed::NONE, block, MAGIC) {
             return if pagetier_page::is_blank(block) { Found::Blank } else { Found::Foreign };
         }
         let format = u32_at(block, at::FORMAT);

@@ -117,7 +117,7 @@ impl Core {
             .into_iter()
             .map(|(ticket, mut buf, lsn)| {
                 let flags = if ticket.dirty { Flags::NONE } else { Flags::CLEAN_COPY };
-                pagetier_page::seal(buf.as_mut_slice(), ticket.stamp, flags);
+                pagetier_page::seal(self.seed, buf.as_mut_slice(), ticket.stamp, flags);
                 Piece { offset: self.slot_at(ticket.slot), buf, tag: (ticket, lsn) }
             })
             .collect();

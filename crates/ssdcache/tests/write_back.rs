@@ -4,7 +4,7 @@ use pagetier_bufpool::{DirtyPage, Tier, WrittenPage};
 use pagetier_devio::{
     Device, Fault, FaultEffect, IoBuf, IoBufs, IoClass, IoOp, SharedDevice, SimDevice, SimPower,
 };
-use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
+use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
 use pagetier_policy::{Access, CacParams, Costs, Home, ssd_policy};
 use pagetier_ssdcache::{Homes, Layout, OpenParams, SsdMode, SsdTier, Superblock, format};
 use std::sync::{Arc, Mutex};
@@ -38,11 +38,13 @@ impl Bed {
         let (hdd, ssd) = (Arc::new(hdd), Arc::new(ssd));
         let layout = Layout::for_bytes(1 << 20, PageSize::MIN, 8).unwrap();
         let device: SharedDevice = Arc::clone(&ssd) as SharedDevice;
-        format(&device, &Superblock { store: [1; 16], ssd: [2; 16], layout }).await.unwrap();
+        let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout };
+        format(&device, &superblock, superblock.seed()).await.unwrap();
         let params = CacParams::new(Costs::PAPER, layout.slots as usize, 64);
         let tier = SsdTier::open(OpenParams {
             hdd: Arc::clone(&hdd) as SharedDevice,
             ssd: device,
+            seed: superblock.seed(),
             layout,
             homes: Arc::new(Flat),
             policy: ssd_policy(policy, &params).unwrap(),
@@ -101,6 +103,10 @@ impl Bed {
         let slots = self.layout.slot_at(0)..self.layout.end();
         self.ssd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(5))).on(IoOp::Read).within(slots));
     }
+}
+
+fn seed() -> StoreSeed {
+    StoreSeed::of_store([1; 16])
 }
 
 fn page(no: u32) -> PageId {
@@ -172,7 +178,7 @@ async fn a_store_that_is_only_read_goes_on_admitting() {
     let bed = Bed::new("cac").await;
     for no in 0..3000 {
         let mut image = image(no, 1);
-        pagetier_page::seal(image.as_mut_slice(), Stamp::from_bits(5), Flags::NONE);
+        pagetier_page::seal(seed(), image.as_mut_slice(), Stamp::from_bits(5), Flags::NONE);
         let at = u64::from(no) * PAGE as u64;
         bed.hdd.write(at, IoBufs::from_iter([image]), IoClass::Clean).await.result.unwrap();
     }
@@ -261,7 +267,7 @@ async fn tac_copies_what_is_read_and_what_is_written_home() {
     let bed = Bed::new("tac").await;
     for no in 0..20 {
         let mut image = image(no, 1);
-        pagetier_page::seal(image.as_mut_slice(), Stamp::from_bits(5), Flags::NONE);
+        pagetier_page::seal(seed(), image.as_mut_slice(), Stamp::from_bits(5), Flags::NONE);
         let at = u64::from(no) * PAGE as u64;
         bed.hdd.write(at, IoBufs::from_iter([image]), IoClass::Clean).await.result.unwrap();
     }

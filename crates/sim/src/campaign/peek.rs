@@ -5,7 +5,7 @@ use super::model::Model;
 use pagetier::PageId;
 use pagetier_devio::SimMoment;
 use pagetier_page::{HEADER_BYTES, Header, Stamp};
-use pagetier_ssdcache::{BLOCK_BYTES, Layout, MapBody, MapHeader};
+use pagetier_ssdcache::{BLOCK_BYTES, Found, Layout, MapBody, MapHeader, Superblock};
 use rustc_hash::FxHashMap;
 
 /// Where the HDD's pages start.
@@ -76,13 +76,17 @@ fn candidates(ssd: &SimMoment, layout: &Layout) -> FxHashMap<PageId, Stamp> {
 }
 
 fn newest_map(ssd: &SimMoment, layout: &Layout) -> Option<(MapHeader, MapBody)> {
+    let mut block = vec![0; BLOCK_BYTES as usize];
+    ssd.read(0, &mut block);
+    let Found::Superblock(superblock) = Superblock::decode(&block) else { return None };
+    let seed = superblock.seed();
     let area = |area: u8| {
         let mut block = vec![0; BLOCK_BYTES as usize];
         ssd.read(layout.map_at(area), &mut block);
-        let header = MapHeader::decode(&block)?;
+        let header = MapHeader::decode(seed, &block)?;
         let mut body = vec![0; (layout.map_area_bytes() - BLOCK_BYTES) as usize];
         ssd.read(layout.map_at(area) + BLOCK_BYTES, &mut body);
-        Some((header, MapBody::decode(&body, &header, layout)?))
+        Some((header, MapBody::decode(seed, &body, &header, layout)?))
     };
     if layout.slots == 0 {
         return None;

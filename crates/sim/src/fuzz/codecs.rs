@@ -2,7 +2,7 @@
 
 use super::damage::{Input, damage, damage_ring, refit_map};
 use super::specimen::{BLOCK, Copies, reseal, sealed_manifest, specimen_of};
-use pagetier_page::{Defect, Flags, HEADER_BYTES, Header, PageId, Stamp, seal, verify};
+use pagetier_page::{Defect, Flags, HEADER_BYTES, Header, PageId, Stamp, StoreSeed, seal, verify};
 use pagetier_ssdcache::{Block, Found, MapBody, MapHeader, RECORDS_MAX, Ring, RingSpan, Superblock};
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -17,22 +17,23 @@ pub fn page_header(input: &[u8]) {
     let mut image = padded(input, BLOCK);
     let asked = Header::peek(&image).page;
     let other = PageId::new(asked.space, asked.no ^ 1);
+    let seed = StoreSeed::of_store([7; 16]);
     for _ in 0..2 {
-        assert!(verify(&image, other).is_err());
-        match verify(&image, asked) {
+        assert!(verify(seed, &image, other).is_err());
+        match verify(seed, &image, asked) {
             Ok(header) => {
                 assert_eq!((header.page, header), (asked, Header::peek(&image)));
-                assert_eq!(verify(&image, other), Err(Defect::WrongPage { found: asked }));
+                assert_eq!(verify(seed, &image, other), Err(Defect::WrongPage { found: asked }));
                 let bit = input.iter().fold(0_usize, |sum, b| (sum * 31 + usize::from(*b)) % (BLOCK * 8));
                 image[bit / 8] ^= 1 << (bit % 8);
-                assert!(verify(&image, asked).is_err(), "bit {bit} flipped");
+                assert!(verify(seed, &image, asked).is_err(), "bit {bit} flipped");
                 image[bit / 8] ^= 1 << (bit % 8);
             }
             Err(defect) => assert!(!defect.to_string().is_empty()),
         }
         let stamp = Stamp::from_bits(u64::from(image[HEADER_BYTES]));
-        seal(&mut image, stamp, Flags::NONE);
-        assert!(verify(&image, asked).is_ok(), "what is sealed verifies");
+        seal(seed, &mut image, stamp, Flags::NONE);
+        assert!(verify(seed, &image, asked).is_ok(), "what is sealed verifies");
     }
 }
 
@@ -48,7 +49,7 @@ fn opened(input: &mut Input<'_>, change: impl FnOnce(&mut Copies, &mut Input<'_>
 pub fn ssd_superblock(input: &[u8]) {
     let raw = padded(input, BLOCK);
     let mut sealed = raw.clone();
-    reseal(&mut sealed);
+    reseal(StoreSeed::NONE, &mut sealed);
     for block in [&raw, &sealed] {
         if let Found::Superblock(superblock) = Superblock::decode(block) {
             assert_eq!(Superblock::decode(&superblock.encode()), Found::Superblock(superblock));
@@ -69,7 +70,7 @@ pub fn ssd_superblock(input: &[u8]) {
             if input.byte().is_multiple_of(2) {
                 block[64..72].copy_from_slice(&numbers.end().to_le_bytes());
             }
-            reseal(block);
+            reseal(StoreSeed::NONE, block);
         }
     });
 }
@@ -87,24 +88,24 @@ pub fn hdd_superblock(input: &[u8]) {
         let block = &mut copies.hdd[..BLOCK];
         block[at..at + bytes.len()].copy_from_slice(bytes);
         if sealed {
-            reseal(block);
+            reseal(StoreSeed::NONE, block);
         }
     });
 }
 
 /// A map checkpoint: its header, and its body from some slot on.
 pub fn map(input: &[u8]) {
-    let layout = specimen_of(false).copies().layout;
+    let Copies { layout, seed, .. } = specimen_of(false).copies();
     let mut area = padded(input, layout.map_area_bytes() as usize);
     area[..8].copy_from_slice(b"PGTIERMP");
-    reseal(&mut area[..BLOCK]);
-    refit_map(&mut area, &layout);
-    if let Some(header) = MapHeader::decode(&area) {
-        assert_eq!(MapHeader::decode(&header.encode()), Some(header));
-        if let Some(body) = MapBody::decode(&area[BLOCK..], &header, &layout) {
+    reseal(seed, &mut area[..BLOCK]);
+    refit_map(seed, &mut area, &layout);
+    if let Some(header) = MapHeader::decode(seed, &area) {
+        assert_eq!(MapHeader::decode(seed, &header.encode(seed)), Some(header));
+        if let Some(body) = MapBody::decode(seed, &area[BLOCK..], &header, &layout) {
             assert_eq!((body.entries.len(), body.zone.len()), (layout.slots as usize, layout.slots as usize));
-            let (bytes, body_crc) = body.encode();
-            assert_eq!(MapBody::decode(&bytes, &MapHeader { body_crc, ..header }, &layout), Some(body));
+            let (bytes, body_crc) = body.encode(seed);
+            assert_eq!(MapBody::decode(seed, &bytes, &MapHeader { body_crc, ..header }, &layout), Some(body));
         }
     }
     opened(&mut Input::new(input), |copies, input| {
@@ -113,12 +114,12 @@ pub fn map(input: &[u8]) {
             // Generation, watermark and the journal's start; entries are page, stamp, page, stamp.
             let len = usize::from(input.byte() % 25);
             put_into(&mut copies.ssd[at + 16..], input.take(len));
-            reseal(&mut copies.ssd[at..at + BLOCK]);
+            reseal(copies.seed, &mut copies.ssd[at..at + BLOCK]);
             let body = layout.map_body_bytes() as usize;
             let from = input.word() as usize % body;
             let len = usize::from(input.byte()).min(body - from);
             put_into(&mut copies.ssd[at + BLOCK + from..], input.take(len));
-            refit_map(&mut copies.ssd[at..], &layout);
+            refit_map(copies.seed, &mut copies.ssd[at..], &layout);
         }
     });
 }
@@ -129,14 +130,18 @@ fn put_into(bytes: &mut [u8], new: &[u8]) {
 
 /// Journal blocks, with their header and records.
 pub fn journal(input: &[u8]) {
+    let seed = StoreSeed::of_store([7; 16]);
     let mut raw = padded(input, BLOCK);
-    let _ = Block::decode(&raw);
-    assert_eq!(Block::decode(input).is_some(), input.len() >= BLOCK && Block::decode(&raw).is_some());
+    let _ = Block::decode(seed, &raw);
+    assert_eq!(
+        Block::decode(seed, input).is_some(),
+        input.len() >= BLOCK && Block::decode(seed, &raw).is_some()
+    );
     raw[..8].copy_from_slice(b"PGTIERJL");
-    reseal(&mut raw);
-    if let Some(block) = Block::decode(&raw) {
+    reseal(seed, &mut raw);
+    if let Some(block) = Block::decode(seed, &raw) {
         assert!(block.records.len() <= RECORDS_MAX);
-        assert_eq!(Block::decode(&block.encode()), Some(block));
+        assert_eq!(Block::decode(seed, &block.encode(seed)), Some(block));
     }
     opened(&mut Input::new(input), |copies, input| {
         for _ in 0..4 {
@@ -145,7 +150,7 @@ pub fn journal(input: &[u8]) {
             block[..8].copy_from_slice(b"PGTIERJL");
             let len = usize::from(input.byte());
             put_into(&mut block[12..], input.take(len));
-            reseal(block);
+            reseal(copies.seed, block);
         }
     });
 }

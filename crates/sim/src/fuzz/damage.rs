@@ -1,6 +1,7 @@
 //! An input, read as changes to a store's bytes.
 
 use super::specimen::{BLOCK, Copies, reseal};
+use pagetier_page::StoreSeed;
 use pagetier_ssdcache::{BLOCK_BYTES, Layout, MapHeader};
 
 /// Changes that one input makes at most.
@@ -87,16 +88,17 @@ fn overwrite(bytes: &mut [u8], range: std::ops::Range<u64>, input: &mut Input<'_
 /// A block of the SSD's metadata changes, and its checksum fits again.
 fn sealed_block(copies: &mut Copies, input: &mut Input<'_>) {
     let layout = copies.layout;
-    let at = match input.byte() % 4 {
-        0 => u64::from(input.byte() % 2) * BLOCK_BYTES,
-        1 => layout.map_at(input.byte() % 2),
-        _ => layout.journal_at(u64::from(input.byte())),
+    let seed = copies.seed;
+    let (at, seed) = match input.byte() % 4 {
+        0 => (u64::from(input.byte() % 2) * BLOCK_BYTES, StoreSeed::NONE),
+        1 => (layout.map_at(input.byte() % 2), seed),
+        _ => (layout.journal_at(u64::from(input.byte())), seed),
     };
     let block = &mut copies.ssd[at as usize..][..BLOCK];
     let within = input.word() % BLOCK_BYTES;
     let len = usize::from(input.byte());
     put(block, within, input.take(len));
-    reseal(block);
+    reseal(seed, block);
 }
 
 /// A map's body changes, and its header says so.
@@ -107,14 +109,14 @@ fn map_body(copies: &mut Copies, input: &mut Input<'_>) {
     let within = input.word() % body;
     let len = usize::from(input.byte());
     put(&mut copies.ssd[at + BLOCK..][..body as usize], within, input.take(len));
-    refit_map(&mut copies.ssd[at..], &layout);
+    refit_map(copies.seed, &mut copies.ssd[at..], &layout);
 }
 
 /// Gives the map that starts at `area` the header that its body needs.
-pub(super) fn refit_map(area: &mut [u8], layout: &Layout) {
-    let body_crc = crc32c::crc32c(&area[BLOCK..][..layout.map_body_bytes() as usize]);
-    if let Some(header) = MapHeader::decode(&area[..BLOCK]) {
-        area[..BLOCK].copy_from_slice(&MapHeader { body_crc, ..header }.encode());
+pub(super) fn refit_map(seed: StoreSeed, area: &mut [u8], layout: &Layout) {
+    let body_crc = seed.checksum(&area[BLOCK..][..layout.map_body_bytes() as usize]);
+    if let Some(header) = MapHeader::decode(seed, &area[..BLOCK]) {
+        area[..BLOCK].copy_from_slice(&MapHeader { body_crc, ..header }.encode(seed));
     }
 }
 

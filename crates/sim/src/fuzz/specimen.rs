@@ -2,6 +2,7 @@
 
 use pagetier::{Error, MemoryManifest, OpenError, PageId, PageSize, PageStore, SpaceId};
 use pagetier_devio::{Device, IoBuf, IoBufs, IoClass, SharedDevice, SimDevice, SimPower};
+use pagetier_page::StoreSeed;
 use pagetier_ssdcache::{BLOCK_BYTES, Found, Layout, identify};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -25,6 +26,7 @@ pub(super) struct Specimen {
     hdd: Kept,
     ssd: Kept,
     manifest: Vec<u8>,
+    seed: StoreSeed,
     layout: Layout,
     truth: Truth,
 }
@@ -35,6 +37,8 @@ pub(super) struct Copies {
     pub(super) ssd: Vec<u8>,
     /// The manifest without its checksum.
     pub(super) manifest_line: Vec<u8>,
+    /// What the checksums of maps and journal start from.
+    pub(super) seed: StoreSeed,
     pub(super) layout: Layout,
     /// Where on the HDD pages begin.
     pub(super) homes_at: u64,
@@ -52,8 +56,8 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// The checksum of a metadata block, made to fit.
-pub(super) fn reseal(block: &mut [u8]) {
-    let sum = crc32c::crc32c(&block[12..]);
+pub(super) fn reseal(seed: StoreSeed, block: &mut [u8]) {
+    let sum = seed.checksum(&block[12..]);
     block[8..12].copy_from_slice(&sum.to_le_bytes());
 }
 
@@ -76,6 +80,7 @@ impl Specimen {
             hdd: self.hdd.bytes.clone(),
             ssd: self.ssd.bytes.clone(),
             manifest_line: line.to_vec(),
+            seed: self.seed,
             layout: self.layout,
             homes_at: 1 << 20,
         }
@@ -234,7 +239,7 @@ async fn build(closed: bool) -> Result<Specimen, Box<dyn std::error::Error>> {
     let shared: SharedDevice = Arc::new(ssd.device.fork(0, &SimPower::new()));
     let Found::Superblock(superblock) = identify(&shared).await? else { return Err("no superblock".into()) };
     let manifest = manifest.to_bytes().ok_or("no manifest")?;
-    Ok(Specimen { hdd, ssd, manifest, layout: superblock.layout, truth })
+    Ok(Specimen { hdd, ssd, manifest, seed: superblock.seed(), layout: superblock.layout, truth })
 }
 
 /// Pages are written again and again, so that old versions lie about.

@@ -1,0 +1,78 @@
+//! Devices that another store used: none of its pages is ever read as one of ours.
+
+mod bed;
+
+use bed::{Bed, PAGES, grown, read, write_all};
+use pagetier::{MemoryManifest, PageId, PageStore, SpaceId};
+use std::sync::Arc;
+
+/// The version that the other store's pages have; ours are in versions below.
+const THEIRS: u32 = 77;
+
+/// Devices that a store with the same spaces used through many openings, so that its epochs are above those of the next one.
+async fn used_bed(mutation: bool) -> Bed {
+    let bed = Bed::new();
+    let store = builder(&bed, mutation).open().await.unwrap();
+    let space = grown(&store).await;
+    store.close().await.unwrap();
+    for _ in 0..4 {
+        let store = builder(&bed, mutation).open().await.unwrap();
+        write_all(&store, space, THEIRS).await;
+        store.close().await.unwrap();
+    }
+    Bed { manifest: Arc::new(MemoryManifest::default()), ..bed.after_power_cut(1) }
+}
+
+/// A new store on `bed`: half of its pages are written and synced, some of the others are allocated, more are reserved.
+async fn new_store(bed: &Bed, mutation: bool) -> (PageStore, SpaceId) {
+    let store = builder(bed, mutation).force(true).open().await.unwrap();
+    let space = store.create_space("t").await.unwrap();
+    for no in 0..PAGES / 2 {
+        bed::fill(&mut store.allocate(space).await.unwrap(), no, 1);
+    }
+    store.sync().await.unwrap();
+    (store, space)
+}
+
+fn builder(bed: &Bed, mutation: bool) -> pagetier::Builder {
+    let builder = bed.builder();
+    #[cfg(feature = "mutations")]
+    let builder = builder.mutation(mutation.then_some(pagetier_ssdcache::Mutation::ChecksumsUnseeded));
+    let _ = mutation;
+    builder
+}
+
+/// Pages of the other store that can be read after crashes of the new one.
+async fn foreign_pages(mutation: bool) -> usize {
+    let bed = used_bed(mutation).await;
+    let (store, space) = new_store(&bed, mutation).await;
+    let mut foreign = 0;
+    for seed in 0..12 {
+        let crashed = bed.after_power_cut(seed);
+        let again = builder(&crashed, mutation).open().await.unwrap();
+        for no in 0..PAGES + 64 {
+            match read(&again, space, no).await {
+                Ok(version) if version == THEIRS => foreign += 1,
+                Ok(version) => assert_eq!(version, 1, "page {no}"),
+                Err(error) => assert!(no >= PAGES / 2, "page {no} was synced: {error}"),
+            }
+            // It exists nowhere yet, or only by the other store's word.
+            if no >= PAGES / 2 && again.pages(space).unwrap() <= no {
+                assert!(again.get(PageId::new(space, no)).await.is_err());
+            }
+        }
+    }
+    drop(store);
+    foreign
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_page_of_another_store_is_read_after_a_crash() {
+    assert_eq!(foreign_pages(false).await, 0);
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn without_the_stores_id_in_the_checksums_they_are() {
+    assert!(foreign_pages(true).await > 0);
+}
