@@ -120,9 +120,10 @@ impl<T: Tier> Inner<T> {
         let home_max = (self.params.staging / 2).max(1);
         let mut home_room = home_max.saturating_sub(self.homeward.load(Ordering::Relaxed));
         // With the disk busy there is little to be found further back, and looking for it would hold up everybody.
-        let depth = if starved && home_room > 0 { frames.all.len() } else { self.params.clean_depth };
+        let any = starved && home_room > 0;
+        let depth = if any { frames.all.len() } else { self.params.clean_depth };
         let mut state = |f: FrameId| {
-            let frame = frames.at(f.0);
+            let Some(frame) = frames.all.get(f.at()) else { return FrameState::Busy };
             if !frame.word.is_cleanable() {
                 return if frame.word.is_evictable() { FrameState::Clean } else { FrameState::Busy };
             }
@@ -134,7 +135,13 @@ impl<T: Tier> Inner<T> {
         };
         let mut set = Vec::new();
         self.policy.lock().clean_set(depth, self.params.clean_batch, &mut state, &mut set);
-        let batch = self.stage_all(set.iter().map(|f| f.0), CleanReason::Replacement);
+        let known = set.into_iter().map(|f| f.0).filter(|frame| (*frame as usize) < frames.all.len());
+        let mut batch = self.stage_all(known, CleanReason::Replacement);
+        if batch.is_empty() && any {
+            // Whatever the policy says, a request must not wait while there is a page to write.
+            let dirty = (0..frames.all.len() as u32).filter(|f| state(FrameId(*f)) == FrameState::Dirty);
+            batch = self.stage_all(dirty, CleanReason::Replacement);
+        }
         if !batch.is_empty() {
             return Some(batch);
         }

@@ -603,7 +603,8 @@ impl<T: Tier> Inner<T> {
                 tokio::pin!(freed, cleaned);
                 freed.as_mut().enable();
                 cleaned.as_mut().enable();
-                if let Some(frame) = self.frames.free.pop().or_else(|| self.evict()) {
+                let frame = self.frames.free.pop().or_else(|| self.evict());
+                if let Some(frame) = frame.or_else(|| self.evict_any()) {
                     return frame;
                 }
                 self.starved.store(true, Ordering::Relaxed);
@@ -624,27 +625,43 @@ impl<T: Tier> Inner<T> {
     pub(crate) fn evict(&self) -> Option<u32> {
         let mut policy = self.policy.lock();
         self.drain_hits(&mut policy);
+        let frames = &self.frames.all;
         for _ in 0..8 {
-            let frames = &self.frames;
-            let victim = policy.victim(&mut |f| frames.at(f.0).word.is_evictable())?.0;
-            let Some(page) = self.frames.at(victim).page() else { continue };
-            let bucket = self.frames.table.lock(page);
-            if !self.frames.at(victim).word.try_evict() {
-                continue;
+            let victim = policy.victim(&mut |f| frames.get(f.at()).is_some_and(|f| f.word.is_evictable()))?;
+            // A policy may name any frame, also one that does not exist.
+            if frames.get(victim.at()).is_some() && self.evict_from(victim.0, &mut policy) {
+                return Some(victim.0);
             }
-            // SAFETY: the frame is gone for everybody else, and nobody had it pinned.
-            let image = unsafe { self.frames.arena.bytes(victim as usize) };
-            let logical = self.frames.at(victim).take_logical();
-            let displaced = self.tier.evicted(page, logical, image);
-            bucket.remove(&self.frames.all, victim);
-            drop(bucket);
-            policy.0.remove(FrameId(victim), true);
-            self.displaced(&mut policy, displaced);
-            bump(&self.counters.evictions);
-            self.wake_cleaner();
-            return Some(victim);
         }
         None
+    }
+
+    /// Takes any frame that can be had: the policy names none though one may be there.
+    #[cold]
+    fn evict_any(&self) -> Option<u32> {
+        let mut policy = self.policy.lock();
+        (0..self.frames.all.len() as u32)
+            .find(|frame| self.frames.at(*frame).word.is_evictable() && self.evict_from(*frame, &mut policy))
+    }
+
+    /// False when the frame has no page, or its page cannot go.
+    fn evict_from(&self, victim: u32, policy: &mut PolicyGuard<'_>) -> bool {
+        let Some(page) = self.frames.at(victim).page() else { return false };
+        let bucket = self.frames.table.lock(page);
+        if !self.frames.at(victim).word.try_evict() {
+            return false;
+        }
+        // SAFETY: the frame is gone for everybody else, and nobody had it pinned.
+        let image = unsafe { self.frames.arena.bytes(victim as usize) };
+        let logical = self.frames.at(victim).take_logical();
+        let displaced = self.tier.evicted(page, logical, image);
+        bucket.remove(&self.frames.all, victim);
+        drop(bucket);
+        policy.0.remove(FrameId(victim), true);
+        self.displaced(policy, displaced);
+        bump(&self.counters.evictions);
+        self.wake_cleaner();
+        true
     }
 
     /// A page lost its SSD copy to another; if it is buffered, the policy has to know.

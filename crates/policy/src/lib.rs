@@ -18,6 +18,8 @@ mod gd2l;
 mod gd2l_weighted;
 mod greedy_dual;
 mod groups;
+#[cfg(feature = "hostile")]
+mod hostile;
 mod links;
 mod lru;
 mod lru2;
@@ -58,6 +60,9 @@ pub use gd2l::Gd2l;
 pub use gd2l_weighted::Gd2lWeighted;
 pub use greedy_dual::{FREQUENCY_MAX, GreedyDual, Weights};
 pub use groups::Dropped;
+#[cfg(feature = "hostile")]
+#[doc(hidden)]
+pub use hostile::{HostilePool, HostileSsd};
 pub use lru::{Lru, MidpointLru, OneQueue};
 pub use lru_wsr::LruWsr;
 pub use lru2::Lru2;

@@ -72,6 +72,10 @@ impl PoolPolicyParams {
     #[must_use]
     pub fn policy(&self, name: &str) -> Option<Box<dyn PoolPolicy>> {
         let Self { frames, costs, cluster_pages } = *self;
+        #[cfg(feature = "hostile")]
+        if let Some(seed) = hostile_seed(name) {
+            return Some(Box::new(crate::HostilePool::new(seed, frames)));
+        }
         let (kind, window) = windowed(name).unwrap_or((name, WindowPercent::DEFAULT));
         let weighted = |frequency, write_back| {
             Box::new(Gd2lWeighted::new(frames, costs, Weights { frequency, write_back }))
@@ -104,6 +108,10 @@ pub fn pool_policy(name: &str, frames: usize, costs: Costs) -> Option<Box<dyn Po
 /// The SSD policy called `name`; `None` if there is none of that name.
 #[must_use]
 pub fn ssd_policy(name: &str, params: &CacParams) -> Option<Box<dyn SsdPolicy>> {
+    #[cfg(feature = "hostile")]
+    if let Some(seed) = hostile_seed(name) {
+        return Some(Box::new(crate::HostileSsd::new(seed, params.slots)));
+    }
     Some(match name {
         "cac" => Box::new(Cac::new(params)),
         "cac-aged" => Box::new(CacAged::new(params)),
@@ -123,6 +131,12 @@ pub fn ssd_policy(name: &str, params: &CacParams) -> Option<Box<dyn SsdPolicy>> 
         "none" => Box::new(NoSsd),
         _ => return None,
     })
+}
+
+/// The seed in `hostile:17`.
+#[cfg(feature = "hostile")]
+fn hostile_seed(name: &str) -> Option<u64> {
+    name.strip_prefix("hostile:")?.parse().ok()
 }
 
 /// The name without its window, and the window: `cfdc-75`.

@@ -289,6 +289,9 @@ impl Core {
             let stamp = Header::peek(b.image.as_slice()).stamp;
             journaled.push(Record { page: b.page, stamp });
             state.homeward.insert(b.page);
+            if !b.backed_by_slot() {
+                state.slots.cancel_move(b.page);
+            }
         }
         let mut journal = Vec::new();
         let backing = batch.first().map_or(Backing::Ring, |b| b.backing);

@@ -60,6 +60,12 @@ pub enum Mutation {
     AppendedTooSoon,
     /// N, of second chances: a page's copy to the front counts although the page was written anew meanwhile.
     MovedOverNewer,
+    /// N, of second chances: a page's copy to the front counts although its source was dropped as bad, and the page went home since. mv-fifo-gsc: a move
+    /// is under way; a read finds its clean source bad; the page is changed and written home (a drain, another mode); the copy ends.
+    MoveSurvives,
+    /// N, of second chances: a page is copied to the front, with a larger stamp, although a newer version is on its way to a slot. Shows only
+    /// under a policy that gives second chances regardless (`hostile:1`): a page is being rewritten when its old slot is judged.
+    MoveUnderNewer,
     /// Write-through: a page that was written home keeps its copy of the version before when no new one can be made, or although one could.
     ChangedCopyKept,
     /// The record of a home write may be durable before the image that it speaks of, although the copy that it voids is the only one of its version.
@@ -78,7 +84,7 @@ pub enum Mutation {
 impl Mutation {
     /// All of them.
     #[cfg(feature = "mutations")]
-    pub const ALL: [Self; 28] = [
+    pub const ALL: &[Self] = &[
         Self::NoJournal,
         Self::HomeUnrecorded,
         Self::HomingForgotten,
@@ -101,6 +107,8 @@ impl Mutation {
         Self::StampsRepeat,
         Self::AppendedTooSoon,
         Self::MovedOverNewer,
+        Self::MoveSurvives,
+        Self::MoveUnderNewer,
         Self::ChangedCopyKept,
         Self::RecordBeforeImage,
         Self::DoublewriteBeforeFlush,

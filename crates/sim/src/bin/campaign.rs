@@ -81,8 +81,8 @@ enum Mode {
 }
 
 fn parse_mutation(name: &str) -> Result<Mutation, String> {
-    let known = || Mutation::ALL.map(|m| format!("{m:?}")).join(", ");
-    let found = Mutation::ALL.into_iter().find(|m| format!("{m:?}").eq_ignore_ascii_case(name));
+    let known = || Mutation::ALL.iter().map(|m| format!("{m:?}")).collect::<Vec<_>>().join(", ");
+    let found = Mutation::ALL.iter().copied().find(|m| format!("{m:?}").eq_ignore_ascii_case(name));
     found.ok_or_else(|| format!("there are {}", known()))
 }
 

@@ -158,7 +158,7 @@ impl Slots {
         if s.state != State::Live {
             return None;
         }
-        self.by_page.remove(&s.page);
+        self.unmap(s.page);
         self.policy.removed(s.page, true, now);
         self.release(slot);
         self.counts.evicted += 1;
@@ -172,8 +172,10 @@ impl Slots {
         cause: Cause,
         now: Millis,
     ) -> Result<(SlotId, Option<PageId>), bool> {
-        let verdict = self.policy.consider(page, cause, 1, &mut |_| false, now);
-        if verdict != Verdict::AdmitFree {
+        // An only copy keeps a place here whatever the policy says: without a ring nothing would back its way home.
+        let admitted = self.is_only_copy(page)
+            || self.policy.consider(page, cause, 1, &mut |_| false, now) == Verdict::AdmitFree;
+        if !admitted {
             self.counts.rejected += 1;
             return Err(false);
         }

@@ -21,7 +21,10 @@ impl Slots {
         for slot in slots {
             let s = &self.slots[slot.at()];
             let here = s.state == State::Live && s.readers == 0 && self.by_page.get(&s.page) == Some(&slot);
-            let free = here && !self.is_going_home(s.page) && !busy(s.page) && !self.hidden;
+            // A copy gets a larger stamp than a version that has one already, and must not win over it.
+            let newest = !s.overtaken || self.broken.is(Mutation::MoveUnderNewer);
+            let free = here && newest && !s.backs && !self.is_going_home(s.page) && !busy(s.page);
+            let free = free && !self.hidden;
             if free && staying.len() + 1 < group && self.policy.second_chance(slot) {
                 self.slots[slot.at()].moving = true;
                 staying.push(slot);
@@ -50,6 +53,8 @@ impl Slots {
         let from = WriteBack { slot: from, page, stamp: source.stamp, durable_at: source.durable_at };
         let to = self.start(to, page, dirty, None, now, stamp);
         self.slots[to.slot.at()].lsn = lsn;
+        // The copy is of the same version.
+        self.slots[from.slot.at()].overtaken = false;
         self.moving.insert(page, to.slot);
         Move { from, to }
     }

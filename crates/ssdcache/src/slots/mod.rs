@@ -65,6 +65,8 @@ struct Slot {
     backs: bool,
     /// Its page is being copied to another slot.
     moving: bool,
+    /// Live: a newer version of its page has its stamp and is on its way to another slot.
+    overtaken: bool,
     /// Its page is on the SSD alone and cannot be read.
     stuck: bool,
     /// Writing: a copy of what was just written home.
@@ -144,6 +146,7 @@ impl Slots {
             abandoned: false,
             backs: false,
             moving: false,
+            overtaken: false,
             stuck: false,
             renews: false,
         };
@@ -233,7 +236,7 @@ impl Slots {
     pub fn drop_bad_copy(&mut self, page: PageId, slot: SlotId, now: Millis) -> bool {
         let current = self.by_page.get(&page) == Some(&slot) && !self.slots[slot.at()].dirty;
         if current {
-            self.by_page.remove(&page);
+            self.unmap(page);
             self.policy.removed(page, false, now);
             self.counts.healed += 1;
             self.release(slot);
@@ -316,7 +319,10 @@ impl Slots {
             self.bad += 1;
             if !abandoned {
                 match self.by_page.get(&page) {
-                    Some(&old) => self.policy.inserted(page, old, now),
+                    Some(&old) => {
+                        self.slots[old.at()].overtaken = false;
+                        self.policy.inserted(page, old, now);
+                    }
                     None => self.policy.removed(page, false, now),
                 }
             }
@@ -363,6 +369,7 @@ impl Slots {
         self.policy.logical(page, logical, home, now);
         if self.through || self.appends() {
             // The copy is what the HDD has until a newer version is written.
+            self.cancel_move(page);
             return false;
         }
         if let Some(slot) = self.pending.remove(&page) {
@@ -371,7 +378,7 @@ impl Slots {
             if self.slots[slot.at()].dirty {
                 return false;
             }
-            self.by_page.remove(&page);
+            self.unmap(page);
             self.release(slot);
         } else {
             return false;
@@ -400,7 +407,7 @@ impl Slots {
 
     fn give_up_copy(&mut self, page: PageId) {
         self.overtake(page);
-        if let Some(slot) = self.by_page.remove(&page) {
+        if let Some(slot) = self.unmap(page) {
             let s = &mut self.slots[slot.at()];
             if s.dirty {
                 // A checkpoint that names this copy, or an older one of the page, as the newest version may be what a crash finds. It must find
@@ -419,6 +426,20 @@ impl Slots {
         self.overtake_move(page);
     }
 
+    /// Takes the page's copy out of the map. What is being copied from it counts for nothing.
+    fn unmap(&mut self, page: PageId) -> Option<SlotId> {
+        let slot = self.by_page.remove(&page)?;
+        self.cancel_move(page);
+        Some(slot)
+    }
+
+    /// The page was changed, or a version from the pool is about to be written home: what is being copied to the front is not to become its copy.
+    pub(crate) fn cancel_move(&mut self, page: PageId) {
+        if !self.broken.is(Mutation::MoveSurvives) {
+            self.overtake_move(page);
+        }
+    }
+
     /// Pages of `keep`-less spaces: every page for which `gone` says so is discarded.
     pub fn discard_where(&mut self, gone: &mut dyn FnMut(PageId) -> bool) {
         let pages: Vec<PageId> =
@@ -432,13 +453,15 @@ impl Slots {
         let room = if self.has_room() { self.writable.len() } else { 0 };
         let slots = &self.slots;
         let capturing = self.capturing;
+        // A policy may name any slot, also one that does not exist.
         let usable = |slot: SlotId| {
-            let s = &slots[slot.at()];
-            s.state == State::Live && !s.dirty && s.readers == 0 && s.writable(capturing, self.broken)
+            slots.get(slot.at()).is_some_and(|s| {
+                s.state == State::Live && !s.dirty && s.readers == 0 && s.writable(capturing, self.broken)
+            })
         };
         let mut refused_dirty = false;
         let mut asked = |slot: SlotId| {
-            refused_dirty |= slots[slot.at()].dirty;
+            refused_dirty |= slots.get(slot.at()).is_some_and(|s| s.dirty);
             usable(slot)
         };
         match self.policy.consider(page, cause, room, &mut asked, now) {
@@ -448,7 +471,7 @@ impl Slots {
             }
             Verdict::AdmitOver(victim) if usable(victim) => {
                 let displaced = self.slots[victim.at()].page;
-                self.by_page.remove(&displaced);
+                self.unmap(displaced);
                 self.policy.removed(displaced, true, now);
                 self.release(victim);
                 self.counts.admitted_over += 1;
@@ -477,6 +500,10 @@ impl Slots {
         debug_assert_eq!((s.state, s.readers), (State::Free, 0));
         (s.page, s.stamp, s.dirty, s.state, s.abandoned) = (page, stamp, dirty, State::Writing, false);
         (s.lsn, s.backs, s.stuck, s.renews) = (Lsn(0), false, false, false);
+        s.overtaken = false;
+        if let Some(old) = self.by_page.get(&page) {
+            self.slots[old.at()].overtaken = true;
+        }
         let (arrives, over_only_copy) = (!self.by_page.contains_key(&page), self.is_only_copy(page));
         self.arriving += usize::from(arrives);
         self.changes += 1;

@@ -12,11 +12,15 @@ impl Slots {
         let mut next = if self.appends() { self.front_dirty() } else { self.dirty_victims(now) };
         next.truncate(max);
         next.into_iter()
-            .map(|slot| {
+            .filter_map(|slot| {
                 let s = &mut self.slots[slot.at()];
+                // A policy may name a slot twice.
+                if self.going_home.contains(&s.page) {
+                    return None;
+                }
                 s.readers += 1;
                 self.going_home.push(s.page);
-                WriteBack { slot, page: s.page, stamp: s.stamp, durable_at: s.durable_at }
+                Some(WriteBack { slot, page: s.page, stamp: s.stamp, durable_at: s.durable_at })
             })
             .collect()
     }
@@ -28,12 +32,20 @@ impl Slots {
     }
 
     fn dirty_victims(&mut self, now: Millis) -> Vec<SlotId> {
-        let mut next = Vec::new();
-        self.policy.next_victims(self.params.clean_ahead as usize, now, &mut next);
+        let mut next = self.victims(self.params.clean_ahead as usize, now);
         next.retain(|slot| {
             let s = &self.slots[slot.at()];
             s.state == State::Live && s.dirty && s.readers == 0
         });
+        next
+    }
+
+    /// The policy's next victims, at most `n`, as far as they are slots.
+    fn victims(&mut self, n: usize, now: Millis) -> Vec<SlotId> {
+        let mut next = Vec::new();
+        self.policy.next_victims(n, now, &mut next);
+        next.retain(|slot| slot.0 < self.params.slots);
+        next.truncate(n);
         next
     }
 
@@ -82,9 +94,7 @@ impl Slots {
             return false;
         }
         let few = self.params.clean_ahead as usize / 2 + 1;
-        let mut next = Vec::new();
-        self.policy.next_victims(few, now, &mut next);
-        next.len() < few
+        self.victims(few, now).len() < few
     }
 
     /// Whether a write-back is due: fewer than half of the next victims could be given up at once.
@@ -95,8 +105,7 @@ impl Slots {
         if self.has_room() {
             return false;
         }
-        let mut next = Vec::new();
-        self.policy.next_victims(self.params.clean_ahead as usize, now, &mut next);
+        let next = self.victims(self.params.clean_ahead as usize, now);
         let ready = next.iter().filter(|slot| !self.slots[slot.at()].dirty).count();
         let to_clean = next.iter().any(|slot| {
             let s = &self.slots[slot.at()];
@@ -137,8 +146,13 @@ impl Slots {
         let slots = &self.slots;
         let mut eligible = |slot: SlotId| slots[slot.at()].state == State::Live;
         self.policy.start_zone(left, &mut eligible, now, &mut candidates);
+        // A zone of other slots, or of more, would make a recovery read more than was asked for.
         for slot in candidates {
-            self.slots[slot.at()].in_next = true;
+            let chosen = self.slots.get_mut(slot.at()).filter(|s| s.state == State::Live && !s.in_next);
+            if let Some(s) = chosen.filter(|_| left > 0) {
+                s.in_next = true;
+                left -= 1;
+            }
         }
     }
 

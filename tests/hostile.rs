@@ -1,0 +1,53 @@
+//! Stores under policies of pool and SSD that answer so as to hurt: nothing is lost, nothing hangs.
+
+mod bed;
+
+use bed::{Bed, PAGES, grown, read, write};
+use std::time::Duration;
+use tokio::time::timeout;
+
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Every page is written several times over, with a `sync` in between, and the power cut.
+async fn survives(seed: u64, ring_pages: u32) {
+    let bed = Bed::with_latency(Duration::from_millis(2), Duration::from_micros(200));
+    let policy = format!("hostile:{seed}");
+    let open = |bed: &Bed| {
+        let builder = bed.builder().ring_pages(ring_pages).pool_policy(&policy).ssd_policy(&policy);
+        builder.open()
+    };
+    let store = open(&bed).await.unwrap();
+    let space = grown(&store).await;
+    let mut versions = vec![1; PAGES as usize];
+    for round in 2..5 {
+        for step in 0..PAGES {
+            let no = (step * 7 + round) % (PAGES / 2) + step % 2 * (PAGES / 2);
+            write(&store, space, no, round).await.unwrap();
+            versions[no as usize] = round;
+            let other = (step * 11) % PAGES;
+            assert_eq!(read(&store, space, other).await.unwrap(), versions[other as usize], "seed {seed}");
+        }
+        store.sync().await.unwrap();
+    }
+    let cut = bed.after_power_cut(seed);
+    store.close().await.unwrap();
+    let store = open(&cut).await.unwrap();
+    for (no, version) in (0..).zip(versions) {
+        assert_eq!(read(&store, space, no).await.unwrap(), version, "seed {seed}, page {no}");
+    }
+    store.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_answer_of_a_policy_loses_a_page_or_hangs_a_call() {
+    for seed in 0..40 {
+        timeout(LONG, survives(seed, 8)).await.unwrap_or_else(|_| panic!("seed {seed} hangs"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nor_without_a_ring() {
+    for seed in 0..40 {
+        timeout(LONG, survives(seed, 0)).await.unwrap_or_else(|_| panic!("seed {seed} hangs"));
+    }
+}
