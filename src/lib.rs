@@ -18,6 +18,7 @@ mod scrub;
 mod sizes;
 mod stats;
 mod store;
+mod unproved;
 mod volume;
 mod what_if;
 

@@ -1,6 +1,7 @@
 //! The manifest: what the store is, which spaces it has, and where on the HDD they lie. Replaced as a whole, atomically.
 
 use crate::error::OpenError;
+use crate::unproved::UnprovedRecord;
 use crate::volume::EXTENT_PAGES;
 use pagetier_page::{PageSize, Stamp};
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -37,6 +38,9 @@ pub(crate) struct Manifest {
     /// The devices' costs in milliseconds (R_D, W_D, R_S, W_S), if they were calibrated when the store was created.
     #[serde(default)]
     pub(crate) costs_ms: Option<[String; 4]>,
+    /// What failed flushes left unproved. [`ManifestStore`] keeps it: what a caller gives is not written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unproved: Option<UnprovedRecord>,
     pub(crate) next_space: u32,
     /// Extents of the HDD in use, counted from its start.
     pub(crate) extents_used: u64,
@@ -68,6 +72,7 @@ impl Manifest {
             ssd: None,
             ssd_pages: None,
             costs_ms: None,
+            unproved: None,
             next_space: 1,
             extents_used: 0,
             extents_free: Vec::new(),
@@ -82,6 +87,9 @@ impl Manifest {
         }
         if self.extents_used > EXTENTS_MAX {
             return Err("its extents are more than any device has");
+        }
+        if self.unproved.as_ref().is_some_and(|unproved| !unproved.is_valid()) {
+            return Err("it names more unproved pages than there can be");
         }
         let (mut ids, mut names) = (HashSet::new(), HashSet::new());
         for space in &self.spaces {
@@ -121,9 +129,17 @@ pub(crate) struct SpaceRecord {
     pub(crate) runs: Vec<(u64, u64)>,
 }
 
+/// The manifest's place, and what it says of failed flushes: that changes while others write the manifest.
+#[derive(Debug)]
+pub(crate) struct ManifestStore {
+    place: Place,
+    /// What the manifest in a directory says; locked while a manifest is written.
+    unproved: parking_lot::Mutex<Option<UnprovedRecord>>,
+}
+
 /// Where the manifest is kept.
 #[derive(Debug)]
-pub(crate) enum ManifestStore {
+enum Place {
     /// In a directory that is locked against a second opener.
     Directory { path: PathBuf, _lock: OwnedFd },
     /// In memory: the store lives as long as the process (or whoever holds the cell) does.
@@ -168,6 +184,15 @@ const FILE: &str = "manifest.json";
 const LOCK: &str = "lock";
 
 impl ManifestStore {
+    /// In `cell`.
+    pub(crate) fn memory(cell: std::sync::Arc<MemoryManifest>) -> Self {
+        Self::at(Place::Memory(cell))
+    }
+
+    fn at(place: Place) -> Self {
+        Self { place, unproved: parking_lot::Mutex::default() }
+    }
+
     /// Opens (or with `create` makes) the directory and locks it.
     pub(crate) fn directory(path: &Path, create: bool) -> Result<Self, OpenError> {
         if create && !path.exists() {
@@ -180,7 +205,7 @@ impl ManifestStore {
         let lock = rustix::fs::open(path.join(LOCK), flags, Mode::RUSR | Mode::WUSR)
             .map_err(|e| OpenError::directory(path, "is not writable", e.into()))?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self::Directory { path: path.to_owned(), _lock: lock }),
+            Ok(()) => Ok(Self::at(Place::Directory { path: path.to_owned(), _lock: lock })),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::AlreadyOpen { path: path.to_owned() }),
             Err(e) => Err(OpenError::directory(path, "cannot be locked", e.into())),
         }
@@ -188,9 +213,15 @@ impl ManifestStore {
 
     /// The manifest, or `None` when there is none yet.
     pub(crate) fn load(&self) -> Result<Option<Manifest>, OpenError> {
-        let bytes = match self {
-            Self::Memory(cell) => cell.bytes(),
-            Self::Directory { path, .. } => match std::fs::read(path.join(FILE)) {
+        let manifest = self.read()?;
+        *self.unproved.lock() = manifest.as_ref().and_then(|m| m.unproved.clone());
+        Ok(manifest)
+    }
+
+    fn read(&self) -> Result<Option<Manifest>, OpenError> {
+        let bytes = match &self.place {
+            Place::Memory(cell) => cell.bytes(),
+            Place::Directory { path, .. } => match std::fs::read(path.join(FILE)) {
                 Ok(bytes) => Some(bytes),
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
                 Err(e) => return Err(OpenError::directory(path, "has an unreadable manifest", e)),
@@ -199,15 +230,49 @@ impl ManifestStore {
         bytes.map(|b| decode(&b)).transpose()
     }
 
-    /// Replaces the manifest durably: a new file, its fsync, a rename over the old, the directory's fsync.
+    /// Replaces the manifest durably, but for [`Manifest::unproved`], which stays as it is.
     pub(crate) fn save(&self, manifest: &Manifest) -> std::io::Result<()> {
+        let noted = self.unproved.lock();
+        let unproved = self.noted(&noted);
+        self.replace(&Manifest { unproved, ..manifest.clone() })
+    }
+
+    /// What failed flushes left unproved.
+    pub(crate) fn unproved(&self) -> Option<UnprovedRecord> {
+        self.noted(&self.unproved.lock())
+    }
+
+    /// Changes that, durably; the rest of the manifest stays as it is.
+    pub(crate) fn change_unproved(
+        &self,
+        change: impl FnOnce(Option<UnprovedRecord>) -> Option<UnprovedRecord>,
+    ) -> std::io::Result<()> {
+        let mut noted = self.unproved.lock();
+        let unproved = change(self.noted(&noted));
+        let manifest = self.read().map_err(std::io::Error::other)?;
+        let manifest = manifest.ok_or_else(|| std::io::Error::other("there is no manifest"))?;
+        self.replace(&Manifest { unproved: unproved.clone(), ..manifest })?;
+        *noted = unproved;
+        Ok(())
+    }
+
+    /// A manifest in memory is not locked against a second store, so what it says counts.
+    fn noted(&self, in_directory: &Option<UnprovedRecord>) -> Option<UnprovedRecord> {
+        match &self.place {
+            Place::Directory { .. } => in_directory.clone(),
+            Place::Memory(_) => self.read().ok().flatten().and_then(|manifest| manifest.unproved),
+        }
+    }
+
+    /// Replaces the manifest durably: a new file, its fsync, a rename over the old, the directory's fsync.
+    fn replace(&self, manifest: &Manifest) -> std::io::Result<()> {
         let bytes = encode(manifest)?;
-        match self {
-            Self::Memory(cell) => {
+        match &self.place {
+            Place::Memory(cell) => {
                 cell.put(bytes);
                 Ok(())
             }
-            Self::Directory { path, .. } => {
+            Place::Directory { path, .. } => {
                 let fresh = path.join("manifest.json.new");
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
                 let mut file = File::from(rustix::fs::open(&fresh, flags, Mode::RUSR | Mode::WUSR)?);
@@ -259,6 +324,7 @@ mod tests {
             ssd: Some("x".into()),
             ssd_pages: Some(OnlyCopies { redo_from: Some(5), runs: vec![(1, 2, 3)], coarse: false }),
             costs_ms: None,
+            unproved: Some(UnprovedRecord { hdd: true, ssd: false, homes: vec![(1, 2, 3)] }),
             next_space: 2,
             extents_used: 5,
             extents_free: vec![(1, 1)],

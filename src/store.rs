@@ -48,7 +48,7 @@ pub struct PageStore {
 
 #[derive(Debug)]
 pub(crate) struct Meta {
-    pub(crate) manifests: ManifestStore,
+    pub(crate) manifests: Arc<ManifestStore>,
     pub(crate) manifest: Manifest,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Parts {
     pub(crate) pool: Pool<SsdTier>,
     pub(crate) tier: Arc<SsdTier>,
     pub(crate) volume: Arc<Volume>,
-    pub(crate) manifests: ManifestStore,
+    pub(crate) manifests: Arc<ManifestStore>,
     pub(crate) manifest: Manifest,
     pub(crate) hdd: SharedDevice,
     pub(crate) page_size: PageSize,

@@ -6,6 +6,7 @@ use crate::calibrate::calibrate;
 use crate::error::OpenError;
 use crate::manifest::{Manifest, ManifestStore};
 use crate::store::{PageStore, Parts};
+use crate::unproved::InManifest;
 use crate::volume::{DATA_AT, FoundHdd, SUPERBLOCK_BYTES, Volume, decode_superblock, encode_superblock};
 use pagetier_bufpool::{FRAMES_MIN, Pool, PoolParams};
 use pagetier_devio::{IoBuf, IoBufs, IoClass, MemoryDevice, OpenOptions, Reap, SharedDevice, open_file};
@@ -33,7 +34,7 @@ impl Builder {
     /// runtime, so it must be running while the store is used from others. Where its I/O is not enabled, a thread takes in completions.
     pub async fn open(mut self) -> Result<PageStore, OpenError> {
         self.check_options()?;
-        let manifests = self.manifest_store()?;
+        let manifests = Arc::new(self.manifest_store()?);
         let known = manifests.load()?;
         let page_size = self.settle_page_size(known.as_ref())?;
         let hdd = self.open_place(&self.hdd, "hdd.vol", "hdd")?;
@@ -75,6 +76,7 @@ impl Builder {
             epoch: manifest.epoch,
             admissions_max,
             mode: self.ssd_mode,
+            remember: InManifest::new(&manifests),
             progress: self.progress.take(),
             #[cfg(feature = "mutations")]
             mutation: self.mutation,
@@ -168,7 +170,7 @@ impl Builder {
 
     fn manifest_store(&self) -> Result<ManifestStore, OpenError> {
         match (&self.directory, &self.memory) {
-            (_, Some(cell)) => Ok(ManifestStore::Memory(Arc::clone(cell))),
+            (_, Some(cell)) => Ok(ManifestStore::memory(Arc::clone(cell))),
             (Some(path), None) => ManifestStore::directory(path, self.create),
             (None, None) => Err(OpenError::BadOption {
                 option: "directory",

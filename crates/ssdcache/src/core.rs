@@ -4,7 +4,8 @@
 //! flushes' locks are leaves. Whoever waits for the state to change registers with `changed` before looking at it.
 
 use crate::backed::{Backed, Settled};
-use crate::flush::GroupFlush;
+use crate::flush::{Failures, GroupFlush};
+use crate::home_writes::HomeWrites;
 use crate::layout::Layout;
 use crate::life::{Refusing, SsdEvent, SsdMode};
 use crate::mutation::Broken;
@@ -168,6 +169,10 @@ pub(crate) struct Core {
     pub(crate) state: Mutex<State>,
     pub(crate) stamps: StampSource,
     pub(crate) hdd_flush: GroupFlush,
+    /// What failed flushes come to.
+    pub(crate) failures: Arc<Failures>,
+    /// Home writes that are not durable.
+    pub(crate) home_writes: Arc<HomeWrites>,
     /// The state changed in a way that somebody may wait for.
     pub(crate) changed: Notify,
     /// Work for the maintenance task.
@@ -209,6 +214,11 @@ impl Core {
 
     pub(crate) fn side(&self) -> Arc<Side> {
         Arc::clone(&self.side.read())
+    }
+
+    /// What `device` becomes when it takes the place of the SSD.
+    pub(crate) fn new_side(&self, device: SharedDevice, layout: Layout) -> Arc<Side> {
+        Side::new(device, layout, &self.failures, &self.runtime)
     }
 
     pub(crate) fn layout(&self) -> Layout {
@@ -270,6 +280,7 @@ impl Core {
     pub(crate) async fn flush_hdd(&self, number: u64) -> Result<(), DeviceError> {
         match self.hdd_flush.cover(number).await {
             Ok(over) => {
+                self.home_writes.flushed(over);
                 self.state.lock().hdd_flushed(over);
                 self.changed.notify_waiters();
                 Ok(())

@@ -15,7 +15,7 @@ use futures_util::future::{join, join_all};
 use futures_util::stream::{Stream, StreamExt};
 use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
-use pagetier_page::{Flags, Header, Lsn, PageId};
+use pagetier_page::{Flags, Header, Lsn, PageId, Stamp};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -120,13 +120,19 @@ impl Core {
         let pages: Vec<PageId> = batch.iter().map(|b| b.page).collect();
         let failed = Mutex::new(Vec::new());
         let each_noted = |arrived: Arrived| {
+            self.home_writes.ended(arrived.page, self.hdd_flush.next());
             if arrived.result.is_err() {
                 failed.lock().push(arrived.page);
             }
             each(arrived);
         };
-        match prepared {
-            Ok(()) => self.write_in_place(batch, class, &each_noted).await,
+        let begun = prepared.map(|()| self.home_writes.begin(&versions(&batch)));
+        match begun {
+            Ok(Ok(())) => self.write_in_place(batch, class, &each_noted).await,
+            Ok(Err(cause)) => {
+                failed.lock().extend(pages.iter().filter(|_| backed.is_some()));
+                fail_all(batch, &TierError::Refusing { cause }, each);
+            }
             Err(source) => {
                 failed.lock().extend(pages.iter().filter(|_| backed.is_some()));
                 self.ssd_failed(&source);
@@ -292,6 +298,11 @@ impl Core {
             if !b.backed_by_slot() {
                 state.slots.cancel_move(b.page);
             }
+        }
+        if let Some(span) = &ring {
+            let ringed = batch.iter().zip(&journaled).filter(|(b, _)| !b.backed_by_slot());
+            let versions = ringed.map(|(_, record)| (record.page, record.stamp)).collect();
+            state.ring.note_versions(span.id, versions);
         }
         let mut journal = Vec::new();
         let backing = batch.first().map_or(Backing::Ring, |b| b.backing);
@@ -470,6 +481,11 @@ fn fail_all(batch: Vec<HomeBound>, error: &TierError, each: &(dyn Fn(Arrived) + 
         };
         each(Arrived { page: b.page, image: b.image, result: Err(error) });
     }
+}
+
+/// The pages of `batch`, each with its version and the oldest change that the HDD may lack of it.
+fn versions(batch: &[HomeBound]) -> Vec<(PageId, Stamp, Lsn)> {
+    batch.iter().map(|b| (b.page, Header::peek(b.image.as_slice()).stamp, b.lsn)).collect()
 }
 
 /// From now on the slots of these pages back their way home.

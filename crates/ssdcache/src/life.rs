@@ -7,7 +7,6 @@ use crate::backed::Backed;
 use crate::core::{Core, JournalPlace};
 use crate::layout::Layout;
 use crate::ring::Ring;
-use crate::side::Side;
 use crate::slots::{SlotParams, Slots};
 use pagetier_devio::{DeviceError, SharedDevice};
 use pagetier_page::{Lsn, PageId};
@@ -219,7 +218,7 @@ impl Quiet<'_> {
         state.backed = Backed::default();
         state.journal = JournalPlace::new(0, 0);
         state.lsn_floor = Lsn(0);
-        *core.side.write() = Side::new(device, layout);
+        *core.side.write() = core.new_side(device, layout);
         core.forgive(&mut state);
         drop(state);
         core.event(if core.has_slots() { SsdEvent::Active } else { SsdEvent::Off });

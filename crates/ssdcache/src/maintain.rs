@@ -89,7 +89,8 @@ impl Core {
             let usable = state.ssd_error.is_none();
             let due = usable && state.slots.next_victims_are_dirty(now);
             let batch = if due { state.slots.begin_write_back(WRITE_BACK_MAX, now) } else { Vec::new() };
-            (batch, state.ring.wants_flush() || state.backed_wants_flush(journal_blocks))
+            let held = state.ring.wants_flush() || state.backed_wants_flush(journal_blocks);
+            (batch, held || self.home_writes.wants_flush())
         };
         if !batch.is_empty() {
             // Pages that do not get home are tried again when something else has happened.

@@ -79,6 +79,10 @@ pub enum Mutation {
     /// Checksums do not depend on the store. Seen with devices that another store used, overwritten with `force`: its pages (of the same
     /// space and number, in epochs above ours) read as ours after a crash, on homes that were allocated and never written.
     ChecksumsUnseeded,
+    /// A flush runs in its caller: a `sync` is dropped while its flush runs, the flush fails, and the next `sync` flushes well.
+    FlushInCaller,
+    /// A failed flush is forgotten by the next opening: it takes what it can read for durable, and a power cut takes that away.
+    FailureNotRemembered,
 }
 
 impl Mutation {
@@ -115,6 +119,8 @@ impl Mutation {
         Self::DoublewriteFreedEarly,
         Self::DoublewriteNotMended,
         Self::ChecksumsUnseeded,
+        Self::FlushInCaller,
+        Self::FailureNotRemembered,
     ];
 }
 

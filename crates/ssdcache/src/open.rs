@@ -5,7 +5,8 @@
 
 use crate::backed::Backed;
 use crate::core::{Core, Homes, JournalPlace, State, Wake, check};
-use crate::flush::GroupFlush;
+use crate::flush::{Failures, GroupFlush};
+use crate::home_writes::HomeWrites;
 use crate::images::read_images;
 use crate::journal::Block;
 use crate::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES};
@@ -14,6 +15,7 @@ use crate::map::{Entry, MapBody, MapHeader};
 use crate::mutation::{Broken, Mutation};
 use crate::read::read_one;
 use crate::recovery::{Evidence, Image, Verdict};
+use crate::remember::{Flushed, Remember};
 use crate::ring::Ring;
 use crate::side::Side;
 use crate::slots::{SlotParams, Slots};
@@ -28,6 +30,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast};
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
@@ -102,6 +105,8 @@ pub struct OpenParams {
     pub admissions_max: usize,
     /// What the SSD is used for at first.
     pub mode: SsdMode,
+    /// Where failed flushes are noted.
+    pub remember: Arc<dyn Remember>,
     /// Called as recovery goes on.
     pub progress: Option<Box<dyn Fn(Progress) + Send + Sync>>,
     /// Test-only: the rule of the protocol that is left out.
@@ -229,13 +234,19 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     slots.set_lsn_floor(header.lsn_floor);
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or(0).max(header.journal_from);
     let journal = JournalPlace::new(next, header.journal_from.min(next));
+    let runtime = Handle::current();
+    let home_writes = Arc::new(HomeWrites::default());
+    let failures = Failures { remember: params.remember, home_writes: Arc::clone(&home_writes), broken };
+    let failures = Arc::new(failures);
     let core = Core {
         seed: params.seed,
         page_size: layout.page_size,
         homes: params.homes,
-        hdd_flush: GroupFlush::new(Arc::clone(&params.hdd)),
+        hdd_flush: GroupFlush::new(Arc::clone(&params.hdd), Flushed::Hdd, &failures, &runtime),
         hdd: params.hdd,
-        side: RwLock::new(Side::new(params.ssd, layout)),
+        side: RwLock::new(Side::new(params.ssd, layout, &failures, &runtime)),
+        failures,
+        home_writes,
         state: Mutex::new(State {
             slots,
             ring: Ring::new(layout.ring_pages),
@@ -263,7 +274,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
         spare: Mutex::new(Vec::new()),
         stopping: AtomicBool::new(false),
         admissions_max: params.admissions_max,
-        runtime: tokio::runtime::Handle::current(),
+        runtime,
         broken,
     };
     if core.has_slots() {

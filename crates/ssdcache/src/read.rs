@@ -117,9 +117,49 @@ impl Core {
         };
         let (buf, result) = read_one(&self.hdd, offset, buf, class_of(access)).await;
         match result {
-            Ok(()) => self.judge_home(page, offset, buf, access),
+            Ok(()) => match self.missing(page, &buf) {
+                None => self.judge_home(page, offset, buf, access),
+                Some(written) => self.read_held(page, written, offset, buf, access).await,
+            },
             Err(source) => Fetched { buf, result: Err(home_error(page, source)) },
         }
+    }
+
+    /// The version that the home of `page` was given since the last flush of the HDD, if `home`, as read from there, is not that: after a failed
+    /// flush a device may show what was there before.
+    fn missing(&self, page: PageId, home: &IoBuf) -> Option<Stamp> {
+        let written = self.home_writes.expected(page)?;
+        check(home.as_slice(), page, Some(written)).is_err().then_some(written)
+    }
+
+    /// Reads version `written` of `page`, which its home at `offset` was given and has not, from the ring. Not there, it is an error: never an older
+    /// version.
+    async fn read_held(
+        self: &Arc<Self>,
+        page: PageId,
+        written: Stamp,
+        offset: u64,
+        buf: IoBuf,
+        access: Access,
+    ) -> Fetched {
+        let Some(place) = self.state.lock().ring.place_of(page, written) else {
+            let found = check(buf.as_slice(), page, Some(written));
+            let defect = found.err().unwrap_or(Defect::WrongStamp { expected: written, found: written });
+            return Fetched { buf, result: Err(self.corrupt(page, &self.hdd, offset, defect)) };
+        };
+        let (ssd, at) = (self.ssd(), self.layout().ring_at(place));
+        let (buf, result) = read_one(&ssd, at, buf, class_of(access)).await;
+        match result.map(|()| check(buf.as_slice(), page, Some(written))) {
+            Ok(Ok(_)) => self.fetched(page, buf, Home::Hdd, access),
+            Ok(Err(defect)) => Fetched { buf, result: Err(self.corrupt(page, &ssd, at, defect)) },
+            Err(source) => Fetched { buf, result: Err(TierError::Device { page, source }) },
+        }
+    }
+
+    /// Whether `home`, as read from there, is the newest version of `page` below memory.
+    fn is_at_home(&self, page: PageId, home: &IoBuf) -> bool {
+        let on_hdd = self.state.lock().slots.home(page) == Home::Hdd;
+        on_hdd && self.missing(page, home).is_none()
     }
 
     fn judge_home(self: &Arc<Self>, page: PageId, offset: u64, buf: IoBuf, access: Access) -> Fetched {
@@ -201,9 +241,7 @@ impl Core {
         let mut at = offset;
         for ((index, page), buf) in pages.into_iter().zip(done.bufs) {
             let one = match &done.result {
-                Ok(()) if self.state.lock().slots.home(page) == Home::Hdd => {
-                    self.judge_home(page, at, buf, Access::Sequential)
-                }
+                Ok(()) if self.is_at_home(page, &buf) => self.judge_home(page, at, buf, Access::Sequential),
                 // It went to the SSD, or the stretch failed somewhere: look again, alone.
                 _ => self.read_page(page, Access::Sequential, buf).await,
             };

@@ -93,7 +93,7 @@ impl Quiet<'_> {
     ) -> Result<ReadmitReport, ReadmitError> {
         let core = self.core;
         // Its flushes start anew; the failed one stays with the old side, and tells what it covered.
-        let side = Side::new(Arc::clone(&old.device), old.layout);
+        let side = core.new_side(Arc::clone(&old.device), old.layout);
         side.flush.cover(1).await?;
         self.flush_hdd().await?;
         let mut report = ReadmitReport::default();

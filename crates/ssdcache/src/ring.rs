@@ -8,6 +8,8 @@ struct Held {
     id: u64,
     end: u64,
     stamp_min: Stamp,
+    /// The versions that its images are of, in the order of their places.
+    versions: Vec<(PageId, Stamp)>,
     /// Its pages lack no older change on the HDD.
     lsn: Option<Lsn>,
     /// The HDD flush after which it is no longer needed; `None` while the home write is in flight.
@@ -57,8 +59,15 @@ impl Ring {
         let pages = (self.next..end).map(|at| (at % u64::from(self.pages)) as u32).collect();
         self.next = end;
         self.ids += 1;
-        let held = Held { id: self.ids, end, stamp_min, lsn: None, until_flush: None, failed: Vec::new() };
-        self.held.push_back(held);
+        self.held.push_back(Held {
+            id: self.ids,
+            end,
+            stamp_min,
+            versions: Vec::new(),
+            lsn: None,
+            until_flush: None,
+            failed: Vec::new(),
+        });
         Some(RingSpan { id: self.ids, pages })
     }
 
@@ -67,6 +76,23 @@ impl Ring {
         if let Some(held) = self.held.iter_mut().find(|h| h.id == id) {
             held.lsn = Some(lsn);
         }
+    }
+
+    /// Notes which versions the images of batch `id` are of, in the order of their places.
+    pub fn note_versions(&mut self, id: u64, versions: Vec<(PageId, Stamp)>) {
+        if let Some(held) = self.held.iter_mut().find(|h| h.id == id) {
+            held.versions = versions;
+        }
+    }
+
+    /// Where the image of version `stamp` of `page` is, if it is held.
+    #[must_use]
+    pub fn place_of(&self, page: PageId, stamp: Stamp) -> Option<u32> {
+        self.held.iter().find_map(|held| {
+            let nth = held.versions.iter().position(|version| *version == (page, stamp))?;
+            let first = held.end - held.versions.len() as u64;
+            Some(((first + nth as u64) % u64::from(self.pages)) as u32)
+        })
     }
 
     /// The oldest change that an image here has and the HDD may not durably have.

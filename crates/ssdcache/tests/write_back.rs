@@ -6,7 +6,7 @@ use pagetier_devio::{
 };
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
 use pagetier_policy::{Access, CacParams, Costs, Home, ssd_policy};
-use pagetier_ssdcache::{Homes, Layout, OpenParams, SsdMode, SsdTier, Superblock, format};
+use pagetier_ssdcache::{Homes, Layout, OpenParams, RememberInMemory, SsdMode, SsdTier, Superblock, format};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -52,6 +52,7 @@ impl Bed {
             epoch: 1,
             admissions_max: 4,
             mode: SsdMode::WriteBack,
+            remember: Arc::new(RememberInMemory::default()),
             progress: None,
             #[cfg(feature = "mutations")]
             mutation: None,

@@ -1,0 +1,99 @@
+//! Failed flushes, remembered beyond the process.
+//!
+//! After a failed flush nothing written since the last good one may ever become durable, although it reads well and the next flush may
+//! succeed. The failure is therefore noted durably before any caller learns of it, and the next opening writes once more
+//! what the note covers before it trusts or reuses any of it.
+
+use pagetier_page::PageId;
+use parking_lot::Mutex;
+use std::any::Any;
+use std::io;
+
+/// A device that a flush can fail on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Flushed {
+    /// The HDD.
+    Hdd,
+    /// The SSD, or the file of the ring of a store without one.
+    Ssd,
+}
+
+/// What failed flushes left unproved.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Unproved {
+    /// A flush of the HDD failed.
+    pub hdd: bool,
+    /// A flush of the SSD, or of the ring's file, failed.
+    pub ssd: bool,
+    /// The pages whose homes were written since the last good flush of the HDD, or were being written when it failed. Sorted.
+    pub homes: Vec<PageId>,
+}
+
+impl Unproved {
+    /// Whether nothing is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        !self.hdd && !self.ssd && self.homes.is_empty()
+    }
+
+    /// Adds what `other` names.
+    pub fn add(&mut self, other: &Self) {
+        self.hdd |= other.hdd;
+        self.ssd |= other.ssd;
+        self.homes.extend_from_slice(&other.homes);
+        self.homes.sort_unstable();
+        self.homes.dedup();
+    }
+
+    /// Everything on `device` is proved.
+    pub fn clear(&mut self, device: Flushed) {
+        match device {
+            Flushed::Hdd => (self.hdd, self.homes) = (false, Vec::new()),
+            Flushed::Ssd => self.ssd = false,
+        }
+    }
+}
+
+/// Where failed flushes are noted: the store's manifest. The calls block briefly, and may come from any thread.
+pub trait Remember: Send + Sync + 'static {
+    /// What was noted and has not been proved since.
+    fn recall(&self) -> Unproved;
+
+    /// Adds `unproved` to the note. Durable on return.
+    ///
+    /// # Errors
+    /// The note could not be written.
+    fn note(&self, unproved: &Unproved) -> io::Result<()>;
+
+    /// Everything that was noted of `devices` has been written once more and is durable.
+    ///
+    /// # Errors
+    /// The note could not be rewritten; it stands.
+    fn proved(&self, devices: &[Flushed]) -> io::Result<()>;
+
+    /// Held while a flush is under way: keeps what [`Remember::note`] needs alive after the store is dropped.
+    fn hold(&self) -> Option<Box<dyn Any + Send>> {
+        None
+    }
+}
+
+/// Remembers as long as it lives: for stores in memory.
+#[derive(Debug, Default)]
+pub struct RememberInMemory(Mutex<Unproved>);
+
+impl Remember for RememberInMemory {
+    fn recall(&self) -> Unproved {
+        self.0.lock().clone()
+    }
+
+    fn note(&self, unproved: &Unproved) -> io::Result<()> {
+        self.0.lock().add(unproved);
+        Ok(())
+    }
+
+    fn proved(&self, devices: &[Flushed]) -> io::Result<()> {
+        let mut noted = self.0.lock();
+        devices.iter().for_each(|device| noted.clear(*device));
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+//! What failed flushes left unproved, as the manifest says it.
+
+use crate::loss::only_copies;
+use crate::manifest::ManifestStore;
+use pagetier_page::{Lsn, PageId, SpaceId};
+use pagetier_ssdcache::{Flushed, Remember, Unproved};
+use serde::{Deserialize, Serialize};
+use std::any::Any;
+use std::io;
+use std::sync::{Arc, Weak};
+
+/// Far more pages than the tier lets gather between two flushes of the HDD.
+const HOMES_MAX: u64 = 1 << 20;
+
+/// [`Unproved`] in the manifest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UnprovedRecord {
+    pub(crate) hdd: bool,
+    pub(crate) ssd: bool,
+    /// Runs of pages: space, first, count.
+    pub(crate) homes: Vec<(u32, u32, u32)>,
+}
+
+impl UnprovedRecord {
+    /// `None`: nothing is unproved.
+    pub(crate) fn of(unproved: &Unproved) -> Option<Self> {
+        let homes: Vec<(PageId, Lsn)> = unproved.homes.iter().map(|page| (*page, Lsn(0))).collect();
+        let record = Self { hdd: unproved.hdd, ssd: unproved.ssd, homes: only_copies(&homes).runs };
+        (!unproved.is_empty()).then_some(record)
+    }
+
+    /// Whether its list is one that [`UnprovedRecord::of`] can have made.
+    pub(crate) fn is_valid(&self) -> bool {
+        let pages = self.homes.iter().fold(0, |sum: u64, (.., count)| sum + u64::from(*count));
+        let ends = |(_, first, count): &(u32, u32, u32)| first.checked_add(*count).is_some();
+        pages <= HOMES_MAX && self.homes.iter().all(ends)
+    }
+
+    fn unproved(&self) -> Unproved {
+        let pages =
+            |(space, first, count)| (first..first + count).map(move |no| PageId::new(SpaceId(space), no));
+        let homes = self.homes.iter().copied().flat_map(pages).collect();
+        Unproved { hdd: self.hdd, ssd: self.ssd, homes }
+    }
+}
+
+/// Notes failed flushes in the manifest for as long as the store lives, and while a flush is under way.
+pub(crate) struct InManifest(Weak<ManifestStore>);
+
+impl InManifest {
+    pub(crate) fn new(manifests: &Arc<ManifestStore>) -> Arc<dyn Remember> {
+        Arc::new(Self(Arc::downgrade(manifests)))
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Unproved)) -> io::Result<()> {
+        let manifests = self.0.upgrade().ok_or_else(|| io::Error::other("the store was dropped"))?;
+        manifests.change_unproved(|record| {
+            let mut unproved = record.as_ref().map(UnprovedRecord::unproved).unwrap_or_default();
+            change(&mut unproved);
+            UnprovedRecord::of(&unproved)
+        })
+    }
+}
+
+impl Remember for InManifest {
+    fn recall(&self) -> Unproved {
+        let record = self.0.upgrade().and_then(|manifests| manifests.unproved());
+        record.as_ref().map(UnprovedRecord::unproved).unwrap_or_default()
+    }
+
+    fn note(&self, unproved: &Unproved) -> io::Result<()> {
+        self.change(|noted| noted.add(unproved))
+    }
+
+    fn proved(&self, devices: &[Flushed]) -> io::Result<()> {
+        self.change(|noted| devices.iter().for_each(|device| noted.clear(*device)))
+    }
+
+    fn hold(&self) -> Option<Box<dyn Any + Send>> {
+        let manifests = self.0.upgrade()?;
+        Some(Box::new(manifests))
+    }
+}
