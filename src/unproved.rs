@@ -48,7 +48,7 @@ impl UnprovedRecord {
 pub(crate) struct InManifest(Weak<ManifestStore>);
 
 impl InManifest {
-    pub(crate) fn new(manifests: &Arc<ManifestStore>) -> Arc<dyn Remember> {
+    pub(crate) fn of(manifests: &Arc<ManifestStore>) -> Arc<dyn Remember> {
         Arc::new(Self(Arc::downgrade(manifests)))
     }
 

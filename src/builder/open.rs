@@ -76,7 +76,7 @@ impl Builder {
             epoch: manifest.epoch,
             admissions_max,
             mode: self.ssd_mode,
-            remember: InManifest::new(&manifests),
+            remember: InManifest::of(&manifests),
             progress: self.progress.take(),
             #[cfg(feature = "mutations")]
             mutation: self.mutation,

@@ -129,7 +129,7 @@ impl Core {
     /// flush a device may show what was there before.
     fn missing(&self, page: PageId, home: &IoBuf) -> Option<Stamp> {
         let written = self.home_writes.expected(page)?;
-        check(home.as_slice(), page, Some(written)).is_err().then_some(written)
+        self.check(home.as_slice(), page, Some(written)).is_err().then_some(written)
     }
 
     /// Reads version `written` of `page`, which its home at `offset` was given and has not, from the ring. Not there, it is an error: never an older
@@ -143,13 +143,13 @@ impl Core {
         access: Access,
     ) -> Fetched {
         let Some(place) = self.state.lock().ring.place_of(page, written) else {
-            let found = check(buf.as_slice(), page, Some(written));
+            let found = self.check(buf.as_slice(), page, Some(written));
             let defect = found.err().unwrap_or(Defect::WrongStamp { expected: written, found: written });
             return Fetched { buf, result: Err(self.corrupt(page, &self.hdd, offset, defect)) };
         };
         let (ssd, at) = (self.ssd(), self.layout().ring_at(place));
         let (buf, result) = read_one(&ssd, at, buf, class_of(access)).await;
-        match result.map(|()| check(buf.as_slice(), page, Some(written))) {
+        match result.map(|()| self.check(buf.as_slice(), page, Some(written))) {
             Ok(Ok(_)) => self.fetched(page, buf, Home::Hdd, access),
             Ok(Err(defect)) => Fetched { buf, result: Err(self.corrupt(page, &ssd, at, defect)) },
             Err(source) => Fetched { buf, result: Err(TierError::Device { page, source }) },

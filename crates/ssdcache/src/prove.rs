@@ -1,0 +1,132 @@
+//! What a recovery makes durable before it writes anything else.
+//!
+//! Readable is not durable: after a kill, what recovery reads may be unflushed still, and its first write may need it. After a failed flush it
+//! may even never become durable, so it is written once more first: the same bytes to the same places, which a power cut cannot tear into
+//! anything that the failed flush could not have left.
+
+use crate::core::check;
+use crate::layout::BLOCK_BYTES;
+use crate::mutation::Mutation;
+use crate::open::{Reader, RecoveryFlushes};
+use crate::read::read_one;
+use crate::recovery::Evidence;
+use crate::remember::Unproved;
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_page::PageId;
+use rustc_hash::FxHashSet;
+use std::ops::Range;
+
+/// Bytes of one rewrite.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// A range is read until two reads in a row agree, so often at most: what only a transfer spoiled must not be written back.
+const READS_MAX: usize = 4;
+
+impl Reader<'_> {
+    /// Flushes both devices; what a failed flush of the SSD left unproved is written once more before. The pages and blocks that were.
+    pub(crate) async fn prove(
+        &self,
+        generation: u64,
+        evidence: &Evidence,
+        unproved: &Unproved,
+        flushes: &RecoveryFlushes<'_>,
+    ) -> Result<u64, DeviceError> {
+        let mut rewritten = 0;
+        if unproved.ssd {
+            for range in self.evidence_ranges(generation, evidence) {
+                rewritten += self.rewrite(range).await?;
+            }
+        }
+        if !self.params.broken().is(Mutation::RecoveryUnflushed) {
+            flushes.ssd().await?;
+            flushes.hdd().await?;
+        } else if unproved.ssd {
+            flushes.ssd().await?;
+        }
+        Ok(rewritten)
+    }
+
+    /// Where on the SSD is what this recovery goes by: map, journal, ring, and the slots of the zone.
+    fn evidence_ranges(&self, generation: u64, evidence: &Evidence) -> Vec<Range<u64>> {
+        let layout = self.params.layout;
+        let mut ranges = Vec::new();
+        if layout.slots > 0 {
+            let map = layout.map_at((generation % 2) as u8);
+            ranges.push(map..map + layout.map_area_bytes());
+            let journal = layout.journal_at(0);
+            ranges.push(journal..journal + u64::from(layout.journal_blocks) * BLOCK_BYTES);
+        }
+        if layout.ring_pages > 0 {
+            let page_bytes = layout.page_size.bytes() as u64;
+            ranges.push(layout.ring_at(0)..layout.ring_at(0) + u64::from(layout.ring_pages) * page_bytes);
+        }
+        let zone = evidence.map.zone.iter().enumerate().filter(|(_, in_zone)| **in_zone);
+        for (slot, _) in zone {
+            let (at, end) = (layout.slot_at(slot as u32), layout.slot_at(slot as u32 + 1));
+            match ranges.last_mut().filter(|last| last.end == at) {
+                Some(last) => last.end = end,
+                None => ranges.push(at..end),
+            }
+        }
+        ranges
+    }
+
+    /// Writes what stands in `range` of the SSD there once more. The pages or blocks that it is.
+    async fn rewrite(&self, range: Range<u64>) -> Result<u64, DeviceError> {
+        let (ssd, mut at) = (&self.params.ssd, range.start);
+        while at < range.end {
+            let bytes = (range.end - at).min(CHUNK_BYTES) as usize;
+            rewrite_same(ssd, at, bytes).await?;
+            at += bytes as u64;
+        }
+        Ok((range.end - range.start).div_ceil(self.params.layout.page_size.bytes() as u64))
+    }
+
+    /// Writes the homes of `pages` once more that nothing on the SSD backs: each is what can be read there, if that is sound.
+    pub(crate) async fn rewrite_homes(
+        &self,
+        pages: &[PageId],
+        done: &FxHashSet<PageId>,
+    ) -> Result<u64, DeviceError> {
+        let (hdd, bytes) = (&self.params.hdd, self.params.layout.page_size.bytes());
+        let mut rewritten = 0;
+        for page in pages.iter().filter(|page| !done.contains(page)) {
+            let home = self.params.homes.offset(*page);
+            let Some(home) = home.filter(|home| home + bytes as u64 <= hdd.size()) else { continue };
+            let (image, result) = read_one(hdd, home, IoBuf::zeroed(bytes), IoClass::Recovery).await;
+            result?;
+            // What is not sound is an error when it is read, durable or not.
+            if check(self.params.seed, image.as_slice(), *page, None).is_ok() {
+                hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
+                rewritten += 1;
+            }
+        }
+        Ok(rewritten)
+    }
+
+    /// Voids the images of the ring that a newer one of their page makes superfluous. They would outlive it where the ring goes on, and a later recovery
+    /// would mend a home with them that rotted.
+    pub(crate) async fn void_outdated(&self, outdated: &[u32]) -> Result<(), DeviceError> {
+        let (ssd, layout) = (&self.params.ssd, &self.params.layout);
+        for place in outdated {
+            let zeroes = IoBufs::from_iter([IoBuf::zeroed(BLOCK_BYTES as usize)]);
+            ssd.write(layout.ring_at(*place), zeroes, IoClass::Recovery).await.result?;
+        }
+        Ok(())
+    }
+}
+
+async fn rewrite_same(device: &SharedDevice, at: u64, bytes: usize) -> Result<(), DeviceError> {
+    let (mut image, result) = read_one(device, at, IoBuf::zeroed(bytes), IoClass::Recovery).await;
+    result?;
+    for _ in 1..READS_MAX {
+        let (again, result) = read_one(device, at, IoBuf::zeroed(bytes), IoClass::Recovery).await;
+        result?;
+        let same = again.as_slice() == image.as_slice();
+        image = again;
+        if same {
+            break;
+        }
+    }
+    device.write(at, IoBufs::from_iter([image]), IoClass::Recovery).await.result
+}
