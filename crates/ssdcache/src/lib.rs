@@ -26,6 +26,7 @@ mod moment;
 mod mutation;
 mod open;
 mod plan;
+mod prove;
 mod read;
 mod readmit;
 mod recovery;

@@ -214,7 +214,7 @@ impl Quiet<'_> {
         let copies = state.slots.copies();
         let only = state.slots.only_copies();
         state.slots = Slots::new(SlotParams::new(layout.slots, zone_percent), policy, &[], 0);
-        state.ring = Ring::new(layout.ring_pages);
+        state.ring = Ring::new(layout.ring_pages, 0);
         state.backed = Backed::default();
         state.journal = JournalPlace::new(0, 0);
         state.lsn_floor = Lsn(0);

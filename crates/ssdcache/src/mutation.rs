@@ -83,6 +83,11 @@ pub enum Mutation {
     FlushInCaller,
     /// A failed flush is forgotten by the next opening: it takes what it can read for durable, and a power cut takes that away.
     FailureNotRemembered,
+    /// Recovery does not flush before its first write: a kill between a ring write and its flush, a recovery that rewrites the home, a power cut.
+    RecoveryUnflushed,
+    /// A recovered ring goes on at place 0 and keeps outdated images: an older image outlives the newest one, the home rots, and a recovery
+    /// mends it with the older version.
+    RingFromZero,
 }
 
 impl Mutation {
@@ -121,6 +126,8 @@ impl Mutation {
         Self::ChecksumsUnseeded,
         Self::FlushInCaller,
         Self::FailureNotRemembered,
+        Self::RecoveryUnflushed,
+        Self::RingFromZero,
     ];
 }
 

@@ -1,7 +1,8 @@
 //! Formatting an SSD, and recovering what a crash left on it.
 //!
-//! Recovery only reads, but for two things that may be repeated at will: torn home pages are rewritten from the ring, and a new
-//! checkpoint is written at the end, before which no slot is given out.
+//! Recovery only reads, but for what may be repeated at will: what a failed flush left unproved is written once more, torn home pages
+//! are rewritten from the ring, and a new checkpoint is written at the end, before which no slot is given out. Both devices are flushed before any
+//! home is written: what was read may not be durable yet (`prove`).
 
 use crate::backed::Backed;
 use crate::core::{Core, Homes, JournalPlace, State, Wake, check};
@@ -15,7 +16,7 @@ use crate::map::{Entry, MapBody, MapHeader};
 use crate::mutation::{Broken, Mutation};
 use crate::read::read_one;
 use crate::recovery::{Evidence, Image, Verdict};
-use crate::remember::{Flushed, Remember};
+use crate::remember::{Flushed, Remember, Unproved};
 use crate::ring::Ring;
 use crate::side::Side;
 use crate::slots::{SlotParams, Slots};
@@ -79,8 +80,10 @@ pub struct RecoveryReport {
     pub damaged: u64,
     /// Copies dropped because the HDD has a newer version.
     pub superseded: u64,
-    /// Home pages rewritten from the doublewrite ring.
+    /// Home pages rewritten from the doublewrite ring, or from the slots that backed them.
     pub repaired: u64,
+    /// Pages written once more, as they were, because a flush had failed that should have made them durable.
+    pub rewritten: u64,
 }
 
 /// Everything that opening needs.
@@ -116,7 +119,7 @@ pub struct OpenParams {
 }
 
 impl OpenParams {
-    fn broken(&self) -> Broken {
+    pub(crate) fn broken(&self) -> Broken {
         Broken(
             #[cfg(feature = "mutations")]
             self.mutation,
@@ -220,8 +223,24 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     report.found = verdict.found as u64;
     report.damaged = verdict.damaged as u64;
     report.superseded = verdict.superseded as u64;
-    report.repaired = reader.mend(&evidence, &verdict).await?;
-    report.repaired += reader.repair(&evidence).await?;
+    let runtime = Handle::current();
+    let home_writes = Arc::new(HomeWrites::default());
+    let unproved = params.remember.recall();
+    let failures =
+        Failures { remember: Arc::clone(&params.remember), home_writes: Arc::clone(&home_writes), broken };
+    let failures = Arc::new(failures);
+    let hdd_flush = GroupFlush::new(Arc::clone(&params.hdd), Flushed::Hdd, &failures, &runtime);
+    let side = Side::new(Arc::clone(&params.ssd), layout, &failures, &runtime);
+    let flushes = RecoveryFlushes { hdd: &hdd_flush, ssd: &side.flush };
+    report.rewritten = reader.prove(generation, &evidence, &unproved, &flushes).await?;
+    let mut mended = reader.mend(&evidence, &verdict, &unproved).await?;
+    let repaired = reader.repair(&evidence, unproved.hdd).await?;
+    report.repaired = (mended.len() + repaired.len()) as u64;
+    mended.extend(repaired);
+    report.rewritten += reader.rewrite_homes(&unproved.homes, &mended).await?;
+    // Also what reads well now may be in a volatile cache only, and the ring is about to be written over.
+    flushes.hdd().await?;
+    let ring_from = reader.ring_from().await?;
     report.bytes_read = reader.bytes_read.into_inner();
 
     let mut entries = verdict.entries;
@@ -234,22 +253,18 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     slots.set_lsn_floor(header.lsn_floor);
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or(0).max(header.journal_from);
     let journal = JournalPlace::new(next, header.journal_from.min(next));
-    let runtime = Handle::current();
-    let home_writes = Arc::new(HomeWrites::default());
-    let failures = Failures { remember: params.remember, home_writes: Arc::clone(&home_writes), broken };
-    let failures = Arc::new(failures);
     let core = Core {
         seed: params.seed,
         page_size: layout.page_size,
         homes: params.homes,
-        hdd_flush: GroupFlush::new(Arc::clone(&params.hdd), Flushed::Hdd, &failures, &runtime),
+        hdd_flush,
         hdd: params.hdd,
-        side: RwLock::new(Side::new(params.ssd, layout, &failures, &runtime)),
+        side: RwLock::new(side),
         failures,
         home_writes,
         state: Mutex::new(State {
             slots,
-            ring: Ring::new(layout.ring_pages),
+            ring: Ring::new(layout.ring_pages, ring_from),
             backed: Backed::default(),
             journal,
             homeward: FxHashSet::default(),
@@ -280,7 +295,29 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     if core.has_slots() {
         core.checkpoint().await?;
     }
+    if !unproved.is_empty()
+        && let Err(error) = core.failures.remember.proved(&[Flushed::Hdd, Flushed::Ssd])
+    {
+        // The next opening does it all once more.
+        tracing::warn!(%error, "what failed flushes left unproved is durable now, but the manifest took no note of it");
+    }
     Ok((core, report))
+}
+
+/// The flushes of a recovery, whose failures are remembered as any.
+pub(crate) struct RecoveryFlushes<'a> {
+    hdd: &'a GroupFlush,
+    ssd: &'a GroupFlush,
+}
+
+impl RecoveryFlushes<'_> {
+    pub(crate) async fn hdd(&self) -> Result<(), DeviceError> {
+        self.hdd.cover(self.hdd.next()).await.map(drop)
+    }
+
+    pub(crate) async fn ssd(&self) -> Result<(), DeviceError> {
+        self.ssd.cover(self.ssd.next()).await.map(drop)
+    }
 }
 
 /// What the task computes; its panic is this one's.
@@ -293,8 +330,8 @@ async fn finished<T>(task: JoinHandle<T>) -> T {
     }
 }
 
-struct Reader<'a> {
-    params: &'a OpenParams,
+pub(crate) struct Reader<'a> {
+    pub(crate) params: &'a OpenParams,
     bytes_read: AtomicU64,
     done: AtomicU64,
     total: u64,
@@ -423,13 +460,15 @@ impl<'a> Reader<'a> {
     }
 
     /// The slots that may have to mend their pages' homes, with these, in the homes' order.
-    fn mending(&self, evidence: &Evidence, verdict: &Verdict) -> Vec<(u64, usize)> {
+    fn mending(&self, evidence: &Evidence, verdict: &Verdict, unproved: &Unproved) -> Vec<(u64, usize)> {
         let last: FxHashSet<PageId> = evidence.last_write_back().into_iter().collect();
+        let listed: FxHashSet<PageId> = unproved.homes.iter().copied().collect();
         let mends = !self.params.broken().is(Mutation::DoublewriteNotMended);
         let from = evidence.slots_back_from().filter(|_| mends);
         let entries = verdict.entries.iter().enumerate().filter_map(|(slot, e)| Some((slot, (*e)?)));
         let may = entries.filter(|(_, e)| {
-            last.contains(&e.page) || (!e.clean && from.is_some_and(|from| e.stamp >= from))
+            let backs = from.is_some_and(|from| e.stamp >= from) || listed.contains(&e.page);
+            last.contains(&e.page) || (!e.clean && backs)
         });
         let mut mending: Vec<(u64, usize)> =
             may.filter_map(|(slot, e)| Some((self.params.homes.offset(e.page)?, slot))).collect();
@@ -439,21 +478,35 @@ impl<'a> Reader<'a> {
 
     /// Rewrites homes that a write-back, or a write that the page's own slot backs, left torn, from the slots: as long as a slot has the page nobody reads its
     /// home, but the page may be discarded, or its place become another page's.
-    async fn mend(&self, evidence: &Evidence, verdict: &Verdict) -> Result<u64, DeviceError> {
-        let mut mended = 0;
-        for (home, slot) in self.mending(evidence, verdict) {
+    /// After a failed flush of the HDD all of them, whatever is there. The pages that were.
+    async fn mend(
+        &self,
+        evidence: &Evidence,
+        verdict: &Verdict,
+        unproved: &Unproved,
+    ) -> Result<FxHashSet<PageId>, DeviceError> {
+        let mut mended = FxHashSet::default();
+        for (home, slot) in self.mending(evidence, verdict, unproved) {
             let Some(Entry { page, .. }) = verdict.entries[slot] else { continue };
             let image = self
                 .read(self.params.layout.slot_at(slot as u32), self.params.layout.page_size.bytes() as u64)
                 .await?;
             let stamp = verdict.entries[slot].map(|e| e.stamp);
-            if self.check(image.as_slice(), page, stamp).is_err() || self.home_is_sound(page, home).await? {
+            let sound = self.check(image.as_slice(), page, stamp).is_ok();
+            if !sound || (!unproved.hdd && self.home_is_sound(page, home).await?) {
                 continue;
             }
+            self.grow_to(home)?;
             self.params.hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
-            mended += 1;
+            mended.insert(page);
         }
         Ok(mended)
+    }
+
+    /// A crash may have undone the growth of the HDD that brought it to `home`.
+    fn grow_to(&self, home: u64) -> Result<(), DeviceError> {
+        let (hdd, end) = (&self.params.hdd, home + self.params.layout.page_size.bytes() as u64);
+        if hdd.size() < end { hdd.grow(end) } else { Ok(()) }
     }
 
     fn check(&self, image: &[u8], page: PageId, stamp: Option<Stamp>) -> Result<Header, Defect> {
@@ -473,44 +526,71 @@ impl<'a> Reader<'a> {
         Ok(!self.check(buf.as_slice(), page, None).is_err_and(unsound))
     }
 
-    /// Rewrites home pages that are torn, lost or older than their image in the ring.
-    async fn repair(&mut self, evidence: &Evidence) -> Result<u64, DeviceError> {
+    /// Rewrites home pages that are torn, lost or older than their image in the ring; with `all` also those that read well. The pages that were.
+    async fn repair(&self, evidence: &Evidence, all: bool) -> Result<FxHashSet<PageId>, DeviceError> {
         if self.params.broken().is(Mutation::RingNotRepaired) {
-            return Ok(0);
+            return Ok(FxHashSet::default());
         }
         let floor = evidence.ring_floor();
+        let written_back = evidence.written_back();
         let mut wanted: Vec<(u64, u32, Image)> = Vec::new();
-        for (index, found) in self.ringed.drain(..) {
+        for (index, found) in &self.ringed {
             let newest = evidence.ring.get(&found.page) == Some(&found.stamp);
-            let home = self.params.homes.offset(found.page).filter(|_| newest && found.stamp >= floor);
-            wanted.extend(home.map(|home| (home, index, found)));
+            // A slot of that newer version mends the home, or has been given away since the HDD had it durably.
+            let superseded = written_back.get(&found.page).is_some_and(|newer| *newer > found.stamp);
+            let needed = newest && !superseded && found.stamp >= floor;
+            let home = self.params.homes.offset(found.page).filter(|_| needed);
+            wanted.extend(home.map(|home| (home, *index, *found)));
         }
         wanted.sort_unstable_by_key(|(home, ..)| *home);
         let page_bytes = self.params.layout.page_size.bytes();
         self.note_read((wanted.len() * page_bytes) as u64);
-        let this = &*self;
-        let repairs = wanted.into_iter().map(|(home, index, found)| this.repair_one(found, home, index));
+        let repairs = wanted.into_iter().map(|(home, index, found)| async move {
+            self.repair_one(found, home, index, all).await.map(|written| (found.page, written))
+        });
         let mut repairs = futures_util::stream::iter(repairs).buffer_unordered(REPAIRS_MAX);
-        let mut repaired = 0;
+        let mut repaired = FxHashSet::default();
         while let Some(one) = repairs.next().await {
-            repaired += u64::from(one?);
+            let (page, written) = one?;
+            repaired.extend(written.then_some(page));
         }
-        // Also what reads well now may be in a volatile cache only, and the ring is about to be written over.
-        self.params.hdd.flush(IoClass::Recovery).await?;
         Ok(repaired)
     }
 
-    /// Whether the home of the page that stands at `index` of the ring had to be rewritten.
-    async fn repair_one(&self, found: Image, home: u64, index: u32) -> Result<bool, DeviceError> {
+    /// Where the ring goes on: behind its newest image, so that an older image of a page never outlives the newest one. Voids those that would.
+    async fn ring_from(&self) -> Result<u32, DeviceError> {
+        if self.params.broken().is(Mutation::RingFromZero) {
+            return Ok(0);
+        }
+        let mut newest: FxHashMap<PageId, Stamp> = FxHashMap::default();
+        for (_, image) in &self.ringed {
+            let stamp = newest.entry(image.page).or_insert(image.stamp);
+            *stamp = image.stamp.max(*stamp);
+        }
+        let outdated = self.ringed.iter().filter(|(_, image)| newest[&image.page] != image.stamp);
+        self.void_outdated(&outdated.map(|(place, _)| *place).collect::<Vec<_>>()).await?;
+        let last = self.ringed.iter().max_by_key(|(_, image)| image.stamp);
+        Ok(last.map_or(0, |(place, _)| (place + 1) % self.params.layout.ring_pages))
+    }
+
+    /// Whether the home of the page that stands at `index` of the ring had to be rewritten; with `always`, it is.
+    async fn repair_one(
+        &self,
+        found: Image,
+        home: u64,
+        index: u32,
+        always: bool,
+    ) -> Result<bool, DeviceError> {
         let (hdd, layout) = (&self.params.hdd, &self.params.layout);
         let page_bytes = layout.page_size.bytes();
-        if hdd.size() < home + page_bytes as u64 {
-            hdd.grow(home + page_bytes as u64)?;
-        }
+        self.grow_to(home)?;
         let (current, result) = read_one(hdd, home, IoBuf::zeroed(page_bytes), IoClass::Recovery).await;
         result?;
         if self.check(current.as_slice(), found.page, None).is_ok_and(|h| h.stamp >= found.stamp) {
-            return Ok(false);
+            if always {
+                hdd.write(home, IoBufs::from_iter([current]), IoClass::Recovery).await.result?;
+            }
+            return Ok(always);
         }
         let mut image = current;
         // Once more, if only the transfer was bad.

@@ -138,6 +138,18 @@ impl Evidence {
         last.map(|b| b.records.iter().map(|r| r.page).collect()).unwrap_or_default()
     }
 
+    /// By page, the newest version that was written back from its slot: the slot was durable before the record was.
+    #[must_use]
+    pub fn written_back(&self) -> FxHashMap<PageId, Stamp> {
+        let mut newest = FxHashMap::default();
+        let blocks = self.journal.iter().filter(|b| b.backing == Backing::WriteBack);
+        for record in blocks.flat_map(|b| &b.records) {
+            let stamp = newest.entry(record.page).or_insert(record.stamp);
+            *stamp = record.stamp.max(*stamp);
+        }
+        newest
+    }
+
     /// Pages with a version from this stamp on, if their newest is dirty, may have torn homes that their slots mend (the doublewrite policy).
     #[must_use]
     pub fn slots_back_from(&self) -> Option<Stamp> {

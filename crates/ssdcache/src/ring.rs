@@ -38,10 +38,11 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring of `pages` pages, all free.
+    /// A ring of `pages` pages, all free, which goes on at place `from`.
     #[must_use]
-    pub fn new(pages: u32) -> Self {
-        Self { pages, next: 0, tail: 0, ids: 0, held: VecDeque::new() }
+    pub fn new(pages: u32, from: u32) -> Self {
+        let from = u64::from(from);
+        Self { pages, next: from, tail: from, ids: 0, held: VecDeque::new() }
     }
 
     /// The most pages that one batch may have.
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_held_until_the_flush_after_its_home_write() {
-        let mut ring = Ring::new(4);
+        let mut ring = Ring::new(4, 0);
         let a = ring.hold(3, Stamp::from_bits(10)).unwrap();
         assert_eq!(a.pages, [0, 1, 2]);
         assert_eq!(ring.hold(2, Stamp::from_bits(20)), None);

@@ -164,7 +164,7 @@ pub fn ring(input: &[u8]) {
 
 /// A ring page is held by one batch at a time, from its hold to the first flush after its home write and those of all before it.
 fn ring_events(input: &mut Input<'_>) {
-    let mut ring = Ring::new(u32::from(input.byte() % 16) + 1);
+    let mut ring = Ring::new(u32::from(input.byte() % 16) + 1, 0);
     let mut held: VecDeque<(RingSpan, Option<u64>)> = VecDeque::new();
     let mut flushes = 0;
     for stamp in 1..=u64::from(input.byte() % 64) {

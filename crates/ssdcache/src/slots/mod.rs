@@ -260,6 +260,9 @@ impl Slots {
                     self.counts.rewritten += 1;
                     Plan::Ssd(self.start(slot, page, true, None, now, fresh()))
                 }
+                None if self.waiting.is_empty() && self.retired.is_empty() => {
+                    self.plan_without_reserve(page, now, fresh)
+                }
                 None => Plan::Wait,
             };
         }
@@ -270,6 +273,30 @@ impl Slots {
         match self.admit(page, Cause::Cleaned, now) {
             Some((slot, displaced)) => Plan::Ssd(self.start(slot, page, true, displaced, now, fresh())),
             None => Plan::Hdd,
+        }
+    }
+
+    /// Every slot holds a page, as a recovery may leave them, and none will be free by itself: `page` takes the place of a clean copy, or goes home.
+    fn plan_without_reserve(&mut self, page: PageId, now: Millis, fresh: &mut dyn FnMut() -> Stamp) -> Plan {
+        let mut next = Vec::new();
+        self.policy.next_victims(self.params.clean_ahead as usize, now, &mut next);
+        next.extend((0..self.params.slots).map(SlotId));
+        let usable = |slot: &SlotId| {
+            self.slots.get(slot.at()).is_some_and(|s| {
+                let clean = s.state == State::Live && !s.dirty && s.readers == 0 && s.page != page;
+                clean && s.writable(self.capturing, self.broken)
+            })
+        };
+        let Some(victim) = next.into_iter().find(usable) else { return Plan::Hdd };
+        let displaced = self.slots[victim.at()].page;
+        self.unmap(displaced);
+        self.policy.removed(displaced, true, now);
+        self.release(victim);
+        self.counts.evicted += 1;
+        self.counts.rewritten += 1;
+        match self.take_writable() {
+            Some(slot) => Plan::Ssd(self.start(slot, page, true, Some(displaced), now, fresh())),
+            None => Plan::Wait,
         }
     }
 
