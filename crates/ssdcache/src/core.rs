@@ -82,6 +82,8 @@ pub(crate) struct State {
     pub(crate) ssd_error: Option<Arc<str>>,
     /// A map checkpoint failed: the journal gets no more room.
     pub(crate) map_failed: bool,
+    /// The last checkpoint failed: the area of the next one may hold its header, whole.
+    pub(crate) map_doubtful: bool,
     /// What the SSD is used for, as long as there is one.
     pub(crate) mode: SsdMode,
     /// Drains under way: until they are over the SSD gets no only copies.

@@ -321,7 +321,8 @@ impl Core {
                     state.journal.homing.insert(seq);
                 }
                 let records = records.to_vec();
-                journal.push((seq, Block { seq, ring_floor, backing, slots_back, records }));
+                let generation = state.slots.in_force();
+                journal.push((seq, Block { seq, ring_floor, backing, slots_back, generation, records }));
             }
         }
         if let Some(id) = backed {

@@ -9,7 +9,7 @@ use crate::layout::BLOCK_BYTES;
 use pagetier_page::{PageId, Stamp, StoreSeed};
 
 const MAGIC: [u8; 8] = *b"PGTIERJL";
-const HEADER_BYTES: usize = 40;
+const HEADER_BYTES: usize = 48;
 const RECORD_BYTES: usize = 16;
 const WRITE_BACK: u32 = 1;
 const APPENDED: u32 = 2;
@@ -50,6 +50,8 @@ pub struct Block {
     pub backing: Backing,
     /// Home writes that appended slots back may not be durable: of versions with stamps from the floor on.
     pub slots_back: bool,
+    /// The map checkpoint in force when the block was written.
+    pub generation: u64,
     /// The records, at most [`RECORDS_MAX`].
     pub records: Vec<Record>,
 }
@@ -72,6 +74,7 @@ impl Block {
             Backing::Appended => APPENDED,
         };
         put_u32(&mut b, 32, backing | if self.slots_back { SLOTS_BACK } else { 0 });
+        put_u64(&mut b, 40, self.generation);
         for (i, r) in self.records.iter().enumerate() {
             let at = HEADER_BYTES + i * RECORD_BYTES;
             put_u64(&mut b, at, r.page.to_u64());
@@ -86,7 +89,11 @@ impl Block {
     pub fn decode(seed: StoreSeed, bytes: &[u8]) -> Option<Self> {
         let b = bytes.get(..BLOCK_BYTES as usize)?;
         let count = u32_at(b, 12) as usize;
-        if !block_is_sound(seed, b, MAGIC) || count > RECORDS_MAX || u64_at(b, 16) >= COUNT_END {
+        if !block_is_sound(seed, b, MAGIC) || count > RECORDS_MAX {
+            return None;
+        }
+        let generation = u64_at(b, 40);
+        if u64_at(b, 16) >= COUNT_END || generation >= COUNT_END {
             return None;
         }
         let records = (0..count)
@@ -104,7 +111,7 @@ impl Block {
             _ => Backing::Appended,
         };
         let slots_back = flags & SLOTS_BACK != 0;
-        Some(Self { seq: u64_at(b, 16), ring_floor, backing, slots_back, records })
+        Some(Self { seq: u64_at(b, 16), ring_floor, backing, slots_back, generation, records })
     }
 }
 
@@ -125,6 +132,7 @@ mod tests {
             ring_floor: Stamp::first_of(2),
             backing: Backing::Ring,
             slots_back: true,
+            generation: 5,
             records,
         };
         for backing in [Backing::Ring, Backing::Appended, Backing::WriteBack] {

@@ -71,10 +71,10 @@ impl Layout {
         Self { page_size, slots: 0, journal_blocks: 0, ring_pages }
     }
 
-    /// Bytes of one map area: its header block, the zone bitmap, and an entry per slot.
+    /// Bytes of one map area: its header block, the body, the header once more, and the mark of the other area.
     #[must_use]
     pub fn map_area_bytes(&self) -> u64 {
-        BLOCK_BYTES + blocks(self.map_body_bytes())
+        BLOCK_BYTES + blocks(self.map_body_bytes()) + 2 * BLOCK_BYTES
     }
 
     /// Bytes of a map's body: a bit per slot for the zone, then the entries.
@@ -87,6 +87,19 @@ impl Layout {
     #[must_use]
     pub fn map_at(&self, area: u8) -> u64 {
         SUPERBLOCKS * BLOCK_BYTES + u64::from(area) * self.map_area_bytes()
+    }
+
+    /// Where the header of map area `area` stands: before its body (copy 0) and after it (copy 1).
+    #[must_use]
+    pub fn map_header_at(&self, area: u8, copy: u8) -> u64 {
+        let body = BLOCK_BYTES + blocks(self.map_body_bytes());
+        self.map_at(area) + if copy == 0 { 0 } else { body }
+    }
+
+    /// Where map area `area` keeps the mark that the other area's checkpoint is in force.
+    #[must_use]
+    pub fn map_mark_at(&self, area: u8) -> u64 {
+        self.map_header_at(area, 1) + BLOCK_BYTES
     }
 
     /// Where the journal block of sequence number `seq` lies.
@@ -150,6 +163,8 @@ mod tests {
         for bytes in [1u64 << 20, 3 << 20, 100 << 20, 10 << 30] {
             let l = Layout::for_bytes(bytes, PageSize::DEFAULT, 16).unwrap();
             assert_eq!(l.map_at(1) - l.map_at(0), l.map_area_bytes());
+            assert_eq!(l.map_mark_at(0) + BLOCK_BYTES, l.map_at(1));
+            assert_eq!(l.map_header_at(1, 1) % BLOCK_BYTES, 0);
             assert!(l.journal_at(0) >= l.map_at(1) + l.map_area_bytes());
             assert!(l.ring_at(0) >= l.journal_at(u64::from(l.journal_blocks) - 1) + BLOCK_BYTES);
             assert_eq!(l.slot_at(0), l.ring_at(16));

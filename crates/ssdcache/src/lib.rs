@@ -45,7 +45,7 @@ pub use drain::{DrainProgress, DrainReport};
 pub use journal::{Backing, Block, RECORDS_MAX, Record};
 pub use layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, SLOTS_MIN, TooSmall, zone_bitmap_bytes};
 pub use life::{SsdEvent, SsdMode, SsdState};
-pub use map::{Entry, MapBody, MapHeader};
+pub use map::{Entry, MapBody, MapHeader, decode_mark, encode_mark};
 #[cfg(feature = "mutations")]
 #[doc(hidden)]
 pub use moment::Moment;

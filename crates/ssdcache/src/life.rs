@@ -218,6 +218,7 @@ impl Quiet<'_> {
         state.backed = Backed::default();
         state.journal = JournalPlace::new(0, 0);
         state.lsn_floor = Lsn(0);
+        state.map_doubtful = false;
         *core.side.write() = core.new_side(device, layout);
         core.forgive(&mut state);
         drop(state);

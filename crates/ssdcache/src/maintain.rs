@@ -1,7 +1,7 @@
 //! The background task: map checkpoints, cleaning of the next victims, second chances, flushes that free slots and ring.
 
 use crate::core::Core;
-use crate::map::MapHeader;
+use crate::map::{MapHeader, encode_mark};
 use crate::mutation::Mutation;
 use crate::slots::{MapWork, WriteBack};
 use futures_util::future::join;
@@ -131,6 +131,7 @@ impl Core {
         let header = MapHeader { generation, watermark, journal_from, body_crc, slots, lsn_floor };
         let result = self.write_map(&header, &body).await;
         let mut state = self.state.lock();
+        state.map_doubtful = result.is_err();
         state.slots.end_checkpoint(result.is_ok());
         if result.is_ok() {
             state.journal.tail = journal_from;
@@ -145,11 +146,17 @@ impl Core {
         result
     }
 
-    /// Body, flush, header, flush: the header must never be durable before the body and the slots that it vouches for.
+    /// Body, flush, header, flush, mark. The header must never be durable before the body and the slots that it vouches for. The mark says that the
+    /// checkpoint is in force; its write is over before anything is written under the checkpoint, so the first flush after that covers it.
     async fn write_map(&self, header: &MapHeader, body: &[u8]) -> Result<(), DeviceError> {
         let side = self.side();
-        let at = side.layout.map_at((header.generation % 2) as u8);
-        let mut offset = at + crate::layout::BLOCK_BYTES;
+        let area = (header.generation % 2) as u8;
+        if self.state.lock().map_doubtful {
+            // A sound header over another body would pass for a damaged map.
+            self.write_headers(area, &vec![0; crate::layout::BLOCK_BYTES as usize]).await?;
+            self.flush_ssd(self.next_ssd_flush()).await?;
+        }
+        let mut offset = side.layout.map_at(area) + crate::layout::BLOCK_BYTES;
         for chunk in body.chunks(MAP_CHUNK_BYTES) {
             let buf = IoBufs::from_iter([IoBuf::copy_of(chunk)]);
             side.device.write(offset, buf, IoClass::Meta).await.result?;
@@ -158,12 +165,29 @@ impl Core {
         if !self.broken.is(Mutation::HeaderBeforeBody) {
             self.flush_ssd(self.next_ssd_flush()).await?;
         }
-        let buf = IoBufs::from_iter([IoBuf::copy_of(&header.encode(self.seed))]);
-        side.device.write(at, buf, IoClass::Meta).await.result?;
+        self.write_headers(area, &header.encode(self.seed)).await?;
         if self.broken.is(Mutation::HeaderNotFlushed) {
             return Ok(());
         }
+        self.flush_ssd(self.next_ssd_flush()).await?;
+        let mark = IoBufs::from_iter([IoBuf::copy_of(&encode_mark(self.seed, header.generation))]);
+        side.device.write(side.layout.map_mark_at(1 - area), mark, IoClass::Meta).await.result
+    }
+
+    /// Writes both headers of the map in force, of which one was damaged, once more, and flushes.
+    pub(crate) async fn restate_map(&self, header: &MapHeader) -> Result<(), DeviceError> {
+        self.write_headers((header.generation % 2) as u8, &header.encode(self.seed)).await?;
         self.flush_ssd(self.next_ssd_flush()).await
+    }
+
+    async fn write_headers(&self, area: u8, block: &[u8]) -> Result<(), DeviceError> {
+        let side = self.side();
+        let [first, second] = [0, 1].map(|copy| {
+            let bufs = IoBufs::from_iter([IoBuf::copy_of(block)]);
+            side.device.write(side.layout.map_header_at(area, copy), bufs, IoClass::Meta)
+        });
+        let (first, second) = join(first, second).await;
+        first.result.and(second.result)
     }
 
     /// Copies the next victims to the HDD, so that their slots can be given up at once. How many are home.

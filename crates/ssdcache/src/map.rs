@@ -1,13 +1,15 @@
 //! A map checkpoint: which slot holds which page in which version, and which slots are the zone.
 //!
-//! Header block and body are written apart: the body, a flush, then the header, a flush. Two areas take turns, so a torn
-//! checkpoint leaves the one before it untouched.
+//! Header and body are written apart: the body, a flush, then the header in two places, a flush. Two areas take turns, so a torn
+//! checkpoint leaves the one before it untouched. A mark in the other area then says that the checkpoint is in force, before anything is
+//! written under it: if its header rots later, the one before must not pass for the newest.
 
 use crate::bytes::{COUNT_END, block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
 use crate::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, zone_bitmap_bytes};
 use pagetier_page::{Lsn, PageId, Stamp, StoreSeed};
 
 const MAGIC: [u8; 8] = *b"PGTIERMP";
+const MARK_MAGIC: [u8; 8] = *b"PGTIERGN";
 const CLEAN_BIT: u64 = 1 << 63;
 const LIVE_BIT: u64 = 1 << 62;
 
@@ -79,6 +81,23 @@ impl MapHeader {
             lsn_floor: Lsn(u64_at(b, 48)),
         })
     }
+}
+
+/// A mark that checkpoint `generation` is in force: a block of the store of `seed`.
+#[must_use]
+pub fn encode_mark(seed: StoreSeed, generation: u64) -> Vec<u8> {
+    let mut b = vec![0; BLOCK_BYTES as usize];
+    put_u64(&mut b, 16, generation);
+    seal_block(seed, &mut b, MARK_MAGIC);
+    b
+}
+
+/// The generation that the mark in `bytes` speaks of, if a sound one of the store of `seed` stands there.
+#[must_use]
+pub fn decode_mark(seed: StoreSeed, bytes: &[u8]) -> Option<u64> {
+    let b = bytes.get(..BLOCK_BYTES as usize)?;
+    let generation = u64_at(b, 16);
+    (block_is_sound(seed, b, MARK_MAGIC) && generation < COUNT_END).then_some(generation)
 }
 
 impl MapBody {
@@ -183,5 +202,16 @@ mod tests {
         assert_eq!(MapBody::decode(SEED, &bytes, &header, &layout), None);
         let theirs = StoreSeed::of_store([1; 16]);
         assert_eq!(MapHeader::decode(theirs, &header.encode(SEED)), None, "another store's");
+    }
+
+    #[test]
+    fn a_mark_reads_back_and_is_no_other_block() {
+        let mut mark = encode_mark(StoreSeed::NONE, 9);
+        assert_eq!(decode_mark(StoreSeed::NONE, &mark), Some(9));
+        assert_eq!(decode_mark(StoreSeed::of_store([1; 16]), &mark), None);
+        assert_eq!(MapHeader::decode(StoreSeed::NONE, &mark), None);
+        assert_eq!(decode_mark(StoreSeed::NONE, &mark[..100]), None);
+        mark[16] ^= 1;
+        assert_eq!(decode_mark(StoreSeed::NONE, &mark), None);
     }
 }

@@ -37,6 +37,9 @@ pub enum Mutation {
     HeaderBeforeBody,
     /// The new zone is in force before the checkpoint's header is durable.
     HeaderNotFlushed,
+    /// Opening takes the newest checkpoint that reads as sound, whatever proves that a newer one was in force. Close a store, or crash it after a
+    /// checkpoint; flip a bit of the newest map's body, or of both its headers; open: older pages, no error.
+    MapUnproved,
     /// A ring entry is free once its home write completed, without an HDD flush.
     RingFreedEarly,
     /// Recovery repairs no home page from the ring.
@@ -105,6 +108,7 @@ impl Mutation {
         Self::NextZoneIgnored,
         Self::HeaderBeforeBody,
         Self::HeaderNotFlushed,
+        Self::MapUnproved,
         Self::RingFreedEarly,
         Self::RingNotRepaired,
         Self::HomeBeforeFlush,

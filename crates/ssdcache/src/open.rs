@@ -12,7 +12,7 @@ use crate::images::read_images;
 use crate::journal::Block;
 use crate::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES};
 use crate::life::{EVENTS_KEPT, Refusing, SsdMode};
-use crate::map::{Entry, MapBody, MapHeader};
+use crate::map::{Entry, MapBody, MapHeader, decode_mark};
 use crate::mutation::{Broken, Mutation};
 use crate::read::read_one;
 use crate::recovery::{Evidence, Image, Verdict};
@@ -23,7 +23,7 @@ use crate::slots::{SlotParams, Slots};
 use crate::superblock::{Found, Superblock};
 use futures_util::StreamExt;
 use futures_util::future::try_join3;
-use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{Defect, Header, Lsn, PageId, Stamp, StampSource, StoreSeed};
 use pagetier_policy::{NoSsd, SsdPolicy};
 use parking_lot::{Mutex, RwLock};
@@ -47,10 +47,27 @@ pub enum OpenError {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// Neither map checkpoint is sound. With it goes the knowledge of what the SSD holds; the SSD is left as it is.
-    #[error("{device}: neither of the two map checkpoints is sound")]
+    #[error(
+        "{device}: neither of the two map checkpoints is sound; bring back a sound copy of the device, or open with a blank one in its place and accept the loss"
+    )]
     NoMap {
         /// The SSD.
         device: String,
+    },
+    /// The map checkpoint that was in force is damaged. The one before does not know of what was written since, so it is not used; the SSD is left as
+    /// it is.
+    #[error(
+        "{device}: the {part} of map checkpoint {generation} (map {map}) is damaged, and the checkpoint before is out of date; bring back a sound copy of the device, or open with a blank one in its place and accept the loss"
+    )]
+    DamagedMap {
+        /// The SSD.
+        device: String,
+        /// The map area, `A` or `B`.
+        map: char,
+        /// `header` (both copies of it) or `body`.
+        part: &'static str,
+        /// The checkpoint.
+        generation: u64,
     },
 }
 
@@ -199,8 +216,11 @@ async fn write_empty_map(device: &SharedDevice, layout: &Layout, seed: StoreSeed
         slots: layout.slots,
         lsn_floor: Lsn(0),
     };
-    let buf = IoBufs::from_iter([IoBuf::copy_of(&header.encode(seed))]);
-    device.write(layout.map_at(0), buf, IoClass::Meta).await.result
+    for copy in 0..2 {
+        let buf = IoBufs::from_iter([IoBuf::copy_of(&header.encode(seed))]);
+        device.write(layout.map_header_at(0, copy), buf, IoClass::Meta).await.result?;
+    }
+    Ok(())
 }
 
 /// Recovers what is on the SSD and makes it ready for use.
@@ -211,11 +231,14 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     let mut reader = Reader::new(&params);
     let layout = params.layout;
     let mut report = RecoveryReport::default();
-    let (header, map) = reader.newest_map().await?;
+    let Newest { header, body: map, twice } = reader.newest_map().await?;
     let (trusted, generation) = (map.outside_zone(), header.generation);
     // Beside the reading that follows, which leaves the processor time.
     let slots = tokio::spawn(async move { Slots::new(slot_params, policy, &trusted, generation) });
     let evidence = reader.evidence(&header, map).await?;
+    if evidence.generation_proved() > header.generation && !broken.is(Mutation::MapUnproved) {
+        return Err(reader.damaged("header", evidence.generation_proved()));
+    }
     let verdict = evidence.merge();
     report.generation = header.generation;
     report.zone_slots = evidence.map.zone.iter().filter(|z| **z).count() as u64;
@@ -271,6 +294,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
             admissions: 0,
             ssd_error: None,
             map_failed: false,
+            map_doubtful: false,
             mode: params.mode,
             drains: 0,
             closing: false,
@@ -293,6 +317,9 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
         broken,
     };
     if core.has_slots() {
+        if !twice {
+            core.restate_map(&header).await?;
+        }
         core.checkpoint().await?;
     }
     if !unproved.is_empty()
@@ -302,6 +329,14 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
         tracing::warn!(%error, "what failed flushes left unproved is durable now, but the manifest took no note of it");
     }
     Ok((core, report))
+}
+
+/// The map that a recovery starts from.
+struct Newest {
+    header: MapHeader,
+    body: MapBody,
+    /// Both copies of its header are sound.
+    twice: bool,
 }
 
 /// The flushes of a recovery, whose failures are remembered as any.
@@ -365,7 +400,7 @@ impl<'a> Reader<'a> {
         Ok(Evidence { map, watermark, zone, journal, ring })
     }
 
-    async fn newest_map(&self) -> Result<(MapHeader, MapBody), OpenError> {
+    async fn newest_map(&self) -> Result<Newest, OpenError> {
         let layout = self.params.layout;
         if layout.slots == 0 {
             let header = MapHeader {
@@ -376,30 +411,74 @@ impl<'a> Reader<'a> {
                 slots: 0,
                 lsn_floor: Lsn(0),
             };
-            return Ok((header, MapBody::empty(0)));
+            return Ok(Newest { header, body: MapBody::empty(0), twice: true });
         }
-        let seed = self.params.seed;
-        let mut headers = Vec::new();
+        let (mut headers, mut proved) = (Vec::new(), 0);
         for area in 0..2 {
-            let sound = |bytes: &[u8]| MapHeader::decode(seed, bytes).is_some();
-            let block = self.read_sound(layout.map_at(area), BLOCK_BYTES, &sound).await?;
-            headers.extend(MapHeader::decode(seed, block.as_slice()).map(|h| (h, area)));
+            headers.extend(self.map_headers(area).await?.into_iter().map(|h| (h, area)));
+            proved = proved.max(self.map_mark(area).await?.unwrap_or(0));
         }
         headers.sort_by_key(|(h, _)| std::cmp::Reverse(h.generation));
-        for (header, area) in headers {
+        let unproved = self.params.broken().is(Mutation::MapUnproved);
+        let newest = headers.first().map(|(h, _)| h.generation);
+        if newest.is_some_and(|newest| proved > newest) && !unproved {
+            return Err(self.damaged("header", proved));
+        }
+        // A header is written when its body is durable: with a body that does not fit, the newest was damaged.
+        for (header, area) in headers.iter().filter(|(h, _)| Some(h.generation) == newest || unproved) {
             for _ in 0..2 {
-                let bytes = self.map_body(area).await?;
-                if let Some(body) = MapBody::decode(seed, &bytes, &header, &layout) {
-                    return Ok((header, body));
+                let bytes = self.map_body(*area).await?;
+                if let Some(body) = MapBody::decode(self.params.seed, &bytes, header, &layout) {
+                    let twice = headers.iter().filter(|(h, _)| h == header).count() == 2;
+                    return Ok(Newest { header: *header, body, twice });
                 }
             }
         }
-        Err(OpenError::NoMap { device: self.params.ssd.name().to_owned() })
+        Err(match newest {
+            Some(newest) if !unproved => self.damaged("body", newest),
+            _ => OpenError::NoMap { device: self.params.ssd.name().to_owned() },
+        })
+    }
+
+    fn damaged(&self, part: &'static str, generation: u64) -> OpenError {
+        let map = if generation.is_multiple_of(2) { 'A' } else { 'B' };
+        OpenError::DamagedMap { device: self.params.ssd.name().to_owned(), map, part, generation }
+    }
+
+    /// The sound headers of `area`, at most two. A copy that cannot be read is an error only if the other one does not do.
+    async fn map_headers(&self, area: u8) -> Result<Vec<MapHeader>, DeviceError> {
+        let OpenParams { layout, seed, .. } = *self.params;
+        let (mut headers, mut failed) = (Vec::new(), None);
+        let decoded =
+            |bytes: &[u8]| MapHeader::decode(seed, bytes).filter(|h| h.generation % 2 == u64::from(area));
+        for copy in 0..2 {
+            let sound = |bytes: &[u8]| decoded(bytes).is_some();
+            match self.read_sound(layout.map_header_at(area, copy), BLOCK_BYTES, &sound).await {
+                Ok(block) => headers.extend(decoded(block.as_slice())),
+                Err(error) => failed = Some(error),
+            }
+        }
+        match failed {
+            Some(error) if headers.is_empty() => Err(error),
+            _ => Ok(headers),
+        }
+    }
+
+    /// The checkpoint of the other area that `area` says is in force.
+    async fn map_mark(&self, area: u8) -> Result<Option<u64>, DeviceError> {
+        let OpenParams { layout, seed, .. } = *self.params;
+        let decoded = |bytes: &[u8]| pagetier_page::is_blank(bytes) || decode_mark(seed, bytes).is_some();
+        match self.read_sound(layout.map_mark_at(area), BLOCK_BYTES, &decoded).await {
+            Ok(block) => Ok(decode_mark(seed, block.as_slice())),
+            // The headers say it as well.
+            Err(DeviceError { kind: DeviceErrorKind::Io(_), .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     async fn map_body(&self, area: u8) -> Result<Vec<u8>, DeviceError> {
         let layout = self.params.layout;
-        let len = layout.map_area_bytes() - BLOCK_BYTES;
+        let len = layout.map_header_at(area, 1) - layout.map_header_at(area, 0) - BLOCK_BYTES;
         let mut bytes = Vec::with_capacity(len as usize);
         while (bytes.len() as u64) < len {
             let at = layout.map_at(area) + BLOCK_BYTES + bytes.len() as u64;

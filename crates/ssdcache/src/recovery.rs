@@ -156,6 +156,12 @@ impl Evidence {
         self.newest_block().filter(|b| b.slots_back).map(|b| b.ring_floor)
     }
 
+    /// The newest checkpoint that a journal block proves to have been in force.
+    #[must_use]
+    pub fn generation_proved(&self) -> u64 {
+        self.journal.iter().map(|b| b.generation).max().unwrap_or(0)
+    }
+
     fn newest_block(&self) -> Option<&Block> {
         self.journal.iter().max_by_key(|b| b.seq)
     }
@@ -245,6 +251,7 @@ mod tests {
             ring_floor: Stamp::ZERO,
             backing: Backing::Ring,
             slots_back: false,
+            generation: 0,
             records,
         });
         assert_eq!(pages(&e)[2], None, "it went home, and the slot to somebody whose write was torn");
@@ -266,6 +273,7 @@ mod tests {
             ring_floor: Stamp::ZERO,
             backing: Backing::Ring,
             slots_back: false,
+            generation: 0,
             records: vec![Record { page: page(0), stamp: at(stamp) }],
         };
         e.journal = vec![block(10)];

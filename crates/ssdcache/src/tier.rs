@@ -199,6 +199,8 @@ impl SsdTier {
         self.core.flush_hdd(self.core.hdd_flush.next()).await.map_err(device)?;
         if self.core.has_slots() {
             self.core.checkpoint().await.map_err(device)?;
+            // The mark that it is in force.
+            self.core.flush_ssd(self.core.next_ssd_flush()).await.map_err(device)?;
         }
         Ok(())
     }

@@ -241,13 +241,16 @@ impl Probe {
             (true, false, IoClass::Recovery) => Part::RecoveryRead,
             (true, true, IoClass::Ring) => Part::RingWrite,
             (true, true, IoClass::Meta) if offset >= self.layout.map_at(2) => Part::JournalWrite,
-            (true, true, IoClass::Meta) if [0, 1].map(|a| self.layout.map_at(a)).contains(&offset) => {
-                Part::MapHeader
-            }
+            (true, true, IoClass::Meta) if self.is_map_header(offset) => Part::MapHeader,
             (true, true, IoClass::Meta) if offset >= self.layout.map_at(0) => Part::MapBody,
             (true, true, IoClass::Clean | IoClass::UrgentClean) => Part::SlotWrite,
             _ => Part::Other,
         }
+    }
+
+    fn is_map_header(&self, offset: u64) -> bool {
+        let at = |(area, copy)| self.layout.map_header_at(area, copy) == offset;
+        [(0, 0), (0, 1), (1, 0), (1, 1)].into_iter().any(at)
     }
 
     fn begin(self: &Arc<Self>, part: Part, changes: bool) -> InFlight {

@@ -101,11 +101,11 @@ impl Steer {
         match self {
             Self::SlowMap => {
                 let slow = FaultEffect::Slow(Duration::from_millis(rng.random_range(50..=400)));
-                let header = |area| {
-                    let at = layout.map_at(area);
+                let header = |(area, copy)| {
+                    let at = layout.map_header_at(area, copy);
                     Planned::ssd("slow header", Fault::new(slow).on(IoOp::Write).within(at..at + 1))
                 };
-                vec![header(0), header(1)]
+                [(0, 0), (0, 1), (1, 0), (1, 1)].map(header).to_vec()
             }
             Self::SlotFails => {
                 let slots = layout.slot_at(0)..layout.end();

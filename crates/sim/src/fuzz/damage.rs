@@ -89,9 +89,11 @@ fn overwrite(bytes: &mut [u8], range: std::ops::Range<u64>, input: &mut Input<'_
 fn sealed_block(copies: &mut Copies, input: &mut Input<'_>) {
     let layout = copies.layout;
     let seed = copies.seed;
-    let (at, seed) = match input.byte() % 4 {
+    let (at, seed) = match input.byte() % 6 {
         0 => (u64::from(input.byte() % 2) * BLOCK_BYTES, StoreSeed::NONE),
-        1 => (layout.map_at(input.byte() % 2), seed),
+        1 => (layout.map_header_at(input.byte() % 2, 0), seed),
+        2 => (layout.map_header_at(input.byte() % 2, 1), seed),
+        3 => (layout.map_mark_at(input.byte() % 2), seed),
         _ => (layout.journal_at(u64::from(input.byte())), seed),
     };
     let block = &mut copies.ssd[at as usize..][..BLOCK];
@@ -116,7 +118,11 @@ fn map_body(copies: &mut Copies, input: &mut Input<'_>) {
 pub(super) fn refit_map(seed: StoreSeed, area: &mut [u8], layout: &Layout) {
     let body_crc = seed.checksum(&area[BLOCK..][..layout.map_body_bytes() as usize]);
     if let Some(header) = MapHeader::decode(seed, &area[..BLOCK]) {
-        area[..BLOCK].copy_from_slice(&MapHeader { body_crc, ..header }.encode(seed));
+        let header = MapHeader { body_crc, ..header }.encode(seed);
+        for copy in 0..2 {
+            let at = (layout.map_header_at(0, copy) - layout.map_at(0)) as usize;
+            area[at..at + BLOCK].copy_from_slice(&header);
+        }
     }
 }
 

@@ -93,6 +93,8 @@ pub struct Slots {
     waiting: Vec<SlotId>,
     retired: VecDeque<(u64, SlotId)>,
     generation: u64,
+    /// The newest checkpoint that is durable.
+    in_force: u64,
     capturing: bool,
     /// Slot writes and evictions since the last capture: a checkpoint without any would change nothing.
     changes: u64,
@@ -165,6 +167,7 @@ impl Slots {
             waiting: Vec::new(),
             retired: VecDeque::new(),
             generation,
+            in_force: generation,
             capturing: false,
             changes: 1,
             rejected_before: 0,
@@ -614,6 +617,12 @@ impl Slots {
     #[must_use]
     pub fn highest_page(&self, space: pagetier_page::SpaceId) -> Option<u32> {
         self.by_page.keys().filter(|p| p.space == space).map(|p| p.no).max()
+    }
+
+    /// The generation of the checkpoint in force: the newest that is durable.
+    #[must_use]
+    pub fn in_force(&self) -> u64 {
+        self.in_force
     }
 
     /// The sizes it was made with.

@@ -169,6 +169,9 @@ impl Slots {
             circle.end_checkpoint(ok);
         }
         // The next one after a failure goes to the same area: the other has the one that is known to be durable.
+        if ok {
+            self.in_force = self.generation + 1;
+        }
         self.generation += if ok { 1 } else { 2 };
         self.counts.checkpoints += u64::from(ok);
         self.relist();

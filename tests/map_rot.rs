@@ -1,0 +1,151 @@
+//! One flipped bit in each block of the map areas, after a close and after a crash: what opens is right, what is not is refused by name.
+
+mod bed;
+
+use bed::{Bed, PAGES, expect_all, grown, read, write, write_all};
+use pagetier::{OpenError, SpaceId};
+use pagetier_ssdcache::{BLOCK_BYTES, OpenError as SsdError};
+
+/// A store whose maps tell of different versions; closed in order if `close`, otherwise left as a power cut finds it after a `sync`.
+async fn worked(close: bool, policy: &str) -> (Bed, SpaceId) {
+    let bed = Bed::new();
+    let store = bed.builder().ssd_policy(policy).open().await.unwrap();
+    let space = grown(&store).await;
+    for version in 2..5 {
+        write_all(&store, space, version).await;
+        store.sync().await.unwrap();
+    }
+    if close {
+        store.close().await.unwrap();
+        return (bed, space);
+    }
+    // Just after a checkpoint, when a little was written under it only.
+    let checkpoints = store.stats().ssd.counts.checkpoints;
+    let mut no = 0;
+    while store.stats().ssd.counts.checkpoints < checkpoints + 2 {
+        write(&store, space, no % PAGES, 4).await.unwrap();
+        store.sync().await.unwrap();
+        no += 1;
+    }
+    write_all(&store, space, 5).await;
+    store.sync().await.unwrap();
+    let cut = bed.after_power_cut(9);
+    (cut, space)
+}
+
+/// How often it was refused, by what the error names.
+#[derive(Debug, Default)]
+struct Seen {
+    right: u32,
+    bodies: u32,
+    headers: u32,
+}
+
+async fn flipped(bed: &Bed, space: SpaceId, version: u32, at: &[u64], seen: &mut Seen) {
+    let rotten = bed.after_power_cut(1);
+    for at in at {
+        rotten.ssd.flip_bit(*at, (*at % 8) as u8);
+    }
+    match rotten.try_open().await {
+        Ok(store) => {
+            expect_all(&store, space, version).await;
+            seen.right += 1;
+        }
+        Err(OpenError::Ssd(SsdError::DamagedMap { part: "body", .. })) => seen.bodies += 1,
+        Err(OpenError::Ssd(SsdError::DamagedMap { part: "header", .. })) => seen.headers += 1,
+        Err(error) => panic!("{at:?}: {error}"),
+    }
+}
+
+async fn every_block(close: bool, policy: &str) {
+    let (bed, space) = worked(close, policy).await;
+    let version = if close { 4 } else { 5 };
+    let layout = bed.layout();
+    let mut seen = Seen::default();
+    let blocks = (layout.map_at(0)..layout.map_at(2)).step_by(BLOCK_BYTES as usize);
+    for block in blocks.clone() {
+        for within in [3, 17, 45, 300] {
+            flipped(&bed, space, version, &[block + within], &mut seen).await;
+        }
+    }
+    // The header is there twice, the body once; in what follows the used part of its block only some bits tell.
+    assert!((1..=4).contains(&seen.bodies) && seen.headers == 0, "{seen:?}");
+    // Both headers of a map at once: the mark in the other area tells.
+    for area in 0..2 {
+        let both = [0, 1].map(|copy| layout.map_header_at(area, copy) + 20);
+        flipped(&bed, space, version, &both, &mut seen).await;
+    }
+    assert_eq!(seen.headers, 1, "{seen:?}");
+    // A mark is needed only then.
+    for area in 0..2 {
+        let right = seen.right;
+        flipped(&bed, space, version, &[layout.map_mark_at(area) + 20], &mut seen).await;
+        assert_eq!(seen.right, right + 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flipped_bit_of_a_closed_stores_map_never_brings_older_pages_back() {
+    every_block(true, "cac").await;
+    every_block(true, "mv-fifo").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nor_after_a_crash() {
+    every_block(false, "cac").await;
+    every_block(false, "lru2").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_opened_with_a_damaged_header_mends_it() {
+    let (bed, space) = worked(true, "cac").await;
+    let layout = bed.layout();
+    for copy in 0..2 {
+        let rotten = bed.after_power_cut(1);
+        for area in 0..2 {
+            rotten.ssd.flip_bit(layout.map_header_at(area, copy) + 20, 1);
+        }
+        let store = rotten.open().await;
+        drop(store);
+        let again = rotten.after_power_cut(2);
+        for area in 0..2 {
+            again.ssd.flip_bit(layout.map_header_at(area, 1 - copy) + 20, 1);
+        }
+        let store = again.open().await;
+        assert_eq!(read(&store, space, 3).await.unwrap(), 4);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_checkpoint_that_the_power_cut_short_is_no_damage() {
+    use pagetier_devio::{Fault, FaultEffect, IoOp};
+    // Each write and flush of a checkpoint fails once; then the power is cut.
+    for op in 0..12 {
+        let bed = Bed::new();
+        let store = bed.open().await;
+        let space = grown(&store).await;
+        write_all(&store, space, 2).await;
+        store.sync().await.unwrap();
+        let layout = bed.layout();
+        let maps = layout.map_at(0)..layout.map_at(2);
+        let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(maps.clone());
+        bed.ssd.inject(fault.from_op(bed.ssd.ops() + op * 3).times(1));
+        for no in 0..PAGES {
+            // Once writes are refused, the rest stays as it is.
+            if write(&store, space, no, 3).await.is_err() {
+                break;
+            }
+        }
+        let _ = store.sync().await;
+        bed.ssd.clear_faults();
+        let _ = store.readmit_ssd().await;
+        let _ = store.sync().await;
+        for seed in 0..4 {
+            let cut = bed.after_power_cut(seed * 31 + op);
+            let store = cut.open().await;
+            for no in 0..PAGES {
+                assert!((2..=3).contains(&read(&store, space, no).await.unwrap()), "page {no}");
+            }
+        }
+    }
+}
