@@ -203,8 +203,8 @@ impl Plan {
 
     /// The SSD's size in bytes.
     pub(super) fn ssd_bytes(&self) -> u64 {
-        // Superblocks, two maps of two blocks each, the smallest journal.
-        let blocks = 2 + 4 + 8 + self.ring + self.slots;
+        // Superblocks, two maps of four blocks each, the smallest journal.
+        let blocks = 2 + 8 + 8 + self.ring + self.slots;
         if self.slots == 0 { 0 } else { u64::from(blocks) * PAGE_BYTES }
     }
 
