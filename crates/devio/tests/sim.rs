@@ -328,6 +328,31 @@ async fn growth_fails_as_planned_and_is_undone_by_a_power_cut() {
 }
 
 #[tokio::test(flavor = "current_thread")]
+async fn atomic_writes_are_never_torn() {
+    let device = sim(17).with_atomic_writes(PAGE);
+    write(&device, 0, 1).await.expect("written");
+    write(&device, 1, 1).await.expect("written");
+    let mut outcomes = BTreeSet::new();
+    for seed in 0..50 {
+        let after = device.after_power_cut(seed, &SimPower::new());
+        let pages = [read(&after, 0).await.expect("read"), read(&after, 1).await.expect("read")];
+        assert!(pages.iter().all(|page| page.iter().all(|b| *b == page[0])));
+        outcomes.insert(pages.map(|page| page[0]));
+    }
+    assert_eq!(outcomes.len(), 4);
+}
+
+#[tokio::test(flavor = "current_thread")]
+#[should_panic(expected = "operations without end")]
+async fn a_caller_that_asks_for_ever_is_stopped() {
+    let power = SimPower::new();
+    let device = SimDevice::new("sim", 1 << 20, 1, &power);
+    power.cut_now();
+    power.panic_after_refusals(1000);
+    while read(&device, 0).await.is_err() {}
+}
+
+#[tokio::test(flavor = "current_thread")]
 async fn devices_are_copied_cut_short_and_rot() {
     let device = sim(16);
     write(&device, 0, 1).await.expect("written");

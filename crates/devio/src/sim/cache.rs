@@ -7,7 +7,7 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 
-/// What is written whole or not at all, in bytes.
+/// What is written whole or not at all, in bytes, unless the device is given a larger unit.
 pub(super) const SECTOR: usize = 512;
 
 /// More writes than this do not stay volatile: the oldest reaches the medium.
@@ -33,9 +33,19 @@ pub(super) struct Cache {
     /// Completed writes in order of completion, then those under way in order of issue.
     writes: Vec<Write>,
     next_id: u64,
+    /// What is written whole or not at all, in bytes; 0: a sector.
+    unit: usize,
 }
 
 impl Cache {
+    pub(super) fn set_unit(&mut self, unit: usize) {
+        self.unit = unit;
+    }
+
+    fn unit(&self) -> usize {
+        self.unit.max(SECTOR)
+    }
+
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) {
         self.view.read(offset, out);
     }
@@ -78,7 +88,7 @@ impl Cache {
     }
 
     fn land_torn(&mut self, write: &Write, rng: &mut SmallRng) {
-        for (offset, sector) in torn(write, rng) {
+        for (offset, sector) in torn(write, self.unit(), rng) {
             let bytes = sector.into();
             self.completed_now(Write { id: write.id, offset, bytes, completed: true, doomed: false });
         }
@@ -117,14 +127,14 @@ impl Cache {
         let wanted = sorted(ids);
         // Some of it may have reached the medium before the flush failed.
         let landed = [0.0, 0.0, 0.2, 0.8][rng.random_range(0..4)];
-        let mut reverted = Vec::new();
+        let (unit, mut reverted) = (self.unit(), Vec::new());
         for write in std::mem::take(&mut self.writes) {
             if write.doomed || wanted.binary_search(&write.id).is_err() {
                 self.writes.push(write);
                 continue;
             }
-            for (i, sector) in write.bytes.chunks(SECTOR).enumerate() {
-                let offset = write.offset + (i * SECTOR) as u64;
+            for (i, sector) in write.bytes.chunks(unit).enumerate() {
+                let offset = write.offset + (i * unit) as u64;
                 let part =
                     Write { id: write.id, offset, bytes: sector.into(), completed: true, doomed: true };
                 if landed > 0.0 && rng.random_bool(landed) {
@@ -201,7 +211,7 @@ impl Cache {
         for write in order {
             let kept = rng.random_bool(if write.doomed { doomed } else { keep });
             if rng.random_bool(tear) && !write.doomed {
-                for (offset, sector) in torn(write, &mut rng) {
+                for (offset, sector) in torn(write, self.unit(), &mut rng) {
                     durable.write(offset, sector);
                 }
             } else if kept {
@@ -222,13 +232,19 @@ impl Cache {
     }
 
     fn settled(&self, durable: Image) -> Self {
-        Self { view: durable.fork(), durable, writes: Vec::new(), next_id: self.next_id }
+        Self { view: durable.fork(), durable, writes: Vec::new(), next_id: self.next_id, unit: self.unit }
     }
 
     /// The same moment once more: cheap, what does not change is shared.
     pub(super) fn fork(&self) -> Self {
         let writes = self.writes.clone();
-        Self { view: self.view.fork(), durable: self.durable.fork(), writes, next_id: self.next_id }
+        Self {
+            view: self.view.fork(),
+            durable: self.durable.fork(),
+            writes,
+            next_id: self.next_id,
+            unit: self.unit,
+        }
     }
 
     /// The contents after the process died with the power on: every completed write, as volatile or doomed as it was. Each of those
@@ -272,19 +288,19 @@ fn sorted(numbers: &[u64]) -> Vec<u64> {
 }
 
 /// Some sectors of a write: from the front, from the back, or here and there.
-fn torn<'a>(write: &'a Write, rng: &mut SmallRng) -> Vec<(u64, &'a [u8])> {
-    let sectors = write.bytes.len().div_ceil(SECTOR);
+fn torn<'a>(write: &'a Write, unit: usize, rng: &mut SmallRng) -> Vec<(u64, &'a [u8])> {
+    let sectors = write.bytes.len().div_ceil(unit);
     let split = rng.random_range(0..=sectors);
     let shape = rng.random_range(0..3);
     let mut out = Vec::new();
-    for (i, sector) in write.bytes.chunks(SECTOR).enumerate() {
+    for (i, sector) in write.bytes.chunks(unit).enumerate() {
         let lands = match shape {
             0 => i < split,
             1 => i >= split,
             _ => rng.random_bool(0.5),
         };
         if lands {
-            out.push((write.offset + (i * SECTOR) as u64, sector));
+            out.push((write.offset + (i * unit) as u64, sector));
         }
     }
     out

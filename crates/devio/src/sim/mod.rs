@@ -143,6 +143,17 @@ impl SimDevice {
         self
     }
 
+    /// Writes of `bytes` at multiples of that are never torn. Default: 512.
+    ///
+    /// # Panics
+    /// When it is no power of two, or less than 512.
+    #[must_use]
+    pub fn with_atomic_writes(self, bytes: usize) -> Self {
+        assert!(bytes.is_power_of_two() && bytes >= SECTOR, "{bytes} bytes");
+        self.shared.state.lock().cache.set_unit(bytes);
+        self
+    }
+
     /// What a failed flush does. Default: [`FlushFailure::NeverDurable`].
     #[must_use]
     pub fn with_flush_failure(self, model: FlushFailure) -> Self {

@@ -14,6 +14,8 @@ struct State {
     ops: u64,
     cut_at: Option<u64>,
     cut: bool,
+    refused: u64,
+    refused_max: Option<u64>,
 }
 
 impl SimPower {
@@ -35,6 +37,11 @@ impl SimPower {
         self.state.lock().cut_at = Some(n);
     }
 
+    /// From the `n`-th refused operation on, refusing is a panic: the caller asks for ever, which no test that it runs in would end.
+    pub fn panic_after_refusals(&self, n: u64) {
+        self.state.lock().refused_max = Some(n);
+    }
+
     /// Cuts the power now.
     pub fn cut_now(&self) {
         self.state.lock().cut = true;
@@ -52,6 +59,10 @@ impl SimPower {
         let mut state = self.state.lock();
         if state.cut || state.cut_at.is_some_and(|n| state.ops >= n) {
             state.cut = true;
+            state.refused += 1;
+            let stuck = state.refused_max.is_some_and(|max| state.refused >= max);
+            drop(state);
+            assert!(!stuck, "operations without end on devices without power");
             return None;
         }
         state.ops += 1;

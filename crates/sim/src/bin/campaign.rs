@@ -52,8 +52,8 @@ struct Args {
     /// Exhaustive and faults: this case alone.
     #[arg(long)]
     case: Option<u64>,
-    /// Threads.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
+    /// Threads. Default: one for each processor.
+    #[arg(long, default_value_t = processors(), value_parser = clap::value_parser!(u64).range(1..=256))]
     jobs: u64,
     /// Stops after so many violations.
     #[arg(long, default_value_t = 5)]
@@ -78,6 +78,10 @@ enum Mode {
     Mutations,
     /// All of them.
     All,
+}
+
+fn processors() -> u64 {
+    std::thread::available_parallelism().map_or(1, |n| n.get() as u64).min(256)
 }
 
 fn parse_mutation(name: &str) -> Result<Mutation, String> {
@@ -199,8 +203,7 @@ impl Campaign {
     }
 
     fn plan(&self, seed: u64, mutation: Option<Mutation>) -> Plan {
-        let mut plan = Plan::from_seed(seed);
-        plan.mutation = mutation;
+        let mut plan = mutation.map_or_else(|| Plan::from_seed(seed), |rule| Plan::against(rule, seed));
         for part in &self.args.with {
             // Checked at the start.
             let _ = plan.set(part);
@@ -412,6 +415,12 @@ fn print(report: &Report, json: bool) {
             println!("{count:>10}  {name}");
         }
     }
+    if !t.tampered.is_empty() {
+        println!("rot, and devices with a past, by how the opening after it ended:");
+        for (what, count) in &t.tampered {
+            println!("{count:>10}  {what}");
+        }
+    }
     if !t.faults.is_empty() {
         println!("faults injected:");
         for (name, count) in &t.faults {
@@ -426,8 +435,8 @@ fn print(report: &Report, json: bool) {
         );
     }
     println!(
-        "{} seeds, {} lives, {} crashes recovered and checked ({} of them in a recovery), {} pages checked, {} refused as corrupt after faults",
-        t.seeds, t.lives, t.crashes, t.crashes_in_recovery, t.pages_checked, t.pages_refused
+        "{} seeds, {} lives, {} reopenings with I/O in flight, {} crashes recovered and checked ({} of them in a recovery), {} pages checked, {} refused as corrupt after faults",
+        t.seeds, t.lives, t.reopenings, t.crashes, t.crashes_in_recovery, t.pages_checked, t.pages_refused
     );
     println!("{:.1} s, {:.0} crashes a second", report.seconds, report.crashes_per_second);
     if report.interrupted {

@@ -60,6 +60,26 @@ states! {
     Twice => "cut a second time, during recovery or right after",
     Thrice => "cut a third time",
     Killed => "process killed, power on",
+    KilledThenCut => "process killed, then the power cut during recovery or later",
+    KilledTwice => "process killed twice",
+    FlushFailedCached => "flush failed: writes still cached",
+    FlushFailedNever => "flush failed: writes readable, never durable",
+    FlushFailedReverted => "flush failed: writes gone",
+    ReopenedAfterFlush => "reopened without a reboot after a failed flush",
+    DroppedCall => "call dropped at an await",
+    DroppedClose => "close dropped at an await",
+    DroppedOpen => "opening dropped at an await",
+    Reopened => "dropped with I/O in flight and reopened",
+    NoRing => "geometry: no ring",
+    NoSsd => "geometry: no SSD",
+    TinyRing => "geometry: a ring of one or two pages",
+    FewSlots => "geometry: the fewest slots",
+    TinyZone => "geometry: a zone of one slot",
+    HostileSsd => "a hostile SSD policy",
+    HostilePool => "a hostile pool policy",
+    Gated => "log gate that lags",
+    GrowthFailed => "growth failed",
+    Stranger => "on devices that another store used",
     FoundTrusted => "found: pages by the checkpoint's word",
     FoundZone => "found: pages in the zone",
     FoundSuperseded => "found: copies voided by journal or ring",
@@ -75,6 +95,12 @@ states! {
     BackingHome => "doublewrite: such a home write in flight",
 }
 
+impl State {
+    /// The models of a failed flush.
+    pub(super) const FLUSH_FAILED: [Self; 3] =
+        [Self::FlushFailedCached, Self::FlushFailedNever, Self::FlushFailedReverted];
+}
+
 /// A set of states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct States(u128);
@@ -86,6 +112,10 @@ impl States {
         self.0 |= 1 << state as u32;
     }
 
+    pub(super) fn remove(&mut self, state: State) {
+        self.0 &= !(1 << state as u32);
+    }
+
     pub(super) fn add_if(&mut self, yes: bool, state: State) {
         if yes {
             self.add(state);
@@ -94,6 +124,10 @@ impl States {
 
     pub(super) fn has(self, state: State) -> bool {
         self.0 >> state as u32 & 1 == 1
+    }
+
+    pub(super) fn any(self, states: &[State]) -> bool {
+        states.iter().any(|state| self.has(*state))
     }
 
     pub(super) fn union(self, other: Self) -> Self {

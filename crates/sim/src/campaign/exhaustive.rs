@@ -2,14 +2,14 @@
 //! subset of the unflushed writes where there are few.
 
 use super::content::{fill, version_in};
-use super::life::Life;
+use super::life::{Life, Start};
 use super::model::Model;
 use super::plan::Plan;
 use super::probe::{Moment, Phase, Probe, Rate};
 use super::seed::{Violation, panic_text};
 use super::steer::Steer;
 use super::totals::Totals;
-use super::world::{Lenient, Outcome, examine, in_virtual_time, open};
+use super::world::{Lenient, Outcome, examine, in_virtual_time};
 use pagetier::{Drain, Home, Lsn, PageId, PageStore, SpaceId};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -101,8 +101,7 @@ impl Base {
         (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = (ssd_policy, "gd2l", 40, 40);
         (plan.hdd_us, plan.ssd_us, plan.tasks, plan.ops) = (3000, 300, 1, 200);
         let plan = Arc::new(plan);
-        let life =
-            Life { plan: &plan, from: None, rate: Rate::Never, seed, faults: Vec::new(), closes: false };
+        let life = Life::new(&plan, Start::Blank, Rate::Never, seed);
         let moment = life.live(&mut Totals::default())?.pop().ok_or("no moment")?;
         Ok(Self { plan, moment })
     }
@@ -159,7 +158,7 @@ impl Base {
         let (manifest, model) = (self.moment.manifest.fork(), self.moment.model.clone());
         let probe = Probe::new(&self.plan, (hdd, ssd, power), manifest, model, 1);
         in_virtual_time(async {
-            let store = Arc::new(open(&self.plan, probe.devices(), &probe.manifest).await?);
+            let store = Arc::new(probe.open(&self.plan).await?);
             probe.watch(&store);
             super::world::check(&store, &probe.model, Lenient::default()).await?;
             // Whatever the check set off is over.

@@ -1,8 +1,8 @@
 //! Devices that fail: faults for the random lives, and the n-th operation of each device failing, for every n.
 
-use super::life::Life;
+use super::life::{Life, Start};
 use super::plan::Plan;
-use super::probe::{Moment, Rate};
+use super::probe::{Moment, Probe, Rate};
 use super::seed::{Violation, panic_text};
 use super::steer::Steer;
 use super::totals::Totals;
@@ -34,6 +34,30 @@ impl Planned {
         Self { ssd: true, kind, fault }
     }
 
+    /// Flushes of one of the devices fail.
+    pub(super) fn flushes(rng: &mut SmallRng) -> Vec<Self> {
+        let fault = Fault::new(FaultEffect::Eio).on(IoOp::Flush).times([1, 1, 1, 3][rng.random_range(0..4)]);
+        let fault = fault.from_op(rng.random_range(1..400));
+        vec![Self { ssd: rng.random_bool(0.5), kind: "EIO on a flush", fault }]
+    }
+
+    /// The HDD does not grow.
+    pub(super) fn growth(rng: &mut SmallRng) -> Vec<Self> {
+        let (kind, effect) = if rng.random_bool(0.7) {
+            ("ENOSPC on growth", FaultEffect::NoSpace)
+        } else {
+            ("EIO on growth", FaultEffect::Eio)
+        };
+        let times = [1, 2, 3, u64::MAX][rng.random_range(0..4)];
+        let fault = Fault::new(effect).on(IoOp::Grow).from_op(rng.random_range(1..=2)).times(times);
+        vec![Self { ssd: false, kind, fault }]
+    }
+
+    /// Whether flushes fail.
+    pub(super) fn fails_flushes(&self) -> bool {
+        self.fault.op == Some(IoOp::Flush)
+    }
+
     fn random(rng: &mut SmallRng) -> Self {
         let (kind, effect) = match rng.random_range(0..8) {
             0..3 => ("EIO", FaultEffect::Eio),
@@ -55,12 +79,18 @@ impl Planned {
         !self.ssd && matches!(self.fault.effect, FaultEffect::Lost | FaultEffect::Misdirected(_))
     }
 
-    pub(super) fn inject(&self, hdd: &SimDevice, ssd: &SimDevice, totals: &mut Totals) {
+    pub(super) fn inject(&self, probe: &Probe, totals: &mut Totals) {
+        self.inject_into(&probe.hdd, &probe.ssd, totals);
+    }
+
+    fn inject_into(&self, hdd: &SimDevice, ssd: &SimDevice, totals: &mut Totals) {
         totals.fault(self.kind);
         let device = if self.ssd { ssd } else { hdd };
-        // Numbers count from the opening of the device.
         let mut fault = self.fault.clone();
-        fault.from_op += device.ops();
+        if fault.op != Some(IoOp::Grow) {
+            // Numbers count from the opening of the device.
+            fault.from_op += device.ops();
+        }
         device.inject(fault);
     }
 }
@@ -123,10 +153,10 @@ impl FaultBase {
         let mut plan = Plan::steered(seed, Steer::Free);
         (plan.pages, plan.frames, plan.slots, plan.ring) = (80, 20, 36, 5);
         (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = (ssd_policy, "gd2l", 40, 40);
-        (plan.hdd_us, plan.ssd_us, plan.tasks, plan.ops, plan.without) = (3000, 300, 2, 250, 0);
+        (plan.hdd_us, plan.ssd_us, plan.tasks, plan.ops) = (3000, 300, 2, 250);
+        plan.without = Plan::ORDINARY;
         let made = Arc::new(plan.clone());
-        let life =
-            Life { plan: &made, from: None, rate: Rate::Never, seed, faults: Vec::new(), closes: false };
+        let life = Life::new(&made, Start::Blank, Rate::Never, seed);
         let moment = life.live(&mut Totals::default())?.pop().ok_or("no moment")?;
         plan.ops = 60;
         Ok(Self { plan: Arc::new(plan), moment })
@@ -168,17 +198,15 @@ impl FaultBase {
     }
 
     fn at_work(&self, kind: Kind, planned: Planned, n: u64, totals: &mut Totals) -> Result<(), String> {
+        let start = Start::Crash(&self.moment, Outcome::Cut(3));
         let life = Life {
-            plan: &self.plan,
-            from: Some((&self.moment, Outcome::Cut(3))),
-            rate: Rate::Some { share: 0.005, max: 4 },
-            seed: n,
             faults: vec![planned],
             closes: n.is_multiple_of(4),
+            ..Life::new(&self.plan, start, Rate::Some { share: 0.005, max: 4 }, n)
         };
         totals.lives += 1;
         let moments = life.live(totals)?;
-        let lenient = Lenient { corrupt: kind.corrupts, stale: kind.corrupts };
+        let lenient = Lenient { corrupt: kind.corrupts, stale: kind.corrupts, ..Lenient::default() };
         for (at, moment) in moments.iter().enumerate() {
             let outcome = Outcome::Cut(n << 8 | at as u64);
             match examine(&self.plan, moment, outcome, lenient, Rate::Never) {
@@ -194,12 +222,12 @@ impl FaultBase {
     /// The store opens, or it says why not and opens once the fault is over; nothing is lost either way.
     fn opening(&self, kind: Kind, planned: &Planned, totals: &mut Totals) -> Result<(), String> {
         let (hdd, ssd, _power) = self.moment.crashed(Outcome::Cut(4));
-        planned.inject(&hdd, &ssd, totals);
+        planned.inject_into(&hdd, &ssd, totals);
         let manifest = Arc::new(self.moment.manifest.fork());
         let model = Mutex::new(self.moment.model.clone());
         let (hdd, ssd) = (Arc::new(hdd), Arc::new(ssd));
         let devices = || (Arc::clone(&hdd) as SharedDevice, Arc::clone(&ssd) as SharedDevice);
-        let lenient = Lenient { corrupt: kind.corrupts, stale: kind.corrupts };
+        let lenient = Lenient { corrupt: kind.corrupts, stale: kind.corrupts, ..Lenient::default() };
         let checked = in_virtual_time(async {
             let first = open(&self.plan, devices(), &manifest).await;
             hdd.clear_faults();

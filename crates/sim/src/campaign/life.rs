@@ -1,15 +1,16 @@
-//! One life of a store: it is opened on what the last crash left, checked, worked on by several tasks, and ends.
+//! One life of a store: it is opened on what the last crash left, checked, worked on by several tasks, dropped and opened again, and ends.
 
 use super::coverage::State;
 use super::faults::Planned;
-use super::plan::Plan;
+use super::model::{Model, Promise};
+use super::plan::{PAGE_BYTES, Plan};
+use super::polls::up_to;
 use super::probe::{Moment, Phase, Probe, Rate};
 use super::totals::Totals;
-use super::work::Worker;
-use super::world::{Lenient, Outcome, check, crash_states, in_virtual_time, open};
-use super::{coverage::States, model::Model};
-use pagetier::{MemoryManifest, PageStore};
-use pagetier_devio::{SimDevice, SimPower};
+use super::work::{Reads, Worker};
+use super::world::{Lenient, Outcome, bounded_power, check, crash_states, in_virtual_time};
+use pagetier::{MemoryManifest, OpenError, PageStore};
+use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
@@ -18,66 +19,127 @@ use std::time::Duration;
 /// Virtual time to let things settle before a store that is to be crashed at rest.
 const REST: Duration = Duration::from_secs(2);
 
+/// The longest that a write in flight when its store is dropped takes.
+const SLOW: Duration = Duration::from_secs(5);
+
+/// How long an opening may be refused because operations of a dropped store have not ended yet.
+const BUSY_MAX: Duration = Duration::from_secs(3600);
+
+/// What a life starts from.
+#[derive(Clone, Copy)]
+pub(super) enum Start<'a> {
+    /// Blank devices.
+    Blank,
+    /// What a crash left.
+    Crash(&'a Moment, Outcome),
+    /// The devices of another store, in whatever state it left them; the new one overwrites them by force.
+    Stranger(&'a Moment, Outcome),
+}
+
 /// How a life is lived.
 pub(super) struct Life<'a> {
     pub(super) plan: &'a Arc<Plan>,
-    /// What it starts from; `None`: an empty store.
-    pub(super) from: Option<(&'a Moment, Outcome)>,
+    pub(super) start: Start<'a>,
+    /// The version numbers of a new store begin after this one.
+    pub(super) first_version: u32,
     pub(super) rate: Rate,
     pub(super) seed: u64,
     pub(super) faults: Vec<Planned>,
+    /// How often the store is dropped and opened again on the same devices.
+    pub(super) reopenings: u32,
     /// It ends with a close.
     pub(super) closes: bool,
 }
 
-impl Life<'_> {
+impl<'a> Life<'a> {
+    /// Without faults and reopenings.
+    pub(super) fn new(plan: &'a Arc<Plan>, start: Start<'a>, rate: Rate, seed: u64) -> Self {
+        Self { plan, start, first_version: 0, rate, seed, faults: Vec::new(), reopenings: 0, closes: false }
+    }
+
     /// Lives it. The moments taken, the last one at its end.
     pub(super) fn live(self, totals: &mut Totals) -> Result<Vec<Moment>, String> {
-        let (hdd, ssd, power) = match self.from {
-            Some((moment, outcome)) => moment.crashed(outcome),
-            None => {
-                let power = SimPower::new();
-                (
-                    SimDevice::new("hdd", 0, self.seed, &power),
-                    SimDevice::new("ssd", 0, self.seed + 1, &power),
-                    power,
-                )
-            }
+        let (hdd, ssd, power) = match self.start {
+            Start::Crash(moment, outcome) | Start::Stranger(moment, outcome) => moment.crashed(outcome),
+            Start::Blank => blank_devices(self.plan, self.seed),
         };
         let latency = |us| Duration::from_micros(us);
         let devices =
             (hdd.with_latency(latency(self.plan.hdd_us)), ssd.with_latency(latency(self.plan.ssd_us)), power);
-        let (manifest, model) = match self.from {
-            Some((moment, _)) => (moment.manifest.fork(), moment.model.clone()),
-            None => (MemoryManifest::default(), Model::default()),
+        let (manifest, model) = match self.start {
+            Start::Crash(moment, _) => (moment.manifest.fork(), moment.model.clone()),
+            _ => (MemoryManifest::default(), Model::starting_at(self.first_version)),
         };
         let probe = Probe::new(self.plan, devices, manifest, model, self.seed);
         in_virtual_time(self.inside(&probe, totals))
     }
 
     async fn inside(&self, probe: &Arc<Probe>, totals: &mut Totals) -> Result<Vec<Moment>, String> {
-        if let Some((moment, _)) = self.from {
-            probe.set(self.rate, Phase::Recovering, moment.depth + 1);
+        let mut rng = SmallRng::seed_from_u64(self.seed ^ 0xe4d);
+        let rng = &mut rng;
+        match self.start {
+            Start::Crash(moment, outcome) => {
+                probe.set(self.rate, Phase::Recovering, moment.depth + 1);
+                probe.follow(outcome);
+            }
+            Start::Stranger(..) => probe.overwrite_by_force(),
+            Start::Blank => {}
         }
-        let store = Arc::new(open(self.plan, probe.devices(), &probe.manifest).await?);
-        probe.watch(&store);
-        match self.from {
-            Some((moment, outcome)) => {
-                let mut checked = check(&store, &probe.model, Lenient::default()).await?;
+        let mut store = self.opened(probe, rng).await?;
+        match self.start {
+            Start::Crash(moment, outcome) => {
+                let lenient = Lenient { volatile: outcome.keeps_power(), ..Lenient::default() };
+                let mut checked = check(&store, &probe.model, lenient).await?;
                 checked.states = checked.states.union(crash_states(moment, outcome));
                 totals.crash(&checked);
             }
-            None => self.first_space(probe, &store).await?,
+            _ => self.first_space(probe, &store).await?,
         }
-        probe.set(self.rate, Phase::Working, 0);
-        for fault in &self.faults {
-            fault.inject(&probe.hdd, &probe.ssd, totals);
+        for session in 0..=self.reopenings {
+            probe.set(self.rate, Phase::Working, 0);
+            if session == 0 {
+                self.faults.iter().for_each(|fault| fault.inject(probe, totals));
+            }
+            self.work(probe, &store, session).await?;
+            if session == 0 && !self.faults.is_empty() {
+                self.after_faults(probe, &store).await?;
+            }
+            if session < self.reopenings {
+                store = self.reopened(probe, store, rng).await?;
+                totals.reopenings += 1;
+            }
         }
-        self.work(probe, &store).await?;
-        if !self.faults.is_empty() {
-            self.after_faults(probe, &store).await?;
+        let moments = self.end(probe, store, rng).await?;
+        probe.violation()?;
+        Ok(moments)
+    }
+
+    /// Opens the store, perhaps after openings that are dropped at an await.
+    async fn opened(&self, probe: &Arc<Probe>, rng: &mut SmallRng) -> Result<Arc<PageStore>, String> {
+        let dropped =
+            if rng.random_bool(self.plan.share("drop-open", 0.1)) { rng.random_range(1..=3) } else { 0 };
+        probe.unmark(State::AfterClose);
+        let until = tokio::time::Instant::now() + BUSY_MAX;
+        let mut attempts = 0;
+        loop {
+            let polls = if attempts < dropped { rng.random_range(1..=40) } else { u32::MAX };
+            attempts += 1;
+            match up_to(polls, probe.builder(self.plan).open()).await {
+                Some(Ok(store)) => {
+                    let store = Arc::new(store);
+                    probe.watch(&store);
+                    return Ok(store);
+                }
+                None => {
+                    probe.released();
+                    probe.mark(State::DroppedOpen);
+                }
+                Some(Err(error)) if is_busy(&error) && tokio::time::Instant::now() < until => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Some(Err(error)) => return Err(format!("does not open: {error}")),
+            }
         }
-        self.end(probe, store).await
     }
 
     async fn first_space(&self, probe: &Probe, store: &PageStore) -> Result<(), String> {
@@ -87,18 +149,20 @@ impl Life<'_> {
         Ok(())
     }
 
-    async fn work(&self, probe: &Probe, store: &Arc<PageStore>) -> Result<(), String> {
+    async fn work(&self, probe: &Arc<Probe>, store: &Arc<PageStore>, session: u32) -> Result<(), String> {
         let mut tasks = tokio::task::JoinSet::new();
+        let faulty = session == 0 && !self.faults.is_empty();
         for task in 0..u64::from(self.plan.tasks) {
             let worker = Worker {
                 store: Arc::clone(store),
+                probe: Arc::clone(probe),
                 model: Arc::clone(&probe.model),
                 plan: Arc::clone(self.plan),
-                rng: SmallRng::seed_from_u64(self.seed ^ (task + 1) << 40),
-                errors_allowed: !self.faults.is_empty(),
-                stale_allowed: self.faults.iter().any(Planned::loses_home_writes),
+                rng: SmallRng::seed_from_u64(self.seed ^ (task + 1) << 40 ^ u64::from(session) << 56),
+                errors_allowed: faulty,
+                reads: self.reads(),
             };
-            tasks.spawn(worker.run(self.plan.ops));
+            tasks.spawn(worker.run(self.plan.ops / (1 + self.reopenings)));
         }
         while let Some(done) = tasks.join_next().await {
             done.map_err(|e| format!("a task panicked: {e}"))??;
@@ -106,13 +170,25 @@ impl Life<'_> {
         if probe.power.is_cut() {
             return Err("does not come to rest".to_owned());
         }
+        probe.violation()?;
         store.validate()
+    }
+
+    /// What reads may see while the store lives.
+    fn reads(&self) -> Reads {
+        let reverts = self.plan.flush_failures.contains(&FlushFailure::Reverted);
+        if self.faults.iter().any(Planned::loses_home_writes) {
+            Reads::Anything
+        } else if reverts && self.faults.iter().any(Planned::fails_flushes) {
+            Reads::NothingOlderThanSynced
+        } else {
+            Reads::TheNewest
+        }
     }
 
     /// Once nothing fails any more, what stayed dirty is written, or the store has said that it refuses.
     async fn after_faults(&self, probe: &Probe, store: &PageStore) -> Result<(), String> {
-        probe.hdd.clear_faults();
-        probe.ssd.clear_faults();
+        probe.clear_faults();
         let promise = probe.model.lock().promise(u32::MAX);
         match store.sync().await {
             Ok(()) => probe.model.lock().keep(promise),
@@ -126,32 +202,122 @@ impl Life<'_> {
         Ok(())
     }
 
-    async fn end(&self, probe: &Probe, store: Arc<PageStore>) -> Result<Vec<Moment>, String> {
-        let mut rng = SmallRng::seed_from_u64(self.seed ^ 0xe4d);
-        let mut closed = States::default();
-        if self.closes {
-            let promise = {
-                let mut model = probe.model.lock();
-                model.doing.closing = true;
-                model.promise(u32::MAX)
-            };
-            let store = Arc::try_unwrap(store).map_err(|_| "somebody still has the store".to_owned())?;
-            match store.close().await {
-                Ok(()) => {
-                    probe.model.lock().keep(promise);
-                    closed.add(State::AfterClose);
-                }
-                Err(error) if self.faults.is_empty() => return Err(format!("close: {error}")),
-                Err(_) => {}
+    /// The store goes, with operations in flight, and is opened again on the same devices at once.
+    async fn reopened(
+        &self,
+        probe: &Arc<Probe>,
+        store: Arc<PageStore>,
+        rng: &mut SmallRng,
+    ) -> Result<Arc<PageStore>, String> {
+        let pause = Duration::from_micros(rng.random_range(1..SLOW.as_micros() as u64));
+        for device in [&probe.hdd, &probe.ssd] {
+            if rng.random_bool(0.5) {
+                let slow = Fault::new(FaultEffect::Slow(pause)).on(IoOp::Write);
+                device.inject(slow.from_op(device.ops()).times(rng.random_range(1..=12)));
             }
-            probe.model.lock().doing.closing = false;
-        } else if rng.random_bool(0.3) {
-            tokio::time::sleep(REST).await;
         }
-        let mut last = probe.now();
-        last.states = last.states.union(closed);
+        // What is under way when it goes.
+        let polls = rng.random_range(1..=20);
+        let _ = up_to(polls, store.sync()).await;
+        match rng.random_range(0..3) {
+            0 => drop(store),
+            1 => self.close_dropped(probe, store, rng).await?,
+            _ => self.close(probe, store).await?,
+        }
+        probe.released();
+        probe.mark(State::Reopened);
+        probe.clear_faults();
+        let store = self.opened(probe, rng).await?;
+        let lenient = Lenient { volatile: true, ..Lenient::default() };
+        let _ = check(&store, &probe.model, lenient).await.map_err(|what| format!("reopened: {what}"))?;
+        Ok(store)
+    }
+
+    async fn close_dropped(
+        &self,
+        probe: &Probe,
+        store: Arc<PageStore>,
+        rng: &mut SmallRng,
+    ) -> Result<(), String> {
+        let promise = self.closing(probe);
+        let store = alone(store)?;
+        let polls = [1, 2, 4, 8, 30, 100][rng.random_range(0..6)];
+        let closed = up_to(rng.random_range(1..=polls), store.close()).await;
+        match closed {
+            Some(Ok(())) => probe.model.lock().keep(promise),
+            _ => probe.mark(State::DroppedClose),
+        }
+        probe.model.lock().doing.closing = false;
+        Ok(())
+    }
+
+    async fn close(&self, probe: &Probe, store: Arc<PageStore>) -> Result<(), String> {
+        let promise = self.closing(probe);
+        match alone(store)?.close().await {
+            Ok(()) => {
+                probe.model.lock().keep(promise);
+                probe.mark(State::AfterClose);
+            }
+            Err(error) if self.faults.is_empty() => return Err(format!("close: {error}")),
+            Err(_) => {}
+        }
+        probe.model.lock().doing.closing = false;
+        Ok(())
+    }
+
+    fn closing(&self, probe: &Probe) -> Promise {
+        let mut model = probe.model.lock();
+        model.doing.closing = true;
+        model.promise(u32::MAX)
+    }
+
+    async fn end(
+        &self,
+        probe: &Probe,
+        store: Arc<PageStore>,
+        rng: &mut SmallRng,
+    ) -> Result<Vec<Moment>, String> {
+        let mut kept = None;
+        if !self.closes {
+            if rng.random_bool(0.3) {
+                tokio::time::sleep(REST).await;
+            }
+            kept = Some(store);
+        } else if rng.random_bool(self.plan.share("drop-future", 0.2)) {
+            self.close_dropped(probe, store, rng).await?;
+            probe.released();
+        } else {
+            self.close(probe, store).await?;
+            probe.released();
+        }
+        let last = probe.now();
         let mut moments = probe.take();
         moments.push(last);
+        drop(kept);
+        probe.released();
+        // What is in flight ends; nothing else begins.
+        tokio::time::sleep(SLOW).await;
         Ok(moments)
     }
+}
+
+/// Devices that were never used.
+fn blank_devices(plan: &Plan, seed: u64) -> (SimDevice, SimDevice, SimPower) {
+    let power = bounded_power();
+    let device = |name, seed, model| SimDevice::new(name, 0, seed, &power).with_flush_failure(model);
+    let mut hdd = device("hdd", seed, plan.flush_failures[0]);
+    if plan.ring == 0 {
+        // Only devices that write pages whole may go without the ring.
+        hdd = hdd.with_atomic_writes(PAGE_BYTES as usize);
+    }
+    (hdd, device("ssd", seed + 1, plan.flush_failures[1]), power)
+}
+
+fn alone(store: Arc<PageStore>) -> Result<PageStore, String> {
+    Arc::try_unwrap(store).map_err(|_| "a task still has the store".to_owned())
+}
+
+/// Whether the store's devices are still in use by a store that was dropped.
+pub(super) fn is_busy(error: &OpenError) -> bool {
+    matches!(error, OpenError::AlreadyOpen { .. }) || error.to_string().contains("in use")
 }

@@ -10,6 +10,10 @@
 //! | `content`, `model` | what pages hold, and what the contract allows them to read as |
 //! | `work`, `life` | tasks at work on a store |
 //! | `steer` | work steered to hazards that random work seldom meets |
+//! | `dropped`, `polls` | calls dropped at one of their awaits |
+//! | `gate` | the embedder's log |
+//! | `rot` | media that rot between lives |
+//! | `past` | devices of another store, older copies of the store's own, cut short |
 //! | `probe`, `peek` | moments, and the states of the protocol they were taken in |
 //! | `world` | opening, crashing, checking |
 //! | `seed` | lives and crashes of one seed |
@@ -20,13 +24,18 @@
 
 mod content;
 mod coverage;
+mod dropped;
 mod exhaustive;
 mod faults;
+mod gate;
 mod life;
 mod model;
+mod past;
 mod peek;
 mod plan;
+mod polls;
 mod probe;
+mod rot;
 mod seed;
 mod shrink;
 mod steer;

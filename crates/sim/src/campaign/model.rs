@@ -44,12 +44,17 @@ impl PageModel {
         self.published
     }
 
-    /// A crash left `version`: it is there durably, and nothing else is any more.
-    pub(super) fn found(&mut self, version: u32) {
+    /// `version` is what the store reads after a crash. Newer ones never come back; older ones do when the page is discarded, and, unless
+    /// the power was cut, when it is cut next: what can be read need not be durable.
+    pub(super) fn found(&mut self, version: u32, power_was_cut: bool) {
         let mut versions = std::mem::take(&mut self.versions);
-        // Older ones may come back when the page is discarded; newer ones never.
         versions.retain(|v| *v <= version);
-        *self = Self { versions, floor: version, published: version, ..Self::default() };
+        let kept = if power_was_cut {
+            Self { floor: version, ..Self::default() }
+        } else {
+            Self { floor: self.floor, worthless: self.worthless, discards: self.discards, ..Self::default() }
+        };
+        *self = Self { versions, published: version, ..kept };
     }
 
     fn raise(&mut self, floor: u32) {
@@ -98,11 +103,18 @@ pub(super) struct Doing {
 pub(super) struct Model {
     pub(super) spaces: BTreeMap<u32, SpaceModel>,
     pub(super) doing: Doing,
+    /// Up to here the embedder's log is durable.
+    pub(super) log_durable: u64,
     last_version: u32,
     spaces_made: u32,
 }
 
 impl Model {
+    /// Of a store whose versions no other has.
+    pub(super) fn starting_at(version: u32) -> Self {
+        Self { last_version: version, log_durable: u64::from(version), ..Self::default() }
+    }
+
     /// A name for a new space.
     pub(super) fn space_name(&mut self) -> String {
         self.spaces_made += 1;
@@ -244,7 +256,25 @@ mod tests {
         model.discarded(page);
         model.keep(promise);
         assert!(model.page(page).unwrap().allows(0) && model.page(page).unwrap().reads_as(2));
-        model.page(page).unwrap().found(2);
+        model.page(page).unwrap().found(2, true);
         assert!(!model.page(page).unwrap().allows(3));
+    }
+
+    #[test]
+    fn what_a_kill_leaves_is_readable_and_becomes_durable_with_the_next_sync() {
+        let mut model = Model::default();
+        let page = PageId::new(SpaceId(1), 3);
+        model.created(SpaceId(1), "s".into());
+        for _ in 0..2 {
+            let version = model.fresh_version();
+            model.wrote(page, version);
+            model.published(page, version);
+        }
+        model.page(page).unwrap().found(2, false);
+        let p = model.page(page).unwrap();
+        assert!(p.reads_as(2) && p.allows(0) && p.allows(1) && p.allows(2));
+        let promise = model.promise(u32::MAX);
+        model.keep(promise);
+        assert!(!model.page(page).unwrap().allows(1));
     }
 }

@@ -2,6 +2,8 @@
 
 use super::steer::Steer;
 use pagetier::{Builder, Mutation, POOL_POLICIES, PageSize, PageStore, SSD_POLICIES};
+use pagetier_devio::FlushFailure;
+use pagetier_ssdcache::SLOTS_MIN;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -35,6 +37,8 @@ pub struct Plan {
     pub ssd_policy: &'static str,
     /// The pool policy.
     pub pool_policy: &'static str,
+    /// Whether the SSD's policy, and the pool's, answer at random or so as to hurt instead, as this seed decides.
+    pub hostile: [Option<u32>; 2],
     /// The longest HDD operation, in microseconds.
     pub hdd_us: u64,
     /// The longest SSD operation, in microseconds.
@@ -45,6 +49,10 @@ pub struct Plan {
     pub outcomes: u32,
     /// Devices fail now and then.
     pub faults: bool,
+    /// What a failed flush of the HDD does, and of the SSD.
+    pub flush_failures: [FlushFailure; 2],
+    /// The longest that the embedder's log takes to become durable, in microseconds; 0: there is no log.
+    pub gate_us: u64,
     /// Kinds of work that are left out, as bits of [`Plan::KINDS`].
     pub without: u32,
     /// The hazard that the work is steered to.
@@ -61,8 +69,30 @@ const OTHERS: [&str; 4] = ["mv-fifo", "mv-fifo-gsc", "doublewrite", "tac"];
 
 impl Plan {
     /// Kinds of work that can be left out, by name.
-    pub const KINDS: [&str; 9] =
-        ["scan", "discard", "drop-space", "flush-to", "drop-future", "hold", "prefetch", "close", "pause"];
+    pub const KINDS: [&str; 16] = [
+        "scan",
+        "discard",
+        "drop-space",
+        "flush-to",
+        "drop-future",
+        "hold",
+        "prefetch",
+        "close",
+        "pause",
+        "kill",
+        "flush-fails",
+        "reopen",
+        "drop-open",
+        "growth-fails",
+        "rot",
+        "past",
+    ];
+
+    /// How many of them a seed may leave out: the others are hazards.
+    const SPARED: usize = 9;
+
+    /// No hazard beside power cuts, as [`Plan::without`].
+    pub(super) const ORDINARY: u32 = (1 << Self::KINDS.len()) - (1 << Self::SPARED);
 
     /// The scenario of a seed: every third one is steered to a hazard.
     #[must_use]
@@ -76,6 +106,30 @@ impl Plan {
         let mut plan = Self::within_zone(seed, steer);
         plan.draw_policy();
         plan
+    }
+
+    /// The scenario of a seed that is to catch `mutation`: two seeds in three are steered to where the rule that is left out matters.
+    #[must_use]
+    pub fn against(mutation: Mutation, seed: u64) -> Self {
+        let mut plan = match Steer::against(mutation).filter(|_| seed % 3 != 2) {
+            Some(steer) => Self::steered(seed, steer),
+            None => Self::from_seed(seed),
+        };
+        plan.mutation = Some(mutation);
+        plan.suit(mutation);
+        plan
+    }
+
+    /// Runs the policy without which the rule that is left out is never asked about.
+    fn suit(&mut self, mutation: Mutation) {
+        let rng = &mut SmallRng::seed_from_u64(self.seed);
+        match format!("{mutation:?}").as_str() {
+            "MoveUnderNewer" => self.hostile[0] = Some([1, 6, 11][rng.random_range(0..3)]),
+            "MovedOverNewer" | "MoveSurvives" => self.ssd_policy = "mv-fifo-gsc",
+            "AppendedTooSoon" => self.ssd_policy = ["mv-fifo", "mv-fifo-gsc"][rng.random_range(0..2)],
+            "ChangedCopyKept" => self.ssd_policy = "tac",
+            _ => {}
+        }
     }
 
     /// The same under CAC, CC or LRU2.
@@ -103,17 +157,56 @@ impl Plan {
             outqueue: [4, 40, 120][rng.random_range(0..3)],
             ssd_policy,
             pool_policy,
+            hostile: [None; 2],
             hdd_us: [300, 3000, 12000][rng.random_range(0..3)],
             ssd_us: [50, 300, 3000][rng.random_range(0..3)],
             images: 40,
             outcomes: 2,
             faults: rng.random_ratio(1, 8),
-            without: if rng.random_bool(0.5) { 0 } else { rng.random_range(0..1 << Self::KINDS.len()) },
+            without: if rng.random_bool(0.5) { 0 } else { rng.random_range(0..1 << Self::SPARED) },
+            flush_failures: [FlushFailure::NeverDurable; 2],
+            gate_us: 0,
             steer: Steer::Free,
             mutation: None,
         };
+        plan.draw_world();
         steer.shape(&mut plan, rng);
         plan
+    }
+
+    /// How unkind the world is, and at which edge the geometry lies. Drawn apart, likewise.
+    fn draw_world(&mut self) {
+        let mut rng = SmallRng::seed_from_u64(self.seed ^ 0x2b99_4c11_d03e_8a67);
+        self.flush_failures =
+            [(); 2].map(|()| FlushFailure::ALL[rng.random_range(0..FlushFailure::ALL.len())]);
+        self.gate_us = [0, 0, 500, 20_000][rng.random_range(0..4)];
+        let hostile = [rng.random_ratio(1, 24), rng.random_ratio(1, 48)];
+        self.hostile = hostile.map(|yes| yes.then(|| rng.random_range(0..1000)));
+        match rng.random_range(0..16) {
+            0 => self.ring = 0,
+            1 => self.ring = 1,
+            2 if self.slots > 0 => self.slots = SLOTS_MIN,
+            3 => self.zone_percent = 1,
+            _ => {}
+        }
+    }
+
+    /// How likely a life ends with a close.
+    pub(super) fn closing(&self) -> f64 {
+        match self.steer {
+            Steer::Past | Steer::Rot => 0.8,
+            Steer::FlushFails | Steer::Reopened => 0.5,
+            _ => 0.2,
+        }
+    }
+
+    /// How likely a hazard is: `usual`, or nearly certain when the seed is steered to it, or 0 when it is left out.
+    pub(super) fn share(&self, kind: &str, usual: f64) -> f64 {
+        match self.steer.kind() {
+            _ if !self.has(kind) => 0.0,
+            Some(steered) if steered == kind => 0.8,
+            _ => usual,
+        }
     }
 
     /// Every second seed runs a policy that appends or writes through, every eighth the default, every eighth another that is no paper's. Drawn apart, so that
@@ -121,7 +214,8 @@ impl Plan {
     fn draw_policy(&mut self) {
         let mut rng = SmallRng::seed_from_u64(self.seed ^ 0x51ed_270b_0a1f_39c3);
         let drawn = rng.random_range(0..2 * OTHERS.len());
-        let fixed = matches!(self.steer, Steer::FreshVictims | Steer::TornHomes) || self.ssd_policy == "none";
+        let fixed = matches!(self.steer, Steer::FreshVictims | Steer::TornHomes | Steer::SecondChances)
+            || self.ssd_policy == "none";
         if fixed {
             return;
         }
@@ -158,10 +252,14 @@ impl Plan {
             "images" => self.images = number()?,
             "outcomes" => self.outcomes = number()?,
             "faults" => self.faults = number()? != 0,
+            "hostile" => self.hostile[0] = (value != "no").then(number).transpose()?,
+            "hostile_pool" => self.hostile[1] = (value != "no").then(number).transpose()?,
+            "ring" => self.ring = number()?,
+            "gate_us" => self.gate_us = u64::from(number()?),
             "without" => self.without = without(value)?,
             _ => {
                 return Err(format!(
-                    "{name}: no part of a plan; there are steer, policy, lives, ops, tasks, pages, images, outcomes, faults, without"
+                    "{name}: no part of a plan; there are steer, policy, lives, ops, tasks, pages, images, outcomes, faults, hostile, hostile_pool, ring, gate_us, without"
                 ));
             }
         }
@@ -180,13 +278,24 @@ impl Plan {
             ("images", self.images, drawn.images),
             ("outcomes", self.outcomes, drawn.outcomes),
             ("faults", u32::from(self.faults), u32::from(drawn.faults)),
+            ("ring", self.ring, drawn.ring),
+            ("gate_us", self.gate_us as u32, drawn.gate_us as u32),
         ];
         // First: it decides about all others.
-        let steered = (self.steer != Steer::of_seed(self.seed)).then(|| format!("steer={:?}", self.steer));
+        let told = self.mutation.is_some() || self.steer != Steer::of_seed(self.seed);
+        let steered = told.then(|| format!("steer={:?}", self.steer));
         let changed = numbers.iter().filter(|(_, is, was)| is != was);
         let changed = changed.map(|(name, is, _)| format!("{name}={is}"));
         let policy = (self.ssd_policy != drawn.ssd_policy).then(|| format!("policy={}", self.ssd_policy));
         let mut all: Vec<String> = steered.into_iter().chain(policy).chain(changed).collect();
+        for (name, is, was) in [
+            ("hostile", self.hostile[0], drawn.hostile[0]),
+            ("hostile_pool", self.hostile[1], drawn.hostile[1]),
+        ] {
+            if is != was {
+                all.push(format!("{name}={}", is.map_or("no".to_owned(), |seed| seed.to_string())));
+            }
+        }
         if self.without != drawn.without {
             let kinds = Self::KINDS.iter().enumerate().filter(|(bit, _)| self.without >> bit & 1 == 1);
             let names: Vec<&str> = kinds.map(|(_, name)| *name).collect();
@@ -215,14 +324,18 @@ impl Plan {
         PageStore::builder()
             .page_size(PageSize::MIN)
             .ssd_bytes(self.ssd_bytes())
-            .ssd_policy(self.ssd_policy)
-            .pool_policy(self.pool_policy)
+            .ssd_policy(&named(self.ssd_policy, self.hostile[0]))
+            .pool_policy(&named(self.pool_policy, self.hostile[1]))
             .ring_pages(self.ring)
             .zone_percent(f64::from(self.zone_percent))
             .outqueue(self.outqueue as usize)
             .pool_bytes(pool_bytes)
             .mutation(self.mutation)
     }
+}
+
+fn named(policy: &str, hostile: Option<u32>) -> String {
+    hostile.map_or_else(|| policy.to_owned(), |seed| format!("hostile:{seed}"))
 }
 
 fn without(value: &str) -> Result<u32, String> {

@@ -3,20 +3,25 @@
 //! A moment holds everything that decides about a crash there: devices with their volatile writes, manifest, and the versions that the
 //! contract allows then. Nothing here changes what the store does.
 
+use super::content::version_in;
 use super::coverage::{State, States};
+use super::gate::Log;
 use super::model::Model;
 use super::peek;
 use super::plan::{PAGE_BYTES, Plan};
-use pagetier::{MemoryManifest, PageStore};
+use super::world::Outcome;
+use pagetier::{Builder, LogGate, MemoryManifest, PageStore};
 use pagetier_devio::{
-    Device, DeviceError, DeviceStats, IoBufs, IoClass, IoFuture, SharedDevice, SimDevice, SimMoment, SimPower,
+    Device, DeviceError, DeviceStats, FlushFailure, IoBufs, IoClass, IoFuture, SharedDevice, SimDevice,
+    SimMoment, SimPower,
 };
-use pagetier_page::PageSize;
-use pagetier_ssdcache::Layout;
+use pagetier_page::{HEADER_BYTES, Header, PageSize};
+use pagetier_ssdcache::{Layout, SLOTS_MIN};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 /// A moment of a store: what a crash there leaves to chance, and what it may not touch.
@@ -31,6 +36,8 @@ pub(super) struct Moment {
     pub(super) boundary: u64,
     /// Crashes behind this moment since the store last worked.
     pub(super) depth: u32,
+    /// The last of them left the power on: volatile writes of an earlier life may still be there.
+    pub(super) killed: bool,
 }
 
 /// How many moments are looked at for one that is taken.
@@ -98,6 +105,14 @@ struct Inside {
     depth: u32,
     /// What a crash could leave has changed since the last moment.
     changed: bool,
+    killed: bool,
+    /// What is to be counted of every moment from now on.
+    marks: States,
+    /// The store that the devices were given to last is dropped.
+    released: Arc<AtomicBool>,
+    violation: Option<String>,
+    /// The next openings overwrite what another store left.
+    force: bool,
 }
 
 /// Both devices of a store, watched.
@@ -107,6 +122,9 @@ pub(super) struct Probe {
     pub(super) power: SimPower,
     pub(super) manifest: Arc<MemoryManifest>,
     pub(super) model: Arc<Mutex<Model>>,
+    pub(super) log: Option<Arc<Log>>,
+    flush_failures: [FlushFailure; 2],
+    watches_drops: bool,
     layout: Layout,
     inside: Mutex<Inside>,
 }
@@ -141,8 +159,17 @@ impl Probe {
             store: Weak::new(),
             depth: 0,
             changed: true,
+            killed: false,
+            marks: geometry(plan),
+            released: Arc::default(),
+            violation: None,
+            force: false,
         };
+        let log = (plan.gate_us > 0).then(|| Log::new(plan.gate_us, model.log_durable, seed));
         Arc::new(Self {
+            log,
+            flush_failures: plan.flush_failures,
+            watches_drops: plan.has("reopen"),
             hdd: Arc::new(hdd),
             ssd: Arc::new(ssd),
             power,
@@ -153,10 +180,74 @@ impl Probe {
         })
     }
 
-    /// The devices to give to the store: HDD, SSD.
+    /// The devices to give to the store: HDD, SSD. Each opening gets new ones.
     pub(super) fn devices(self: &Arc<Self>) -> (SharedDevice, SharedDevice) {
-        let device = |ssd| Arc::new(Watched { probe: Arc::clone(self), ssd }) as SharedDevice;
+        let released = Arc::<AtomicBool>::default();
+        self.inside.lock().released = Arc::clone(&released);
+        let device = |ssd| {
+            let (probe, released) = (Arc::clone(self), Arc::clone(&released));
+            Arc::new(Watched { probe, ssd, released }) as SharedDevice
+        };
         (device(false), device(true))
+    }
+
+    /// The store's options, with the devices and the log.
+    pub(super) fn builder(self: &Arc<Self>, plan: &Plan) -> Builder {
+        let builder = super::world::builder(plan, self.devices(), &self.manifest);
+        let builder = builder.force(self.inside.lock().force);
+        match &self.log {
+            Some(log) => builder.log_gate(Arc::clone(log) as Arc<dyn LogGate>),
+            None => builder,
+        }
+    }
+
+    /// Opens the store.
+    pub(super) async fn open(self: &Arc<Self>, plan: &Plan) -> Result<PageStore, String> {
+        self.builder(plan).open().await.map_err(|e| format!("does not open: {e}"))
+    }
+
+    /// The store that was opened last is dropped: it starts no operation any more.
+    pub(super) fn released(&self) {
+        self.inside.lock().released.store(true, Ordering::Relaxed);
+    }
+
+    /// The devices are what this crash left.
+    pub(super) fn follow(&self, outcome: Outcome) {
+        self.inside.lock().killed = outcome.keeps_power();
+    }
+
+    /// Counts the state for every moment from now on.
+    pub(super) fn mark(&self, state: State) {
+        self.inside.lock().marks.add(state);
+    }
+
+    /// Counts it no more.
+    pub(super) fn unmark(&self, state: State) {
+        self.inside.lock().marks.remove(state);
+    }
+
+    /// From now on openings overwrite what another store left on the devices.
+    pub(super) fn overwrite_by_force(&self) {
+        self.inside.lock().force = true;
+        self.mark(State::Stranger);
+    }
+
+    /// Nothing is planned to go wrong any more.
+    pub(super) fn clear_faults(&self) {
+        self.hdd.clear_faults();
+        self.ssd.clear_faults();
+        if let Some(log) = &self.log {
+            log.fail(0);
+        }
+    }
+
+    fn violate(&self, what: String) {
+        let _ = self.inside.lock().violation.get_or_insert(what);
+    }
+
+    /// What the devices have seen that no store may do.
+    pub(super) fn violation(&self) -> Result<(), String> {
+        self.inside.lock().violation.take().map_or(Ok(()), Err)
     }
 
     pub(super) fn set(&self, rate: Rate, phase: Phase, depth: u32) {
@@ -209,10 +300,13 @@ impl Probe {
 
     fn moment(&self, inside: &mut Inside) -> Moment {
         let (hdd, ssd) = (self.hdd.moment(), self.ssd.moment());
-        let model = self.model.lock().clone();
-        let states = self.states(inside, &hdd, &ssd, &model);
-        let (boundary, depth) = (inside.boundaries, inside.depth);
-        Moment { hdd, ssd, manifest: self.manifest.fork(), model, states, boundary, depth }
+        let mut model = self.model.lock().clone();
+        if let Some(log) = &self.log {
+            model.log_durable = log.durable();
+        }
+        let states = self.states(inside, &hdd, &ssd, &model).union(inside.marks);
+        let (boundary, depth, killed) = (inside.boundaries, inside.depth, inside.killed);
+        Moment { hdd, ssd, manifest: self.manifest.fork(), model, states, boundary, depth, killed }
     }
 
     fn states(&self, inside: &Inside, hdd: &SimMoment, ssd: &SimMoment, model: &Model) -> States {
@@ -349,16 +443,50 @@ impl Drop for InFlight {
     }
 }
 
+/// What is to be counted of a plan's geometry.
+fn geometry(plan: &Plan) -> States {
+    let mut states = States::default();
+    states.add_if(plan.ring == 0, State::NoRing);
+    states.add_if(plan.slots == 0, State::NoSsd);
+    states.add_if((1..=2).contains(&plan.ring), State::TinyRing);
+    states.add_if(plan.slots == SLOTS_MIN, State::FewSlots);
+    states.add_if(plan.slots > 0 && plan.slots * plan.zone_percent <= 100, State::TinyZone);
+    states.add_if(plan.hostile[0].is_some() && plan.slots > 0, State::HostileSsd);
+    states.add_if(plan.hostile[1].is_some(), State::HostilePool);
+    states.add_if(plan.gate_us > 0, State::Gated);
+    states
+}
+
 /// A device of the probe's store.
 #[derive(Debug)]
 struct Watched {
     probe: Arc<Probe>,
     ssd: bool,
+    released: Arc<AtomicBool>,
 }
 
 impl Watched {
     fn inner(&self) -> &Arc<SimDevice> {
         if self.ssd { &self.probe.ssd } else { &self.probe.hdd }
+    }
+
+    /// A store that was dropped starts nothing, and writes nothing that its log does not know durably.
+    fn check(&self, what: &str, offset: u64, bufs: &IoBufs) {
+        let name = self.name();
+        if self.released.load(Ordering::Relaxed) && self.probe.watches_drops {
+            self.probe.violate(format!("{name}: {what} at {offset} begins after the store was dropped"));
+        }
+        let Some(log) = self.probe.log.as_ref().filter(|_| what == "write") else { return };
+        for image in bufs.iter().flat_map(|buf| buf.as_slice().chunks_exact(PAGE_BYTES as usize)) {
+            let page = Header::peek(image).page;
+            let written = version_in(&image[HEADER_BYTES..], page).unwrap_or(0);
+            if u64::from(written) > log.durable() {
+                let durable = log.durable();
+                self.probe.violate(format!(
+                    "{name}: page {page} is written with LSN {written}, the log is durable up to {durable}"
+                ));
+            }
+        }
     }
 
     fn watch(&self, part: Part, write: bool, start: impl FnOnce() -> IoFuture) -> IoFuture {
@@ -375,22 +503,33 @@ impl Watched {
 
 impl Device for Watched {
     fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        self.check("read", offset, &bufs);
         let part = self.probe.part(self.ssd, false, offset, class);
         self.watch(part, false, || self.inner().read(offset, bufs, class))
     }
 
     fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        self.check("write", offset, &bufs);
         let part = self.probe.part(self.ssd, true, offset, class);
         self.watch(part, true, || self.inner().write(offset, bufs, class))
     }
 
     fn flush(&self, class: IoClass) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
+        self.check("flush", 0, &IoBufs::new());
         let part = if self.ssd { Part::SsdFlush } else { Part::HddFlush };
         let flying = self.probe.begin(part, true);
         let fut = self.inner().flush(class);
         self.probe.boundary(part);
+        let (probe, ssd) = (Arc::clone(&self.probe), self.ssd);
         Box::pin(async move {
             let done = fut.await;
+            if done.is_err() {
+                probe.mark(match probe.flush_failures[usize::from(ssd)] {
+                    FlushFailure::Cached => State::FlushFailedCached,
+                    FlushFailure::Reverted => State::FlushFailedReverted,
+                    _ => State::FlushFailedNever,
+                });
+            }
             flying.end();
             done
         })
@@ -401,7 +540,11 @@ impl Device for Watched {
     }
 
     fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
-        self.inner().grow(bytes)
+        let grown = self.inner().grow(bytes);
+        if grown.is_err() {
+            self.probe.mark(State::GrowthFailed);
+        }
+        grown
     }
 
     fn discard(

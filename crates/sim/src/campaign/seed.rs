@@ -1,16 +1,22 @@
 //! One seed: several lives of a store, each crashed at many moments.
 
+use super::coverage::State;
 use super::faults::Planned;
-use super::life::Life;
+use super::life::{Life, Start};
 use super::plan::Plan;
 use super::probe::{Moment, Rate};
+use super::steer::Steer;
 use super::totals::Totals;
 use super::world::{Lenient, Outcome, examine};
+use super::{past, rot};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The versions of another store are above those of any store that is tested.
+const STRANGE_VERSIONS: u32 = 1 << 24;
 
 /// What the contract does not allow, and where it happened.
 #[derive(Clone, Debug)]
@@ -56,58 +62,127 @@ struct Run<'a> {
 impl Run<'_> {
     fn lives(&mut self) -> Result<(), String> {
         let mut rng = SmallRng::seed_from_u64(self.plan.seed);
+        let stranger = self.stranger(&mut rng)?;
         let mut from: Option<(Moment, Outcome)> = None;
+        let mut closed: Option<Moment> = None;
         for life in 0..self.plan.lives {
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
             self.place = format!("life {life}");
-            let moments = self.life(life, from.as_ref(), &mut rng)?;
+            let start = match (&from, &stranger) {
+                (Some((moment, outcome)), _) => Start::Crash(moment, *outcome),
+                (None, Some((moment, outcome))) => Start::Stranger(moment, *outcome),
+                (None, None) => Start::Blank,
+            };
+            let mut moments = self.life(life, start, &mut rng)?;
             // Each moment has choices of its own, so that fewer of them (a shrunk replay) mean the same crashes.
             for (at, moment) in moments.iter().enumerate() {
                 let mut rng =
                     SmallRng::seed_from_u64(self.plan.seed ^ u64::from(life) << 50 ^ (at as u64) << 30);
                 self.crash(life, moment, &mut rng)?;
             }
-            let next = rng.random_range(0..moments.len());
-            let outcome = Outcome::Cut(rng.random());
+            self.past(life, closed.as_ref(), moments.last(), &mut rng)?;
+            let last = moments.len() - 1;
+            let next = if rng.random_bool(0.3) { last } else { rng.random_range(0..moments.len()) };
+            let outcome = self.outcome(&moments[next], &mut rng);
+            if moments[last].states.has(State::AfterClose) && next != last {
+                closed = moments.pop();
+            }
             from = moments.into_iter().nth(next).map(|moment| (moment, outcome));
         }
         Ok(())
     }
 
-    fn life(
-        &mut self,
-        life: u32,
-        from: Option<&(Moment, Outcome)>,
-        rng: &mut SmallRng,
-    ) -> Result<Vec<Moment>, String> {
+    /// The devices of another store, if the seed begins on such: in whatever state a crash left them, after openings enough that its epochs
+    /// are ahead of a new store's.
+    fn stranger(&mut self, rng: &mut SmallRng) -> Result<Option<(Moment, Outcome)>, String> {
+        if !rng.random_bool(self.plan.share("past", 0.06)) {
+            return Ok(None);
+        }
+        self.place = "the life of another store".to_owned();
+        let plan = Plan { ops: self.plan.ops.min(160), steer: Steer::Free, ..(*self.plan).clone() };
+        let plan = Arc::new(plan);
+        let life = Life {
+            reopenings: 4,
+            first_version: STRANGE_VERSIONS,
+            ..Life::new(&plan, Start::Blank, Rate::Never, self.plan.seed ^ 0x5777)
+        };
+        let moment = life.live(&mut self.totals)?.pop();
+        Ok(moment.map(|moment| (moment, self.outcome_of(0.3, rng))))
+    }
+
+    fn life(&mut self, life: u32, start: Start<'_>, rng: &mut SmallRng) -> Result<Vec<Moment>, String> {
         let plan = &self.plan;
-        let random = plan.faults && rng.random_bool(0.6);
-        let faults = if random { Planned::some(rng) } else { plan.steer.faults(plan, rng) };
+        let faults = if rng.random_bool(plan.share("flush-fails", 0.08)) {
+            Planned::flushes(rng)
+        } else if rng.random_bool(plan.share("growth-fails", 0.06)) {
+            Planned::growth(rng)
+        } else if plan.faults && rng.random_bool(0.6) {
+            Planned::some(rng)
+        } else {
+            plan.steer.faults(plan, rng)
+        };
+        let reopenings =
+            if rng.random_bool(plan.share("reopen", 0.12)) { rng.random_range(1..=3) } else { 0 };
         let images = plan.images as usize;
         let share = images as f64 / (f64::from(plan.tasks * plan.ops) * 2.5).max(1.0);
         let one = Life {
-            plan,
-            from: from.map(|(moment, outcome)| (moment, *outcome)),
-            rate: Rate::Some { share, max: images * 3 },
-            seed: plan.seed.wrapping_mul(1_000_003) ^ u64::from(life) << 32,
             faults,
-            closes: plan.has("close") && rng.random_ratio(1, 5),
+            reopenings,
+            closes: plan.has("close") && rng.random_bool(self.plan.closing()),
+            ..Life::new(
+                plan,
+                start,
+                Rate::Some { share, max: images * 3 },
+                plan.seed.wrapping_mul(1_000_003) ^ u64::from(life) << 32,
+            )
         };
         self.totals.lives += 1;
         one.live(&mut self.totals)
     }
 
+    /// Cut or killed; after a failed flush the store is more often opened again without a reboot.
+    fn outcome(&self, moment: &Moment, rng: &mut SmallRng) -> Outcome {
+        let usual = if moment.states.any(&State::FLUSH_FAILED) { 0.6 } else { 0.2 };
+        self.outcome_of(self.plan.share("kill", usual), rng)
+    }
+
+    fn outcome_of(&self, killed: f64, rng: &mut SmallRng) -> Outcome {
+        if rng.random_bool(killed) { Outcome::Killed(rng.random()) } else { Outcome::Cut(rng.random()) }
+    }
+
     /// Every outcome of a crash at this moment, some with crashes of their recovery.
     fn crash(&mut self, life: u32, moment: &Moment, rng: &mut SmallRng) -> Result<(), String> {
         for _ in 0..self.plan.outcomes {
-            let killed = rng.random_ratio(1, 20);
-            let outcome = if killed { Outcome::Killed } else { Outcome::Cut(rng.random()) };
+            let outcome = self.outcome(moment, rng);
             self.place = format!("life {life}, crash at boundary {} ({outcome:?})", moment.boundary);
             self.recover(moment, outcome, 0, rng)?;
+            if rng.random_bool(self.plan.share("rot", 0.04)) {
+                rot::examine(&self.plan, moment, outcome, rng, &mut self.totals)?;
+            }
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Devices with a past, after a life that ended with a close.
+    fn past(
+        &mut self,
+        life: u32,
+        older: Option<&Moment>,
+        newer: Option<&Moment>,
+        rng: &mut SmallRng,
+    ) -> Result<(), String> {
+        let newer = newer.filter(|newer| newer.states.has(State::AfterClose));
+        let (Some(older), Some(newer)) = (older, newer) else { return Ok(()) };
+        let times = if self.plan.steer == Steer::Past { 12 } else { 3 };
+        for _ in 0..times {
+            if rng.random_bool(self.plan.share("past", 0.5)) {
+                self.place = format!("life {life}, after its close");
+                past::examine(&self.plan, (older, newer), rng, &mut self.totals)?;
             }
         }
         Ok(())
@@ -120,13 +195,15 @@ impl Run<'_> {
         nesting: u32,
         rng: &mut SmallRng,
     ) -> Result<(), String> {
-        let again = nesting < 3 && rng.random_ratio(1, 12);
+        // A recovery from a kill writes on top of what is still volatile.
+        let often = if outcome.keeps_power() { 4 } else { 12 };
+        let again = nesting < 3 && rng.random_ratio(1, often);
         let rate = if again { Rate::Some { share: 0.02, max: 6 } } else { Rate::Never };
         let done = examine(&self.plan, moment, outcome, Lenient::default(), rate)?;
         self.totals.crash(&done.checked);
         self.totals.crashes_in_recovery += u64::from(nesting > 0);
         for inner in &done.moments {
-            let outcome = Outcome::Cut(rng.random());
+            let outcome = self.outcome_of(self.plan.share("kill", 0.2).min(0.4), rng);
             let before = self.place.clone();
             self.place =
                 format!("{before}, then at boundary {} of the recovery ({outcome:?})", inner.boundary);

@@ -6,7 +6,7 @@
 use super::faults::Planned;
 use super::plan::Plan;
 use super::work::Worker;
-use pagetier::{Drain, Home, PageId, SpaceId, SsdMode};
+use pagetier::{Drain, Home, Mutation, PageId, SpaceId, SsdMode};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -32,11 +32,31 @@ pub enum Steer {
     JustEvicted,
     /// Pages are discarded right after a recovery whose slots backed home writes that the crash tore.
     TornHomes,
+    /// The process is killed again and again, recoveries included, before the power is cut.
+    Killed,
+    /// Flushes fail; the store is closed, dropped or killed, and opened again without a reboot.
+    FlushFails,
+    /// Calls are dropped while the flush that they wait for fails.
+    DroppedFlush,
+    /// The store is dropped with slow writes in flight and opened again at once.
+    Reopened,
+    /// Openings are dropped at an await.
+    DroppedOpen,
+    /// The HDD does not grow.
+    FullDisk,
+    /// The medium rots between lives.
+    Rot,
+    /// Devices with a past: another store's, older copies, cut short.
+    Past,
+    /// Home writes without a doublewrite ring.
+    NoRing,
+    /// Second chances of pages that are written meanwhile.
+    SecondChances,
 }
 
 impl Steer {
     /// All that are steered at all.
-    pub const HAZARDS: [Self; 7] = [
+    pub const HAZARDS: [Self; 17] = [
         Self::ColdCopies,
         Self::TwoWaysHome,
         Self::SlowMap,
@@ -44,6 +64,16 @@ impl Steer {
         Self::JustEvicted,
         Self::SlotFails,
         Self::TornHomes,
+        Self::Killed,
+        Self::FlushFails,
+        Self::DroppedFlush,
+        Self::Reopened,
+        Self::DroppedOpen,
+        Self::FullDisk,
+        Self::Rot,
+        Self::Past,
+        Self::NoRing,
+        Self::SecondChances,
     ];
 
     /// What seed `seed` is steered to: every third to a hazard, each in its turn.
@@ -53,10 +83,54 @@ impl Steer {
         if seed % 3 == 1 { Self::HAZARDS[(seed / 3 % hazards) as usize] } else { Self::Free }
     }
 
+    /// Where the rule that a mutation leaves out matters.
+    pub(super) fn against(mutation: Mutation) -> Option<Self> {
+        Some(match format!("{mutation:?}").as_str() {
+            "HomeUnrecorded" | "NoJournal" | "ChangedCopyKept" => Self::ColdCopies,
+            "JournalFreedEarly" => Self::SlowMap,
+            "StaleWriteBack" | "TwoInFlight" => Self::TwoWaysHome,
+            "WriteBackBeforeFlush" | "HomingForgotten" => Self::FreshVictims,
+            "DoublewriteBeforeFlush" | "DoublewriteFreedEarly" | "DoublewriteNotMended" => Self::TornHomes,
+            "RecordBeforeImage" => Self::SlotFails,
+            "MoveSurvives" | "MoveUnderNewer" | "MovedOverNewer" => Self::SecondChances,
+            "ChecksumsUnseeded" => Self::Past,
+            _ => return None,
+        })
+    }
+
     /// By name.
     pub(super) fn named(name: &str) -> Option<Self> {
         let mut all = Self::HAZARDS.into_iter().chain([Self::Free]);
         all.find(|steer| format!("{steer:?}").eq_ignore_ascii_case(name))
+    }
+
+    /// Whether the hazard decides about the order of the work.
+    pub(super) fn has_work(self) -> bool {
+        matches!(
+            self,
+            Self::ColdCopies
+                | Self::SlowMap
+                | Self::SlotFails
+                | Self::TwoWaysHome
+                | Self::FreshVictims
+                | Self::JustEvicted
+                | Self::TornHomes
+        )
+    }
+
+    /// The kind of work ([`Plan::KINDS`]) that the hazard is one of.
+    pub(super) fn kind(self) -> Option<&'static str> {
+        match self {
+            Self::Killed => Some("kill"),
+            Self::FlushFails => Some("flush-fails"),
+            Self::DroppedFlush => Some("drop-future"),
+            Self::Reopened => Some("reopen"),
+            Self::DroppedOpen => Some("drop-open"),
+            Self::FullDisk => Some("growth-fails"),
+            Self::Rot => Some("rot"),
+            Self::Past => Some("past"),
+            _ => None,
+        }
     }
 
     /// Makes `plan` one in which the hazard is near.
@@ -87,6 +161,29 @@ impl Steer {
             }
             Self::JustEvicted => {
                 (plan.zone_percent, plan.hdd_us, plan.ssd_us) = (100, 300, 12_000);
+            }
+            Self::Killed | Self::FlushFails | Self::DroppedFlush | Self::Reopened | Self::NoRing => {
+                (plan.lives, plan.ops) = (rng.random_range(3..=6), rng.random_range(60..=200));
+                (plan.ring, plan.hdd_us, plan.ssd_us) =
+                    (rng.random_range(2..=8), 12_000, [300, 3000][rng.random_range(0..2)]);
+                plan.without = 0;
+                if self == Self::NoRing {
+                    plan.ring = 0;
+                }
+            }
+            Self::DroppedOpen | Self::Rot | Self::Past => {
+                (plan.lives, plan.ops, plan.without) =
+                    (rng.random_range(3..=6), rng.random_range(30..=120), 0);
+                plan.ring = rng.random_range(2..=8);
+            }
+            Self::FullDisk => {
+                (plan.lives, plan.ops, plan.without) =
+                    (rng.random_range(3..=6), rng.random_range(60..=200), 0);
+                (plan.pages, plan.ring) = (600, rng.random_range(2..=8));
+            }
+            Self::SecondChances => {
+                (plan.ssd_policy, plan.ring, plan.without) = ("mv-fifo-gsc", rng.random_range(2..=8), 0);
+                (plan.tasks, plan.ops, plan.ssd_us) = (rng.random_range(2..=4), 400, 3000);
             }
             Self::TornHomes => {
                 (plan.lives, plan.ssd_policy, plan.zone_percent) = (4, "doublewrite", 100);
@@ -126,12 +223,12 @@ impl Worker {
         let mut left = i64::from(ops);
         while left > 0 {
             left -= i64::from(match self.plan.steer {
-                Steer::Free => return Ok(()),
                 Steer::ColdCopies | Steer::SlowMap | Steer::SlotFails => self.cool_copies().await?,
                 Steer::TwoWaysHome => self.two_ways_home().await?,
                 Steer::FreshVictims => self.fresh_victims().await?,
                 Steer::JustEvicted => self.just_evicted().await?,
                 Steer::TornHomes => self.torn_homes().await?,
+                _ => return Ok(()),
             });
         }
         Ok(())

@@ -17,6 +17,10 @@ pub struct Totals {
     pub crashes: u64,
     /// Of these, taken during the recovery from another, or right after it.
     pub crashes_in_recovery: u64,
+    /// Stores that were dropped with I/O in flight and opened again on the same devices.
+    pub reopenings: u64,
+    /// Devices and manifests that rotted, or were exchanged for older, foreign or shorter ones, by what happened and how it ended.
+    pub tampered: BTreeMap<String, u64>,
     /// Pages compared with what the contract allows.
     pub pages_checked: u64,
     /// Pages of which the only copy was bad, after faults that make it so: an error named them.
@@ -39,12 +43,20 @@ impl Totals {
         *self.faults.entry(kind.to_owned()).or_default() += 1;
     }
 
+    pub(super) fn tamper(&mut self, what: &str, ended: &str) {
+        *self.tampered.entry(format!("{what}: {ended}")).or_default() += 1;
+    }
+
     /// Takes in what another part has done.
     pub fn add(&mut self, other: &Self) {
         self.seeds += other.seeds;
         self.lives += other.lives;
         self.crashes += other.crashes;
         self.crashes_in_recovery += other.crashes_in_recovery;
+        self.reopenings += other.reopenings;
+        for (kind, count) in &other.tampered {
+            *self.tampered.entry(kind.clone()).or_default() += count;
+        }
         self.pages_checked += other.pages_checked;
         self.pages_refused += other.pages_refused;
         for (kind, count) in &other.faults {

@@ -3,6 +3,7 @@
 use super::content::{fill, version_in};
 use super::model::Model;
 use super::plan::Plan;
+use super::probe::Probe;
 use super::steer::Steer;
 use pagetier::{Error, Lsn, PageId, PageStore, SpaceId};
 use parking_lot::Mutex;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 /// Which pages a task likes.
 #[derive(Clone, Copy, Debug)]
-enum Mood {
+pub(super) enum Mood {
     Uniform,
     /// The first ones more.
     Skewed,
@@ -27,17 +28,27 @@ enum Mood {
 /// One task of a life.
 pub(super) struct Worker {
     pub(super) store: Arc<PageStore>,
+    pub(super) probe: Arc<Probe>,
     pub(super) model: Arc<Mutex<Model>>,
     pub(super) plan: Arc<Plan>,
     pub(super) rng: SmallRng,
     /// Devices may fail: errors are no violations, wrong data is.
     pub(super) errors_allowed: bool,
-    /// Lost writes cannot be noticed everywhere: reads may see any version.
-    pub(super) stale_allowed: bool,
+    pub(super) reads: Reads,
+}
+
+/// What reads may see while a store lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reads {
+    TheNewest,
+    /// A failed flush took back writes that no `sync` covered.
+    NothingOlderThanSynced,
+    /// Lost writes cannot be noticed everywhere.
+    Anything,
 }
 
 /// Only this task uses the page as long as it lives, if it was had exclusively.
-struct Use {
+pub(super) struct Use {
     model: Arc<Mutex<Model>>,
     page: PageId,
     exclusive: bool,
@@ -51,12 +62,12 @@ impl Drop for Use {
     }
 }
 
-type Outcome = Result<(), String>;
+pub(super) type Outcome = Result<(), String>;
 
 impl Worker {
     /// Does `ops` operations.
     pub(super) async fn run(mut self, ops: u32) -> Outcome {
-        if self.plan.steer != Steer::Free {
+        if self.plan.steer.has_work() {
             return self.steered(ops).await;
         }
         let mut mood = self.mood();
@@ -88,6 +99,10 @@ impl Worker {
     }
 
     async fn step(&mut self, mood: Mood, writes: u32, syncs: u32) -> Outcome {
+        let dropped = if self.plan.steer == Steer::DroppedFlush { 0.15 } else { 0.03 };
+        if self.plan.has("drop-future") && self.rng.random_bool(dropped) {
+            return self.dropped(mood).await;
+        }
         let full = self.model.lock().pages() >= self.plan.pages as usize;
         let draw = self.rng.random_range(0..100);
         let plan = Arc::clone(&self.plan);
@@ -96,7 +111,6 @@ impl Worker {
             d if d < writes => match self.rng.random_range(0..100) {
                 0..12 if !full => self.allocate().await,
                 12..16 if plan.has("hold") => self.write(mood, true).await,
-                16..20 if plan.has("drop-future") => self.dropped(mood).await,
                 _ => self.write(mood, false).await,
             },
             d if d < writes + syncs => self.sync().await,
@@ -120,7 +134,7 @@ impl Worker {
         }
     }
 
-    fn pick(&mut self, mood: Mood) -> Option<PageId> {
+    pub(super) fn pick(&mut self, mood: Mood) -> Option<PageId> {
         let model = self.model.lock();
         let live = model.live();
         let space = *live.get(self.rng.random_range(0..live.len().max(1)))?;
@@ -141,7 +155,7 @@ impl Worker {
         Some(PageId::new(SpaceId(space), no))
     }
 
-    fn have(&self, page: PageId, exclusive: bool) -> Option<Use> {
+    pub(super) fn have(&self, page: PageId, exclusive: bool) -> Option<Use> {
         let mut model = self.model.lock();
         let p = model.page(page)?;
         if p.reserved || (exclusive && p.users > 0) {
@@ -169,7 +183,12 @@ impl Worker {
         let found = version_in(payload, page)?;
         let mut model = self.model.lock();
         let Some(p) = model.live_page(page) else { return Ok(()) };
-        if p.reads_as(found) || self.stale_allowed {
+        let fine = match self.reads {
+            Reads::TheNewest => p.reads_as(found),
+            Reads::NothingOlderThanSynced => p.allows(found),
+            Reads::Anything => true,
+        };
+        if fine {
             return Ok(());
         }
         Err(format!("page {page} reads as version {found}, is {}, allowed {}", p.published(), p.allowed()))
@@ -231,7 +250,7 @@ impl Worker {
         Ok(())
     }
 
-    fn put(&self, page: PageId, guard: &mut pagetier::PageMut<'_>) -> u32 {
+    pub(super) fn put(&self, page: PageId, guard: &mut pagetier::PageMut<'_>) -> u32 {
         let mut model = self.model.lock();
         let version = model.fresh_version();
         model.wrote(page, version);
@@ -388,25 +407,5 @@ impl Worker {
     fn prefetch(&mut self, mood: Mood) {
         let pages: Vec<PageId> = (0..5).filter_map(|_| self.pick(mood)).collect();
         self.store.prefetch(&pages);
-    }
-
-    /// Starts something and loses patience.
-    async fn dropped(&mut self, mood: Mood) -> Outcome {
-        let patience = Duration::from_micros(self.rng.random_range(1..=self.plan.hdd_us));
-        let Some(page) = self.pick(mood) else { return Ok(()) };
-        let Some(_held) = self.have(page, false) else { return Ok(()) };
-        let store = &self.store;
-        match self.rng.random_range(0..5) {
-            0 => drop(tokio::time::timeout(patience, store.get(page)).await),
-            1 => drop(tokio::time::timeout(patience, store.get_mut(page)).await),
-            2 => drop(tokio::time::timeout(patience, store.flush_to(Lsn(u64::MAX - 1))).await),
-            3 => {
-                let mut scan = store.scan(page.space, page.no..page.no + 20);
-                let some = async { while scan.next().await.is_some() {} };
-                drop(tokio::time::timeout(patience, some).await);
-            }
-            _ => drop(tokio::time::timeout(patience, store.sync()).await),
-        }
-        Ok(())
     }
 }

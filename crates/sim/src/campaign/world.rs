@@ -5,7 +5,7 @@ use super::coverage::{State, States};
 use super::model::{Model, SpaceState};
 use super::plan::Plan;
 use super::probe::{Moment, Phase, Probe, Rate};
-use pagetier::{Error, MemoryManifest, PageId, PageStore, SpaceId};
+use pagetier::{Builder, Error, MemoryManifest, PageId, PageStore, SpaceId};
 use pagetier_devio::{SharedDevice, SimDevice, SimPower};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -14,27 +14,49 @@ use std::time::Duration;
 /// More operations than any life has: beyond this, something goes round in circles.
 const OPS_MAX: u64 = 400_000;
 
+/// Operations that are refused after that before the caller is stopped.
+const REFUSALS_MAX: u64 = 50_000;
+
+/// No life takes longer in virtual time.
+const LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// A supply that stops whoever asks for ever.
+pub(super) fn bounded_power() -> SimPower {
+    let power = SimPower::new();
+    power.cut_at(OPS_MAX);
+    power.panic_after_refusals(REFUSALS_MAX);
+    power
+}
+
 /// What a crash does with the volatile writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     /// Each is there, absent or torn, as this seed decides.
     Cut(u64),
-    /// The process died, the power stayed on.
-    Killed,
+    /// The process died, the power stayed on. What was under way landed or not, as this seed decides.
+    Killed(u64),
     /// Exactly these, whole: a bit for each, the SSD's first.
     Landed(u64),
+}
+
+impl Outcome {
+    /// Whether volatile writes stay volatile.
+    pub(super) const fn keeps_power(self) -> bool {
+        matches!(self, Self::Killed(_))
+    }
 }
 
 impl Moment {
     /// The devices after a crash at this moment.
     pub(super) fn crashed(&self, outcome: Outcome) -> (SimDevice, SimDevice, SimPower) {
-        let power = SimPower::new();
-        power.cut_at(OPS_MAX);
+        let power = bounded_power();
         let (hdd, ssd) = match outcome {
             Outcome::Cut(seed) => {
                 (self.hdd.after_power_cut(seed, &power), self.ssd.after_power_cut(seed ^ 0x55, &power))
             }
-            Outcome::Killed => (self.hdd.after_kill(1, &power), self.ssd.after_kill(2, &power)),
+            Outcome::Killed(seed) => {
+                (self.hdd.after_kill(seed, &power), self.ssd.after_kill(seed ^ 0x55, &power))
+            }
             Outcome::Landed(bits) => {
                 let ssd = self.ssd.after_landing(&|at| bits >> at & 1 == 1, 1, &power);
                 let first = self.ssd.unflushed();
@@ -52,6 +74,8 @@ pub(super) struct Lenient {
     pub(super) corrupt: bool,
     /// A home write may have been lost without a trace: any version may be read.
     pub(super) stale: bool,
+    /// The power stayed on: what is read need not be durable.
+    pub(super) volatile: bool,
 }
 
 /// Runs `work` in virtual time, alone.
@@ -61,9 +85,8 @@ pub(super) fn in_virtual_time<T>(work: impl Future<Output = Result<T, String>>) 
         .start_paused(true)
         .build()
         .map_err(|e| e.to_string())?;
-    let limit = Duration::from_secs(30 * 24 * 3600);
     runtime.block_on(async move {
-        tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err("hangs for a month".to_owned()))
+        tokio::time::timeout(LIFE_MAX, work).await.unwrap_or_else(|_| Err("hangs".to_owned()))
     })
 }
 
@@ -72,10 +95,18 @@ pub(super) async fn open(
     (hdd, ssd): (SharedDevice, SharedDevice),
     manifest: &Arc<MemoryManifest>,
 ) -> Result<PageStore, String> {
+    builder(plan, (hdd, ssd), manifest).open().await.map_err(|e| format!("does not open: {e}"))
+}
+
+/// The store's options, devices included.
+pub(super) fn builder(
+    plan: &Plan,
+    (hdd, ssd): (SharedDevice, SharedDevice),
+    manifest: &Arc<MemoryManifest>,
+) -> Builder {
     let builder = plan.builder().in_memory(Arc::clone(manifest)).hdd_device(hdd);
     // Without slots it holds the ring.
-    let builder = if plan.ssd_bytes() == 0 { builder.ring_device(ssd) } else { builder.ssd_device(ssd) };
-    builder.open().await.map_err(|e| format!("does not open: {e}"))
+    if plan.ssd_bytes() == 0 { builder.ring_device(ssd) } else { builder.ssd_device(ssd) }
 }
 
 /// What a check found.
@@ -116,7 +147,7 @@ pub(super) async fn check(
             return Err(format!("page {page} reads as version {found}, allowed is {}", p.allowed()));
         }
         checked.states.add_if(found < p.published(), State::FoundOlder);
-        p.found(found);
+        p.found(found, !lenient.volatile);
     }
     store.validate()?;
     let recovery = store.recovery();
@@ -174,9 +205,9 @@ pub(super) fn examine(
     rate: Rate,
 ) -> Result<Examined, String> {
     let (mut hdd, mut ssd, power) = moment.crashed(outcome);
+    let lenient = Lenient { volatile: outcome.keeps_power(), ..lenient };
     let seed = match outcome {
-        Outcome::Cut(seed) | Outcome::Landed(seed) => seed,
-        Outcome::Killed => 7,
+        Outcome::Cut(seed) | Outcome::Landed(seed) | Outcome::Killed(seed) => seed,
     };
     in_virtual_time(async {
         let model = moment.model.clone();
@@ -191,18 +222,28 @@ pub(super) fn examine(
         ssd = ssd.with_latency(Duration::from_micros(plan.ssd_us));
         let probe = Probe::new(plan, (hdd, ssd, power), moment.manifest.fork(), model, seed ^ 0x77);
         probe.set(rate, Phase::Recovering, moment.depth + 1);
-        let store = Arc::new(open(plan, probe.devices(), &probe.manifest).await?);
+        probe.follow(outcome);
+        let store = Arc::new(probe.open(plan).await?);
         probe.watch(&store);
         let mut checked = check(&store, &probe.model, lenient).await?;
         checked.states = checked.states.union(crash_states(moment, outcome));
-        Ok(Examined { checked, moments: probe.take() })
+        // Right after it, too.
+        let last = probe.now();
+        let mut moments = probe.take();
+        moments.push(last);
+        probe.violation()?;
+        Ok(Examined { checked, moments })
     })
 }
 
 /// What is to be counted about a crash at this moment.
 pub(super) fn crash_states(moment: &Moment, outcome: Outcome) -> States {
     let mut states = moment.states;
-    states.add_if(outcome == Outcome::Killed, State::Killed);
+    states.add_if(outcome.keeps_power(), State::Killed);
+    states.add_if(moment.killed && !outcome.keeps_power(), State::KilledThenCut);
+    states.add_if(moment.killed && outcome.keeps_power(), State::KilledTwice);
+    let failed = moment.states.any(&State::FLUSH_FAILED);
+    states.add_if(failed && outcome.keeps_power(), State::ReopenedAfterFlush);
     states.add_if(moment.depth == 1, State::Twice);
     states.add_if(moment.depth > 1, State::Thrice);
     states

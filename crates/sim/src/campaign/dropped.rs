@@ -1,0 +1,120 @@
+//! Calls that are dropped at one of their awaits: every public future of the store, polled a few times and let go.
+
+use super::coverage::State;
+use super::polls::up_to;
+use super::work::{Mood, Outcome, Worker};
+use pagetier::{Drain, Lsn, PageStore, ScrubOptions, SpaceId, SsdMode};
+use rand::Rng;
+use std::sync::Arc;
+
+impl Worker {
+    /// Starts something, and drops it at one of its awaits unless it is ready before.
+    pub(super) async fn dropped(&mut self, mood: Mood) -> Outcome {
+        let polls = [1, 1, 2, 3, 5, 10, 30][self.rng.random_range(0..7)];
+        self.probe.mark(State::DroppedCall);
+        let store = Arc::clone(&self.store);
+        match self.rng.random_range(0..16) {
+            0..5 => {
+                let promise = self.model.lock().promise(u32::MAX);
+                match up_to(polls, store.sync()).await {
+                    Some(Ok(())) => self.model.lock().keep(promise),
+                    Some(Err(error)) => return self.judge("sync", None, &error),
+                    None => {}
+                }
+                Ok(())
+            }
+            5 => self.dropped_discard(&store, mood, polls).await,
+            6 => self.dropped_drop_space(&store, polls).await,
+            7 => {
+                let name = self.model.lock().space_name();
+                if let Some(Ok(id)) = up_to(polls, store.create_space(&name)).await {
+                    self.model.lock().created(id, name);
+                }
+                Ok(())
+            }
+            8 => self.dropped_allocate(&store, polls).await,
+            9 => {
+                drop(up_to(polls, store.drain_ssd(Drain::new())).await);
+                Ok(())
+            }
+            10 if self.plan.slots > 0 => {
+                let mode = [SsdMode::WriteThrough, SsdMode::ReadOnly, SsdMode::WriteBack]
+                    [self.rng.random_range(0..3)];
+                drop(up_to(polls, store.set_ssd_mode(mode)).await);
+                store.set_ssd_mode(SsdMode::WriteBack).await.or_else(|e| self.judge("set_ssd_mode", None, &e))
+            }
+            11 => {
+                drop(
+                    up_to(polls, store.scrub(ScrubOptions::default().pages_per_second(None)).finished())
+                        .await,
+                );
+                Ok(())
+            }
+            _ => self.dropped_access(&store, mood, polls).await,
+        }
+    }
+
+    async fn dropped_access(&mut self, store: &PageStore, mood: Mood, polls: u32) -> Outcome {
+        let Some(page) = self.pick(mood) else { return Ok(()) };
+        let Some(_held) = self.have(page, false) else { return Ok(()) };
+        match self.rng.random_range(0..5) {
+            0 => drop(up_to(polls, store.get(page)).await),
+            1 => drop(up_to(polls, store.get_mut(page)).await),
+            2 => drop(up_to(polls, store.recreate(page)).await),
+            3 => drop(up_to(polls, store.flush_to(Lsn(u64::MAX - 1))).await),
+            _ => {
+                let mut scan = store.scan(page.space, page.no..page.no + 20);
+                let some = async { while scan.next().await.is_some() {} };
+                let _ = up_to(polls, some).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn dropped_allocate(&mut self, store: &PageStore, polls: u32) -> Outcome {
+        let live = self.model.lock().live();
+        let full = self.model.lock().pages() >= self.plan.pages as usize;
+        let Some(space) = live.first().copied().filter(|_| !full) else { return Ok(()) };
+        match up_to(polls, store.allocate(SpaceId(space))).await {
+            Some(Ok(mut guard)) => {
+                let page = guard.id();
+                let version = self.put(page, &mut guard);
+                drop(guard);
+                self.model.lock().published(page, version);
+                Ok(())
+            }
+            Some(Err(error)) => self.judge("allocate", None, &error),
+            None => Ok(()),
+        }
+    }
+
+    async fn dropped_discard(&mut self, store: &PageStore, mood: Mood, polls: u32) -> Outcome {
+        let Some(page) = self.pick(mood) else { return Ok(()) };
+        let Some(_held) = self.have(page, true) else { return Ok(()) };
+        self.model.lock().discarded(page);
+        let done = up_to(polls, store.discard(page)).await;
+        self.model.lock().discarded(page);
+        match done {
+            Some(Err(error)) => self.judge("discard", Some(page), &error),
+            _ => Ok(()),
+        }
+    }
+
+    async fn dropped_drop_space(&mut self, store: &PageStore, polls: u32) -> Outcome {
+        let live = self.model.lock().live();
+        if live.len() < 2 {
+            return Ok(());
+        }
+        let space = live[self.rng.random_range(0..live.len())];
+        self.model.lock().dropping(space);
+        match up_to(polls, store.drop_space(SpaceId(space))).await {
+            Some(Ok(())) => {
+                self.model.lock().dropped(space);
+                Ok(())
+            }
+            Some(Err(error)) => self.judge("drop_space", None, &error),
+            // Not begun, under way, or done: the next opening shows which.
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Devices with a past: older copies of the store's own, cut short, blank, random, or another program's. Such a store does not open as if
+//! nothing were wrong, and a new one does not overwrite what is not its own.
+
+use super::plan::Plan;
+use super::probe::Moment;
+use super::rot::refusal;
+use super::totals::Totals;
+use super::world::{Lenient, bounded_power, builder, check, in_virtual_time};
+use pagetier::MemoryManifest;
+use pagetier_devio::{Device, SharedDevice, SimDevice};
+use parking_lot::Mutex;
+use rand::Rng;
+use rand::rngs::SmallRng;
+use std::sync::Arc;
+
+/// What stands in the place of a device, or of the manifest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Past {
+    OlderHdd,
+    OlderSsd,
+    OlderManifest,
+    ShortHdd,
+    ShortSsd,
+    BlankHdd,
+    BlankSsd,
+    RandomHdd,
+    RandomSsd,
+    /// A new store is made on devices that hold a file system, without force.
+    FileSystem,
+    /// A new store is made on the devices of this one, without force.
+    OtherStore,
+}
+
+const ALL: [Past; 11] = [
+    Past::OlderHdd,
+    Past::OlderSsd,
+    Past::OlderManifest,
+    Past::ShortHdd,
+    Past::ShortSsd,
+    Past::BlankHdd,
+    Past::BlankSsd,
+    Past::RandomHdd,
+    Past::RandomSsd,
+    Past::FileSystem,
+    Past::OtherStore,
+];
+
+/// Signatures by which file systems and the like are known: their places, and the bytes there.
+const SIGNATURES: [(u64, &[u8]); 7] = [
+    (1080, &[0x53, 0xEF]),
+    (0, b"XFSB"),
+    (65_600, b"_BHRfS_M"),
+    (4096, &[0xFC, 0x4E, 0x2B, 0xA9]),
+    (512, b"LABELONE"),
+    (510, &[0x55, 0xAA]),
+    (262_144 + 32, b"UBERBLOCK"),
+];
+
+/// Puts something in the place of a device of the store that was closed at `newer`; `older` is an earlier close of the same store.
+pub(super) fn examine(
+    plan: &Plan,
+    (older, newer): (&Moment, &Moment),
+    rng: &mut SmallRng,
+    totals: &mut Totals,
+) -> Result<(), String> {
+    let past = ALL[rng.random_range(0..ALL.len())];
+    let ended = match past {
+        Past::FileSystem | Past::OtherStore => untouched(plan, newer, past, rng),
+        _ => replaced(plan, (older, newer), past, rng),
+    };
+    let ended = ended.map_err(|wrong| format!("{past:?}: {wrong}"))?;
+    totals.tamper(&format!("{past:?}"), ended);
+    Ok(())
+}
+
+fn replaced(
+    plan: &Plan,
+    (older, newer): (&Moment, &Moment),
+    past: Past,
+    rng: &mut SmallRng,
+) -> Result<&'static str, String> {
+    let power = bounded_power();
+    let mut hdd = newer.hdd.fork(1, &power);
+    let mut ssd = newer.ssd.fork(2, &power);
+    let mut manifest = newer.manifest.fork();
+    let cut = |size: u64, rng: &mut SmallRng| rng.random_range(0..size / 4096) * 4096;
+    let random = |name: &str, size: u64, rng: &mut SmallRng| {
+        let device = SimDevice::new(name, size, 3, &power);
+        device.rot(0..size, rng.random());
+        device
+    };
+    let place = match past {
+        Past::OlderHdd | Past::ShortHdd | Past::BlankHdd | Past::RandomHdd => "hdd",
+        Past::OlderManifest => "",
+        _ => "ssd",
+    };
+    match past {
+        Past::OlderHdd => hdd = older.hdd.fork(1, &power),
+        Past::OlderSsd => ssd = older.ssd.fork(2, &power),
+        Past::OlderManifest => manifest = older.manifest.fork(),
+        Past::ShortHdd => hdd = newer.hdd.truncated(cut(hdd.size(), rng), 1, &power),
+        Past::ShortSsd => ssd = newer.ssd.truncated(cut(ssd.size(), rng), 2, &power),
+        Past::BlankHdd => hdd = SimDevice::new("hdd", hdd.size(), 1, &power),
+        Past::BlankSsd => ssd = SimDevice::new("ssd", ssd.size(), 2, &power),
+        Past::RandomHdd => hdd = random("hdd", hdd.size(), rng),
+        _ => ssd = random("ssd", ssd.size(), rng),
+    }
+    let cut_short = matches!(past, Past::ShortHdd | Past::ShortSsd);
+    in_virtual_time(async {
+        let devices = (Arc::new(hdd) as SharedDevice, Arc::new(ssd) as SharedDevice);
+        match builder(plan, devices, &Arc::new(manifest)).open().await {
+            Err(error) => refusal(&error, place).map(|()| "refused"),
+            // Growth ahead of need may be cut off.
+            Ok(store) if cut_short => {
+                let _ = check(&store, &Mutex::new(newer.model.clone()), Lenient::default()).await?;
+                Ok("nothing missing")
+            }
+            Ok(_) => Err("it opens as if nothing were wrong".to_owned()),
+        }
+    })
+}
+
+fn untouched(plan: &Plan, newer: &Moment, past: Past, rng: &mut SmallRng) -> Result<&'static str, String> {
+    let power = bounded_power();
+    let (mut hdd, mut ssd) = (newer.hdd.fork(1, &power), newer.ssd.fork(2, &power));
+    if past == Past::FileSystem {
+        let on_hdd = rng.random_bool(0.5);
+        let (name, other) = if on_hdd { ("hdd", "ssd") } else { ("ssd", "hdd") };
+        let (taken, blank) = (SimDevice::new(name, 4 << 20, 3, &power), SimDevice::new(other, 0, 4, &power));
+        let (at, bytes) = SIGNATURES[rng.random_range(0..SIGNATURES.len())];
+        taken.implant(at, bytes);
+        (hdd, ssd) = if on_hdd { (taken, blank) } else { (blank, taken) };
+    }
+    let before = [hdd.snapshot(), ssd.snapshot()];
+    let (hdd, ssd) = (Arc::new(hdd), Arc::new(ssd));
+    in_virtual_time(async {
+        let devices = (Arc::clone(&hdd) as SharedDevice, Arc::clone(&ssd) as SharedDevice);
+        match builder(plan, devices, &Arc::<MemoryManifest>::default()).open().await {
+            Ok(_) => Err("a new store takes what is not its own without being forced".to_owned()),
+            Err(error) if [hdd.snapshot(), ssd.snapshot()] != before => {
+                Err(format!("it is changed although it is refused: {error}"))
+            }
+            Err(_) => Ok("refused, unchanged"),
+        }
+    })
+}

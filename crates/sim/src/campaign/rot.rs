@@ -1,0 +1,155 @@
+//! Media that rot at rest: a bit, a sector or a block of one structure, between two lives. The store repairs it, or names it in an error; it
+//! never shows an older page.
+
+use super::coverage::State;
+use super::plan::Plan;
+use super::probe::{Moment, layout_of};
+use super::totals::Totals;
+use super::world::{Lenient, Outcome, builder, check, crash_states, in_virtual_time};
+use pagetier::{MemoryManifest, OpenError};
+use pagetier_devio::{Device, SharedDevice, SimDevice};
+use pagetier_ssdcache::Layout;
+use parking_lot::Mutex;
+use rand::Rng;
+use rand::rngs::SmallRng;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Where the HDD's pages start.
+const DATA_AT: u64 = 1 << 20;
+
+/// What rots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Structure {
+    HddSuperblock,
+    Home,
+    SsdSuperblock,
+    MapHeader,
+    MapBody,
+    Journal,
+    Ring,
+    Slot,
+    Manifest,
+}
+
+impl Structure {
+    const ALL: [Self; 9] = [
+        Self::HddSuperblock,
+        Self::Home,
+        Self::SsdSuperblock,
+        Self::MapHeader,
+        Self::MapBody,
+        Self::Journal,
+        Self::Ring,
+        Self::Slot,
+        Self::Manifest,
+    ];
+
+    /// The name that an error about it must bear.
+    const fn device(self) -> &'static str {
+        match self {
+            Self::HddSuperblock | Self::Home => "hdd",
+            Self::Manifest => "manifest",
+            _ => "ssd",
+        }
+    }
+
+    /// Whether damage to it after a crash cannot be told from a write that the crash tore or that never arrived.
+    const fn is_written_before_crashes(self) -> bool {
+        matches!(self, Self::Journal | Self::Ring | Self::Slot)
+    }
+
+    /// Where it is on its device; empty if it is not there.
+    fn range(self, layout: &Layout, hdd_bytes: u64) -> Range<u64> {
+        let maps = layout.map_area_bytes();
+        match self {
+            Self::HddSuperblock => 0..4096.min(hdd_bytes),
+            Self::Home => DATA_AT.min(hdd_bytes)..hdd_bytes,
+            Self::SsdSuperblock => 0..layout.map_at(0),
+            Self::MapHeader | Self::MapBody if layout.slots == 0 => 0..0,
+            Self::MapHeader => layout.map_at(0)..layout.map_at(0) + 2 * maps,
+            Self::MapBody => layout.map_at(0)..layout.map_at(2),
+            Self::Journal => layout.map_at(2)..layout.map_at(2) + u64::from(layout.journal_blocks) * 4096,
+            Self::Ring => layout.ring_at(0)..layout.ring_at(layout.ring_pages),
+            Self::Slot => layout.slot_at(0)..layout.end(),
+            Self::Manifest => 0..0,
+        }
+    }
+}
+
+/// Lets something rot in what `outcome` leaves of `moment`, and recovers that.
+pub(super) fn examine(
+    plan: &Plan,
+    moment: &Moment,
+    outcome: Outcome,
+    rng: &mut SmallRng,
+    totals: &mut Totals,
+) -> Result<(), String> {
+    let (hdd, ssd, _power) = moment.crashed(outcome);
+    let layout = layout_of(plan);
+    let structure = Structure::ALL[rng.random_range(0..Structure::ALL.len())];
+    if structure.is_written_before_crashes() && !moment.states.has(State::AfterClose) {
+        return Ok(());
+    }
+    let extent = ["a bit", "a sector", "a block"][rng.random_range(0..3)];
+    let mut manifest = moment.manifest.fork();
+    if structure == Structure::Manifest {
+        let Some(rotten) = rotten_manifest(&manifest, extent, rng) else { return Ok(()) };
+        manifest = rotten;
+    } else {
+        let range = structure.range(&layout, hdd.size());
+        if range.is_empty() {
+            return Ok(());
+        }
+        let device = if structure.device() == "hdd" { &hdd } else { &ssd };
+        spoil(device, range, extent, rng);
+    }
+    let what = format!("{extent} of {structure:?}");
+    let ended = in_virtual_time(async {
+        let (hdd, ssd) = (Arc::new(hdd) as SharedDevice, Arc::new(ssd) as SharedDevice);
+        let store = match builder(plan, (hdd, ssd), &Arc::new(manifest)).open().await {
+            Ok(store) => store,
+            Err(error) => return refusal(&error, structure.device()).map(|()| None),
+        };
+        let lenient = Lenient { corrupt: true, volatile: outcome.keeps_power(), ..Lenient::default() };
+        let mut checked = check(&store, &Mutex::new(moment.model.clone()), lenient).await?;
+        checked.states = checked.states.union(crash_states(moment, outcome));
+        Ok(Some(checked))
+    });
+    match ended.map_err(|wrong| format!("after rot, {what}: {wrong}"))? {
+        None => totals.tamper(&what, "refused"),
+        Some(checked) => {
+            totals.crash(&checked);
+            let how = if checked.corrupt > 0 { "pages named as corrupt" } else { "nothing missing" };
+            totals.tamper(&what, how);
+        }
+    }
+    Ok(())
+}
+
+/// Whether the error says where the damage is: on this device, or in the manifest.
+pub(super) fn refusal(error: &OpenError, place: &str) -> Result<(), String> {
+    let text = error.to_string().to_lowercase();
+    if text.contains(place) { Ok(()) } else { Err(format!("the error does not name the {place}: {error}")) }
+}
+
+fn spoil(device: &SimDevice, range: Range<u64>, extent: &str, rng: &mut SmallRng) {
+    let at = rng.random_range(range);
+    match extent {
+        "a bit" => device.flip_bit(at, rng.random_range(0..8)),
+        "a sector" => device.rot(at / 512 * 512..at / 512 * 512 + 512, rng.random()),
+        _ => device.rot(at / 4096 * 4096..at / 4096 * 4096 + 4096, rng.random()),
+    }
+}
+
+fn rotten_manifest(manifest: &MemoryManifest, extent: &str, rng: &mut SmallRng) -> Option<MemoryManifest> {
+    let mut bytes = manifest.to_bytes().filter(|bytes| !bytes.is_empty())?;
+    let at = rng.random_range(0..bytes.len());
+    if extent == "a bit" {
+        bytes[at] ^= 1 << rng.random_range(0..8);
+    } else {
+        let to = (at + 512).min(bytes.len());
+        rng.fill(&mut bytes[at..to]);
+    }
+    Some(MemoryManifest::from_bytes(bytes))
+}
