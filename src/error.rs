@@ -65,6 +65,14 @@ pub enum OpenError {
         /// The directory.
         path: PathBuf,
     },
+    /// The file or block device cannot be had for the store alone, not even with `force`: overwriting it would destroy what uses it.
+    #[error("{device}: it cannot be used by this store alone: {why}; release it first", device = .device.display())]
+    DeviceInUse {
+        /// The device.
+        device: PathBuf,
+        /// What uses it.
+        why: String,
+    },
     /// The manifest cannot be read.
     #[error("the manifest cannot be used: {why}; restore it from a backup of the store's directory")]
     BadManifest {

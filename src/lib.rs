@@ -11,6 +11,7 @@ mod builder;
 mod calibrate;
 mod error;
 mod life;
+mod lock;
 mod loss;
 mod manifest;
 mod online;

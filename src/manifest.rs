@@ -4,12 +4,11 @@ use crate::error::OpenError;
 use crate::unproved::UnprovedRecord;
 use crate::volume::EXTENT_PAGES;
 use pagetier_page::{PageSize, Stamp};
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -140,8 +139,8 @@ pub(crate) struct ManifestStore {
 /// Where the manifest is kept.
 #[derive(Debug)]
 enum Place {
-    /// In a directory that is locked against a second opener.
-    Directory { path: PathBuf, _lock: OwnedFd },
+    /// In a directory.
+    Directory { path: PathBuf },
     /// In memory: the store lives as long as the process (or whoever holds the cell) does.
     Memory(std::sync::Arc<MemoryManifest>),
 }
@@ -181,7 +180,6 @@ impl MemoryManifest {
 }
 
 const FILE: &str = "manifest.json";
-const LOCK: &str = "lock";
 
 impl ManifestStore {
     /// In `cell`.
@@ -193,7 +191,7 @@ impl ManifestStore {
         Self { place, unproved: parking_lot::Mutex::default() }
     }
 
-    /// Opens (or with `create` makes) the directory and locks it.
+    /// Opens (or with `create` makes) the directory.
     pub(crate) fn directory(path: &Path, create: bool) -> Result<Self, OpenError> {
         if create && !path.exists() {
             std::fs::create_dir_all(path).map_err(|e| OpenError::directory(path, "cannot be created", e))?;
@@ -201,14 +199,7 @@ impl ManifestStore {
         if !path.is_dir() {
             return Err(OpenError::NotADirectory { path: path.to_owned() });
         }
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-        let lock = rustix::fs::open(path.join(LOCK), flags, Mode::RUSR | Mode::WUSR)
-            .map_err(|e| OpenError::directory(path, "is not writable", e.into()))?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self::at(Place::Directory { path: path.to_owned(), _lock: lock })),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::AlreadyOpen { path: path.to_owned() }),
-            Err(e) => Err(OpenError::directory(path, "cannot be locked", e.into())),
-        }
+        Ok(Self::at(Place::Directory { path: path.to_owned() }))
     }
 
     /// The manifest, or `None` when there is none yet.

@@ -3,13 +3,14 @@
 use crate::builder::Builder;
 use crate::error::{Error, OpenError};
 use crate::life::Life;
+use crate::lock::Leave;
 use crate::loss::{SsdLoss, only_copies};
 use crate::manifest::{Manifest, ManifestStore};
 use crate::stats::Stats;
 use crate::volume::{SpaceInfo, Volume};
 use crate::what_if::Ghostly;
 use pagetier_bufpool::{Pool, PoolError, Recorded, TierError};
-use pagetier_devio::SharedDevice;
+use pagetier_devio::{Fence, SharedDevice};
 use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
 use pagetier_policy::{Costs, GroupStats, Home, PageCounts};
 use pagetier_ssdcache::{Homes, RecoveryReport, SsdTier};
@@ -35,6 +36,8 @@ pub type Scan<'a> = pagetier_bufpool::Scan<'a, SsdTier>;
 /// latch; a guard held while waiting for another page keeps its frame in memory.
 #[derive(Debug)]
 pub struct PageStore {
+    /// The first to be dropped: no I/O starts after it.
+    _leave: Leave,
     pub(crate) pool: Pool<SsdTier>,
     tier: Arc<SsdTier>,
     volume: Arc<Volume>,
@@ -50,17 +53,22 @@ pub struct PageStore {
 pub(crate) struct Meta {
     pub(crate) manifests: Arc<ManifestStore>,
     pub(crate) manifest: Manifest,
+    /// A store that was dropped writes no manifest.
+    pub(crate) fence: Fence,
 }
 
 impl Meta {
     pub(crate) fn save(&mut self, volume: &Volume) -> Result<(), Error> {
-        let Self { manifests, manifest } = self;
+        let Self { manifests, manifest, fence } = self;
         volume.record(manifest);
-        manifests.save(manifest).map_err(|source| Error::Manifest { source })
+        let closed = || Err(std::io::Error::other("the store was closed or dropped"));
+        let saved = fence.while_open(|| manifests.save(manifest)).unwrap_or_else(closed);
+        saved.map_err(|source| Error::Manifest { source })
     }
 }
 
 pub(crate) struct Parts {
+    pub(crate) leave: Leave,
     pub(crate) pool: Pool<SsdTier>,
     pub(crate) tier: Arc<SsdTier>,
     pub(crate) volume: Arc<Volume>,
@@ -88,9 +96,11 @@ impl PageStore {
     }
 
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { pool, tier, volume, manifests, manifest, hdd, page_size, builder, costs, loss } = parts;
+        let Parts { leave, pool, tier, volume, manifests, manifest, hdd, page_size, builder, costs, loss } =
+            parts;
         let cost_points = builder.cost_points;
-        let meta = Arc::new(Mutex::new(Meta { manifests, manifest }));
+        let fence = leave.fence();
+        let meta = Arc::new(Mutex::new(Meta { manifests, manifest, fence }));
         let life = Arc::new(Life {
             pool: pool.clone(),
             tier: Arc::clone(&tier),
@@ -105,7 +115,7 @@ impl PageStore {
         if let Some(points) = cost_points {
             life.follow_costs(Arc::clone(&hdd), points);
         }
-        Self { pool, tier, volume, meta, hdd, page_size, life, ghostly: Ghostly::default() }
+        Self { _leave: leave, pool, tier, volume, meta, hdd, page_size, life, ghostly: Ghostly::default() }
     }
 
     // ---- spaces ---------------------------------------------------------------------------------------------

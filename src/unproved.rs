@@ -1,5 +1,6 @@
 //! What failed flushes left unproved, as the manifest says it.
 
+use crate::lock::Tenure;
 use crate::loss::only_copies;
 use crate::manifest::ManifestStore;
 use pagetier_page::{Lsn, PageId, SpaceId};
@@ -44,16 +45,20 @@ impl UnprovedRecord {
     }
 }
 
-/// Notes failed flushes in the manifest for as long as the store lives, and while a flush is under way.
-pub(crate) struct InManifest(Weak<ManifestStore>);
+/// Notes failed flushes in the manifest for as long as the store lives, and while a flush is under way: until its result is noted, no other
+/// opener gets the store.
+pub(crate) struct InManifest {
+    manifests: Weak<ManifestStore>,
+    tenure: Arc<Tenure>,
+}
 
 impl InManifest {
-    pub(crate) fn of(manifests: &Arc<ManifestStore>) -> Arc<dyn Remember> {
-        Arc::new(Self(Arc::downgrade(manifests)))
+    pub(crate) fn of(manifests: &Arc<ManifestStore>, tenure: &Arc<Tenure>) -> Arc<dyn Remember> {
+        Arc::new(Self { manifests: Arc::downgrade(manifests), tenure: Arc::clone(tenure) })
     }
 
     fn change(&self, change: impl FnOnce(&mut Unproved)) -> io::Result<()> {
-        let manifests = self.0.upgrade().ok_or_else(|| io::Error::other("the store was dropped"))?;
+        let manifests = self.manifests.upgrade().ok_or_else(dropped)?;
         manifests.change_unproved(|record| {
             let mut unproved = record.as_ref().map(UnprovedRecord::unproved).unwrap_or_default();
             change(&mut unproved);
@@ -64,7 +69,7 @@ impl InManifest {
 
 impl Remember for InManifest {
     fn recall(&self) -> Unproved {
-        let record = self.0.upgrade().and_then(|manifests| manifests.unproved());
+        let record = self.manifests.upgrade().and_then(|manifests| manifests.unproved());
         record.as_ref().map(UnprovedRecord::unproved).unwrap_or_default()
     }
 
@@ -73,11 +78,15 @@ impl Remember for InManifest {
     }
 
     fn proved(&self, devices: &[Flushed]) -> io::Result<()> {
-        self.change(|noted| devices.iter().for_each(|device| noted.clear(*device)))
+        let clear = |noted: &mut Unproved| devices.iter().for_each(|device| noted.clear(*device));
+        self.tenure.while_open(|| self.change(clear)).unwrap_or_else(|| Err(dropped()))
     }
 
     fn hold(&self) -> Option<Box<dyn Any + Send>> {
-        let manifests = self.0.upgrade()?;
-        Some(Box::new(manifests))
+        Some(Box::new((self.manifests.upgrade()?, self.tenure.stay()?)))
     }
+}
+
+fn dropped() -> io::Error {
+    io::Error::other("the store was dropped")
 }

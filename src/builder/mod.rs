@@ -5,6 +5,7 @@ mod loss;
 mod open;
 mod side;
 
+use crate::lock::{Broken, Leave, Tenure};
 use crate::manifest::MemoryManifest;
 use pagetier_bufpool::LogGate;
 use pagetier_devio::{Backend, DirectIo, SharedDevice};
@@ -79,6 +80,8 @@ pub struct Builder {
     ring: Place,
     ssd_mode: SsdMode,
     accept_ssd_loss: bool,
+    /// What an opening holds; its end is the store's.
+    pub(crate) tenure: Option<Arc<Tenure>>,
 }
 
 impl Default for Builder {
@@ -116,6 +119,7 @@ impl Default for Builder {
             ring: Place::Default,
             ssd_mode: SsdMode::WriteBack,
             accept_ssd_loss: false,
+            tenure: None,
         }
     }
 }
@@ -337,6 +341,20 @@ impl Builder {
 }
 
 impl Builder {
+    /// Begins the tenure of an opening.
+    fn begin_tenure(&mut self) -> (Arc<Tenure>, Leave) {
+        let mut broken = Broken::default();
+        #[cfg(feature = "mutations")]
+        {
+            broken.fence_open = self.mutation == Some(pagetier_ssdcache::Mutation::FenceOpen);
+            broken.drain_not_awaited = self.mutation == Some(pagetier_ssdcache::Mutation::DrainNotAwaited);
+        }
+        let _ = &mut broken;
+        let (tenure, leave) = Tenure::new(broken);
+        self.tenure = Some(Arc::clone(&tenure));
+        (tenure, leave)
+    }
+
     /// What the checksums of the store with this id start from.
     pub(crate) fn seed(&self, store: &str) -> StoreSeed {
         #[cfg(feature = "mutations")]

@@ -17,6 +17,7 @@ use pagetier_policy::{
 use pagetier_ssdcache::{
     Found, Layout, OpenParams, SsdMode, SsdTier, Superblock, TooSmall, format, identify,
 };
+use std::path::Path;
 use std::sync::Arc;
 
 impl Builder {
@@ -34,11 +35,13 @@ impl Builder {
     /// runtime, so it must be running while the store is used from others. Where its I/O is not enabled, a thread takes in completions.
     pub async fn open(mut self) -> Result<PageStore, OpenError> {
         self.check_options()?;
-        let manifests = Arc::new(self.manifest_store()?);
+        // Dropped with an opening that fails or is cancelled.
+        let (tenure, leave) = self.begin_tenure();
+        let manifests = Arc::new(self.manifest_store().await?);
         let known = manifests.load()?;
         let page_size = self.settle_page_size(known.as_ref())?;
-        let hdd = self.open_place(&self.hdd, "hdd.vol", "hdd")?;
-        let ssd = self.open_ssd(known.as_ref())?;
+        let hdd = self.open_place(&self.hdd, "hdd.vol", "hdd").await?;
+        let ssd = self.open_ssd(known.as_ref()).await?;
         let fresh = known.is_none();
         let manifest = known.unwrap_or_else(|| Manifest::new(new_id().to_string(), page_size));
         self.check_hdd(&hdd, &manifest, fresh).await?;
@@ -76,7 +79,7 @@ impl Builder {
             epoch: manifest.epoch,
             admissions_max,
             mode: self.ssd_mode,
-            remember: InManifest::of(&manifests),
+            remember: InManifest::of(&manifests, &tenure),
             progress: self.progress.take(),
             #[cfg(feature = "mutations")]
             mutation: self.mutation,
@@ -106,6 +109,7 @@ impl Builder {
         }
         let builder = self;
         Ok(PageStore::new(Parts {
+            leave,
             pool,
             tier,
             volume,
@@ -168,10 +172,22 @@ impl Builder {
         OpenError::UnknownPolicy { kind: "SSD", name: self.ssd_policy.clone(), known }
     }
 
-    fn manifest_store(&self) -> Result<ManifestStore, OpenError> {
+    /// Where the manifest is, once no other opener can change it.
+    async fn manifest_store(&self) -> Result<ManifestStore, OpenError> {
         match (&self.directory, &self.memory) {
-            (_, Some(cell)) => Ok(ManifestStore::memory(Arc::clone(cell))),
-            (Some(path), None) => ManifestStore::directory(path, self.create),
+            (_, Some(cell)) => {
+                if let (Some(tenure), Place::Device(hdd)) = (&self.tenure, &self.hdd) {
+                    tenure.take(Arc::clone(hdd), None).await?;
+                }
+                Ok(ManifestStore::memory(Arc::clone(cell)))
+            }
+            (Some(path), None) => {
+                let manifests = ManifestStore::directory(path, self.create)?;
+                if let Some(tenure) = &self.tenure {
+                    tenure.lock_directory(path).await?;
+                }
+                Ok(manifests)
+            }
             (None, None) => Err(OpenError::BadOption {
                 option: "directory",
                 why: "a store needs a directory (or `in_memory` and devices)".into(),
@@ -190,14 +206,14 @@ impl Builder {
         }
     }
 
-    pub(super) fn open_place(
+    pub(super) async fn open_place(
         &self,
         place: &Place,
         default: &str,
         option: &'static str,
     ) -> Result<SharedDevice, OpenError> {
         let path = match (place, &self.directory) {
-            (Place::Device(device), _) => return Ok(Arc::clone(device)),
+            (Place::Device(device), _) => return self.take(Arc::clone(device), None).await,
             (Place::Path(path), _) => path.clone(),
             (Place::Default, Some(directory)) => directory.join(default),
             (Place::Default, None) => {
@@ -216,11 +232,19 @@ impl Builder {
         if let Some(cause) = &opened.fallback {
             tracing::warn!(path = %path.display(), cause, "serving by threads");
         }
-        Ok(opened.device)
+        self.take(opened.device, Some(&path)).await
+    }
+
+    /// The device behind the fence of this opening, which alone has it.
+    async fn take(&self, device: SharedDevice, path: Option<&Path>) -> Result<SharedDevice, OpenError> {
+        match &self.tenure {
+            Some(tenure) => tenure.take(device, path).await,
+            None => Ok(device),
+        }
     }
 
     /// The SSD, or the file for the doublewrite ring of a store without one.
-    fn open_ssd(&self, known: Option<&Manifest>) -> Result<SharedDevice, OpenError> {
+    async fn open_ssd(&self, known: Option<&Manifest>) -> Result<SharedDevice, OpenError> {
         let mut without = known.map_or(self.ssd_bytes == 0, |m| m.ssd.is_none());
         if let Some(expected) = known.and_then(|m| m.ssd.as_ref()).filter(|_| self.ssd_bytes == 0) {
             if !self.accept_ssd_loss {
@@ -231,15 +255,15 @@ impl Builder {
             }
             without = true;
         }
-        if without { self.open_ring() } else { self.open_place(&self.ssd, "ssd.cache", "ssd") }
+        if without { self.open_ring().await } else { self.open_place(&self.ssd, "ssd.cache", "ssd").await }
     }
 
     /// The device for the ring of a store without an SSD.
-    pub(super) fn open_ring(&self) -> Result<SharedDevice, OpenError> {
+    pub(super) async fn open_ring(&self) -> Result<SharedDevice, OpenError> {
         if self.directory.is_none() && matches!(self.ring, Place::Default) {
-            return Ok(Arc::new(MemoryDevice::new("ring", 0)));
+            return self.take(Arc::new(MemoryDevice::new("ring", 0)), None).await;
         }
-        self.open_place(&self.ring, "ring", "ring_device")
+        self.open_place(&self.ring, "ring", "ring_device").await
     }
 
     async fn check_hdd(&self, hdd: &SharedDevice, manifest: &Manifest, fresh: bool) -> Result<(), OpenError> {

@@ -17,7 +17,7 @@ impl Builder {
         costs: Costs,
         frames: usize,
     ) -> Result<NewSide, OpenError> {
-        let device = self.open_ring()?;
+        let device = self.open_ring().await?;
         let layout = Layout::ring_only(page_size, ring_pages);
         let prepared = PreparedSsd::format(layout, store);
         self.may_overwrite(&device, store).await?;
@@ -39,7 +39,7 @@ impl Builder {
             let why = "the store was opened without an SSD (`ssd_bytes(0)`)".into();
             return Err(OpenError::BadOption { option: "ssd_bytes", why });
         }
-        let device = self.open_place(&self.ssd, "ssd.cache", "ssd")?;
+        let device = self.open_place(&self.ssd, "ssd.cache", "ssd").await?;
         let layout = self.layout(page_size)?;
         self.may_overwrite(&device, store).await?;
         let prepared = PreparedSsd::format(layout, store);

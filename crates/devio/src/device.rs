@@ -3,7 +3,7 @@
 //! Buffers travel with the operation and come back with its result. Dropping the future of an operation in
 //! flight detaches it: the device keeps the buffers until the kernel is done with them, then drops them.
 
-use crate::{DeviceStats, IoBuf, RecentCosts};
+use crate::{DeviceStats, IoBuf, Occupancy, RecentCosts};
 use smallvec::SmallVec;
 use std::future::Future;
 use std::pin::Pin;
@@ -103,6 +103,9 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
         false
     }
 
+    /// Which store uses the device, and how many operations are under way, those included whose futures were dropped.
+    fn occupancy(&self) -> &Occupancy;
+
     /// The granularity of offsets, lengths and buffer addresses, in bytes: a power of two.
     fn alignment(&self) -> usize;
 
@@ -158,6 +161,9 @@ pub enum DeviceErrorKind {
     /// The device vanished (ENODEV, ENXIO, or the backend has stopped).
     #[error("the device is gone")]
     Gone,
+    /// The store that the operation belongs to was closed or dropped before it started.
+    #[error("the store was closed or dropped")]
+    Closed,
     /// The range ends beyond the device.
     #[error("the range ends beyond the end of the device, at {size} bytes")]
     UnexpectedEof {

@@ -4,7 +4,7 @@ use crate::check::{Spot, check, check_range, total_len};
 use crate::device::IoBufs;
 use crate::stats::Recorder;
 use crate::transfer::{Step, Transfer, kind_of};
-use crate::{Completion, DeviceError, DeviceErrorKind, IoClass, IoOp};
+use crate::{Completion, DeviceError, DeviceErrorKind, IoClass, IoOp, Occupancy};
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ pub(crate) struct RawFile {
     pub(crate) block_device: bool,
     size: AtomicU64,
     pub(crate) recorder: Recorder,
+    pub(crate) occupancy: Occupancy,
     epoch: Instant,
 }
 
@@ -32,6 +33,7 @@ impl RawFile {
             block_device,
             size: AtomicU64::new(size),
             recorder: Recorder::new(1),
+            occupancy: Occupancy::default(),
             epoch: Instant::now(),
         }
     }
@@ -86,7 +88,7 @@ impl RawFile {
     fn begin(&self, spot: Spot, class: IoClass, bufs: IoBufs) -> Transfer {
         let now_ns = self.now_ns();
         self.recorder.begin(now_ns);
-        Transfer::new(spot, class, bufs, now_ns)
+        Transfer::new(spot, class, bufs, now_ns, self.occupancy.enter())
     }
 
     /// The kernel's answer for `transfer`: `Some` when that was the end of it.

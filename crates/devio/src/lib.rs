@@ -13,9 +13,11 @@ mod buf;
 mod check;
 mod device;
 mod emulated;
+mod fence;
 mod file;
 mod image;
 mod memory;
+mod occupancy;
 mod open;
 mod queue;
 mod recent;
@@ -36,7 +38,9 @@ pub use device::{
     Completion, Device, DeviceError, DeviceErrorKind, IoBufs, IoClass, IoFuture, IoOp, SharedDevice,
 };
 pub use emulated::{Clock, EmulatedDevice, Model, VirtualClock};
+pub use fence::Fence;
 pub use memory::MemoryDevice;
+pub use occupancy::{InFlight, Kept, Occupancy, Occupied};
 pub use open::{Backend, DirectIo, OpenOptions, Opened, Reap, open_file};
 pub use recent::{COST_POINTS, RecentCost, RecentCosts};
 pub use sim::{Fault, FaultEffect, FlushFailure, SimDevice, SimMoment, SimPower};

@@ -8,7 +8,8 @@ use crate::device::IoBufs;
 use crate::image::Image;
 use crate::stats::{Recorder, Slot};
 use crate::{
-    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, RecentCosts,
+    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, Occupancy,
+    RecentCosts,
 };
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -25,6 +26,7 @@ pub struct MemoryDevice {
     image: Image,
     size: AtomicU64,
     recorder: Recorder,
+    occupancy: Occupancy,
 }
 
 impl MemoryDevice {
@@ -35,7 +37,13 @@ impl MemoryDevice {
     }
 
     pub(crate) fn with_image(name: Arc<str>, image: Image, size: u64) -> Self {
-        Self { name, image, size: AtomicU64::new(size), recorder: Recorder::new(1) }
+        Self {
+            name,
+            image,
+            size: AtomicU64::new(size),
+            recorder: Recorder::new(1),
+            occupancy: Occupancy::default(),
+        }
     }
 
     /// An independent copy of its contents as they are, under the same name, with statistics from zero. Cheap: unchanged parts are
@@ -120,6 +128,10 @@ impl Device for MemoryDevice {
             self.recorder.done(Slot::Discard, len, 0, 0);
         }
         Box::pin(ready(result))
+    }
+
+    fn occupancy(&self) -> &Occupancy {
+        &self.occupancy
     }
 
     fn alignment(&self) -> usize {

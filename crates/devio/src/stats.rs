@@ -435,7 +435,7 @@ impl Recorder {
         let at = match kind {
             DeviceErrorKind::Io(_) => 0,
             DeviceErrorKind::NoSpace => 1,
-            DeviceErrorKind::Gone => 2,
+            DeviceErrorKind::Gone | DeviceErrorKind::Closed => 2,
             DeviceErrorKind::UnexpectedEof { .. } => 3,
             DeviceErrorKind::Misaligned { .. } => 4,
             DeviceErrorKind::Unusable(_) => 5,

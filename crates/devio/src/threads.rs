@@ -10,7 +10,8 @@ use crate::queue::RankQueue;
 use crate::ticket::{Promise, ticket};
 use crate::transfer::Transfer;
 use crate::{
-    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, RecentCosts,
+    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, Occupancy,
+    RecentCosts,
 };
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
@@ -214,6 +215,10 @@ impl Device for ThreadPoolDevice {
             }
             Err(error) => Box::pin(ready(Err(error))),
         }
+    }
+
+    fn occupancy(&self) -> &Occupancy {
+        &self.shared.file.occupancy
     }
 
     fn alignment(&self) -> usize {

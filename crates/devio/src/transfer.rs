@@ -4,6 +4,7 @@
 
 use crate::check::Spot;
 use crate::device::IoBufs;
+use crate::occupancy::InFlight;
 use crate::stats::{RetryReason, Slot};
 use crate::{DeviceErrorKind, IoBuf, IoClass, IoOp};
 use std::io;
@@ -73,11 +74,12 @@ pub(crate) struct Transfer {
     pub(crate) began_ns: u64,
     done: u64,
     retries: u32,
+    _in_flight: InFlight,
 }
 
 impl Transfer {
-    pub(crate) fn new(spot: Spot, class: IoClass, bufs: IoBufs, began_ns: u64) -> Self {
-        Self { spot, class, bufs, began_ns, done: 0, retries: 0 }
+    pub(crate) fn new(spot: Spot, class: IoClass, bufs: IoBufs, began_ns: u64, in_flight: InFlight) -> Self {
+        Self { spot, class, bufs, began_ns, done: 0, retries: 0, _in_flight: in_flight }
     }
 
     /// What it counts as.
@@ -160,12 +162,19 @@ impl Transfer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Occupancy;
     use smallvec::smallvec;
 
     fn read_of(lens: &[usize]) -> Transfer {
         let bufs: IoBufs = lens.iter().map(|len| IoBuf::zeroed(*len)).collect();
         let len = lens.iter().sum::<usize>() as u64;
-        Transfer::new(Spot { op: IoOp::Read, offset: 8192, len }, IoClass::Demand, bufs, 0)
+        Transfer::new(
+            Spot { op: IoOp::Read, offset: 8192, len },
+            IoClass::Demand,
+            bufs,
+            0,
+            Occupancy::default().enter(),
+        )
     }
 
     fn parts(transfer: &mut Transfer) -> Vec<(usize, usize)> {
@@ -227,7 +236,7 @@ mod tests {
         ));
         assert!(matches!(transfer.advance(Err(libc::EIO), 512, 0), Step::Done(Err(DeviceErrorKind::Io(_)))));
         let spot = Spot { op: IoOp::Discard, offset: 0, len: 4096 };
-        let mut discard = Transfer::new(spot, IoClass::Meta, smallvec![], 0);
+        let mut discard = Transfer::new(spot, IoClass::Meta, smallvec![], 0, Occupancy::default().enter());
         assert!(matches!(discard.advance(Err(libc::EOPNOTSUPP), 512, 0), Step::Done(Ok(()))));
     }
 

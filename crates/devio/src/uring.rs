@@ -37,7 +37,8 @@ use crate::transfer::Transfer;
 use crate::uring_reap::Reaping;
 use crate::uring_ring::{Pusher, Reaper, Ring, Segments, WAKE};
 use crate::{
-    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, Reap, RecentCosts,
+    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, Occupancy, Reap,
+    RecentCosts,
 };
 use parking_lot::Mutex;
 use std::future::{Future, ready};
@@ -355,6 +356,10 @@ impl Device for UringDevice {
 
     fn register(&self, regions: &[(NonNull<u8>, usize)]) -> bool {
         self.shared.ring.register(regions)
+    }
+
+    fn occupancy(&self) -> &Occupancy {
+        &self.shared.file.occupancy
     }
 
     fn alignment(&self) -> usize {

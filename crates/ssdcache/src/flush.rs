@@ -26,6 +26,10 @@ pub(crate) struct Failures {
 impl Failures {
     /// Notes the failure of a flush of `which`. The error to report, which says so when that failed too.
     fn note(&self, which: Flushed, error: DeviceError) -> DeviceError {
+        // The store was dropped before the flush began: nothing was tried.
+        if matches!(error.kind, DeviceErrorKind::Closed) {
+            return error;
+        }
         let unproved = match which {
             Flushed::Hdd => Unproved { hdd: true, ssd: false, homes: self.home_writes.fail(&error) },
             Flushed::Ssd => Unproved { hdd: false, ssd: true, homes: Vec::new() },

@@ -91,6 +91,12 @@ pub enum Mutation {
     /// A recovered ring goes on at place 0 and keeps outdated images: an older image outlives the newest one, the home rots, and a recovery
     /// mends it with the older version.
     RingFromZero,
+    /// A store that was dropped goes on starting I/O. Seen when it is opened again at once: the old one's cleaner or maintenance writes an
+    /// old version over what the new one has written.
+    FenceOpen,
+    /// A store's devices and locks are free as soon as it is dropped. Seen with a slow home write under way at the drop: the store is opened
+    /// again, writes the page newer, and the old write lands last.
+    DrainNotAwaited,
 }
 
 impl Mutation {
@@ -132,6 +138,8 @@ impl Mutation {
         Self::FailureNotRemembered,
         Self::RecoveryUnflushed,
         Self::RingFromZero,
+        Self::FenceOpen,
+        Self::DrainNotAwaited,
     ];
 }
 

@@ -7,6 +7,7 @@
 //! Data moves when service begins: a read sees every write that completed before it began.
 
 use super::model::{Task, Timing};
+use crate::occupancy::InFlight;
 use crate::queue::rank;
 use crate::stats::{Recorder, Slot};
 use crate::ticket::Promise;
@@ -30,6 +31,7 @@ pub(super) struct Pending {
     pub(super) arrived_ns: u64,
     pub(super) start: Start,
     pub(super) promise: Promise<Completion>,
+    pub(super) in_flight: InFlight,
 }
 
 /// An operation in service.
@@ -44,6 +46,7 @@ struct Active {
     /// The inner operation's outcome, and when it came if it had to be waited for.
     outcome: Option<(Completion, u64)>,
     promise: Promise<Completion>,
+    _in_flight: InFlight,
 }
 
 /// A completed operation, to be handed over outside the lock.
@@ -177,7 +180,7 @@ impl Core {
         let Some(server) = free.min_by_key(|server| self.busy_until_ns[*server]) else { return false };
         let Some(first) = self.queue.first() else { return false };
         let began_ns = self.busy_until_ns[server].max(first.arrived_ns);
-        let Pending { op, class, offset, len, arrived_ns, start, promise } =
+        let Pending { op, class, offset, len, arrived_ns, start, promise, in_flight } =
             self.queue.remove(self.pick(began_ns));
         let (task, slot) = match op {
             IoOp::Write => (Task::Write, Slot::Write(class)),
@@ -197,6 +200,7 @@ impl Core {
             inner: start(),
             outcome: None,
             promise,
+            _in_flight: in_flight,
         };
         // What is ready at once was ready when service began.
         if let Poll::Ready(completion) =

@@ -27,7 +27,8 @@ use crate::device::IoBufs;
 use crate::stats::{Recorder, Slot};
 use crate::ticket::ticket;
 use crate::{
-    Completion, Device, DeviceError, DeviceStats, IoClass, IoFuture, IoOp, RecentCosts, SharedDevice,
+    Completion, Device, DeviceError, DeviceStats, IoClass, IoFuture, IoOp, Occupancy, RecentCosts,
+    SharedDevice,
 };
 use parking_lot::Mutex;
 use std::future::Future;
@@ -104,7 +105,8 @@ impl EmulatedDevice {
         let (promise, ticket) = ticket();
         let inner = SharedDevice::clone(&shared.inner);
         let start: Start = Box::new(move || start(&*inner));
-        core.arrive(Pending { op, class, offset, len, arrived_ns, start, promise });
+        let in_flight = shared.inner.occupancy().enter();
+        core.arrive(Pending { op, class, offset, len, arrived_ns, start, promise, in_flight });
         let exact = match &shared.clock {
             Clock::Wall => return Box::pin(ticket),
             Clock::Tokio => None,
@@ -256,6 +258,10 @@ impl Device for EmulatedDevice {
 
     fn register(&self, regions: &[(NonNull<u8>, usize)]) -> bool {
         self.shared.inner.register(regions)
+    }
+
+    fn occupancy(&self) -> &Occupancy {
+        self.shared.inner.occupancy()
     }
 
     fn alignment(&self) -> usize {

@@ -22,10 +22,12 @@ pub use power::SimPower;
 use self::cache::{Cache, SECTOR};
 use crate::check::{Spot, check, check_range, total_len};
 use crate::device::IoBufs;
+use crate::occupancy::InFlight;
 use crate::stats::{Recorder, RetryReason, Slot};
 use crate::ticket::ticket;
 use crate::{
-    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, RecentCosts,
+    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, Occupancy,
+    RecentCosts,
 };
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
@@ -52,6 +54,7 @@ struct Shared {
     power: SimPower,
     state: Mutex<State>,
     recorder: Recorder,
+    occupancy: Occupancy,
 }
 
 #[derive(Debug)]
@@ -98,6 +101,7 @@ struct Op {
     /// For a flush: what it makes durable, writes and size.
     flushes: Vec<u64>,
     size: u64,
+    in_flight: InFlight,
 }
 
 impl SimDevice {
@@ -113,7 +117,13 @@ impl SimDevice {
         let (faults, ops, grows, present) = (Vec::new(), 0, 0, true);
         let state = State { cache, extent, flush_failure, rng, faults, ops, grows, present };
         let recorder = Recorder::new(1);
-        let shared = Arc::new(Shared { name, power: power.clone(), state: Mutex::new(state), recorder });
+        let shared = Arc::new(Shared {
+            name,
+            power: power.clone(),
+            state: Mutex::new(state),
+            recorder,
+            occupancy: Occupancy::default(),
+        });
         Self { shared, alignment: SECTOR, latency_max: Duration::ZERO, size_max: u64::MAX }
     }
 
@@ -324,12 +334,13 @@ impl Shared {
         let flushes = if spot.op == IoOp::Flush { state.cache.completed() } else { Vec::new() };
         let delay = state.delay(effect, latency_max);
         let size = state.extent.size;
-        (Ok(Op { spot, class, bufs, powered, effect, write, flushes, size }), delay)
+        let in_flight = self.occupancy.enter();
+        (Ok(Op { spot, class, bufs, powered, effect, write, flushes, size, in_flight }), delay)
     }
 
     /// Carries an operation out.
     fn end(&self, op: Op) -> Completion {
-        let Op { spot, class, mut bufs, powered, effect, write, flushes, size } = op;
+        let Op { spot, class, mut bufs, powered, effect, write, flushes, size, in_flight: _in_flight } = op;
         let mut state = self.state.lock();
         if !state.present || !self.power.is_on_for(powered) {
             return self.fail(spot, bufs, DeviceErrorKind::Gone);
@@ -496,6 +507,10 @@ impl Device for SimDevice {
     ) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
         let discarded = self.start(IoOp::Discard, offset, len, IoBufs::new(), IoClass::Meta);
         Box::pin(async move { discarded.await.result })
+    }
+
+    fn occupancy(&self) -> &Occupancy {
+        &self.shared.occupancy
     }
 
     fn alignment(&self) -> usize {

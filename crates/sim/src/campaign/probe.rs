@@ -12,8 +12,8 @@ use super::plan::{PAGE_BYTES, Plan};
 use super::world::Outcome;
 use pagetier::{Builder, LogGate, MemoryManifest, PageStore};
 use pagetier_devio::{
-    Device, DeviceError, DeviceStats, FlushFailure, IoBufs, IoClass, IoFuture, SharedDevice, SimDevice,
-    SimMoment, SimPower,
+    Device, DeviceError, DeviceStats, FlushFailure, IoBufs, IoClass, IoFuture, Occupancy, SharedDevice,
+    SimDevice, SimMoment, SimPower,
 };
 use pagetier_page::{HEADER_BYTES, Header, PageSize};
 use pagetier_ssdcache::{Layout, SLOTS_MIN};
@@ -553,6 +553,10 @@ impl Device for Watched {
         len: u64,
     ) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {
         self.inner().discard(offset, len)
+    }
+
+    fn occupancy(&self) -> &Occupancy {
+        self.inner().occupancy()
     }
 
     fn alignment(&self) -> usize {

@@ -1,0 +1,139 @@
+//! What ends a store's I/O when the store is dropped.
+
+use crate::check::{Spot, refused, total_len};
+use crate::device::IoBufs;
+use crate::{
+    Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, Occupancy, RecentCosts,
+    SharedDevice,
+};
+use parking_lot::RwLock;
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// One opening's right to do I/O. Clones are the same.
+///
+/// Once [`Fence::close`] has returned, no device that the fence guards starts another operation for this opening: each fails with
+/// [`DeviceErrorKind::Closed`]. Operations that started before go on; [`Device::occupancy`] counts them.
+#[derive(Clone, Debug)]
+pub struct Fence(Arc<RwLock<bool>>);
+
+impl Default for Fence {
+    fn default() -> Self {
+        Self(Arc::new(RwLock::new(true)))
+    }
+}
+
+impl Fence {
+    /// `device`, as long as the fence is open.
+    #[must_use]
+    pub fn guard(&self, device: SharedDevice) -> SharedDevice {
+        Arc::new(FencedDevice { fence: self.clone(), inner: device })
+    }
+
+    /// Ends the right. Waits for operations that are being started on other threads at this moment, not for their end.
+    pub fn close(&self) {
+        *self.0.write() = false;
+    }
+
+    /// What `act` returns, if the fence is open; it is not closed meanwhile. For what is not an operation on a device: `act` must not
+    /// close the fence.
+    pub fn while_open<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        // The lock may be held further up this thread's stack, while another thread waits to close.
+        let open = self.0.read_recursive();
+        open.then(act)
+    }
+}
+
+/// A device behind a fence.
+#[derive(Debug)]
+struct FencedDevice {
+    fence: Fence,
+    inner: SharedDevice,
+}
+
+impl FencedDevice {
+    fn closed(&self, op: IoOp, offset: u64, len: u64) -> DeviceError {
+        Spot { op, offset, len }.error(&Arc::from(self.inner.name()), DeviceErrorKind::Closed)
+    }
+
+    fn transfer(
+        &self,
+        op: IoOp,
+        offset: u64,
+        bufs: IoBufs,
+        start: impl FnOnce(&dyn Device, IoBufs) -> IoFuture,
+    ) -> IoFuture {
+        let mut bufs = Some(bufs);
+        let started = self.fence.while_open(|| start(&*self.inner, bufs.take().unwrap_or_default()));
+        started.unwrap_or_else(|| {
+            let bufs = bufs.unwrap_or_default();
+            let error = self.closed(op, offset, total_len(&bufs));
+            refused(bufs, error)
+        })
+    }
+}
+
+type Unbuffered = Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>>;
+
+impl Device for FencedDevice {
+    fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        self.transfer(IoOp::Read, offset, bufs, |inner, bufs| inner.read(offset, bufs, class))
+    }
+
+    fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        self.transfer(IoOp::Write, offset, bufs, |inner, bufs| inner.write(offset, bufs, class))
+    }
+
+    fn flush(&self, class: IoClass) -> Unbuffered {
+        let started = self.fence.while_open(|| self.inner.flush(class));
+        started.unwrap_or_else(|| Box::pin(ready(Err(self.closed(IoOp::Flush, 0, 0)))))
+    }
+
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
+        let grown = self.fence.while_open(|| self.inner.grow(bytes));
+        grown.unwrap_or_else(|| Err(self.closed(IoOp::Grow, self.inner.size(), bytes)))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Unbuffered {
+        let started = self.fence.while_open(|| self.inner.discard(offset, len));
+        started.unwrap_or_else(|| Box::pin(ready(Err(self.closed(IoOp::Discard, offset, len)))))
+    }
+
+    fn register(&self, regions: &[(NonNull<u8>, usize)]) -> bool {
+        self.inner.register(regions)
+    }
+
+    fn occupancy(&self) -> &Occupancy {
+        self.inner.occupancy()
+    }
+
+    fn alignment(&self) -> usize {
+        self.inner.alignment()
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.inner.stats()
+    }
+
+    fn track_costs(&self, points: usize) {
+        self.inner.track_costs(points);
+    }
+
+    fn recent_costs(&self) -> Option<RecentCosts> {
+        self.inner.recent_costs()
+    }
+
+    fn backend(&self) -> &'static str {
+        self.inner.backend()
+    }
+
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+}

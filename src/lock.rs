@@ -1,0 +1,375 @@
+//! One store at a time on a directory and on its devices, and no I/O of a store that was dropped.
+//!
+//! | what | how |
+//! | --- | --- |
+//! | the store's directory | `flock` on its file `lock`, which tells the holder's process and whether it is leaving |
+//! | a regular file used as a device | `flock` on it: a copied directory may name the same file |
+//! | a block device | opened with O_EXCL: neither mounted, nor part of an array, nor another store's |
+//! | a ready-made device | its [`Occupancy`](pagetier_devio::Occupancy) |
+//!
+//! **Leaving.** When a store is dropped, its [`Fence`] closes: no operation starts any more. What is under way goes on in the kernel, so
+//! the locks pass to the devices, which drop them when the last operation has ended. An opener that meets a leaving store
+//! waits for that; one that meets a running store is refused at once.
+//!
+//! **After `kill -9`** the kernel closes the files of a process that had an io_uring late, over a second on a busy disk. A lock whose holder
+//! is gone is waited for too.
+
+use crate::error::OpenError;
+use pagetier_devio::{Fence, InFlight, Kept, Occupied, SharedDevice};
+use parking_lot::Mutex;
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// How long an opener waits for a store that is leaving, or for the kernel to clean up after a killed one.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+/// How often it looks meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long a block device may be busy without being mounted: the kernel may be cleaning up after a killed process.
+const BUSY_MAX: Duration = Duration::from_secs(3);
+
+const RUNNING: u8 = b'R';
+const LEAVING: u8 = b'L';
+
+/// What one opening holds: the right to do I/O, and its locks.
+#[derive(Debug)]
+pub(crate) struct Tenure {
+    fence: Fence,
+    held: Mutex<Option<Held>>,
+    broken: Broken,
+}
+
+/// Test-only: rules that are left out (`pagetier_ssdcache::Mutation`).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Broken {
+    /// A dropped store goes on starting I/O.
+    pub(crate) fence_open: bool,
+    /// Its locks are released when it is dropped, whatever is under way.
+    pub(crate) drain_not_awaited: bool,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    devices: Vec<SharedDevice>,
+    locks: Locks,
+}
+
+/// Dropped in this order: whoever gets the directory gets the devices too.
+#[derive(Debug, Default)]
+struct Locks {
+    devices: Vec<DeviceLock>,
+    directory: Option<DirectoryLock>,
+}
+
+#[derive(Debug)]
+struct DeviceLock {
+    path: PathBuf,
+    _fd: OwnedFd,
+}
+
+/// Ends the tenure when it is dropped: with the store, or with an opening that failed or was cancelled.
+#[derive(Debug)]
+pub(crate) struct Leave(Arc<Tenure>);
+
+impl Leave {
+    /// What ends with the tenure.
+    pub(crate) fn fence(&self) -> Fence {
+        self.0.fence.clone()
+    }
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+impl Tenure {
+    pub(crate) fn new(broken: Broken) -> (Arc<Self>, Leave) {
+        let held = Mutex::new(Some(Held::default()));
+        let tenure = Arc::new(Self { fence: Fence::default(), held, broken });
+        (Arc::clone(&tenure), Leave(tenure))
+    }
+
+    /// Locks the store's directory.
+    pub(crate) async fn lock_directory(&self, path: &Path) -> Result<(), OpenError> {
+        let lock = DirectoryLock::take(path).await?;
+        match &mut *self.held.lock() {
+            Some(held) => held.locks.directory = Some(lock),
+            None => return Err(already_open(path)),
+        }
+        Ok(())
+    }
+
+    /// Takes `device` for this store, with the file or block device at `path` if that is where it is. Hands out the device behind the
+    /// tenure's fence.
+    pub(crate) async fn take(
+        &self,
+        device: SharedDevice,
+        path: Option<&Path>,
+    ) -> Result<SharedDevice, OpenError> {
+        if let Some(path) = path {
+            self.lock_device(path).await?;
+        }
+        if !self.broken.drain_not_awaited && !self.has(&device) {
+            self.occupy(&device).await?;
+        }
+        match &mut *self.held.lock() {
+            Some(held) if held.devices.iter().any(|held| Arc::ptr_eq(held, &device)) => {}
+            Some(held) => held.devices.push(Arc::clone(&device)),
+            None => {
+                device.occupancy().leave(Arc::new(()));
+                return Err(already_open(Path::new(device.name())));
+            }
+        }
+        Ok(self.fence.guard(device))
+    }
+
+    /// Keeps the locks until the result is dropped, also when the store is dropped before. `None`: it was.
+    pub(crate) fn stay(&self) -> Option<Vec<InFlight>> {
+        let held = self.held.lock();
+        held.as_ref().map(|held| held.devices.iter().map(|device| device.occupancy().enter()).collect())
+    }
+
+    /// What `act` returns, if the store has not been dropped; it is not meanwhile.
+    pub(crate) fn while_open<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        self.fence.while_open(act)
+    }
+
+    fn has(&self, device: &SharedDevice) -> bool {
+        let held = self.held.lock();
+        held.as_ref().is_some_and(|held| held.devices.iter().any(|held| Arc::ptr_eq(held, device)))
+    }
+
+    async fn occupy(&self, device: &SharedDevice) -> Result<(), OpenError> {
+        let refused = || already_open(Path::new(device.name()));
+        let occupancy = device.occupancy();
+        while let Err(by) = occupancy.occupy() {
+            if by == Occupied::Running {
+                return Err(refused());
+            }
+            tokio::time::timeout(WAIT_MAX, occupancy.vacated()).await.map_err(|_| refused())?;
+        }
+        Ok(())
+    }
+
+    /// Of a device that was locked before (an SSD that is put back), the lock is taken anew: another device may stand there now.
+    async fn lock_device(&self, path: &Path) -> Result<(), OpenError> {
+        if let Some(held) = &mut *self.held.lock() {
+            held.locks.devices.retain(|lock| lock.path != path);
+        }
+        let lock = DeviceLock { path: path.to_owned(), _fd: lock_device(path).await? };
+        if let Some(held) = &mut *self.held.lock() {
+            held.locks.devices.push(lock);
+        }
+        Ok(())
+    }
+
+    /// From here on no I/O starts; the locks go when what is under way has ended. A second call does nothing.
+    fn leave(&self) {
+        if !self.broken.fence_open {
+            self.fence.close();
+        }
+        let Some(Held { devices, locks }) = self.held.lock().take() else { return };
+        if self.broken.drain_not_awaited {
+            return;
+        }
+        if let Some(directory) = &locks.directory {
+            directory.mark(LEAVING);
+        }
+        let kept: Kept = Arc::new(locks);
+        for device in &devices {
+            device.occupancy().leave(Arc::clone(&kept));
+        }
+    }
+}
+
+fn already_open(path: &Path) -> OpenError {
+    OpenError::AlreadyOpen { path: path.to_owned() }
+}
+
+/// The lock on a store's directory. The file `lock` holds a byte that says whether its holder is leaving, the holder's process, and when
+/// that started.
+#[derive(Debug)]
+struct DirectoryLock(OwnedFd);
+
+impl DirectoryLock {
+    async fn take(directory: &Path) -> Result<Self, OpenError> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(directory.join("lock"), flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|e| OpenError::directory(directory, "is not writable", e.into()))?;
+        let until = Instant::now() + WAIT_MAX;
+        loop {
+            match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::INTR) => continue,
+                Err(Errno::WOULDBLOCK) => {}
+                Err(e) => return Err(OpenError::directory(directory, "cannot be locked", e.into())),
+            }
+            if Holder::read(&fd).is_running() || Instant::now() >= until {
+                return Err(already_open(directory));
+            }
+            sleep(LOOK_EVERY).await;
+        }
+        let lock = Self(fd);
+        lock.sign();
+        Ok(lock)
+    }
+
+    /// Says who holds it. Advice for other openers only: the lock itself is the kernel's, so a full disk does not matter.
+    fn sign(&self) {
+        let pid = std::process::id();
+        let text = format!("{} {pid} {}\n", char::from(RUNNING), started_at(pid).unwrap_or_default());
+        let _ = rustix::fs::ftruncate(&self.0, 0);
+        let _ = rustix::io::pwrite(&self.0, text.as_bytes(), 0);
+    }
+
+    fn mark(&self, state: u8) {
+        let _ = rustix::io::pwrite(&self.0, &[state], 0);
+    }
+}
+
+/// Who holds a directory's lock, by the lock file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Holder {
+    Leaving,
+    Process {
+        pid: u32,
+        started: u64,
+    },
+    /// Not said yet.
+    Unknown,
+}
+
+impl Holder {
+    fn read(fd: &OwnedFd) -> Self {
+        let mut bytes = [0; 64];
+        let len = rustix::io::pread(fd, &mut bytes, 0).unwrap_or(0);
+        Self::parse(&bytes[..len])
+    }
+
+    fn parse(bytes: &[u8]) -> Self {
+        if bytes.first() == Some(&LEAVING) {
+            return Self::Leaving;
+        }
+        let mut words = std::str::from_utf8(bytes).unwrap_or_default().split_ascii_whitespace().skip(1);
+        let (pid, started) = (words.next().map(str::parse), words.next().map(str::parse));
+        match (pid, started) {
+            (Some(Ok(pid)), Some(Ok(started))) => Self::Process { pid, started },
+            _ => Self::Unknown,
+        }
+    }
+
+    fn is_running(self) -> bool {
+        match self {
+            Self::Process { pid, started } => started_at(pid) == Some(started),
+            Self::Leaving | Self::Unknown => false,
+        }
+    }
+}
+
+/// When the process started, in the kernel's ticks; `None`: it is gone, or about to be.
+fn started_at(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before it may contain anything.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X" | "x") { None } else { fields.nth(18)?.parse().ok() }
+}
+
+/// Locks the regular file or block device at `path` against other stores, whatever directory they have.
+async fn lock_device(path: &Path) -> Result<OwnedFd, OpenError> {
+    let open = |flags| rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::empty());
+    let failed = |e: Errno| OpenError::DeviceInUse { device: path.to_owned(), why: e.to_string() };
+    let fd = open(OFlags::empty()).map_err(failed)?;
+    let stat = rustix::fs::fstat(&fd).map_err(failed)?;
+    if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
+        drop(fd);
+        let until = Instant::now() + BUSY_MAX;
+        loop {
+            match open(OFlags::EXCL) {
+                Ok(fd) => return Ok(fd),
+                Err(Errno::INTR) => {}
+                Err(Errno::BUSY) if is_mounted(stat.st_rdev) => {
+                    return Err(OpenError::DeviceInUse {
+                        device: path.to_owned(),
+                        why: "it is mounted".into(),
+                    });
+                }
+                Err(Errno::BUSY) if Instant::now() >= until => {
+                    let why = "another store, an array or a volume uses it".into();
+                    return Err(OpenError::DeviceInUse { device: path.to_owned(), why });
+                }
+                Err(Errno::BUSY) => sleep(LOOK_EVERY).await,
+                Err(e) => return Err(failed(e)),
+            }
+        }
+    }
+    let until = Instant::now() + WAIT_MAX;
+    loop {
+        match rustix::fs::flock(fd.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(fd),
+            Err(Errno::INTR) => continue,
+            Err(Errno::WOULDBLOCK) => {}
+            Err(e) => return Err(failed(e)),
+        }
+        if flock_is_held(stat.st_ino) || Instant::now() >= until {
+            return Err(already_open(path));
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Whether a process that runs holds an `flock` on the inode, as far as this process can see.
+fn flock_is_held(inode: u64) -> bool {
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    locks.lines().any(|line| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [_, "FLOCK", _, _, pid, file, ..] = words[..] else { return false };
+        let of_file = file.rsplit(':').next().and_then(|no| no.parse().ok()) == Some(inode);
+        of_file && pid.parse().ok().is_some_and(|pid| started_at(pid).is_some())
+    })
+}
+
+/// Whether a file system is mounted from the device with this number.
+fn is_mounted(device: u64) -> bool {
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts.lines().any(|line| line.split_ascii_whitespace().nth(2) == Some(&number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_is_running_only_if_its_process_is_the_one_that_signed() {
+        let me = std::process::id();
+        let started = started_at(me).unwrap();
+        let signed = |pid, started| Holder::parse(format!("R {pid} {started}\n").as_bytes());
+        assert!(signed(me, started).is_running());
+        assert!(!signed(me, started + 1).is_running(), "another process had the number before");
+        assert!(!signed(u32::MAX, started).is_running());
+        assert_eq!(Holder::parse(format!("L {me} {started}\n").as_bytes()), Holder::Leaving);
+        for unsigned in ["", "R", "R 7", "R x y"] {
+            assert_eq!(Holder::parse(unsigned.as_bytes()), Holder::Unknown);
+        }
+    }
+
+    #[test]
+    fn a_process_that_was_killed_and_not_waited_for_is_gone() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(started_at(child.id()).is_some());
+        child.kill().unwrap();
+        while started_at(child.id()).is_some() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert_eq!(started_at(child.id()), None);
+    }
+}
