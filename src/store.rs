@@ -218,7 +218,7 @@ impl PageStore {
     }
 
     /// For redo: the page exclusively, as it is or, when it was allocated before a crash but never written, anew and all
-    /// zeroes. The space grows to hold it. Cancel-safe.
+    /// zeroes. A page that is corrupt is an error; [`PageStore::overwrite`] replaces it. The space grows to hold it. Cancel-safe.
     ///
     /// # Errors
     /// As [`PageStore::get_mut`] and [`PageStore::allocate`].
@@ -229,10 +229,28 @@ impl PageStore {
                 other => return Ok(other?),
             }
         }
+        self.extend_to(page).await?;
+        Ok(self.pool.get_or_create(page).await?)
+    }
+
+    /// For redo with full page images, and to repair a page whose only copy is corrupt or cannot be read: the page exclusively, all zeroes and dirty,
+    /// without reading what is there. It may exist or not, in memory or not; the space grows to hold it. The next [`PageStore::sync`] writes it anew, and
+    /// its older copies count for nothing from then on. Cancel-safe: dropped, it changed nothing but the space's size.
+    ///
+    /// # Errors
+    /// As [`PageStore::allocate`].
+    pub async fn overwrite(&self, page: PageId) -> Result<PageMut<'_>, Error> {
+        if page.no >= self.pages(page.space)? {
+            self.extend_to(page).await?;
+        }
+        Ok(self.pool.overwrite(page).await?)
+    }
+
+    async fn extend_to(&self, page: PageId) -> Result<(), Error> {
         while !self.volume.extend_to(page).ok_or(Error::NoSuchSpace { space: page.space })? {
             self.grow(page.space, page.no).await?;
         }
-        Ok(self.pool.get_or_create(page).await?)
+        Ok(())
     }
 
     /// The pages `range` of `space` in order, read ahead in large reads, without disturbing what is hot in memory. Pages that

@@ -100,6 +100,12 @@ impl Bed {
         self.slots().step_by(PAGE as usize).filter(|at| holds(seed, &bytes, *at, page)).collect()
     }
 
+    /// The same, wherever on the SSD they stand: in the ring, too, and with any division of the device.
+    pub(crate) fn images_of(&self, page: PageId) -> Vec<u64> {
+        let (bytes, seed) = (self.ssd.snapshot(), self.seed());
+        (0..bytes.len() as u64).step_by(PAGE as usize).filter(|at| holds(seed, &bytes, *at, page)).collect()
+    }
+
     /// The same of its home.
     pub(crate) fn home_of(&self, page: PageId) -> Option<u64> {
         let (bytes, seed) = (self.hdd.snapshot(), self.seed());

@@ -212,6 +212,15 @@ impl<T: Tier> Pool<T> {
         }
     }
 
+    /// The page `page`, all zeroes and dirty, whether it exists or not, without reading what is below: that may be damaged. What memory has of it is
+    /// overwritten, too. Cancel-safe: dropped, it changed nothing.
+    ///
+    /// # Errors
+    /// No frame is to be had.
+    pub async fn overwrite(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
+        self.create(page).await
+    }
+
     /// `None` when somebody else put the page into the table first.
     async fn try_create(&self, page: PageId) -> Result<Option<PageMut<'_, T>>, PoolError> {
         let inner = &self.inner;
@@ -221,7 +230,8 @@ impl<T: Tier> Pool<T> {
             return Ok(None);
         }
         inner.blank(frame, page);
-        inner.policy.lock().insert(FrameId(frame), page, Home::Hdd, Access::Random);
+        let home = inner.tier.home(page);
+        inner.policy.lock().insert(FrameId(frame), page, home, Access::Random);
         Ok(Some(PageMut::new(inner, frame, true)))
     }
 

@@ -34,6 +34,11 @@ pub trait Tier: Send + Sync + 'static {
         false
     }
 
+    /// Where the newest version of `page` lies below memory. The pool asks only where it does not read the page.
+    fn home(&self, _page: PageId) -> Home {
+        Home::Hdd
+    }
+
     /// Makes every write that completed before this call durable.
     fn flush(&self) -> impl Future<Output = Result<(), TierError>> + Send;
 

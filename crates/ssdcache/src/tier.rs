@@ -251,6 +251,10 @@ impl Tier for SsdTier {
         state.writes_back() && !by_policy && state.slots.home(page) == Home::Hdd
     }
 
+    fn home(&self, page: PageId) -> Home {
+        SsdTier::home(self, page)
+    }
+
     async fn flush(&self) -> Result<(), TierError> {
         let _inside = self.core.gate.read().await;
         if let Some(refusal) = self.core.refusal() {

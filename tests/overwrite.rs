@@ -1,0 +1,148 @@
+//! Pages written anew without a look at what is there: a damaged page is healed by its owner.
+
+mod bed;
+
+use bed::{Bed, PAGE, PAGES, fill, grown, read, version_of, write_all};
+use pagetier::{Error, PageId, PageStore, PoolError, SpaceId, TierError};
+use pagetier_devio::{Fault, FaultEffect, IoOp};
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+/// Closed with version 2 of every page, and opened again: nothing is in memory.
+async fn at_rest(policy: &str, ring_pages: u32) -> (Bed, SpaceId) {
+    let bed = Bed::new();
+    let store = bed.builder().ssd_policy(policy).ring_pages(ring_pages).open().await.unwrap();
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.close().await.unwrap();
+    (bed, space)
+}
+
+async fn overwrite(store: &PageStore, space: SpaceId, no: u32, version: u32) {
+    let mut page = store.overwrite(PageId::new(space, no)).await.unwrap();
+    assert!(page.iter().all(|byte| *byte == 0), "what was there is not read");
+    fill(&mut page, no, version);
+}
+
+fn is_damaged(result: &Result<u32, Error>) -> bool {
+    use TierError::{Corrupt, Device};
+    matches!(result, Err(Error::Pool(PoolError::Tier(Corrupt { .. } | Device { .. }))))
+}
+
+/// Every third page's copies rot, on both devices; each is overwritten, and reads as that at once, after a cut and after a close.
+async fn heals(policy: &str, ring_pages: u32) {
+    let (bed, space) = at_rest(policy, ring_pages).await;
+    let rotten = || (0..PAGES).step_by(3);
+    for page in rotten().map(|no| PageId::new(space, no)) {
+        for at in bed.images_of(page) {
+            bed.ssd.flip_bit(at + 900, 1);
+        }
+        if let Some(home) = bed.home_of(page) {
+            bed.hdd.flip_bit(home + 900, 1);
+        }
+    }
+    let open = |bed: &Bed| bed.builder().ssd_policy(policy).ring_pages(ring_pages).open();
+    let store = open(&bed).await.unwrap();
+    for no in rotten() {
+        if no % 2 == 0 {
+            assert!(is_damaged(&read(&store, space, no).await), "page {no}");
+            assert!(store.get_mut(PageId::new(space, no)).await.is_err());
+            assert!(store.recreate(PageId::new(space, no)).await.is_err());
+        }
+        overwrite(&store, space, no, 3).await;
+    }
+    let expected = |no| if no % 3 == 0 { 3 } else { 2 };
+    for no in 0..PAGES {
+        assert_eq!(read(&store, space, no).await.unwrap(), expected(no), "page {no}");
+    }
+    store.sync().await.unwrap();
+    let cut = bed.after_power_cut(5);
+    store.close().await.unwrap();
+    for bed in [cut, bed.after_power_cut(6)] {
+        let store = open(&bed).await.unwrap();
+        for no in 0..PAGES {
+            assert_eq!(read(&store, space, no).await.unwrap(), expected(no), "{policy}, page {no}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_whose_every_copy_is_damaged_is_healed() {
+    for policy in ["cac", "lru2", "tac", "mv-fifo-gsc", "doublewrite", "none"] {
+        heals(policy, 8).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn also_without_a_ring() {
+    for policy in ["cac", "mv-fifo"] {
+        heals(policy, 0).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_cannot_be_read_is_healed() {
+    let (bed, space) = at_rest("cac", 8).await;
+    let store = bed.open().await;
+    let page = PageId::new(space, 7);
+    let at = bed.home_of(page).unwrap();
+    bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(at..at + PAGE));
+    for at in bed.slots_of(page) {
+        bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(at..at + PAGE));
+    }
+    assert!(is_damaged(&read(&store, space, 7).await));
+    overwrite(&store, space, 7, 9).await;
+    store.sync().await.unwrap();
+    bed.hdd.clear_faults();
+    bed.ssd.clear_faults();
+    let store = bed.after_power_cut(3).open().await;
+    assert_eq!(read(&store, space, 7).await.unwrap(), 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_in_memory_one_never_written_and_one_beyond_the_end_are_the_same() {
+    let (bed, space) = at_rest("cac", 8).await;
+    let store = bed.open().await;
+    assert_eq!(read(&store, space, 1).await.unwrap(), 2);
+    overwrite(&store, space, 1, 3).await;
+    overwrite(&store, space, 1, 4).await;
+    overwrite(&store, space, PAGES, 1).await;
+    overwrite(&store, space, PAGES + 200, 1).await;
+    assert_eq!(store.pages(space).unwrap(), PAGES + 201);
+    assert!(matches!(read(&store, space, PAGES + 100).await, Err(Error::NoSuchPage { .. })));
+    overwrite(&store, space, PAGES + 100, 1).await;
+    store.sync().await.unwrap();
+    let store = bed.after_power_cut(3).open().await;
+    for (no, version) in [(1, 4), (PAGES, 1), (PAGES + 100, 1), (PAGES + 200, 1)] {
+        assert_eq!(read(&store, space, no).await.unwrap(), version, "page {no}");
+    }
+    assert!(store.overwrite(PageId::new(SpaceId(99), 0)).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_while_it_waits_it_changed_nothing() {
+    let (bed, space) = at_rest("cac", 8).await;
+    let store = bed.open().await;
+    let page = PageId::new(space, 5);
+    let held = store.get(page).await.unwrap();
+    {
+        let mut waiting = pin!(store.overwrite(page));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(matches!(waiting.as_mut().poll(&mut context), Poll::Pending));
+    }
+    assert_eq!(version_of(&held, 5), 2);
+    drop(held);
+    // While the page is being read for another caller.
+    let page = PageId::new(space, 250);
+    let mut reading = Box::pin(store.get(page));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(reading.as_mut().poll(&mut context).is_pending());
+    {
+        let mut waiting = pin!(store.overwrite(page));
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+    }
+    assert_eq!(version_of(&reading.await.unwrap(), 250), 2);
+    overwrite(&store, space, 250, 3).await;
+    assert_eq!(read(&store, space, 250).await.unwrap(), 3);
+}
