@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// After a failed write the cleaner waits this long, twice as long each time, up to the second number.
+/// After a failed write the cleaner waits this long, twice as long each time, up to the second number; less if it is needed.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
 
 /// A staged copy of a page, on its way.
@@ -74,7 +74,7 @@ impl Drop for Flushes {
 }
 
 /// The cleaner task: ends when the pool does.
-pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>) {
+pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>, needed: Arc<Notify>) {
     let mut writes: JoinSet<bool> = JoinSet::new();
     let mut back_off = BACK_OFF.0;
     loop {
@@ -94,8 +94,11 @@ pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>) {
         if wait_for_work(&woken, &mut writes).await {
             back_off = BACK_OFF.0;
         } else {
-            tokio::time::sleep(back_off).await;
-            back_off = (back_off * 2).min(BACK_OFF.1);
+            tokio::select! {
+                biased;
+                () = needed.notified() => back_off = BACK_OFF.0,
+                () = tokio::time::sleep(back_off) => back_off = (back_off * 2).min(BACK_OFF.1),
+            }
         }
     }
 }
@@ -314,6 +317,8 @@ impl<T: Tier> Pool<T> {
     }
 
     async fn flush_where(&self, wanted: impl Fn(&Frame) -> bool) -> Result<(), PoolError> {
+        // What made the cleaner back off may be over.
+        self.inner.needed.notify_one();
         let mut pages: Vec<(Option<Lsn>, PageId)> = self
             .inner
             .frames
@@ -358,6 +363,7 @@ impl<T: Tier> Pool<T> {
     pub async fn shutdown(&self) {
         self.inner.closed.store(true, Ordering::Release);
         self.inner.clean.notify_one();
+        self.inner.needed.notify_one();
         loop {
             let cleaned = self.inner.cleaned.notified();
             tokio::pin!(cleaned);

@@ -24,8 +24,12 @@ use pagetier_page::{Flags, Header, Lsn, PageId, Sampling, Stamp};
 use pagetier_policy::{Access, FrameId, Home, PoolPolicy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+/// A request that waits for a frame asks this often that writes which failed are tried again at once.
+const NEEDED_AGAIN: Duration = Duration::from_millis(50);
 
 /// The policy with its lock.
 pub(crate) struct Policy(Mutex<Box<dyn PoolPolicy>>);
@@ -100,6 +104,8 @@ pub(crate) struct Inner<T: Tier> {
     pub(crate) staged: Notify,
     /// The cleaner has something to look at.
     pub(crate) clean: Arc<Notify>,
+    /// The cleaner is needed at once, even if its last write failed just now.
+    pub(crate) needed: Arc<Notify>,
     /// A write ended.
     pub(crate) cleaned: Notify,
     pub(crate) evicted_since_clean: AtomicU64,
@@ -137,7 +143,8 @@ impl<T: Tier> Pool<T> {
     ) -> Result<Self, PoolError> {
         let runtime = tokio::runtime::Handle::current();
         let inner = Arc::new(Inner::new(params, policy, tier, gate, runtime)?);
-        tokio::spawn(crate::clean::run(Arc::downgrade(&inner), Arc::clone(&inner.clean)));
+        let (clean, needed) = (Arc::clone(&inner.clean), Arc::clone(&inner.needed));
+        tokio::spawn(crate::clean::run(Arc::downgrade(&inner), clean, needed));
         Ok(Self { inner })
     }
 
@@ -460,6 +467,7 @@ impl<T: Tier> Inner<T> {
             staged: Notify::new(),
             clean: Arc::new(Notify::new()),
             ahead_in_flight: AtomicUsize::new(0),
+            needed: Arc::new(Notify::new()),
             cleaned: Notify::new(),
             evicted_since_clean: AtomicU64::new(0),
             lsn_max: AtomicU64::new(0),
@@ -607,6 +615,7 @@ impl<T: Tier> Inner<T> {
     async fn wait_for_frame(&self, page: PageId) -> Result<u32, PoolError> {
         bump(&self.counters.waited_for_frame);
         let since = Instant::now();
+        let mut told = None::<Instant>;
         let wait = async {
             loop {
                 let (freed, cleaned) = (self.frames.freed.notified(), self.cleaned.notified());
@@ -619,8 +628,13 @@ impl<T: Tier> Inner<T> {
                 }
                 self.starved.store(true, Ordering::Relaxed);
                 self.clean.notify_one();
+                // Now and then: writes that fail are not tried again and again without a pause.
+                if told.is_none_or(|at| at.elapsed() >= NEEDED_AGAIN) {
+                    told = Some(Instant::now());
+                    self.needed.notify_one();
+                }
                 // A pin may be dropped without anybody being told: look again now and then.
-                let again = tokio::time::sleep(std::time::Duration::from_millis(5));
+                let again = tokio::time::sleep(Duration::from_millis(5));
                 tokio::select! { biased; () = freed => {}, () = cleaned => {}, () = again => {} }
             }
         };
@@ -721,6 +735,7 @@ impl<T: Tier> Drop for Inner<T> {
     fn drop(&mut self) {
         // The cleaner waits for this; it finds the pool gone and ends.
         self.clean.notify_one();
+        self.needed.notify_one();
     }
 }
 

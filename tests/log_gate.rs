@@ -1,0 +1,160 @@
+//! The embedder's log: no image is on any device whose log is not durable, and a log that failed for a while holds nothing up once it works again.
+
+mod bed;
+
+use bed::{Bed, PAGE, PAGES, grown, read, write};
+use pagetier::{GateError, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId};
+use pagetier_page::{Header, StoreSeed, verify};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// A log that takes time, and fails when told to.
+#[derive(Default)]
+struct Log {
+    durable: AtomicU64,
+    fails: AtomicBool,
+    failures: AtomicU64,
+}
+
+impl LogGate for Log {
+    fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
+        Box::pin(async move {
+            sleep(Duration::from_millis(2)).await;
+            if self.fails.load(Ordering::Relaxed) {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                return Err(Arc::new(std::io::Error::other("the log's disk is full")) as GateError);
+            }
+            self.durable.fetch_max(lsn.0, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+}
+
+/// Every image on `bytes` has an LSN that was durable.
+fn check_images(bytes: &[u8], seed: StoreSeed, durable: u64, device: &str) -> usize {
+    let mut images = 0;
+    for block in bytes.chunks_exact(PAGE as usize) {
+        let header = Header::peek(block);
+        if verify(seed, block, header.page).is_ok() {
+            images += 1;
+            assert!(header.lsn.0 <= durable, "{device}: page {} of {:?}", header.page, header.lsn);
+        }
+    }
+    images
+}
+
+async fn keeps_behind_the_log(policy: &str, ring_pages: u32) {
+    let bed = Bed::new();
+    let log = Arc::new(Log::default());
+    let gate = Arc::clone(&log) as Arc<dyn LogGate>;
+    let builder = bed.builder().ssd_policy(policy).ring_pages(ring_pages).log_gate(gate);
+    let store = builder.open().await.unwrap();
+    let space = grown(&store).await;
+    let mut rng = SmallRng::seed_from_u64(11);
+    let (mut lsn, mut images) = (0, 0);
+    for step in 0..1500 {
+        let page = PageId::new(space, rng.random_range(0..PAGES));
+        log.fails.store(step % 100 > 85, Ordering::Relaxed);
+        match rng.random_range(0..100) {
+            0 => drop(store.sync().await),
+            1 => drop(store.flush_to(Lsn(lsn)).await),
+            2..60 => {
+                // A frame may be long in coming while the log fails.
+                let Ok(mut guard) = store.get_mut(page).await else { continue };
+                lsn += 1;
+                guard[100] = guard[100].wrapping_add(1);
+                guard.set_lsn(Lsn(lsn));
+            }
+            _ => drop(store.get(page).await),
+        }
+        if step % 10 == 0 {
+            // What was begun with the log durable may be under way still: the log is only ever ahead.
+            let durable = log.durable.load(Ordering::Relaxed);
+            images += check_images(&bed.ssd.snapshot(), bed.seed(), durable, "ssd");
+            images += check_images(&bed.hdd.snapshot(), bed.seed(), durable, "hdd");
+        }
+    }
+    assert!(images > 1000 && log.failures.load(Ordering::Relaxed) > 0, "{policy}: {images} images");
+    log.fails.store(false, Ordering::Relaxed);
+    store.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_device_has_an_image_ahead_of_the_durable_log() {
+    for policy in ["cac", "lru2", "tac", "mv-fifo-gsc", "doublewrite"] {
+        keeps_behind_the_log(policy, 8).await;
+    }
+    keeps_behind_the_log("cac", 0).await;
+}
+
+/// Every frame is dirty, the log has failed for long, and the cleaner waits as long as it ever does.
+async fn held_up(log: &Arc<Log>, bed: &Bed) -> (PageStore, SpaceId) {
+    let gate = Arc::clone(log) as Arc<dyn LogGate>;
+    let store = bed.builder().log_gate(gate).open().await.unwrap();
+    let space = grown(&store).await;
+    store.sync().await.unwrap();
+    log.fails.store(true, Ordering::Relaxed);
+    let mut no = 0;
+    while write(&store, space, no % PAGES, 2).await.is_ok() {
+        no += 1;
+    }
+    (store, space)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_a_frame_is_served_at_once_when_the_log_works_again() {
+    let mut longest = Duration::ZERO;
+    for offset in 0..8 {
+        let (log, bed) = (Arc::new(Log::default()), Bed::new());
+        let (store, space) = held_up(&log, &bed).await;
+        sleep(Duration::from_millis(10_000 + offset * 260)).await;
+        log.fails.store(false, Ordering::Relaxed);
+        let since = Instant::now();
+        read(&store, space, PAGES - 1).await.unwrap();
+        longest = longest.max(since.elapsed());
+    }
+    assert!(longest < Duration::from_millis(150), "{longest:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_already_is_served_soon() {
+    let mut longest = Duration::ZERO;
+    for offset in 0..8 {
+        let (log, bed) = (Arc::new(Log::default()), Bed::new());
+        let (store, space) = held_up(&log, &bed).await;
+        sleep(Duration::from_secs(10)).await;
+        let works_again = async {
+            sleep(Duration::from_millis(700 + offset * 130)).await;
+            log.fails.store(false, Ordering::Relaxed);
+            Instant::now()
+        };
+        let ((), since) = tokio::join!(
+            async {
+                read(&store, space, PAGES - 1).await.unwrap();
+            },
+            works_again
+        );
+        longest = longest.max(since.elapsed());
+    }
+    assert!(longest < Duration::from_millis(250), "{longest:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_wakes_the_cleaner() {
+    for offset in 0..4 {
+        let (log, bed) = (Arc::new(Log::default()), Bed::new());
+        let (store, _) = held_up(&log, &bed).await;
+        sleep(Duration::from_millis(10_000 + offset * 510)).await;
+        log.fails.store(false, Ordering::Relaxed);
+        let before = store.stats().pool.written_replacement;
+        // Nothing is as old as this: the flush writes no page by itself.
+        store.flush_to(Lsn(1)).await.unwrap();
+        sleep(Duration::from_millis(60)).await;
+        let after = store.stats().pool.written_replacement;
+        assert!(after > before, "{offset}: {before} {after}");
+    }
+}
