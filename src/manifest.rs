@@ -194,7 +194,7 @@ impl ManifestStore {
     /// Opens (or with `create` makes) the directory.
     pub(crate) fn directory(path: &Path, create: bool) -> Result<Self, OpenError> {
         if create && !path.exists() {
-            std::fs::create_dir_all(path).map_err(|e| OpenError::directory(path, "cannot be created", e))?;
+            create_directory(path).map_err(|e| OpenError::directory(path, "cannot be created", e))?;
         }
         if !path.is_dir() {
             return Err(OpenError::NotADirectory { path: path.to_owned() });
@@ -274,6 +274,19 @@ impl ManifestStore {
             }
         }
     }
+}
+
+/// Makes the directory and those above it that are missing, durably.
+fn create_directory(path: &Path) -> std::io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !parent.exists() {
+        create_directory(parent)?;
+    }
+    match std::fs::create_dir(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+        made => made?,
+    }
+    File::open(parent)?.sync_all()
 }
 
 /// One line of JSON, and a line with its CRC32C.

@@ -1,5 +1,6 @@
 //! The options for opening a store. `open` carries them out.
 
+mod blank;
 mod ends;
 mod loss;
 mod open;
@@ -274,7 +275,9 @@ impl Builder {
         self
     }
 
-    /// Whether a new store may overwrite data on a device that is not Pagetier's, or another store's. Default: no.
+    /// Whether a new store may overwrite data on a device that is not Pagetier's, or another store's. Without it, a device must be
+    /// zero where file systems, arrays and partition tables keep their labels: its first and last MiB, and btrfs' inner copies. A block device that is
+    /// mounted or otherwise in use is refused in any case. Default: no.
     pub fn force(mut self, force: bool) -> Self {
         self.force = force;
         self

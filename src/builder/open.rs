@@ -1,5 +1,6 @@
 //! Opening a store: what it finds, and in which order it becomes usable.
 
+use super::blank::refuse_data;
 use super::ends::find_ends;
 use super::{Builder, COST_POINTS_MAX, POOL_POLICY_BYTES, Place, ring_pages_for, tables_bytes};
 use crate::calibrate::calibrate;
@@ -32,7 +33,8 @@ impl Builder {
     ///
     /// # Panics
     /// Outside a tokio runtime, or in one whose timers are not enabled: `enable_all()`. The store's tasks and completions run on that
-    /// runtime, so it must be running while the store is used from others. Where its I/O is not enabled, a thread takes in completions.
+    /// runtime, so it must be running while the store is used from others. Where its I/O is not enabled, and in a program built with
+    /// `panic = "abort"`, a thread takes in completions.
     pub async fn open(mut self) -> Result<PageStore, OpenError> {
         self.check_options()?;
         // Dropped with an opening that fails or is cancelled.
@@ -46,6 +48,10 @@ impl Builder {
         let manifest = known.unwrap_or_else(|| Manifest::new(new_id().to_string(), page_size));
         self.check_hdd(&hdd, &manifest, fresh).await?;
         let prepared = self.check_ssd(&ssd, &manifest, page_size, fresh).await?;
+        if fresh && !self.force {
+            refuse_data(&hdd).await?;
+            refuse_data(&ssd).await?;
+        }
         let lost = self.what_is_lost(&manifest, &prepared);
         let params = self.pool_params(page_size, &prepared.layout)?;
         let manifest = self.commit(&manifests, manifest, &hdd, &ssd, &prepared, page_size, fresh).await?;

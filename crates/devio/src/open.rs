@@ -43,7 +43,8 @@ pub enum Reap {
     #[default]
     Thread,
     /// The tokio runtime in whose context the device is opened, through its reactor: two wake-ups fewer for a read that a task waits for. It
-    /// must run whenever operations are awaited, on whatever runtime; when it ends, a thread takes over. Outside a runtime: as `Thread`.
+    /// must run whenever operations are awaited, on whatever runtime; when it ends, a thread takes over. Outside a runtime, in one without I/O, and
+    /// in a program built with `panic = "abort"` (there is no way to ask a runtime for its I/O but to catch a panic): as `Thread`.
     Reactor,
 }
 
@@ -109,9 +110,6 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// # Errors
 /// [`DeviceErrorKind::Unusable`], naming the path and what to do: it is missing (and `create` is off), a directory or something else that
 /// is no device, may not be opened, cannot do direct I/O though it is required, or io_uring is required and not to be had.
-///
-/// # Panics
-/// With [`Reap::Reactor`] in the context of a runtime whose I/O is not enabled.
 pub fn open_file(path: &Path, options: &OpenOptions) -> Result<Opened, DeviceError> {
     let name: Arc<str> = path.display().to_string().into();
     open(path, &name, options).map_err(|why| {
@@ -132,9 +130,20 @@ fn open(path: &Path, name: &Arc<str>, options: &OpenOptions) -> Result<Opened, S
     }
     let size = rustix::fs::seek(&fd, SeekFrom::End(0))
         .map_err(|errno| format!("{}: its size cannot be found: {errno}", path.display()))?;
+    if options.create && !block_device && size == 0 {
+        // Perhaps it was just made: its name must survive a crash like what will be written to it.
+        sync_parent(path)?;
+    }
     let file = RawFile::new(fd, Arc::clone(name), alignment, block_device, size);
     let (device, backend, fallback) = serve(file, options)?;
     Ok(Opened { device, backend, direct, block_device, fallback })
+}
+
+/// Makes the name `path` durable.
+fn sync_parent(path: &Path) -> Result<(), String> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = std::fs::File::open(parent).and_then(|folder| folder.sync_all());
+    synced.map_err(|error| format!("{}: its folder cannot be made durable: {error}", path.display()))
 }
 
 /// The descriptor, and whether it was opened with O_DIRECT.

@@ -30,7 +30,9 @@ enum Who {
 
 impl Reaping {
     pub(crate) fn start(shared: &Arc<Shared>, pass: Pass, reap: Reap) -> io::Result<Self> {
-        let runtime = tokio::runtime::Handle::try_current().ok().filter(|_| reap == Reap::Reactor);
+        // Whether a runtime has a reactor shows by a panic only, which must not end the process.
+        let asked = reap == Reap::Reactor && cfg!(panic = "unwind");
+        let runtime = tokio::runtime::Handle::try_current().ok().filter(|_| asked);
         let Some(runtime) = runtime else {
             let thread = start_thread(shared, pass)?;
             return Ok(Self(Arc::new(Mutex::new(Who::Thread(thread)))));

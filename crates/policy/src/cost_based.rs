@@ -448,7 +448,7 @@ impl<E: Estimate> CostBased<E> {
     }
 }
 
-impl<E: Estimate> SsdPolicy for CostBased<E> {
+impl<E: Estimate + Sync> SsdPolicy for CostBased<E> {
     fn name(&self) -> &'static str {
         E::NAME
     }

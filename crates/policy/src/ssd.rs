@@ -70,7 +70,7 @@ pub struct PageCounts {
 /// Page life in the policy's eyes: [`SsdPolicy::read`] (loaded), [`SsdPolicy::logical`] (used while buffered), [`SsdPolicy::wrote`] (cleaned),
 /// [`SsdPolicy::left_pool`]; beside it, [`SsdPolicy::inserted`] and [`SsdPolicy::removed`] for its SSD slot. A page that is in neither pool nor SSD is remembered by
 /// the outqueue, if the policy has one.
-pub trait SsdPolicy: Send + std::fmt::Debug {
+pub trait SsdPolicy: Send + Sync + std::fmt::Debug {
     /// The policy's exact name, as on the command line: `cac`, `cc`, `none`.
     fn name(&self) -> &'static str;
 

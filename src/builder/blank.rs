@@ -1,0 +1,73 @@
+//! Whether a device that is about to become a store's really holds nothing.
+
+use crate::error::OpenError;
+use pagetier_devio::{IoBuf, IoBufs, IoClass, SharedDevice};
+
+/// Looked at from a device's start, and up to its end.
+const EDGE_BYTES: u64 = 1 << 20;
+/// Where file systems keep copies of their superblocks further in: btrfs at 64 MiB and 256 GiB.
+const INNER: [u64; 2] = [64 << 20, 256 << 30];
+/// Looked at there.
+const INNER_BYTES: u64 = 128 << 10;
+/// No device has a larger alignment.
+const STEP: u64 = 4096;
+
+/// What of a device of `size` bytes is looked at: offset and length. Labels of file systems, arrays and partition tables lie there: ext4 and
+/// xfs at the start, md at the start, at 4 KiB or at the end, GPT and ZFS at both ends, btrfs at 64 KiB and further in.
+fn places(size: u64) -> Vec<(u64, u64)> {
+    let size = size / STEP * STEP;
+    let inner = INNER.into_iter().map(|at| (at, INNER_BYTES));
+    let last = (size.saturating_sub(EDGE_BYTES), EDGE_BYTES);
+    let all = std::iter::once((0, EDGE_BYTES)).chain(inner).chain([last]);
+    all.map(|(at, len)| (at, len.min(size.saturating_sub(at)))).filter(|(_, len)| *len > 0).collect()
+}
+
+/// Refuses a device with anything but zeroes where data shows. A file that was just made passes without a read.
+pub(super) async fn refuse_data(device: &SharedDevice) -> Result<(), OpenError> {
+    for (at, len) in places(device.size()) {
+        let bufs = IoBufs::from_iter([IoBuf::zeroed(len as usize)]);
+        let done = device.read(at, bufs, IoClass::Recovery).await;
+        done.result?;
+        if !done.bufs.iter().all(|buf| pagetier_page::is_blank(buf.as_slice())) {
+            return Err(OpenError::Foreign { device: device.name().to_owned() });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetier_devio::MemoryDevice;
+    use std::sync::Arc;
+
+    #[test]
+    fn places_lie_within_the_device() {
+        assert_eq!(places(0), []);
+        assert_eq!(places(4095), []);
+        assert_eq!(places(8192 + 512), [(0, 8192), (0, 8192)]);
+        assert_eq!(places(2 << 20), [(0, 1 << 20), (1 << 20, 1 << 20)]);
+        for size in [3 << 20, 65 << 20, (64 << 20) + 4096, 1 << 40] {
+            assert!(places(size).iter().all(|(at, len)| at + len <= size && at % STEP == 0));
+        }
+        assert_eq!(places(1 << 40).len(), 4);
+    }
+
+    #[tokio::test]
+    async fn the_labels_of_file_systems_and_arrays_are_noticed() {
+        const SIZE: u64 = 100 << 20;
+        let refused = |at: u64| async move {
+            let device: SharedDevice = Arc::new(MemoryDevice::new("disk", SIZE));
+            let mut sector = IoBuf::zeroed(512);
+            sector.as_mut_slice()[64] = b'_';
+            device.write(at, IoBufs::from_iter([sector]), IoClass::Meta).await.result.unwrap();
+            matches!(refuse_data(&device).await, Err(OpenError::Foreign { .. }))
+        };
+        // xfs, ext4, md 1.2, ZFS, btrfs and its second copy, ZFS again, md 1.0, GPT's second header.
+        for at in [0, 1024, 4096, 16 << 10, 64 << 10, 64 << 20, SIZE - (256 << 10), SIZE - 8192, SIZE - 512] {
+            assert!(refused(at).await, "something at {at}");
+        }
+        let blank: SharedDevice = Arc::new(MemoryDevice::new("disk", SIZE));
+        refuse_data(&blank).await.unwrap();
+    }
+}

@@ -1,0 +1,44 @@
+//! Every public future can be awaited in a spawned task: a compile-time check.
+
+use pagetier::{Drain, Lsn, PageId, PageStore, Scrub, SpaceId, SsdMode};
+
+fn is_send<T: Send>(_: T) {}
+
+#[allow(dead_code, reason = "it compiles, which is all that it is for")]
+fn every_public_future_is_send(store: &'static PageStore, own: PageStore, scrub: Scrub) {
+    let (space, page) = (SpaceId(1), PageId::new(SpaceId(1), 0));
+    is_send(PageStore::open("directory"));
+    is_send(PageStore::builder().open());
+    is_send(store.create_space("t"));
+    is_send(store.drop_space(space));
+    is_send(store.allocate(space));
+    is_send(store.get(page));
+    is_send(store.get_mut(page));
+    is_send(store.recreate(page));
+    is_send(store.discard(page));
+    is_send(store.sync());
+    is_send(store.flush_to(Lsn(1)));
+    is_send(async move {
+        let mut scan = store.scan(space, 0..1);
+        let _ = scan.next().await;
+    });
+    is_send(store.stop_recording());
+    is_send(store.set_ssd_mode(SsdMode::Off));
+    is_send(store.drain_ssd(Drain::new()));
+    is_send(store.readmit_ssd());
+    is_send(store.abandon_ssd());
+    is_send(async move { store.ssd_events().next().await });
+    is_send(scrub.finished());
+    is_send(own.close());
+}
+
+#[tokio::test]
+async fn a_store_opens_and_closes_in_a_spawned_task() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_owned();
+    let task = tokio::spawn(async move {
+        let store = PageStore::builder().directory(path).ssd_bytes(4 << 20).open().await?;
+        Ok::<_, pagetier::OpenError>(store.close().await.is_ok())
+    });
+    assert!(task.await.unwrap().unwrap());
+}
