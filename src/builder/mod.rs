@@ -171,7 +171,7 @@ impl Builder {
     }
 
     /// Pages of the doublewrite ring when the store is created; 0 turns it off: torn pages on the HDD are then the embedder's to
-    /// repair, and `sync` flushes the HDD. Default: 256, fewer on a small SSD.
+    /// repair, and `sync` flushes the HDD. At most 65,536. Default: 256, fewer on a small SSD.
     pub fn ring_pages(mut self, pages: u32) -> Self {
         self.ring_pages = Some(pages);
         self

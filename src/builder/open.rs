@@ -16,7 +16,7 @@ use pagetier_policy::{
     CLUSTER_PAGES_MAX, CacParams, Costs, PoolPolicyParams, parse, pool_policy, ssd_policy,
 };
 use pagetier_ssdcache::{
-    Found, Layout, OpenParams, SsdMode, SsdTier, Superblock, TooSmall, format, identify,
+    Found, Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier, Superblock, TooSmall, format, identify,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -158,6 +158,9 @@ impl Builder {
         }
         if self.cost_points.is_some_and(|points| points > COST_POINTS_MAX) {
             return bad("online_costs", format!("at most {COST_POINTS_MAX} points"));
+        }
+        if self.ring_pages.is_some_and(|pages| pages > RING_PAGES_MAX) {
+            return bad("ring_pages", format!("at most {RING_PAGES_MAX}"));
         }
         if self.ssd_mode == SsdMode::Off {
             return bad("ssd_mode", "a store is switched off its SSD once it is open".into());

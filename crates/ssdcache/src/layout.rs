@@ -38,6 +38,12 @@ pub struct TooSmall {
 /// The fewest slots that an SSD cache works with.
 pub const SLOTS_MIN: u32 = 32;
 
+/// The most pages of a doublewrite ring: recovery keeps an entry in memory for each.
+pub const RING_PAGES_MAX: u32 = 1 << 16;
+
+/// The most blocks of a journal: recovery keeps all of them in memory.
+const JOURNAL_BLOCKS_MAX: u32 = 4096;
+
 const SUPERBLOCKS: u64 = 2;
 
 impl Layout {
@@ -128,9 +134,13 @@ impl Layout {
         self.slot_at(self.slots)
     }
 
-    /// Whether a store can work with these counts: slots and journal both or neither, and not too few of them.
+    /// Whether a store can work with these counts: slots and journal both or neither, not too few of them, and journal and ring not larger than any store
+    /// makes them. What recovery allocates for the slots is bounded by the device's size, which [`Layout::end`] must not exceed.
     #[must_use]
     pub fn is_sound(&self) -> bool {
+        if self.ring_pages > RING_PAGES_MAX || self.journal_blocks > JOURNAL_BLOCKS_MAX {
+            return false;
+        }
         (self.slots == 0 && self.journal_blocks == 0) || (self.slots >= SLOTS_MIN && self.journal_blocks > 0)
     }
 
@@ -151,7 +161,7 @@ fn blocks(bytes: u64) -> u64 {
 
 /// A block a batch: enough that the journal forces few checkpoints, and under 2 % of a small SSD.
 fn journal_blocks(slots: u64) -> u32 {
-    (slots / 64).clamp(8, 4096) as u32
+    (slots / 64).clamp(8, u64::from(JOURNAL_BLOCKS_MAX)) as u32
 }
 
 #[cfg(test)]
@@ -170,6 +180,22 @@ mod tests {
             assert_eq!(l.slot_at(0), l.ring_at(16));
             assert!(l.end() <= bytes && bytes - l.end() < 64 << 10);
             assert_eq!(l.slot_at(3) % l.page_size.bytes() as u64, 0);
+        }
+    }
+
+    #[test]
+    fn counts_that_no_store_makes_are_not_sound() {
+        let sound = Layout::for_bytes(1 << 40, PageSize::MIN, RING_PAGES_MAX).unwrap();
+        assert!(sound.is_sound());
+        for hostile in [
+            Layout { ring_pages: RING_PAGES_MAX + 1, ..sound },
+            Layout { ring_pages: u32::MAX, ..sound },
+            Layout { journal_blocks: u32::MAX, ..sound },
+            Layout { journal_blocks: 0, ..sound },
+            Layout { slots: SLOTS_MIN - 1, ..sound },
+            Layout::ring_only(PageSize::MIN, u32::MAX),
+        ] {
+            assert!(!hostile.is_sound(), "{hostile:?}");
         }
     }
 

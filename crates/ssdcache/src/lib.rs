@@ -43,7 +43,9 @@ pub use crate::core::Homes;
 pub use control::{ExchangeError, Exchanged, NewSide};
 pub use drain::{DrainProgress, DrainReport};
 pub use journal::{Backing, Block, RECORDS_MAX, Record};
-pub use layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, SLOTS_MIN, TooSmall, zone_bitmap_bytes};
+pub use layout::{
+    BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, RING_PAGES_MAX, SLOTS_MIN, TooSmall, zone_bitmap_bytes,
+};
 pub use life::{SsdEvent, SsdMode, SsdState};
 pub use map::{Entry, MapBody, MapHeader, decode_mark, encode_mark};
 #[cfg(feature = "mutations")]

@@ -74,7 +74,7 @@ struct Slot {
     renews: bool,
 }
 
-/// Every how many rejections somebody looks whether the zone is spent.
+/// Check whether the zone is nearly spent once per this many rejections.
 const REJECTIONS_PER_LOOK: u64 = 64;
 
 /// The slots and the policy that fills them.
@@ -103,6 +103,8 @@ pub struct Slots {
     /// At so many rejections, [`Slots::wants_look`] says yes.
     next_look: u64,
     starved: bool,
+    /// The policy rejected a page when its zone had no candidate left.
+    spent: bool,
     /// Since the last write-back a dirty page went home that would have replaced a victim, had that not been dirty still.
     held_up: bool,
     /// Reads go home: the SSD is being taken out of use.
@@ -173,6 +175,7 @@ impl Slots {
             rejected_before: 0,
             next_look: REJECTIONS_PER_LOOK,
             starved: false,
+            spent: false,
             held_up: false,
             hidden: false,
             counts: SlotCounts::default(),
@@ -317,14 +320,20 @@ impl Slots {
         }
     }
 
-    /// Whether an eviction that came to nothing is a reason to look for map work: slots ran out, or (seen now and then) the zone may be spent.
+    /// Whether an eviction that came to nothing is a reason to look for map work: slots ran out, the zone has no candidate left, or (seen now and then)
+    /// it has few.
     #[must_use]
     pub fn wants_look(&mut self) -> bool {
         let due = self.counts.rejected >= self.next_look;
         if due {
             self.next_look = self.counts.rejected + REJECTIONS_PER_LOOK;
         }
-        due || self.starved
+        due || self.starved || self.zone_may_be_spent()
+    }
+
+    /// Whether a checkpoint would name a new zone for one without candidates.
+    fn zone_may_be_spent(&self) -> bool {
+        self.spent && !self.capturing && self.is_stale()
     }
 
     /// Whether the copy of `page` on the SSD is the version `stamp`.
@@ -489,8 +498,9 @@ impl Slots {
                 s.state == State::Live && !s.dirty && s.readers == 0 && s.writable(capturing, self.broken)
             })
         };
-        let mut refused_dirty = false;
+        let (mut refused_dirty, mut has_candidates) = (false, false);
         let mut asked = |slot: SlotId| {
+            has_candidates = true;
             refused_dirty |= slots.get(slot.at()).is_some_and(|s| s.dirty);
             usable(slot)
         };
@@ -511,6 +521,7 @@ impl Slots {
             _ => {
                 self.counts.rejected += 1;
                 self.held_up |= refused_dirty && cause == Cause::Cleaned && !self.through;
+                self.spent |= room == 0 && !has_candidates && self.victims(1, now).is_empty();
                 None
             }
         }

@@ -41,7 +41,7 @@ impl Slots {
     }
 
     /// The policy's next victims, at most `n`, as far as they are slots.
-    fn victims(&mut self, n: usize, now: Millis) -> Vec<SlotId> {
+    pub(super) fn victims(&mut self, n: usize, now: Millis) -> Vec<SlotId> {
         let mut next = Vec::new();
         self.policy.next_victims(n, now, &mut next);
         next.retain(|slot| slot.0 < self.params.slots);
@@ -75,9 +75,7 @@ impl Slots {
         let short = self.writable.len() < low || self.starved;
         if !self.capturing && self.params.slots > 0 {
             let freed = self.waiting.len() * 2 >= low || (self.starved && !self.waiting.is_empty());
-            let stale = self.changes > 0
-                || self.counts.rejected - self.rejected_before >= u64::from(self.params.zone);
-            let used_up = stale && self.zone_is_used_up(now);
+            let used_up = self.is_stale() && self.zone_is_used_up(now);
             if journal_high || (short && freed) || used_up {
                 return Some(MapWork::Checkpoint);
             }
@@ -87,6 +85,11 @@ impl Slots {
         }
         self.starved = false;
         None
+    }
+
+    /// Whether a new zone could be another one than the present.
+    pub(super) fn is_stale(&self) -> bool {
+        self.changes > 0 || self.counts.rejected - self.rejected_before >= u64::from(self.params.zone)
     }
 
     fn zone_is_used_up(&mut self, now: Millis) -> bool {
@@ -127,6 +130,7 @@ impl Slots {
         self.changes = 0;
         self.rejected_before = self.counts.rejected;
         self.starved = false;
+        self.spent = false;
         self.relist();
         Capture { generation: self.generation + 1, body: self.body() }
     }
@@ -210,9 +214,9 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
-    use crate::slots::{Plan, SlotParams, Slots};
+    use crate::slots::{MapWork, Plan, SlotParams, Slots};
     use pagetier_page::{PageId, SpaceId, Stamp};
-    use pagetier_policy::{CacParams, Costs, Home, Millis, ssd_policy};
+    use pagetier_policy::{Access, CacParams, Cause, Costs, Home, Millis, ssd_policy};
 
     const NOW: Millis = Millis(0);
 
@@ -245,5 +249,42 @@ mod tests {
             assert!((saved - if ok { copy_ms } else { 0.0 }).abs() < 1e-9, "{saved}");
         }
         slots.validate().expect("sound slots");
+    }
+
+    #[test]
+    fn a_spent_zone_is_noticed_at_the_first_page_rejected_for_it() {
+        for policy in ["lru2", "cac"] {
+            let params = SlotParams { slots: 32, zone: 8, reserve: 4, clean_ahead: 2 };
+            let policy = ssd_policy(policy, &CacParams::new(Costs::PAPER, 32, 64)).expect("a policy");
+            let mut slots = Slots::new(params, policy, &[], 0);
+            let (mut stamp, mut rejected, mut admitted) = (0, 0, 0);
+            for no in 0..200 {
+                let page = PageId::new(SpaceId(1), no);
+                // Later pages are worth more.
+                for _ in 0..=no {
+                    slots.note_read(page, Some(Home::Hdd), Access::Random, NOW);
+                }
+                let ticket = slots.plan_copy(page, Cause::Evicted, NOW, &mut || {
+                    stamp += 1;
+                    Stamp::from_bits(stamp)
+                });
+                match ticket {
+                    Some(ticket) => {
+                        slots.end_write(ticket, true, 1, NOW);
+                        slots.flushed(1);
+                        admitted += 1;
+                    }
+                    None => {
+                        rejected += 1;
+                        assert!(slots.wants_look(), "page {no}: no look is due");
+                        assert_eq!(slots.map_work(false, NOW), Some(MapWork::Checkpoint), "page {no}");
+                        slots.begin_checkpoint(NOW);
+                        slots.end_checkpoint(true);
+                    }
+                }
+            }
+            assert!(admitted > 150 && rejected > 5, "{admitted} admitted, {rejected} rejected");
+            slots.validate().expect("sound slots");
+        }
     }
 }

@@ -1,0 +1,85 @@
+//! Extremes of geometry: a store without a ring, without an SSD, with a ring of one batch, fewer slots than a batch, a zone as small as can be.
+//! Each writes, syncs, is cut off, and reads what was synced.
+
+mod bed;
+
+use bed::{Bed, PAGE, expect_all, grown, write_all};
+use pagetier::Builder;
+use pagetier_page::PageSize;
+use pagetier_ssdcache::{Layout, SLOTS_MIN};
+use std::time::Duration;
+use tokio::time::timeout;
+
+const LONG: Duration = Duration::from_secs(3600);
+
+const POLICIES: [&str; 7] = ["cac", "cc", "lru2", "tac", "mv-fifo", "mv-fifo-gsc", "doublewrite"];
+
+async fn works(policy: &str, with: impl Fn(Builder) -> Builder) {
+    let mut bed = Bed::new();
+    let open = |bed: &Bed| with(bed.builder().ssd_policy(policy)).open();
+    let store = open(&bed).await.unwrap();
+    let space = grown(&store).await;
+    store.sync().await.unwrap();
+    drop(store);
+    for life in 0..3 {
+        bed = bed.after_power_cut(life);
+        let store = open(&bed).await.unwrap();
+        expect_all(&store, space, life as u32 + 1).await;
+        write_all(&store, space, life as u32 + 2).await;
+        store.sync().await.unwrap();
+        assert_eq!(store.validate(), Ok(()));
+        if life == 1 {
+            store.close().await.unwrap();
+        }
+    }
+}
+
+async fn all_work(what: &str, with: impl Fn(Builder) -> Builder) {
+    for policy in POLICIES {
+        let done = timeout(LONG, works(policy, &with)).await;
+        done.unwrap_or_else(|_| panic!("{policy}, {what}: hangs"));
+    }
+}
+
+/// The smallest SSD there can be.
+fn smallest(ring_pages: u32) -> u64 {
+    Layout::for_bytes(0, PageSize::MIN, ring_pages).unwrap_err().needed
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_ring() {
+    all_work("no ring", |builder| builder.ring_pages(0)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_ssd() {
+    for ring in [0, 1, 8] {
+        let done = timeout(LONG, works("cac", |builder| builder.ssd_bytes(0).ring_pages(ring))).await;
+        done.unwrap_or_else(|_| panic!("ring of {ring}: hangs"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ring_of_one_page_and_of_one_batch() {
+    for ring in [1, 2] {
+        all_work("a small ring", |builder| builder.ring_pages(ring)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_few_slots_as_can_be() {
+    for ring in [0, 1, 8] {
+        let bytes = smallest(ring);
+        let layout = Layout::for_bytes(bytes, PageSize::MIN, ring).unwrap();
+        assert_eq!((layout.slots, layout.end()), (SLOTS_MIN, bytes));
+        all_work("few slots", |builder| builder.ssd_bytes(bytes).ring_pages(ring)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_zone_as_small_as_can_be() {
+    let bytes = smallest(8) + 30 * PAGE;
+    for percent in [0.001, 100.0] {
+        all_work("zone", |builder| builder.ssd_bytes(bytes).zone_percent(percent)).await;
+    }
+}
