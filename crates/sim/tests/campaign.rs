@@ -22,8 +22,7 @@ fn reduced(mut plan: Plan) -> Plan {
 /// Without the hazards that the store does not survive yet.
 fn kinder(mut plan: Plan) -> Plan {
     for (bit, kind) in Plan::KINDS.iter().enumerate() {
-        let pending =
-            ["drop-future", "kill", "flush-fails", "reopen", "drop-open", "growth-fails", "rot", "past"];
+        let pending = ["drop-future", "reopen", "drop-open", "growth-fails", "past"];
         plan.without |= u32::from(pending.contains(kind)) << bit;
     }
     plan.ring = plan.ring.max(1);

@@ -2,8 +2,10 @@
 
 use super::coverage::State;
 use super::polls::up_to;
+use super::steer::Steer;
 use super::work::{Mood, Outcome, Worker};
 use pagetier::{Drain, Lsn, PageStore, ScrubOptions, SpaceId, SsdMode};
+use pagetier_devio::{Fault, FaultEffect, IoOp};
 use rand::Rng;
 use std::sync::Arc;
 
@@ -13,6 +15,9 @@ impl Worker {
         let polls = [1, 1, 2, 3, 5, 10, 30][self.rng.random_range(0..7)];
         self.probe.mark(State::DroppedCall);
         let store = Arc::clone(&self.store);
+        if self.plan.steer == Steer::DroppedFlush && self.errors_allowed && self.rng.random_bool(0.3) {
+            return self.dropped_flush(&store).await;
+        }
         match self.rng.random_range(0..16) {
             0..5 => {
                 let promise = self.model.lock().promise(u32::MAX);
@@ -52,6 +57,18 @@ impl Worker {
             }
             _ => self.dropped_access(&store, mood, polls).await,
         }
+    }
+
+    /// A `sync` is dropped while a flush runs that fails; another one follows.
+    async fn dropped_flush(&mut self, store: &PageStore) -> Outcome {
+        let fault = Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1);
+        self.probe.ssd.inject(fault.clone());
+        if self.rng.random_bool(0.5) {
+            self.probe.hdd.inject(fault);
+        }
+        let polls = self.rng.random_range(1..12);
+        let _ = up_to(polls, store.sync()).await;
+        self.sync().await
     }
 
     async fn dropped_access(&mut self, store: &PageStore, mood: Mood, polls: u32) -> Outcome {

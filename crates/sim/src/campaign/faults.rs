@@ -35,9 +35,9 @@ impl Planned {
     }
 
     /// Flushes of one of the devices fail.
-    pub(super) fn flushes(rng: &mut SmallRng) -> Vec<Self> {
+    pub(super) fn flushes(plan: &Plan, rng: &mut SmallRng) -> Vec<Self> {
         let fault = Fault::new(FaultEffect::Eio).on(IoOp::Flush).times([1, 1, 1, 3][rng.random_range(0..4)]);
-        let fault = fault.from_op(rng.random_range(1..400));
+        let fault = fault.from_op(rng.random_range(1..=2 * u64::from(plan.ops)));
         vec![Self { ssd: rng.random_bool(0.5), kind: "EIO on a flush", fault }]
     }
 

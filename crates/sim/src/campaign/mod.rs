@@ -13,6 +13,7 @@
 //! | `dropped`, `polls` | calls dropped at one of their awaits |
 //! | `gate` | the embedder's log |
 //! | `rot` | media that rot between lives |
+//! | `loss` | SSDs lost for good, and what the report of the loss names |
 //! | `past` | devices of another store, older copies of the store's own, cut short |
 //! | `probe`, `peek` | moments, and the states of the protocol they were taken in |
 //! | `world` | opening, crashing, checking |
@@ -29,6 +30,7 @@ mod exhaustive;
 mod faults;
 mod gate;
 mod life;
+mod loss;
 mod model;
 mod past;
 mod peek;

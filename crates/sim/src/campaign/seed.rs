@@ -8,7 +8,7 @@ use super::probe::{Moment, Rate};
 use super::steer::Steer;
 use super::totals::Totals;
 use super::world::{Lenient, Outcome, examine};
-use super::{past, rot};
+use super::{loss, past, rot};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -84,7 +84,10 @@ impl Run<'_> {
             }
             self.past(life, closed.as_ref(), moments.last(), &mut rng)?;
             let last = moments.len() - 1;
-            let next = if rng.random_bool(0.3) { last } else { rng.random_range(0..moments.len()) };
+            let reopens =
+                self.plan.steer == Steer::FlushFails && moments[last].states.any(&State::FLUSH_FAILED);
+            let ends = rng.random_bool(if reopens { 0.9 } else { 0.3 });
+            let next = if ends { last } else { rng.random_range(0..moments.len()) };
             let outcome = self.outcome(&moments[next], &mut rng);
             if moments[last].states.has(State::AfterClose) && next != last {
                 closed = moments.pop();
@@ -114,8 +117,10 @@ impl Run<'_> {
 
     fn life(&mut self, life: u32, start: Start<'_>, rng: &mut SmallRng) -> Result<Vec<Moment>, String> {
         let plan = &self.plan;
-        let faults = if rng.random_bool(plan.share("flush-fails", 0.08)) {
-            Planned::flushes(rng)
+        let flush_fails =
+            if plan.steer == Steer::DroppedFlush { 1.0 } else { plan.share("flush-fails", 0.08) };
+        let faults = if plan.has("flush-fails") && rng.random_bool(flush_fails) {
+            Planned::flushes(plan, rng)
         } else if rng.random_bool(plan.share("growth-fails", 0.06)) {
             Planned::growth(rng)
         } else if plan.faults && rng.random_bool(0.6) {
@@ -160,6 +165,9 @@ impl Run<'_> {
             self.recover(moment, outcome, 0, rng)?;
             if rng.random_bool(self.plan.share("rot", 0.04)) {
                 rot::examine(&self.plan, moment, outcome, rng, &mut self.totals)?;
+            }
+            if rng.random_bool(self.plan.share("past", 0.03).min(0.1)) {
+                loss::examine(&self.plan, moment, outcome, rng, &mut self.totals)?;
             }
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(());

@@ -7,7 +7,7 @@ use super::faults::Planned;
 use super::plan::Plan;
 use super::work::Worker;
 use pagetier::{Drain, Home, Mutation, PageId, SpaceId, SsdMode};
-use pagetier_devio::{Fault, FaultEffect, IoOp};
+use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp};
 use rand::Rng;
 use rand::rngs::SmallRng;
 use std::time::Duration;
@@ -94,6 +94,10 @@ impl Steer {
             "RecordBeforeImage" => Self::SlotFails,
             "MoveSurvives" | "MoveUnderNewer" | "MovedOverNewer" => Self::SecondChances,
             "ChecksumsUnseeded" => Self::Past,
+            "MapUnproved" => Self::Rot,
+            "FlushInCaller" => Self::DroppedFlush,
+            "FailureNotRemembered" => Self::FlushFails,
+            "RecoveryUnflushed" => Self::Killed,
             _ => return None,
         })
     }
@@ -166,9 +170,13 @@ impl Steer {
                 (plan.lives, plan.ops) = (rng.random_range(3..=6), rng.random_range(60..=200));
                 (plan.ring, plan.hdd_us, plan.ssd_us) =
                     (rng.random_range(2..=8), 12_000, [300, 3000][rng.random_range(0..2)]);
-                plan.without = 0;
+                (plan.without, plan.images) = (0, 15);
                 if self == Self::NoRing {
                     plan.ring = 0;
+                }
+                if matches!(self, Self::FlushFails | Self::DroppedFlush) {
+                    let harmful = [FlushFailure::NeverDurable, FlushFailure::Reverted];
+                    plan.flush_failures = [(); 2].map(|()| harmful[rng.random_range(0..2)]);
                 }
             }
             Self::DroppedOpen | Self::Rot | Self::Past => {

@@ -1,0 +1,88 @@
+//! The SSD is lost for good: every page that reads as older than it may is one that the report of the loss names, however often the opening
+//! that accepts it was dropped or cut short before.
+
+use super::content::version_in;
+use super::model::SpaceState;
+use super::plan::Plan;
+use super::polls::up_to;
+use super::probe::Moment;
+use super::totals::Totals;
+use super::world::{Outcome, bounded_power, in_virtual_time};
+use pagetier::{Builder, MemoryManifest, PageId, PageStore, SpaceId};
+use pagetier_devio::{SharedDevice, SimDevice};
+use rand::Rng;
+use rand::rngs::SmallRng;
+use std::sync::Arc;
+
+/// Accepts the loss of the SSD of what `outcome` leaves of `moment`.
+pub(super) fn examine(
+    plan: &Plan,
+    moment: &Moment,
+    outcome: Outcome,
+    rng: &mut SmallRng,
+    totals: &mut Totals,
+) -> Result<(), String> {
+    if plan.slots == 0 || moment.manifest.to_bytes().is_none() {
+        return Ok(());
+    }
+    let (hdd, _lost, _power) = moment.crashed(outcome);
+    let hdd = Arc::new(hdd);
+    let manifest = Arc::new(moment.manifest.fork());
+    let ring = Arc::new(SimDevice::new("ring", 0, 5, &bounded_power()));
+    let dropped = rng.random_range(0..3);
+    let named = in_virtual_time(async {
+        for _ in 0..dropped {
+            // As a crash: at one of its awaits, or right after it.
+            drop(up_to(rng.random_range(1..30), without_ssd(plan, &hdd, &ring, &manifest).open()).await);
+        }
+        let opened = without_ssd(plan, &hdd, &ring, &manifest).open().await;
+        compare(&opened.map_err(|e| format!("does not open: {e}"))?, moment).await
+    });
+    let named =
+        named.map_err(|wrong| format!("without its SSD, opening dropped {dropped} times: {wrong}"))?;
+    let ended = if named > 0 { "older pages, all of them named" } else { "nothing missing" };
+    totals.tamper("the SSD is lost for good", ended);
+    Ok(())
+}
+
+fn without_ssd(
+    plan: &Plan,
+    hdd: &Arc<SimDevice>,
+    ring: &Arc<SimDevice>,
+    manifest: &Arc<MemoryManifest>,
+) -> Builder {
+    plan.builder()
+        .ssd_bytes(0)
+        .accept_ssd_loss(true)
+        .in_memory(Arc::clone(manifest))
+        .hdd_device(Arc::clone(hdd) as SharedDevice)
+        .ring_device(Arc::clone(ring) as SharedDevice)
+}
+
+/// How many pages read as older than they may; each is named.
+async fn compare(store: &PageStore, moment: &Moment) -> Result<u64, String> {
+    let mut older = 0;
+    for (space, s) in moment.model.spaces.iter().filter(|(_, s)| s.state == SpaceState::Live) {
+        for (no, model) in &s.pages {
+            let page = PageId::new(SpaceId(*space), *no);
+            let found = match store.get(page).await {
+                Ok(guard) => Some(version_in(&guard, page)?),
+                Err(pagetier::Error::NoSuchPage { .. }) => Some(0),
+                Err(error) if error.to_string().contains("corrupt") => None,
+                Err(error) => return Err(format!("page {page}: {error}")),
+            };
+            if found.is_some_and(|version| model.allows(version)) {
+                continue;
+            }
+            older += 1;
+            if !store.ssd_loss().is_some_and(|loss| loss.contains(page)) {
+                let reported = if store.ssd_loss().is_some() { "does not name it" } else { "is empty" };
+                return Err(format!(
+                    "page {page} reads as version {found:?}, allowed is {}, and the report of the loss {reported}",
+                    model.allowed()
+                ));
+            }
+        }
+    }
+    Ok(older)
+}
