@@ -22,7 +22,8 @@ fn reduced(mut plan: Plan) -> Plan {
 /// Without the hazards that the store does not survive yet.
 fn kinder(mut plan: Plan) -> Plan {
     for (bit, kind) in Plan::KINDS.iter().enumerate() {
-        let pending = ["drop-future", "reopen", "drop-open", "growth-fails", "past"];
+        let pending =
+            ["drop-future", "kill", "flush-fails", "reopen", "drop-open", "growth-fails", "rot", "past"];
         plan.without |= u32::from(pending.contains(kind)) << bit;
     }
     plan.ring = plan.ring.max(1);
@@ -159,7 +160,7 @@ fn broken_protocols_are_caught_by_the_lives_steered_to_them() {
         (Mutation::DoublewriteNotMended, Steer::TornHomes),
     ] {
         let plan = |seed| Plan { mutation: Some(mutation), ..kinder(Plan::steered(seed, steer)) };
-        let found = (100..112).any(|seed| run_seed(&plan(seed), &GO, &mut Totals::default()).is_err());
+        let found = (100..148).any(|seed| run_seed(&plan(seed), &GO, &mut Totals::default()).is_err());
         assert!(found, "{mutation:?} goes unnoticed by {steer:?}");
     }
     let mut plan = kinder(Plan::steered(100, Steer::ColdCopies));
