@@ -150,11 +150,16 @@ impl SsdTier {
         if let Some(cause) = self.core.refusing.by_hdd() {
             return Err(ExchangeError::Refusing { cause });
         }
+        // Before the copies are counted: some are dirty only until the HDD was flushed.
+        quiet.flush_hdd().await?;
         let only = self.only_copies().len() as u64;
         if only > 0 && !accept_loss {
             return Err(ExchangeError::OnlyCopies { pages: only });
         }
-        quiet.flush_hdd().await?;
+        let mends = self.core.state.lock().ring.mends_homes();
+        if mends && self.core.mend_homes().await {
+            quiet.flush_hdd().await?;
+        }
         if self.core.state.lock().ring.mends_homes() && !accept_loss {
             let cause = "writes of pages to their homes failed; what they may have left torn can be mended from the present ring alone";
             return Err(ExchangeError::Refusing { cause: Arc::from(cause) });

@@ -8,7 +8,7 @@ use crate::flush::{Failures, GroupFlush};
 use crate::home_writes::HomeWrites;
 use crate::layout::Layout;
 use crate::life::{Refusing, SsdEvent, SsdMode};
-use crate::mutation::Broken;
+use crate::mutation::{Broken, Mutation};
 use crate::ring::Ring;
 use crate::side::Side;
 use crate::slots::Slots;
@@ -283,7 +283,10 @@ impl Core {
         match self.hdd_flush.cover(number).await {
             Ok(over) => {
                 self.home_writes.flushed(over);
-                self.state.lock().hdd_flushed(over);
+                let mut state = self.state.lock();
+                state.hdd_flushed(over);
+                state.slots.homes_flushed(&|page| self.home_writes.unflushed(page).is_some());
+                drop(state);
                 self.changed.notify_waiters();
                 Ok(())
             }
@@ -296,6 +299,12 @@ impl Core {
                 Err(error)
             }
         }
+    }
+
+    /// Of a page whose home was written without anything to back it, until that is durable: the oldest change that the HDD may lack.
+    pub(crate) fn unbacked(&self, page: PageId) -> Option<Lsn> {
+        let trusts = self.doublewrite() || self.broken.is(Mutation::CleanUnflushedRingOff);
+        if trusts { None } else { self.home_writes.unflushed(page) }
     }
 
     /// From now on writes are refused: going on could lose data.

@@ -14,7 +14,7 @@ use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, IoClass};
 use pagetier_page::{Lsn, PageId};
 use parking_lot::Mutex;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -124,9 +124,11 @@ impl Core {
         // Those that were on their way to a slot when the drain began end up there.
         drop(self.gate.write().await);
         // Slots that back home writes have nothing more to do than to wait for it.
-        if self.state.lock().backed.can_settle()
-            && let Err(source) = self.flush_hdd(self.hdd_flush.next()).await
-        {
+        let settles = {
+            let state = self.state.lock();
+            state.backed.can_settle() || state.slots.wants_home_flush(&|_| false)
+        };
+        if settles && let Err(source) = self.flush_hdd(self.hdd_flush.next()).await {
             let page = PageId::default();
             course.failed.lock().push((page, TierError::Device { page, source }));
             return;
@@ -167,6 +169,59 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Without a ring nothing backs `pages` on their way home, and their records void the copies that the SSD alone has of the versions before: those go
+    /// home first, durably. Gives back the pages that may follow, and those that may not. A copy that is damaged is not worth waiting for.
+    pub(crate) async fn only_copies_first(
+        &self,
+        pages: Vec<HomeBound>,
+    ) -> (Vec<HomeBound>, Vec<(HomeBound, TierError)>) {
+        if self.doublewrite() || !self.has_slots() || self.broken.is(Mutation::OnlyCopyVoided) {
+            return (pages, Vec::new());
+        }
+        let mut failed: FxHashMap<PageId, TierError> = FxHashMap::default();
+        let mut damaged = FxHashSet::default();
+        loop {
+            let (left, flush) = {
+                let slots = &self.state.lock().slots;
+                let only = pages.iter().map(|b| b.page).filter(|page| slots.is_only_copy(*page));
+                let only = only.filter(|page| !failed.contains_key(page) && !damaged.contains(page));
+                let left: Vec<PageId> = only.take(BATCH_MAX).collect();
+                let flush = left.iter().any(|page| slots.waits_for_home(*page) || slots.is_backing(*page));
+                (left, flush)
+            };
+            if left.is_empty() {
+                break;
+            }
+            let result = if flush {
+                self.flush_hdd(self.hdd_flush.next()).await
+            } else {
+                let copied = self.copy_pages_home(&left).await;
+                for (page, error) in copied.failed {
+                    match error {
+                        TierError::Corrupt { .. } => drop(damaged.insert(page)),
+                        error => drop(failed.insert(page, error)),
+                    }
+                }
+                copied.result
+            };
+            if let Err(source) = result {
+                let error = |page: PageId| TierError::Device { page, source: source.clone() };
+                failed.extend(left.iter().map(|page| (*page, error(*page))));
+            }
+            if let Some(refusal) = self.refusal() {
+                failed.extend(left.iter().map(|page| (*page, refusal.clone())));
+            }
+        }
+        let (mut ready, mut not) = (Vec::with_capacity(pages.len()), Vec::new());
+        for b in pages {
+            match failed.remove(&b.page) {
+                Some(error) => not.push((b, error)),
+                None => ready.push(b),
+            }
+        }
+        (ready, not)
     }
 
     /// Copies of `pages`, whatever they are, home. Waits for readers of their slots; those without a copy are left out.

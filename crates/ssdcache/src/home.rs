@@ -207,6 +207,9 @@ impl Core {
                         continue;
                     }
                     if why == NoPlace::Ring && self.ring_is_lost() {
+                        if self.mend_homes().await {
+                            continue;
+                        }
                         let cause =
                             "home writes failed, and the ring is full of what they may have left torn";
                         self.refuse(cause, false);

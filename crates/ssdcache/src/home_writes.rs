@@ -66,9 +66,13 @@ impl HomeWrites {
     }
 
     /// While the home of `page` is not durable: the oldest change that it may lack.
-    #[cfg(test)]
     pub(crate) fn unflushed(&self, page: PageId) -> Option<Lsn> {
         self.0.lock().pages.get(&page).map(|write| write.lsn)
+    }
+
+    /// Whether a home write of `page` is in flight.
+    pub(crate) fn in_flight(&self, page: PageId) -> bool {
+        self.0.lock().pages.get(&page).is_some_and(|write| write.until_flush.is_none())
     }
 
     /// The version that the home of `page` must hold, if it was written since the last flush and is not being written.

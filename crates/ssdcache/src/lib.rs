@@ -21,6 +21,7 @@ mod layout;
 mod life;
 mod maintain;
 mod map;
+mod mend;
 #[cfg(feature = "mutations")]
 mod moment;
 mod mutation;
@@ -58,7 +59,7 @@ pub use open::{OpenError, OpenParams, Progress, RecoveryReport, format, identify
 pub use readmit::{ReadmitError, ReadmitReport};
 pub use recovery::{Evidence, Image, Verdict};
 pub use remember::{Flushed, Remember, RememberInMemory, Unproved};
-pub use ring::{Ring, RingSpan};
+pub use ring::{FailedHome, Ring, RingSpan};
 pub use scrub::Checked;
 pub use slots::{
     Capture, FreeSlots, Located, MapWork, Move, Plan, SlotCounts, SlotParams, Slots, Ticket, WriteBack,

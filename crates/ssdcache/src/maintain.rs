@@ -88,9 +88,12 @@ impl Core {
             let mut state = self.state.lock();
             let usable = state.ssd_error.is_none();
             let due = usable && state.slots.next_victims_are_dirty(now);
+            // Copies whose homes were written already need no second home write to be clean.
+            let waits = due && state.slots.wants_home_flush(&|page| self.home_writes.in_flight(page));
+            let due = due && !waits;
             let batch = if due { state.slots.begin_write_back(WRITE_BACK_MAX, now) } else { Vec::new() };
             let held = state.ring.wants_flush() || state.backed_wants_flush(journal_blocks);
-            (batch, held || self.home_writes.wants_flush())
+            (batch, held || waits || self.home_writes.wants_flush())
         };
         if !batch.is_empty() {
             // Pages that do not get home are tried again when something else has happened.

@@ -86,6 +86,15 @@ pub enum Mutation {
     FlushInCaller,
     /// A failed flush is forgotten by the next opening: it takes what it can read for durable, and a power cut takes that away.
     FailureNotRemembered,
+    /// Without a ring, a copy of a home write that is not durable is clean: it is evicted or its page goes home again, the power is cut, and the SSD is
+    /// given up or the slot reused.
+    CleanUnflushedRingOff,
+    /// Without a ring, the record of a home write voids the SSD's only copy of the version before, which the HDD has not: degraded SSD, power cut.
+    OnlyCopyVoided,
+    /// A drain does not hold its pages: one is discarded while its home write is in flight, the power is cut, and nothing mends the torn home.
+    DrainedPageDiscarded,
+    /// A home whose write failed once is never mended: its page is discarded, the ring fills up behind its image, and the store refuses writes for ever.
+    FailedHomeKept,
     /// Recovery does not flush before its first write: a kill between a ring write and its flush, a recovery that rewrites the home, a power cut.
     RecoveryUnflushed,
     /// A recovered ring goes on at place 0 and keeps outdated images: an older image outlives the newest one, the home rots, and a recovery
@@ -136,6 +145,10 @@ impl Mutation {
         Self::ChecksumsUnseeded,
         Self::FlushInCaller,
         Self::FailureNotRemembered,
+        Self::CleanUnflushedRingOff,
+        Self::OnlyCopyVoided,
+        Self::DrainedPageDiscarded,
+        Self::FailedHomeKept,
         Self::RecoveryUnflushed,
         Self::RingFromZero,
         Self::FenceOpen,

@@ -1,6 +1,7 @@
 //! The doublewrite ring's book-keeping: which of its pages back HDD writes that may still be torn or lost.
 
 use pagetier_page::{Lsn, PageId, Stamp};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -16,6 +17,17 @@ struct Held {
     until_flush: Option<u64>,
     /// Pages whose home write failed, and may have left it torn: held until they are written home after all.
     failed: Vec<PageId>,
+}
+
+/// A page whose home write failed, and its image in the ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FailedHome {
+    /// The page.
+    pub page: PageId,
+    /// The version that its home was to get.
+    pub stamp: Stamp,
+    /// The image's place.
+    pub place: u32,
 }
 
 /// A place in the ring for one batch.
@@ -35,6 +47,8 @@ pub struct Ring {
     tail: u64,
     ids: u64,
     held: VecDeque<Held>,
+    /// Of the pages whose home writes failed, those that were discarded since.
+    discarded: FxHashSet<PageId>,
 }
 
 impl Ring {
@@ -42,7 +56,7 @@ impl Ring {
     #[must_use]
     pub fn new(pages: u32, from: u32) -> Self {
         let from = u64::from(from);
-        Self { pages, next: from, tail: from, ids: 0, held: VecDeque::new() }
+        Self { pages, next: from, tail: from, ids: 0, held: VecDeque::new(), discarded: FxHashSet::default() }
     }
 
     /// The most pages that one batch may have.
@@ -118,12 +132,45 @@ impl Ring {
 
     /// `page` is home in a later version, which HDD flush number `flush` will make durable.
     pub fn reached_home(&mut self, page: PageId, flush: u64) {
+        self.discarded.remove(&page);
         for held in self.held.iter_mut().filter(|h| h.failed.contains(&page)) {
             held.failed.retain(|p| *p != page);
             if held.failed.is_empty() {
                 held.until_flush = Some(flush);
             }
         }
+    }
+
+    /// `page` is of no value any more. If its home write failed, one more attempt is all that its image is held for.
+    pub fn discard(&mut self, page: PageId) {
+        if self.held.iter().any(|h| h.failed.contains(&page)) {
+            self.discarded.insert(page);
+        }
+    }
+
+    /// Whether the home write of `page` failed, and the page was discarded since.
+    #[must_use]
+    pub fn is_discarded(&self, page: PageId) -> bool {
+        self.discarded.contains(&page)
+    }
+
+    /// The pages whose home writes failed, each with its newest image.
+    #[must_use]
+    pub fn failed(&self) -> Vec<FailedHome> {
+        let mut newest: FxHashMap<PageId, FailedHome> = FxHashMap::default();
+        for held in &self.held {
+            let first = held.end - held.versions.len() as u64;
+            for ((page, stamp), at) in held.versions.iter().copied().zip(first..) {
+                let place = (at % u64::from(self.pages)) as u32;
+                let one = FailedHome { page, stamp, place };
+                if held.failed.contains(&page) && newest.get(&page).is_none_or(|other| other.stamp < stamp) {
+                    newest.insert(page, one);
+                }
+            }
+        }
+        let mut failed: Vec<FailedHome> = newest.into_values().collect();
+        failed.sort_unstable_by_key(|one| one.page);
+        failed
     }
 
     /// Whether the oldest entry waits for a page whose home write failed.

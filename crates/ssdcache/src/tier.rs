@@ -297,6 +297,7 @@ impl Tier for SsdTier {
         let free = !state.slots.is_going_home(page) && !state.slots.is_backing(page);
         if free {
             state.slots.discard(page);
+            state.ring.discard(page);
         }
         free
     }

@@ -84,8 +84,9 @@ impl Core {
         let mut state = self.state.lock();
         for mut dirty in batch {
             let (page, lsn) = (dirty.page, dirty.recovery_lsn);
-            // Without a ring an only copy has to be rewritten or written back: on the way home nothing else would back it.
-            let stays = !doublewrite && state.ssd_error.is_none() && state.slots.is_only_copy(page);
+            // Without a ring an only copy is best rewritten where it is: on the way home it would have to be written back first.
+            let only = state.slots.is_only_copy(page) && !state.slots.waits_for_home(page);
+            let stays = !doublewrite && state.ssd_error.is_none() && only;
             let to_slots = stays || (state.writes_back() && !state.slots.writes_home_first());
             if !has_slots || !to_slots {
                 sorted.home.push(HomeBound::ringed(page, dirty.image, lsn));
@@ -98,8 +99,8 @@ impl Core {
                     state.slots.note_lsn(ticket.slot, lsn);
                     sorted.slots.push((ticket, dirty.image, lsn));
                 }
-                Plan::Hdd if !stays => sorted.home.push(HomeBound::ringed(page, dirty.image, lsn)),
-                Plan::Hdd | Plan::Wait => sorted.wait.push(dirty),
+                Plan::Hdd => sorted.home.push(HomeBound::ringed(page, dirty.image, lsn)),
+                Plan::Wait => sorted.wait.push(dirty),
             }
         }
         sorted
@@ -152,7 +153,7 @@ impl Core {
         let now = self.now();
         let mut state = self.state.lock();
         state.slots.end_write(ticket, result.is_ok(), durable_at, now);
-        if result.is_ok() && ticket.dirty {
+        if result.is_ok() && ticket.dirty && !ticket.waits_for_home {
             state.slots.policy().wrote(ticket.page, Home::Ssd, now);
         }
         drop(state);
@@ -178,6 +179,10 @@ impl Core {
             });
             done(WrittenPage { page, result, displaced: Displaced(displaced), image });
         };
+        let (pages, failed) = self.only_copies_first(pages).await;
+        for (b, error) in failed {
+            each(Arrived { page: b.page, image: b.image, result: Err(error) });
+        }
         self.write_home(pages, class, &each).await;
     }
 
@@ -248,7 +253,10 @@ impl Core {
     }
 
     /// Sends a copy of `image`, which the HDD has, on its way to its slot.
-    pub(crate) fn copy_to_slot(self: &Arc<Self>, state: &mut State, ticket: Ticket, image: &[u8]) {
+    pub(crate) fn copy_to_slot(self: &Arc<Self>, state: &mut State, mut ticket: Ticket, image: &[u8]) {
+        if let Some(lsn) = self.unbacked(ticket.page) {
+            state.slots.wait_for_home(&mut ticket, lsn);
+        }
         state.admissions += 1;
         let mut buf = self.buffer();
         buf.as_mut_slice().copy_from_slice(image);

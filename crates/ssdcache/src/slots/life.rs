@@ -2,6 +2,7 @@
 
 use super::{Slot, Slots, State, WriteBack};
 use crate::map::Entry;
+use crate::mutation::Mutation;
 use pagetier_page::{Lsn, PageId};
 use pagetier_policy::{Millis, SlotId};
 
@@ -78,6 +79,9 @@ impl Slots {
         let s = &mut self.slots[slot.at()];
         (s.readers == 0 && !self.hidden).then(|| {
             s.readers += 1;
+            if !self.broken.is(Mutation::DrainedPageDiscarded) {
+                self.going_home.push(page);
+            }
             WriteBack { slot, page, stamp: s.stamp, durable_at: s.durable_at }
         })
     }

@@ -63,6 +63,8 @@ struct Slot {
     abandoned: bool,
     /// It backs a home write of this very version, which is under way or not yet flushed.
     backs: bool,
+    /// A copy of what was written home: dirty until a flush of the HDD made that durable.
+    waits_for_home: bool,
     /// Its page is being copied to another slot.
     moving: bool,
     /// Live: a newer version of its page has its stamp and is on its way to another slot.
@@ -112,6 +114,8 @@ pub struct Slots {
     counts: SlotCounts,
     /// Pages whose write-back is under way: until the HDD was flushed, a slot is all that mends a torn home.
     going_home: Vec<PageId>,
+    /// Copies that wait for a flush of the HDD to be clean, by slot and version.
+    waiting_for_home: Vec<(SlotId, Stamp)>,
     /// Of a policy that appends.
     circle: Option<Circle>,
     /// By page, the slot that a second chance copies it to.
@@ -149,6 +153,7 @@ impl Slots {
             in_next: false,
             abandoned: false,
             backs: false,
+            waits_for_home: false,
             moving: false,
             overtaken: false,
             stuck: false,
@@ -180,6 +185,7 @@ impl Slots {
             hidden: false,
             counts: SlotCounts::default(),
             going_home: Vec::new(),
+            waiting_for_home: Vec::new(),
             circle,
             moving: FxHashMap::default(),
             untold: VecDeque::new(),
@@ -209,7 +215,7 @@ impl Slots {
             return if s.dirty { Located::Pending } else { Located::Hdd };
         }
         s.readers += 1;
-        Located::Slot { slot, stamp: s.stamp, dirty: s.dirty }
+        Located::Slot { slot, stamp: s.stamp, dirty: s.is_only() }
     }
 
     /// The read of `slot` is over.
@@ -240,7 +246,7 @@ impl Slots {
     /// The clean copy of `page` in `slot` turned out to be bad: it is forgotten, the HDD has the page. False when the mapping
     /// has changed meanwhile.
     pub fn drop_bad_copy(&mut self, page: PageId, slot: SlotId, now: Millis) -> bool {
-        let current = self.by_page.get(&page) == Some(&slot) && !self.slots[slot.at()].dirty;
+        let current = self.by_page.get(&page) == Some(&slot) && !self.slots[slot.at()].is_only();
         if current {
             self.unmap(page);
             self.policy.removed(page, false, now);
@@ -433,6 +439,18 @@ impl Slots {
         self.going_home.contains(&page)
     }
 
+    /// The home of `page` is being written from elsewhere: as for a write-back.
+    pub(crate) fn hold_home(&mut self, page: PageId) {
+        self.going_home.push(page);
+    }
+
+    /// That is over.
+    pub(crate) fn release_home(&mut self, page: PageId) {
+        if let Some(at) = self.going_home.iter().position(|other| *other == page) {
+            self.going_home.swap_remove(at);
+        }
+    }
+
     /// The pages of `space` whose write-back is under way.
     pub(crate) fn going_home_of(&self, space: pagetier_page::SpaceId) -> Vec<PageId> {
         self.going_home.iter().copied().filter(|page| page.space == space).collect()
@@ -541,6 +559,7 @@ impl Slots {
         debug_assert_eq!((s.state, s.readers), (State::Free, 0));
         (s.page, s.stamp, s.dirty, s.state, s.abandoned) = (page, stamp, dirty, State::Writing, false);
         (s.lsn, s.backs, s.stuck, s.renews) = (Lsn(0), false, false, false);
+        s.waits_for_home = false;
         s.overtaken = false;
         if let Some(old) = self.by_page.get(&page) {
             self.slots[old.at()].overtaken = true;
@@ -549,7 +568,8 @@ impl Slots {
         self.arriving += usize::from(arrives);
         self.changes += 1;
         self.policy.inserted(page, slot, now);
-        Ticket { slot, page, stamp, dirty, arrives, displaced, backs_home: false, over_only_copy }
+        let (backs_home, waits_for_home) = (false, false);
+        Ticket { slot, page, stamp, dirty, arrives, displaced, backs_home, over_only_copy, waits_for_home }
     }
 
     /// For [`Mutation::RewriteInPlace`]: the page's own slot is the next to be given out.
@@ -691,6 +711,11 @@ impl Slots {
 }
 
 impl Slot {
+    /// Newer than what the HDD can be read as.
+    fn is_only(&self) -> bool {
+        self.dirty && !self.waits_for_home
+    }
+
     fn writable(&self, capturing: bool, broken: Broken) -> bool {
         let now = self.in_zone || broken.is(Mutation::ZoneIgnored);
         let next = self.in_next || broken.is(Mutation::ZoneIgnored) || broken.is(Mutation::NextZoneIgnored);

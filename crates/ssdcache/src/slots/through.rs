@@ -1,8 +1,8 @@
 //! Copies of what the HDD has: admissions of clean pages, and the slots of pages that are written through.
 
-use super::{Slots, Ticket};
+use super::{Slots, State, Ticket};
 use crate::mutation::Mutation;
-use pagetier_page::{PageId, SpaceId, Stamp};
+use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
 use pagetier_policy::{Cause, Home, Millis, SlotId};
 
 impl Slots {
@@ -97,6 +97,41 @@ impl Slots {
         ticket
     }
 
+    /// The copy on its way with `ticket` is of a home write that no flush has made durable, and the HDD may lack changes from `lsn` on: it counts as
+    /// the only copy of its version until [`Slots::homes_flushed`].
+    pub(crate) fn wait_for_home(&mut self, ticket: &mut Ticket, lsn: Lsn) {
+        let s = &mut self.slots[ticket.slot.at()];
+        (s.dirty, s.waits_for_home, s.lsn) = (true, true, lsn);
+        (ticket.dirty, ticket.waits_for_home) = (true, true);
+        self.waiting_for_home.push((ticket.slot, ticket.stamp));
+    }
+
+    /// A flush of the HDD is over: copies of homes that are not `unflushed` any more are clean.
+    pub(crate) fn homes_flushed(&mut self, unflushed: &dyn Fn(PageId) -> bool) {
+        for (slot, stamp) in std::mem::take(&mut self.waiting_for_home) {
+            let s = &mut self.slots[slot.at()];
+            match s.state {
+                _ if s.stamp != stamp || !s.waits_for_home => {}
+                State::Live if !unflushed(s.page) => (s.dirty, s.waits_for_home) = (false, false),
+                State::Live | State::Writing => self.waiting_for_home.push((slot, stamp)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether the copy of `page` waits for a flush of the HDD to be clean.
+    pub(crate) fn waits_for_home(&self, page: PageId) -> bool {
+        self.by_page.get(&page).is_some_and(|slot| self.slots[slot.at()].waits_for_home)
+    }
+
+    /// Whether a flush of the HDD would make copies clean; those whose homes are `in_flight` not.
+    pub(crate) fn wants_home_flush(&self, in_flight: &dyn Fn(PageId) -> bool) -> bool {
+        self.waiting_for_home.iter().any(|(slot, stamp)| {
+            let s = &self.slots[slot.at()];
+            s.state == State::Live && s.stamp == *stamp && s.waits_for_home && !in_flight(s.page)
+        })
+    }
+
     /// Whether the slot of `page` backs a home write that is not durable: a crash might leave its home torn, and nothing else to mend it.
     #[must_use]
     pub fn is_backing(&self, page: PageId) -> bool {
@@ -114,7 +149,7 @@ impl Slots {
         let s = &mut self.slots[slot.at()];
         if s.backs && s.stamp == stamp {
             s.backs = false;
-            s.dirty &= !(ok && s.state == super::State::Live);
+            s.dirty &= !(ok && s.state == State::Live);
             self.counts.doublewritten += u64::from(ok);
         }
     }

@@ -47,6 +47,8 @@ pub struct Ticket {
     pub backs_home: bool,
     /// The page's copy before was of a version that the HDD has not.
     pub over_only_copy: bool,
+    /// A copy of a home write that is not durable, and nothing else backs: dirty until it is.
+    pub waits_for_home: bool,
 }
 
 /// A second chance: a page's way from the slot that is taken back to the front of the circle. Held like a read until

@@ -1,0 +1,221 @@
+//! What the HDD must have before the SSD may let go of it: without a ring, after an error, and while pages are discarded.
+
+use pagetier_bufpool::{DirtyPage, Tier, TierError, WrittenPage};
+use pagetier_devio::{Fault, FaultEffect, IoBuf, IoClass, IoOp, SharedDevice, SimDevice, SimPower};
+use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
+use pagetier_policy::{Access, CacParams, Costs, Home, ssd_policy};
+use pagetier_ssdcache::{
+    Homes, Layout, OpenParams, Remember, RememberInMemory, SsdMode, SsdTier, Superblock, format,
+};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+const PAGE: usize = 4096;
+/// Far more than anything here takes.
+const LONG: Duration = Duration::from_secs(600);
+/// The page that everything is about.
+const P: u32 = 3;
+
+/// Every page lies where its number says.
+struct Flat;
+
+impl Homes for Flat {
+    fn offset(&self, page: PageId) -> Option<u64> {
+        Some(u64::from(page.no) * PAGE as u64)
+    }
+}
+
+struct Bed {
+    tier: Arc<SsdTier>,
+    hdd: Arc<SimDevice>,
+    ssd: Arc<SimDevice>,
+    layout: Layout,
+    epoch: u32,
+}
+
+impl Bed {
+    /// A new store; every operation takes up to `latency`.
+    async fn new(ring_pages: u32, mode: SsdMode, latency: Duration) -> Self {
+        let power = SimPower::new();
+        let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power).with_latency(latency));
+        let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
+        let layout = Layout::for_bytes(1 << 19, PageSize::MIN, ring_pages).expect("a layout");
+        let shared = Arc::clone(&ssd) as SharedDevice;
+        let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout };
+        format(&shared, &superblock, StoreSeed::of_store([1; 16])).await.expect("formatted");
+        Self::open(hdd, ssd, layout, mode, 1).await
+    }
+
+    async fn open(
+        hdd: Arc<SimDevice>,
+        ssd: Arc<SimDevice>,
+        layout: Layout,
+        mode: SsdMode,
+        epoch: u32,
+    ) -> Self {
+        let cac = CacParams::new(Costs::PAPER, layout.slots as usize, 64);
+        let remember: Arc<dyn Remember> = Arc::new(RememberInMemory::default());
+        let tier = SsdTier::open(OpenParams {
+            hdd: Arc::clone(&hdd) as SharedDevice,
+            ssd: Arc::clone(&ssd) as SharedDevice,
+            seed: StoreSeed::of_store([1; 16]),
+            layout,
+            homes: Arc::new(Flat),
+            policy: ssd_policy("lru2", &cac).expect("a policy"),
+            zone_percent: 50.0,
+            epoch,
+            admissions_max: 4,
+            mode,
+            remember,
+            progress: None,
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        });
+        let tier = Arc::new(timeout(LONG, tier).await.expect("it ends").expect("it opens"));
+        Self { tier, hdd, ssd, layout, epoch }
+    }
+
+    /// The store as a power cut leaves it.
+    async fn after_power_cut(&self, seed: u64) -> Self {
+        let power = SimPower::new();
+        let hdd = Arc::new(self.hdd.after_power_cut(seed, &power));
+        let ssd = Arc::new(self.ssd.after_power_cut(seed + 1000, &power));
+        Self::open(hdd, ssd, self.layout, SsdMode::WriteBack, self.epoch + 1).await
+    }
+
+    async fn write(&self, no: u32, version: u8) -> Result<Home, TierError> {
+        let result = Mutex::new(None);
+        let done = |written: WrittenPage| *result.lock().expect("a result") = Some(written.result);
+        let dirty = DirtyPage { page: page(no), image: image(no, version), logical: 1, recovery_lsn: Lsn(0) };
+        timeout(LONG, self.tier.write(vec![dirty], IoClass::Clean, &done)).await.expect("written at last");
+        result.into_inner().expect("a result").expect("told")
+    }
+
+    async fn sync(&self) {
+        timeout(LONG, self.tier.flush()).await.expect("flushed at last").expect("flushed");
+    }
+
+    async fn read(&self, no: u32) -> Result<u8, TierError> {
+        let fetched = self.tier.fetch(page(no), Access::Random, IoBuf::zeroed(PAGE)).await;
+        fetched.result.map(|_| fetched.buf.as_slice()[2000])
+    }
+
+    fn home_of(&self, no: u32) -> std::ops::Range<u64> {
+        u64::from(no) * PAGE as u64..u64::from(no + 1) * PAGE as u64
+    }
+}
+
+fn page(no: u32) -> PageId {
+    PageId::new(SpaceId(1), no)
+}
+
+fn image(no: u32, version: u8) -> IoBuf {
+    let mut image = IoBuf::zeroed(PAGE);
+    image.as_mut_slice().fill(version);
+    Header { page: page(no), lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(image.as_mut_slice());
+    image
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_ring_a_copy_of_an_unflushed_home_is_dirty_until_the_flush() {
+    let bed = Bed::new(0, SsdMode::WriteThrough, Duration::ZERO).await;
+    assert_eq!(bed.write(P, 1).await.expect("written"), Home::Hdd);
+    let _ = bed.tier.evicted(page(P), 1, image(P, 1).as_slice());
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(bed.tier.home(page(P)), Home::Ssd);
+    assert_eq!(bed.tier.stats().dirty_pages, 1, "the home may be lost still");
+    // The copy alone is flushed: a cut may leave the SSD without the home.
+    let _ = bed.tier.flush().await;
+    assert_eq!(bed.tier.stats().dirty_pages, 0, "now the HDD has it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_ring_an_only_copy_goes_home_before_its_page_does() {
+    let bed = Bed::new(0, SsdMode::WriteBack, Duration::ZERO).await;
+    assert_eq!(bed.write(P, 1).await.expect("written"), Home::Ssd);
+    bed.sync().await;
+    // A slot write fails: from now on changed pages go home.
+    let slots = bed.layout.slot_at(0)..bed.layout.end();
+    bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
+    assert_eq!(bed.write(P, 2).await.expect("written"), Home::Hdd);
+    let mut seen = [false; 3];
+    for seed in 0..32 {
+        let version = bed.after_power_cut(seed).await.read(P).await;
+        // Without a ring the home may be torn, but it is not lost.
+        match version {
+            Ok(version @ 1..=2) => seen[usize::from(version)] = true,
+            Err(TierError::Corrupt { .. }) => {}
+            other => panic!("seed {seed}: {other:?}"),
+        }
+    }
+    assert!(seen[1] && seen[2], "{seen:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_older_copy_does_not_fail_the_write_of_a_sound_version() {
+    let bed = Bed::new(0, SsdMode::WriteBack, Duration::ZERO).await;
+    assert_eq!(bed.write(P, 1).await.expect("written"), Home::Ssd);
+    bed.sync().await;
+    for slot in 0..bed.layout.slots {
+        bed.ssd.flip_bit(bed.layout.slot_at(slot) + 900, 0);
+    }
+    let slots = bed.layout.slot_at(0)..bed.layout.end();
+    bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
+    assert_eq!(bed.write(P, 2).await.expect("written"), Home::Hdd);
+    bed.sync().await;
+    assert!(matches!(bed.read(P).await, Ok(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_failed_home_write_of_a_discarded_page_does_not_stop_the_ring() {
+    for errors in [1, u64::MAX] {
+        let bed = Bed::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
+        let home = bed.home_of(P);
+        bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(home).times(errors));
+        bed.write(P, 1).await.expect_err("the home write fails");
+        assert!(bed.tier.discarded(page(P)));
+        for no in 10..60 {
+            bed.write(no, 1).await.expect("the ring has room");
+        }
+        bed.sync().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_home_write_is_mended_from_the_ring_when_its_place_is_wanted() {
+    let bed = Bed::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
+    bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(bed.home_of(P)).times(1));
+    bed.write(P, 1).await.expect_err("the home write fails");
+    for no in 10..60 {
+        bed.write(no, 1).await.expect("the ring has room");
+    }
+    assert!(matches!(bed.read(P).await, Ok(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_home_that_cannot_be_mended_keeps_its_image_and_stops_the_ring() {
+    let bed = Bed::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
+    bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(bed.home_of(P)));
+    bed.write(P, 1).await.expect_err("the home write fails");
+    let mut refused = false;
+    for no in 10..60 {
+        refused |= matches!(bed.write(no, 1).await, Err(TierError::Refusing { .. }));
+    }
+    assert!(refused, "its image is all that can mend the home");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_being_drained_is_not_discarded_before_it_is_home() {
+    let bed = Bed::new(8, SsdMode::WriteBack, Duration::from_millis(2)).await;
+    assert_eq!(bed.write(P, 1).await.expect("written"), Home::Ssd);
+    bed.sync().await;
+    bed.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(5))).on(IoOp::Write).times(1));
+    let tier = Arc::clone(&bed.tier);
+    let drain = tokio::spawn(async move { tier.drain(None, None).await });
+    sleep(Duration::from_secs(1)).await;
+    assert!(!bed.tier.discarded(page(P)), "a crash could tear its home, which the slot mends");
+    timeout(LONG, bed.tier.settled(page(P))).await.expect("it ends");
+    assert!(bed.tier.discarded(page(P)));
+    assert_eq!(drain.await.expect("drained").written, 1);
+}
