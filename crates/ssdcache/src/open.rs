@@ -255,7 +255,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     let hdd_flush = GroupFlush::new(Arc::clone(&params.hdd), Flushed::Hdd, &failures, &runtime);
     let side = Side::new(Arc::clone(&params.ssd), layout, &failures, &runtime);
     let flushes = RecoveryFlushes { hdd: &hdd_flush, ssd: &side.flush };
-    report.rewritten = reader.prove(generation, &evidence, &unproved, &flushes).await?;
+    report.rewritten = reader.prove(&evidence, &unproved, &flushes).await?;
     let mut mended = reader.mend(&evidence, &verdict, &unproved).await?;
     let repaired = reader.repair(&evidence, unproved.hdd).await?;
     report.repaired = (mended.len() + repaired.len()) as u64;

@@ -26,14 +26,13 @@ impl Reader<'_> {
     /// Flushes both devices; what a failed flush of the SSD left unproved is written once more before. The pages and blocks that were.
     pub(crate) async fn prove(
         &self,
-        generation: u64,
         evidence: &Evidence,
         unproved: &Unproved,
         flushes: &RecoveryFlushes<'_>,
     ) -> Result<u64, DeviceError> {
         let mut rewritten = 0;
         if unproved.ssd {
-            for range in self.evidence_ranges(generation, evidence) {
+            for range in self.evidence_ranges(evidence) {
                 rewritten += self.rewrite(range).await?;
             }
         }
@@ -46,13 +45,13 @@ impl Reader<'_> {
         Ok(rewritten)
     }
 
-    /// Where on the SSD is what this recovery goes by: map, journal, ring, and the slots of the zone.
-    fn evidence_ranges(&self, generation: u64, evidence: &Evidence) -> Vec<Range<u64>> {
+    /// Where on the SSD is what this recovery goes by: maps, journal, ring, and the slots of the zone.
+    fn evidence_ranges(&self, evidence: &Evidence) -> Vec<Range<u64>> {
         let layout = self.params.layout;
         let mut ranges = Vec::new();
         if layout.slots > 0 {
-            let map = layout.map_at((generation % 2) as u8);
-            ranges.push(map..map + layout.map_area_bytes());
+            // Each area also keeps the mark of the other.
+            ranges.push(layout.map_at(0)..layout.map_at(2));
             let journal = layout.journal_at(0);
             ranges.push(journal..journal + u64::from(layout.journal_blocks) * BLOCK_BYTES);
         }
