@@ -44,9 +44,9 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slots::SlotParams;
+    use crate::slots::{Plan, SlotParams};
     use pagetier_page::{PageId, SpaceId, Stamp};
-    use pagetier_policy::{CacParams, Costs, SSD_POLICIES, ssd_policy};
+    use pagetier_policy::{CacParams, Costs, Millis, SSD_POLICIES, ssd_policy};
 
     fn holds(no: u32, stamp: u64, clean: bool) -> Option<Entry> {
         Some(Entry { page: PageId::new(SpaceId(1), no), stamp: Stamp::from_bits(stamp), clean })
@@ -76,6 +76,23 @@ mod tests {
             assert_eq!(amended.waiting, at_once.waiting, "{policy}");
             assert_eq!(amended.by_page, at_once.by_page, "{policy}");
             assert_eq!(format!("{:?}", amended.circle), format!("{:?}", at_once.circle), "{policy}");
+        }
+    }
+
+    #[test]
+    fn a_rewrite_finds_a_slot_when_a_recovery_left_none_free() {
+        for clean in [true, false] {
+            let full: Vec<_> = (0..8).map(|no| holds(no, u64::from(no) + 1, clean && no > 0)).collect();
+            let mut slots = slots(&full, "lru2");
+            slots.begin_checkpoint(Millis(0));
+            slots.end_checkpoint(true);
+            let page = PageId::new(SpaceId(1), 0);
+            let plan = slots.plan_dirty(page, Millis(0), &mut || Stamp::from_bits(99));
+            match plan {
+                Plan::Ssd(ticket) => assert!(clean && ticket.displaced.is_some(), "{ticket:?}"),
+                other => assert_eq!((clean, other), (false, Plan::Hdd)),
+            }
+            slots.validate().expect("sound slots");
         }
     }
 

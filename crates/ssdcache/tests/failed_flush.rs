@@ -1,0 +1,359 @@
+//! What is readable is not durable: after a kill, and after a flush that failed.
+
+use pagetier_bufpool::{DirtyPage, Tier, TierError, WrittenPage};
+use pagetier_devio::{
+    Fault, FaultEffect, FlushFailure, IoBuf, IoClass, IoOp, SharedDevice, SimDevice, SimPower,
+};
+use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
+use pagetier_policy::{Access, CacParams, Costs, ssd_policy};
+use pagetier_ssdcache::{
+    Flushed, Homes, Layout, OpenError, OpenParams, Remember, RememberInMemory, SsdMode, SsdTier, Superblock,
+    Unproved, format,
+};
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+const PAGE: usize = 4096;
+/// Far more than anything here takes.
+const LONG: Duration = Duration::from_secs(600);
+/// The page that everything is about.
+const P: u32 = 3;
+
+/// Every page lies where its number says.
+struct Flat;
+
+impl Homes for Flat {
+    fn offset(&self, page: PageId) -> Option<u64> {
+        Some(u64::from(page.no) * PAGE as u64)
+    }
+}
+
+/// Two devices and what outlives the process.
+struct World {
+    hdd: Arc<SimDevice>,
+    ssd: Arc<SimDevice>,
+    layout: Layout,
+    mode: SsdMode,
+    remember: Arc<dyn Remember>,
+    epoch: u32,
+}
+
+fn with_slots(ring_pages: u32) -> Layout {
+    Layout::for_bytes(1 << 19, PageSize::MIN, ring_pages).expect("a layout")
+}
+
+impl World {
+    async fn new(layout: Layout, mode: SsdMode, model: FlushFailure) -> Self {
+        let power = SimPower::new();
+        let device =
+            |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power).with_flush_failure(model));
+        let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
+        let shared = Arc::clone(&ssd) as SharedDevice;
+        let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout };
+        format(&shared, &superblock, StoreSeed::of_store([1; 16])).await.expect("formatted");
+        let remember: Arc<dyn Remember> = Arc::new(RememberInMemory::default());
+        Self { hdd, ssd, layout, mode, remember, epoch: 0 }
+    }
+
+    /// As it comes back from `change`, which is given a seed for each device.
+    fn after(&self, change: impl Fn(&SimDevice, u64) -> SimDevice) -> Self {
+        let remembered: Arc<dyn Remember> = Arc::new(RememberInMemory::default());
+        remembered.note(&self.remember.recall()).expect("noted");
+        Self {
+            hdd: Arc::new(change(&self.hdd, 0)),
+            ssd: Arc::new(change(&self.ssd, 1)),
+            remember: remembered,
+            ..*self
+        }
+    }
+
+    fn after_power_cut(&self, seed: u64, power: &SimPower) -> Self {
+        self.after(|device, nth| device.after_power_cut(seed * 2 + nth, power))
+    }
+
+    fn after_kill(&self, power: &SimPower) -> Self {
+        self.after(|device, nth| device.after_kill(nth, power))
+    }
+
+    async fn try_open(&mut self) -> Result<Store, OpenError> {
+        self.epoch += 1;
+        let cac = CacParams::new(Costs::PAPER, self.layout.slots as usize, 64);
+        let tier = SsdTier::open(OpenParams {
+            hdd: Arc::clone(&self.hdd) as SharedDevice,
+            ssd: Arc::clone(&self.ssd) as SharedDevice,
+            seed: StoreSeed::of_store([1; 16]),
+            layout: self.layout,
+            homes: Arc::new(Flat),
+            policy: ssd_policy("lru2", &cac).expect("a policy"),
+            zone_percent: 50.0,
+            epoch: self.epoch,
+            admissions_max: 4,
+            mode: self.mode,
+            remember: Arc::clone(&self.remember),
+            progress: None,
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        });
+        timeout(LONG, tier).await.expect("it opens or fails").map(Store)
+    }
+
+    async fn open(&mut self) -> Store {
+        self.try_open().await.expect("it opens")
+    }
+}
+
+struct Store(SsdTier);
+
+impl Store {
+    async fn write(&self, no: u32, version: u8) -> Result<(), TierError> {
+        let result = Mutex::new(None);
+        let done = |written: WrittenPage| *result.lock().expect("a result") = Some(written.result);
+        let dirty = DirtyPage { page: page(no), image: image(no, version), logical: 1, recovery_lsn: Lsn(0) };
+        timeout(LONG, self.0.write(vec![dirty], IoClass::Clean, &done)).await.expect("written at last");
+        result.into_inner().expect("a result").expect("told").map(drop)
+    }
+
+    async fn sync(&self) -> Result<(), TierError> {
+        timeout(LONG, self.0.flush()).await.expect("flushed at last")
+    }
+
+    async fn read(&self, no: u32) -> Result<u8, TierError> {
+        let fetched = self.0.fetch(page(no), Access::Random, IoBuf::zeroed(PAGE)).await;
+        fetched.result.map(|_| fetched.buf.as_slice()[2000])
+    }
+
+    async fn close(self) -> Result<(), TierError> {
+        timeout(LONG, self.0.shutdown()).await.expect("closed at last")
+    }
+}
+
+fn page(no: u32) -> PageId {
+    PageId::new(SpaceId(1), no)
+}
+
+fn image(no: u32, version: u8) -> IoBuf {
+    let mut image = IoBuf::zeroed(PAGE);
+    image.as_mut_slice().fill(version);
+    Header { page: page(no), lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(image.as_mut_slice());
+    image
+}
+
+fn fail_one_flush(device: &SimDevice) {
+    device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recovery_after_a_kill_can_be_cut_anywhere() {
+    let mut world = World::new(with_slots(8), SsdMode::ReadOnly, FlushFailure::default()).await;
+    let store = world.open().await;
+    store.write(P, 1).await.expect("written");
+    store.close().await.expect("closed");
+    let store = world.open().await;
+    world.ssd.inject(Fault::new(FaultEffect::Slow(LONG)).on(IoOp::Flush));
+    // In the ring, readable, and not flushed.
+    timeout(Duration::from_secs(1), store.write(P, 2)).await.expect_err("the flush takes longer");
+    let killed = world.after_kill(&SimPower::new());
+    drop(store);
+    let mut cuts = 0;
+    for op in 1.. {
+        let power = SimPower::new();
+        let mut recovering = killed.after(|device, nth| device.fork(nth, &power));
+        power.cut_at(op);
+        let opened = recovering.try_open().await.map(drop);
+        for seed in 0..16 {
+            let mut later = recovering.after_power_cut(seed, &SimPower::new());
+            let version = later.open().await.read(P).await;
+            assert!(matches!(version, Ok(1 | 2)), "cut at {op}, seed {seed}: {version:?}");
+        }
+        cuts += 1;
+        if opened.is_ok() && !power.is_cut() {
+            break;
+        }
+    }
+    assert!(cuts > 10, "{cuts} operations");
+}
+
+/// With version 2 of `P` synced and only the HDD's flush failed.
+async fn after_a_failed_hdd_flush(model: FlushFailure) -> (World, Store) {
+    let mut world = World::new(with_slots(8), SsdMode::ReadOnly, model).await;
+    let store = world.open().await;
+    store.write(P, 1).await.expect("written");
+    store.close().await.expect("closed");
+    let store = world.open().await;
+    store.write(P, 2).await.expect("written");
+    store.sync().await.expect("the ring is flushed");
+    fail_one_flush(&world.hdd);
+    store.0.forget_space(SpaceId(9)).await.expect_err("the HDD's flush fails");
+    (world, store)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_hdd_flush_is_remembered_and_its_homes_are_written_again() {
+    for model in FlushFailure::ALL {
+        let (mut world, store) = after_a_failed_hdd_flush(model).await;
+        assert_eq!(world.remember.recall(), Unproved { hdd: true, ssd: false, homes: vec![page(P)] });
+        assert!(matches!(store.write(4, 1).await, Err(TierError::Refusing { .. })));
+        store.close().await.expect_err("the failure stays");
+        // Its device is the same, and was not restarted.
+        let store = world.open().await;
+        assert!(store.0.recovery().rewritten + store.0.recovery().repaired > 0);
+        assert!(world.remember.recall().is_empty());
+        for no in 10..30 {
+            store.write(no, 1).await.expect("the ring is used again");
+        }
+        store.sync().await.expect("flushed");
+        for seed in 0..32 {
+            let version = world.after_power_cut(seed, &SimPower::new()).open().await.read(P).await;
+            assert!(matches!(version, Ok(2)), "{model:?}, seed {seed}: {version:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_failed_hdd_flush_a_page_reads_as_it_was_written() {
+    for model in FlushFailure::ALL {
+        let (_world, store) = after_a_failed_hdd_flush(model).await;
+        assert!(matches!(store.read(P).await, Ok(2)), "{model:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_ring_a_page_whose_flush_failed_is_never_older_and_is_written_again() {
+    let mut proved = 0;
+    for model in FlushFailure::ALL {
+        let layout = Layout::ring_only(PageSize::MIN, 0);
+        let mut world = World::new(layout, SsdMode::WriteBack, model).await;
+        let store = world.open().await;
+        store.write(P, 1).await.expect("written");
+        store.sync().await.expect("flushed");
+        store.write(P, 2).await.expect("written");
+        fail_one_flush(&world.hdd);
+        store.sync().await.expect_err("the flush fails");
+        let running = store.read(P).await;
+        assert!(matches!(running, Ok(2) | Err(TierError::Corrupt { .. })), "{model:?}: {running:?}");
+        assert_eq!(world.remember.recall().homes, [page(P)]);
+        drop(store);
+        let store = world.open().await;
+        // Without a ring a home may be torn.
+        let Ok(found) = store.read(P).await else { continue };
+        proved += 1;
+        store.sync().await.expect("what was read is durable now");
+        for seed in 0..32 {
+            let version = world.after_power_cut(seed, &SimPower::new()).open().await.read(P).await;
+            assert!(version.as_ref().is_ok_and(|v| *v == found), "{model:?}, seed {seed}: {version:?}");
+        }
+    }
+    assert!(proved >= 2, "{proved} of the models left a page to prove");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_ssd_flush_is_remembered_and_its_slots_are_written_again() {
+    for model in FlushFailure::ALL {
+        let mut world = World::new(with_slots(8), SsdMode::WriteBack, model).await;
+        let store = world.open().await;
+        store.write(P, 1).await.expect("written");
+        store.sync().await.expect("flushed");
+        store.write(P, 2).await.expect("written");
+        fail_one_flush(&world.ssd);
+        store.sync().await.expect_err("the flush fails");
+        assert!(world.remember.recall().ssd);
+        drop(store);
+        let store = world.open().await;
+        let found = store.read(P).await.expect("readable");
+        assert!((1..=2).contains(&found));
+        for no in 10..90 {
+            // The slot of the version before is free now.
+            store.write(no, 1).await.expect("written");
+        }
+        store.sync().await.expect("flushed");
+        for seed in 0..32 {
+            let version = world.after_power_cut(seed, &SimPower::new()).open().await.read(P).await;
+            assert!(version.as_ref().is_ok_and(|v| *v == found), "{model:?}, seed {seed}: {version:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_note_stands_until_a_recovery_has_ended() {
+    let (world, store) = after_a_failed_hdd_flush(FlushFailure::NeverDurable).await;
+    drop(store);
+    let mut failures = 0;
+    for op in 0.. {
+        let mut again = world.after(|device, nth| device.fork(nth, &SimPower::new()));
+        again.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).from_op(again.hdd.ops() + op).times(1));
+        if again.try_open().await.is_ok() {
+            assert!(again.remember.recall().is_empty());
+            break;
+        }
+        assert!(again.remember.recall().hdd);
+        again.hdd.clear_faults();
+        assert!(matches!(again.open().await.read(P).await, Ok(2)));
+        failures += 1;
+    }
+    assert!(failures > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sync_that_is_dropped_while_its_flush_fails_fails_the_next() {
+    let mut world = World::new(with_slots(8), SsdMode::WriteBack, FlushFailure::default()).await;
+    let store = world.open().await;
+    drop(store);
+    // Latency from here on.
+    let power = SimPower::new();
+    let mut slow = world.after(|device, nth| device.fork(nth, &power).with_latency(Duration::from_millis(5)));
+    let store = slow.open().await;
+    store.write(P, 1).await.expect("written");
+    fail_one_flush(&slow.ssd);
+    timeout(Duration::from_nanos(1), store.0.flush()).await.expect_err("it takes longer");
+    sleep(Duration::from_secs(1)).await;
+    assert!(store.sync().await.is_err(), "the write is not durable");
+}
+
+/// A manifest on a full disk.
+struct NoNote;
+
+impl Remember for NoNote {
+    fn recall(&self) -> Unproved {
+        Unproved::default()
+    }
+
+    fn note(&self, _: &Unproved) -> io::Result<()> {
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
+    fn proved(&self, _: &[Flushed]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_cannot_be_noted_is_told() {
+    let mut world = World::new(with_slots(8), SsdMode::ReadOnly, FlushFailure::default()).await;
+    world.remember = Arc::new(NoNote);
+    let store = world.open().await;
+    store.write(P, 1).await.expect("written");
+    fail_one_flush(&world.hdd);
+    let error = store.0.forget_space(SpaceId(9)).await.expect_err("the flush fails").to_string();
+    assert!(error.contains("the manifest took no note of it"), "{error}");
+    assert!(matches!(store.write(P, 2).await, Err(TierError::Refusing { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_in_the_ring_never_outlives_a_newer_one_of_its_page() {
+    let mut world =
+        World::new(Layout::ring_only(PageSize::MIN, 4), SsdMode::WriteBack, FlushFailure::default()).await;
+    let store = world.open().await;
+    for (no, version) in [(10, 1), (11, 1), (P, 1), (12, 1), (P, 2)] {
+        // Versions 1 and 2 of the page stand at places 2 and 0.
+        store.write(no, version).await.expect("written");
+    }
+    store.close().await.expect("closed");
+    let store = world.open().await;
+    store.write(13, 1).await.expect("written");
+    store.close().await.expect("closed");
+    world.hdd.flip_bit(u64::from(P) * PAGE as u64 + 100, 0);
+    let version = world.open().await.read(P).await;
+    assert!(matches!(version, Ok(2) | Err(TierError::Corrupt { .. })), "{version:?}");
+}
