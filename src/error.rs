@@ -113,6 +113,59 @@ pub enum OpenError {
         /// The device.
         device: String,
     },
+    /// There is no store, and none is to be created.
+    #[error("{path}: there is no store here (`create(true)` makes one)", path = .path.display())]
+    NoStore {
+        /// The directory; empty for a store in memory.
+        path: PathBuf,
+    },
+    /// A device is older than the manifest: an older copy of it was put back.
+    #[error(
+        "{device}: it is an older copy of this store's {tier}, which last took part in opening {opened} (last close: {closed}); the store's last opening was {last} (last close: {last_closed}): put the current {tier} back{}",
+        if *.tier == "HDD" { "" } else { ", or accept the loss (`accept_ssd_loss(true)`)" }
+    )]
+    StaleDevice {
+        /// The device.
+        device: String,
+        /// `HDD`, `SSD`, or `ring` for the file of a store without an SSD.
+        tier: &'static str,
+        /// The last opening that the device took part in.
+        opened: u32,
+        /// The last close that it took part in.
+        closed: u32,
+        /// The store's last opening.
+        last: u32,
+        /// The store's last close.
+        last_closed: u32,
+    },
+    /// The manifest is older than a device: the store's directory was restored from an older copy.
+    #[error(
+        "the manifest is older than {device}: that {tier} took part in opening {opened}, the manifest knows of {known}; put the newest manifest back, or a copy of all devices that is as old as it"
+    )]
+    StaleManifest {
+        /// The device.
+        device: String,
+        /// `HDD`, `SSD`, or `ring` for the file of a store without an SSD.
+        tier: &'static str,
+        /// The last opening that the device took part in.
+        opened: u32,
+        /// The last opening that the manifest knows of.
+        known: u32,
+    },
+    /// A device ends before what the store has on it.
+    #[error("{device}: this {tier} was cut short: it has {bytes} bytes, the store uses {needed}; put the whole one back{}",
+        if *.tier == "HDD" { "" } else { ", or accept the loss (`accept_ssd_loss(true)`)" }
+    )]
+    TooShort {
+        /// The device.
+        device: String,
+        /// `HDD`, `SSD`, or `ring` for the file of a store without an SSD.
+        tier: &'static str,
+        /// Its size, in bytes.
+        bytes: u64,
+        /// The size that the store needs, in bytes.
+        needed: u64,
+    },
     /// A device holds somebody else's data.
     #[error("{device}: it holds data that is not Pagetier's; `force(true)` overwrites it")]
     Foreign {
@@ -172,7 +225,7 @@ pub enum Error {
         /// The space.
         space: SpaceId,
     },
-    /// The manifest could not be written: nothing was changed.
+    /// The manifest could not be written. Nothing was changed in this run; a later opening may find either one.
     #[error("the manifest could not be written: {source}")]
     Manifest {
         /// The system's reason.

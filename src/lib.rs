@@ -14,9 +14,12 @@ mod life;
 mod lock;
 mod loss;
 mod manifest;
+mod memory_manifest;
 mod online;
+mod replace;
 mod scrub;
 mod sizes;
+mod spaces;
 mod stats;
 mod store;
 mod unproved;
@@ -28,7 +31,7 @@ pub use calibrate::calibrate;
 pub use error::{Error, OpenError};
 pub use life::{Drain, SsdEvents};
 pub use loss::{LostPages, SsdLoss};
-pub use manifest::MemoryManifest;
+pub use memory_manifest::MemoryManifest;
 pub use pagetier_bufpool::{
     GateError, GateFuture, LogGate, PoolError, PoolMemory, PoolStats, Recorded, TierError,
 };

@@ -2,17 +2,19 @@
 
 use crate::builder::Builder;
 use crate::error::Error;
-use crate::loss::SsdLoss;
+use crate::loss::{RUNS_MAX, SsdLoss, added, only_copies};
+use crate::manifest::Manifest;
 use crate::store::{Meta, PageStore};
 use crate::volume::Volume;
 use pagetier_bufpool::Pool;
 use pagetier_page::{Lsn, PageId, PageSize};
 use pagetier_policy::Costs;
 use pagetier_ssdcache::{
-    DrainProgress, DrainReport, ExchangeError, Exchanged, NewSide, ReadmitReport, SsdEvent, SsdMode,
-    SsdState, SsdTier,
+    DrainProgress, DrainReport, ExchangeError, Exchanged, Mutation, NewSide, ReadmitReport, SsdEvent,
+    SsdMode, SsdState, SsdTier, Superblock,
 };
 use rustc_hash::FxHashSet;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, broadcast};
@@ -85,10 +87,43 @@ pub(crate) struct Life {
     pub(crate) volume: Arc<Volume>,
     pub(crate) meta: Arc<Mutex<Meta>>,
     pub(crate) builder: Builder,
+    /// The one that the store was opened on.
+    pub(crate) runtime: tokio::runtime::Handle,
     /// Those that the policies go by.
     pub(crate) costs: parking_lot::Mutex<Costs>,
     pub(crate) page_size: PageSize,
-    pub(crate) loss: Option<SsdLoss>,
+    /// What the manifest lists as lost.
+    pub(crate) loss: parking_lot::Mutex<Option<SsdLoss>>,
+    /// Held while the SSD is exchanged or taken back. Comes before the manifest's mutex.
+    pub(crate) going: Arc<Mutex<()>>,
+}
+
+/// What became of giving up the SSD.
+struct Abandoned {
+    /// The pages whose newest version was on the SSD alone.
+    lost: Vec<(PageId, Lsn)>,
+    /// Those of them that are in memory, and will be written again.
+    in_memory: Vec<PageId>,
+}
+
+/// A mode for the time being; the one before comes back when this is dropped.
+struct ModeMeanwhile {
+    tier: Arc<SsdTier>,
+    before: SsdMode,
+}
+
+impl ModeMeanwhile {
+    fn set(tier: &Arc<SsdTier>, mode: SsdMode) -> Self {
+        let before = tier.kept_mode();
+        tier.set_mode(mode);
+        Self { tier: Arc::clone(tier), before }
+    }
+}
+
+impl Drop for ModeMeanwhile {
+    fn drop(&mut self) {
+        self.tier.set_mode(self.before);
+    }
 }
 
 impl Life {
@@ -115,6 +150,8 @@ impl Life {
                     continue;
                 }
                 let Some(life) = life.upgrade() else { return };
+                let _going = life.going.lock().await;
+                // The user may have decided otherwise meanwhile.
                 if life.tier.ssd_state() != SsdState::Degraded || life.tier.stats().refusing.is_none() {
                     continue;
                 }
@@ -124,7 +161,7 @@ impl Life {
                     );
                     continue;
                 }
-                match life.go_on_without(false).await {
+                match life.go_on_without(None).await {
                     Ok(_) => tracing::warn!("the SSD failed; the store goes on without it"),
                     Err(error) => {
                         tracing::error!(%error, "the SSD failed, and the store cannot go on without it")
@@ -134,42 +171,69 @@ impl Life {
         });
     }
 
-    /// Exchanges the SSD for the ring's file.
-    async fn go_on_without(&self, accept_loss: bool) -> Result<Exchanged, Error> {
+    /// Runs `step` in a task of its own, alone: dropped, it goes on. What it writes to a device must not land when that is in use already.
+    async fn alone<T, F>(
+        self: &Arc<Self>,
+        step: impl FnOnce(Arc<Self>) -> F + Send + 'static,
+    ) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send,
+    {
+        let life = Arc::clone(self);
+        let going = Arc::clone(&self.going).lock_owned().await;
+        let task = self.runtime.spawn(async move {
+            let done = step(life).await;
+            drop(going);
+            done
+        });
+        let ending = || Error::Refusing { cause: Arc::from("the runtime is shutting down") };
+        task.await.unwrap_or_else(|_| Err(ending()))
+    }
+
+    /// Exchanges the SSD for the ring's file. `lost`: accept that the only copies there are lost, and list them.
+    async fn go_on_without(&self, lost: Option<&mut Abandoned>) -> Result<Exchanged, Error> {
         let mut meta = self.meta.lock().await;
         let doublewrite = self.tier.has_ring();
         let pages = if doublewrite { self.builder.ring_pages_or(STANDBY_RING_PAGES) } else { 0 };
         let frames = self.pool.params().frames;
-        let store = meta.manifest.store.clone();
-        let ring = self.builder.make_ring(&store, self.page_size, pages, self.costs(), frames).await;
-        let ring = ring.map_err(|e| Error::Attach(Box::new(e)))?;
-        self.exchange(ring, None, accept_loss, &mut meta).await
+        let made = self.builder.make_ring(&meta, self.page_size, pages, self.costs(), frames).await;
+        let ring = made.map_err(|e| Error::Attach(Box::new(e)))?;
+        self.exchange(ring, None, lost, &mut meta).await
     }
 
     /// Exchanges what is in use for a new, blank SSD.
     async fn attach(&self) -> Result<(), Error> {
         let mut meta = self.meta.lock().await;
         let frames = self.pool.params().frames;
-        let store = meta.manifest.store.clone();
-        let made = self.builder.make_ssd(&store, self.page_size, self.costs(), frames).await;
+        let made = self.builder.make_ssd(&meta, self.page_size, self.costs(), frames).await;
         let (ssd, id) = made.map_err(|e| Error::Attach(Box::new(e)))?;
-        self.exchange(ssd, Some(id), false, &mut meta).await.map(drop)
+        self.exchange(ssd, Some(id), None, &mut meta).await.map(drop)
     }
 
+    /// One save of the manifest names the new side and lists what goes with the old one: there is no moment with only one of the two.
     async fn exchange(
         &self,
         new: NewSide,
         id: Option<String>,
-        accept_loss: bool,
+        lost: Option<&mut Abandoned>,
         meta: &mut Meta,
     ) -> Result<Exchanged, Error> {
-        let commit = || {
-            let before = std::mem::replace(&mut meta.manifest.ssd, id);
-            let saved = meta.save(&self.volume);
-            if saved.is_err() {
-                meta.manifest.ssd = before;
+        let accept_loss = lost.is_some();
+        let commit = |only: &[(PageId, Lsn)]| {
+            // Nobody writes now: what is unwritten stays so until the exchange is over.
+            if let Some(lost) = lost {
+                lost.lost = only.to_vec();
+                let unwritten =
+                    only.iter().map(|(page, _)| *page).filter(|page| self.pool.is_unwritten(*page));
+                lost.in_memory = unwritten.collect();
             }
-            saved
+            self.change_loss(meta, |manifest| {
+                manifest.ssd = id;
+                if !self.builder.broken().is(Mutation::LossUnrecorded) {
+                    manifest.loss = added(manifest.loss.take(), only_copies(only, RUNS_MAX));
+                }
+            })
         };
         let exchanged = self.tier.exchange(new, accept_loss, commit).await.map_err(|error| match error {
             ExchangeError::OnlyCopies { pages } => Error::SsdOnlyCopies { pages },
@@ -180,6 +244,73 @@ impl Life {
         })?;
         self.pool.copies_gone(&exchanged.copies);
         Ok(exchanged)
+    }
+
+    /// Replaces the manifest after `edit`, and tells of the losses that it lists then.
+    fn change_loss(&self, meta: &mut Meta, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
+        meta.change(&self.volume, edit)?;
+        *self.loss.lock() = meta.manifest.loss.as_ref().map(|loss| loss.report(&self.volume));
+        Ok(())
+    }
+
+    /// Takes those of `pages` out of the list of losses that are written again, and durable. Those that are not are left in it. Which ones were
+    /// saved.
+    async fn save_lost(&self, mut pages: Vec<PageId>) -> Result<Vec<PageId>, Error> {
+        if pages.is_empty() || self.pool.flush_all().await.is_err() {
+            return Ok(Vec::new());
+        }
+        pages.sort_unstable();
+        let mut meta = self.meta.lock().await;
+        self.change_loss(&mut meta, |manifest| {
+            let left = manifest.loss.take().map(|loss| loss.without(&pages));
+            manifest.loss = left.and_then(|loss| added(None, loss));
+        })?;
+        Ok(pages)
+    }
+
+    async fn abandon(&self) -> Result<SsdLoss, Error> {
+        if self.tier.mode() == SsdMode::Off {
+            return Ok(SsdLoss::of(&[], &self.volume));
+        }
+        // Nothing new goes there while what is in memory is made dirty, so that it cannot leave.
+        let mode = ModeMeanwhile::set(&self.tier, SsdMode::ReadOnly);
+        let _ = self.rewrite(&self.tier.only_copies()).await;
+        let mut abandoned = Abandoned { lost: Vec::new(), in_memory: Vec::new() };
+        let exchanged = self.go_on_without(Some(&mut abandoned)).await;
+        drop(mode);
+        exchanged?;
+        let Abandoned { mut lost, in_memory } = abandoned;
+        let saved = self.save_lost(in_memory).await?;
+        lost.retain(|(page, _)| saved.binary_search(page).is_err());
+        Ok(SsdLoss::of(&lost, &self.volume))
+    }
+
+    async fn readmit(&self) -> Result<ReadmitReport, Error> {
+        if self.tier.ssd_state() == SsdState::Off {
+            self.attach().await?;
+            return Ok(ReadmitReport::default());
+        }
+        let mut meta = self.meta.lock().await;
+        let id = |text: &str| uuid::Uuid::parse_str(text).unwrap_or_default().into_bytes();
+        let (store, ssd) = (id(&meta.manifest.store), id(meta.manifest.ssd.as_deref().unwrap_or_default()));
+        let epoch = meta.manifest.epoch;
+        let ours =
+            |found: &Superblock| found.store == store && found.ssd == ssd && found.marks.opened == epoch;
+        let record = |lost: &[(PageId, Lsn)]| {
+            let recorded = self.change_loss(&mut meta, |manifest| {
+                if !self.builder.broken().is(Mutation::LossUnrecorded) {
+                    manifest.loss = added(manifest.loss.take(), only_copies(lost, RUNS_MAX));
+                }
+            });
+            recorded.map_err(|error| error.to_string())
+        };
+        let report = self.tier.readmit(ours, record).await?;
+        drop(meta);
+        let only = self.tier.only_copies();
+        let lost: Vec<_> = only.into_iter().filter(|(page, _)| report.lost.contains(page)).collect();
+        let in_memory = self.rewrite(&lost).await;
+        self.save_lost(in_memory.into_iter().collect()).await?;
+        Ok(report)
     }
 
     /// Makes those of `pages` dirty that are in memory, so that they are written again. Which ones these are.
@@ -220,27 +351,36 @@ impl PageStore {
     ///
     /// To [`SsdMode::Off`] it drains the SSD first, then goes on with a ring in the store's directory and records that: the SSD may be taken away, and
     /// the store opens without it. From there to another mode it starts with the SSD blank, as [`PageStore::readmit_ssd`]. Hold no guards meanwhile: writes wait.
-    /// Cancel-safe: the mode is then the old or the new one, and a drain under way ends after its batch; on the way to `Off` it may be `WriteThrough`.
+    /// Cancel-safe: a drain under way ends after its batch, and the mode is the old one; an exchange that has begun goes on.
     ///
     /// # Errors
     /// [`Error::SsdOnlyCopies`] when not everything could be drained; a device or the manifest failed. The mode is the old one then.
     pub async fn set_ssd_mode(&self, mode: SsdMode) -> Result<(), Error> {
         let life = &self.life;
-        let before = life.tier.mode();
-        match (before, mode) {
+        match (life.tier.mode(), mode) {
             (SsdMode::Off, SsdMode::Off) => Ok(()),
             (_, SsdMode::Off) => {
-                life.tier.set_mode(SsdMode::WriteThrough);
+                // Afterwards the mode is the one to come back to.
+                let meanwhile = ModeMeanwhile::set(&life.tier, SsdMode::WriteThrough);
                 let _ = life.tier.drain(None, None).await;
-                let exchanged = life.go_on_without(false).await.map(drop);
-                // The one to come back to.
-                life.tier.set_mode(before);
-                exchanged
+                let gone = life.alone(|life| async move {
+                    let _meanwhile = meanwhile;
+                    match life.tier.mode() {
+                        SsdMode::Off => Ok(()),
+                        _ => life.go_on_without(None).await.map(drop),
+                    }
+                });
+                gone.await
             }
             (SsdMode::Off, _) => {
-                life.attach().await?;
-                life.tier.set_mode(mode);
-                Ok(())
+                let attached = life.alone(move |life| async move {
+                    if life.tier.mode() == SsdMode::Off {
+                        life.attach().await?;
+                    }
+                    life.tier.set_mode(mode);
+                    Ok(())
+                });
+                attached.await
             }
             _ => {
                 life.tier.set_mode(mode);
@@ -270,48 +410,23 @@ impl PageStore {
     /// After a failure it must be the same one, with what was on it. Every copy is read: it is proved current by its stamp, or void. Versions whose flush
     /// failed are written once more. Writes are accepted again when it succeeds. From [`SsdMode::Off`] the SSD of the builder's options (blank, or an
     /// earlier one of this store) is formatted: nothing that was on it counts. Hold no guards meanwhile: writes wait, and
-    /// pages that were lost there but are in memory are made dirty. Cancel-safe: taking back goes on.
+    /// pages that were lost there but are in memory are written again. What else is lost [`PageStore::ssd_loss`] tells from then on. Cancel-safe: taking back goes on.
     ///
     /// # Errors
     /// [`Error::Readmit`], [`Error::Attach`], [`Error::Refusing`]; the SSD stays as it was.
     pub async fn readmit_ssd(&self) -> Result<ReadmitReport, Error> {
-        let life = &self.life;
-        if life.tier.ssd_state() == SsdState::Off {
-            life.attach().await?;
-            return Ok(ReadmitReport::default());
-        }
-        let (store, ssd) = {
-            let meta = life.meta.lock().await;
-            let id = |text: &str| uuid::Uuid::parse_str(text).unwrap_or_default().into_bytes();
-            (id(&meta.manifest.store), id(meta.manifest.ssd.as_deref().unwrap_or_default()))
-        };
-        let report = life.tier.readmit(store, ssd).await?;
-        let only = life.tier.only_copies();
-        let lost: Vec<_> = only.into_iter().filter(|(page, _)| report.lost.contains(page)).collect();
-        let _ = life.rewrite(&lost).await;
-        Ok(report)
+        self.life.alone(|life| async move { life.readmit().await }).await
     }
 
     /// Goes on without the SSD although it may hold the only copies of some pages: it is lost for good. What of that is in memory is written
     /// again; the rest is what the result lists: those pages read as older versions, or do not exist any more. Writes are accepted again. The store opens without
-    /// the SSD from now on; [`PageStore::readmit_ssd`] starts with a blank one. Hold no guards meanwhile. Cancel-safe: it happened or it did not.
+    /// the SSD from now on; [`PageStore::readmit_ssd`] starts with a blank one. The list is durable before the SSD is given up, see [`PageStore::ssd_loss`]; until pages in
+    /// memory are durable at home, it holds these, too. Hold no guards meanwhile. Cancel-safe: dropped, it goes on.
     ///
     /// # Errors
     /// The HDD, the ring's file or the manifest failed, or writes are refused because of the HDD.
     pub async fn abandon_ssd(&self) -> Result<SsdLoss, Error> {
-        let life = &self.life;
-        let before = life.tier.mode();
-        if before == SsdMode::Off {
-            return Ok(SsdLoss::of(&[], &life.volume));
-        }
-        // Before the exchange: dirty, they cannot leave memory. And nothing may go back to the SSD.
-        life.tier.set_mode(SsdMode::ReadOnly);
-        let in_memory = life.rewrite(&life.tier.only_copies()).await;
-        let exchanged = life.go_on_without(true).await;
-        life.tier.set_mode(before);
-        let mut lost = exchanged?.lost;
-        lost.retain(|(page, _)| !in_memory.contains(page));
-        Ok(SsdLoss::of(&lost, &life.volume))
+        self.life.alone(|life| async move { life.abandon().await }).await
     }
 
     /// The log position from which redo would be needed if the SSD were lost now: every older change is on the HDD (or in memory, see
@@ -322,9 +437,24 @@ impl PageStore {
         self.life.tier.oldest_lsn()
     }
 
-    /// What was lost with the SSD when the store was opened with [`Builder::accept_ssd_loss`]; `None`: nothing had to be accepted.
+    /// What was lost with SSDs that were given up ([`PageStore::abandon_ssd`], [`Builder::accept_ssd_loss`]) or came back damaged ([`PageStore::readmit_ssd`]), all of it
+    /// together: in this run or an earlier one. `None`: nothing, or it was acknowledged.
     #[must_use]
-    pub fn ssd_loss(&self) -> Option<&SsdLoss> {
-        self.life.loss.as_ref()
+    pub fn ssd_loss(&self) -> Option<SsdLoss> {
+        self.life.loss.lock().clone()
+    }
+
+    /// Forgets what [`PageStore::ssd_loss`] tells: whoever has to do with it knows. Durable when it returns. Cancel-safe.
+    ///
+    /// # Errors
+    /// The manifest cannot be written: the list is still there.
+    pub async fn acknowledge_loss(&self) -> Result<(), Error> {
+        let life = &self.life;
+        let mut meta = life.meta.lock().await;
+        if meta.manifest.loss.is_some() {
+            life.change_loss(&mut meta, |manifest| manifest.loss = None)?;
+        }
+        *life.loss.lock() = None;
+        Ok(())
     }
 }

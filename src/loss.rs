@@ -1,12 +1,15 @@
 //! What is lost with an SSD: which pages may read as older versions.
 
-use crate::manifest::OnlyCopies;
-use crate::volume::Volume;
+use crate::manifest::{Manifest, OnlyCopies, SpaceRecord};
+use crate::volume::{EXTENT_PAGES, SpaceInfo, Volume};
 use pagetier_page::{Lsn, PageId, SpaceId};
 use std::ops::Range;
 
 /// Runs of pages that the manifest lists, at most.
-const RUNS_MAX: usize = 1 << 16;
+pub(crate) const RUNS_MAX: usize = 1 << 16;
+
+/// The same where there is no room for more.
+pub(crate) const RUNS_MIN: usize = 256;
 
 /// The pages that may read as an older version than the last `sync` that covered them, or not at all, because the SSD that held newer ones
 /// was given up.
@@ -51,68 +54,114 @@ impl SsdLoss {
 
     /// Of these pages exactly.
     pub(crate) fn of(pages: &[(PageId, Lsn)], volume: &Volume) -> Self {
-        Lost { known: Some(only_copies(pages)) }.report(volume)
+        only_copies(pages, RUNS_MAX).report(volume)
     }
 }
 
-/// What is known of a loss before the spaces are.
-#[derive(Debug)]
-pub(crate) struct Lost {
-    /// The list that a close in order left.
-    pub(crate) known: Option<OnlyCopies>,
-}
-
-impl Lost {
-    pub(crate) fn report(self, volume: &Volume) -> SsdLoss {
+impl OnlyCopies {
+    /// With the names of the spaces; pages of dropped ones are left out.
+    pub(crate) fn report(&self, volume: &Volume) -> SsdLoss {
         let names = volume.list();
-        let named = |space: SpaceId, ranges| {
-            let name = names.iter().find(|s| s.id == space).map(|s| s.name.clone()).unwrap_or_default();
-            LostPages { space, name, ranges }
-        };
-        let Some(OnlyCopies { redo_from, runs, coarse }) = self.known else {
-            // Every page that may ever have been allocated: where a space ended may have been known to the SSD alone.
-            let end = |space| volume.reserved(space).min(u64::from(u32::MAX)) as u32;
-            let whole = |space| 0..end(space);
-            let written = names.iter().filter(|s| end(s.id) > 0);
-            let spaces = written.map(|s| named(s.id, Vec::from_iter([whole(s.id)]))).collect();
-            return SsdLoss { exact: false, spaces, redo_from: None };
-        };
         let mut spaces: Vec<LostPages> = Vec::new();
-        for (space, first, count) in runs {
-            let range = first..first.saturating_add(count);
-            match spaces.last_mut().filter(|s| s.space == SpaceId(space)) {
+        for (space, first, count) in &self.runs {
+            let range = *first..first.saturating_add(*count);
+            let Some(SpaceInfo { id, name, .. }) = names.iter().find(|s| s.id.0 == *space) else { continue };
+            match spaces.last_mut().filter(|s| s.space == *id) {
                 Some(last) => last.ranges.push(range),
-                None => spaces.push(named(SpaceId(space), Vec::from_iter([range]))),
+                None => {
+                    let ranges = Vec::from_iter([range]);
+                    spaces.push(LostPages { space: *id, name: name.clone(), ranges });
+                }
             }
         }
-        SsdLoss { exact: !coarse, spaces, redo_from: redo_from.map(Lsn) }
+        SsdLoss { exact: !self.coarse, spaces, redo_from: self.redo_from.map(Lsn) }
+    }
+
+    /// Every page that may ever have been allocated: where a space ended may have been known to the SSD alone.
+    pub(crate) fn all_of(manifest: &Manifest) -> Self {
+        let end = |s: &SpaceRecord| {
+            let extents: u64 = s.runs.iter().map(|(_, count)| count).sum();
+            extents.saturating_mul(u64::from(EXTENT_PAGES)).min(u64::from(u32::MAX)) as u32
+        };
+        let written = manifest.spaces.iter().filter(|s| end(s) > 0 && !s.dropping);
+        Self { redo_from: None, runs: written.map(|s| (s.id, 0, end(s))).collect(), coarse: true }
+    }
+
+    /// Lists nothing, and vouches for it.
+    fn is_none(&self) -> bool {
+        self.runs.is_empty() && !self.coarse
+    }
+
+    /// Both losses. Redo has to begin where the earlier one wants it, and nowhere if that is not known of both.
+    pub(crate) fn merge(self, other: Self) -> Self {
+        if self.is_none() {
+            return other;
+        }
+        if other.is_none() {
+            return self;
+        }
+        let redo_from = self.redo_from.zip(other.redo_from).map(|(a, b)| a.min(b));
+        let mut all: Vec<(u32, u32, u32)> = self.runs.into_iter().chain(other.runs).collect();
+        all.sort_unstable();
+        let (runs, widened) = shortened(&all, RUNS_MAX);
+        Self { redo_from, runs, coarse: self.coarse || other.coarse || widened }
+    }
+
+    /// The same without `saved`, which must be single pages in order.
+    pub(crate) fn without(&self, saved: &[PageId]) -> Self {
+        let mut runs = Vec::with_capacity(self.runs.len());
+        for &(space, first, count) in &self.runs {
+            let (mut from, end) = (first, first.saturating_add(count));
+            let of_run = |page: &&PageId| page.space.0 == space && (first..end).contains(&page.no);
+            for page in saved.iter().filter(of_run) {
+                if page.no > from {
+                    runs.push((space, from, page.no - from));
+                }
+                from = page.no + 1;
+            }
+            if from < end {
+                runs.push((space, from, end - from));
+            }
+        }
+        let redo_from = self.redo_from.filter(|_| !runs.is_empty());
+        Self { redo_from, runs, coarse: self.coarse }
     }
 }
 
-/// As the manifest lists them; with wider and wider runs if there are many.
-pub(crate) fn only_copies(pages: &[(PageId, Lsn)]) -> OnlyCopies {
+/// `loss` as the manifest keeps it beside what it has: nothing, when nothing was lost.
+pub(crate) fn added(known: Option<OnlyCopies>, loss: OnlyCopies) -> Option<OnlyCopies> {
+    Some(known.unwrap_or_default().merge(loss)).filter(|all| !all.is_none())
+}
+
+/// As the manifest lists them, in at most `runs_max` runs.
+pub(crate) fn only_copies(pages: &[(PageId, Lsn)], runs_max: usize) -> OnlyCopies {
     let redo_from = pages.iter().map(|(_, lsn)| lsn.0).min();
+    let single: Vec<_> = pages.iter().map(|(page, _)| (page.space.0, page.no, 1)).collect();
+    let (runs, coarse) = shortened(&single, runs_max);
+    OnlyCopies { redo_from, runs, coarse }
+}
+
+/// The sorted runs in at most `runs_max`, and whether they had to be widened for that: with wider and wider gaps if there are many.
+fn shortened(all: &[(u32, u32, u32)], runs_max: usize) -> (Vec<(u32, u32, u32)>, bool) {
     let mut gap = 0;
     loop {
-        let runs = runs(pages.iter().map(|(page, _)| *page), gap);
-        if runs.len() <= RUNS_MAX || gap > u32::MAX / 4 {
-            return OnlyCopies { redo_from, runs, coarse: gap > 0 };
+        let runs = joined(all, gap);
+        if runs.len() <= runs_max || gap > u32::MAX / 4 {
+            return (runs, gap > 0);
         }
         gap = (gap * 2).max(16);
     }
 }
 
-/// Runs of the sorted `pages`; pages no more than `gap` apart fall into one.
-fn runs(pages: impl Iterator<Item = PageId>, gap: u32) -> Vec<(u32, u32, u32)> {
+/// The sorted runs; those no more than `gap` apart fall into one.
+fn joined(all: &[(u32, u32, u32)], gap: u32) -> Vec<(u32, u32, u32)> {
     let mut runs: Vec<(u32, u32, u32)> = Vec::new();
-    for page in pages {
+    for &(space, first, count) in all {
         match runs.last_mut() {
-            Some((space, first, count))
-                if *space == page.space.0 && page.no - *first <= count.saturating_add(gap) =>
-            {
-                *count = page.no - *first + 1;
+            Some((of, start, len)) if *of == space && first - *start <= len.saturating_add(gap) => {
+                *len = (*len).max((first - *start).saturating_add(count));
             }
-            _ => runs.push((page.space.0, page.no, 1)),
+            _ => runs.push((space, first, count)),
         }
     }
     runs
@@ -128,19 +177,39 @@ mod tests {
 
     #[test]
     fn neighbours_make_a_run_and_gaps_and_spaces_end_it() {
-        let listed = only_copies(&pages(&[(1, 3), (1, 4), (1, 6), (2, 7)]));
+        let listed = only_copies(&pages(&[(1, 3), (1, 4), (1, 6), (2, 7)]), RUNS_MAX);
         assert_eq!(listed.runs, [(1, 3, 2), (1, 6, 1), (2, 7, 1)]);
         assert_eq!((listed.redo_from, listed.coarse), (Some(13), false));
+        assert_eq!(joined(&[(1, 3, 1), (1, 4, 1), (1, 6, 1), (2, 7, 1)], 4), [(1, 3, 4), (2, 7, 1)]);
+    }
+
+    #[test]
+    fn losses_add_up_and_saved_pages_leave_the_list() {
+        let a = only_copies(&pages(&[(1, 3), (1, 4), (2, 7)]), RUNS_MAX);
+        let b = only_copies(&pages(&[(1, 4), (1, 5), (3, 1)]), RUNS_MAX);
+        let both = added(added(None, a.clone()), b).unwrap();
         assert_eq!(
-            runs(pages(&[(1, 3), (1, 4), (1, 6), (2, 7)]).into_iter().map(|p| p.0), 4),
-            [(1, 3, 4), (2, 7, 1)]
+            (both.runs.as_slice(), both.redo_from),
+            (&[(1, 3, 3), (2, 7, 1), (3, 1, 1)][..], Some(11))
         );
+        let page = |space, no| PageId::new(SpaceId(space), no);
+        let left = both.without(&[page(1, 4), page(2, 7)]);
+        assert_eq!(left.runs, [(1, 3, 1), (1, 5, 1), (3, 1, 1)]);
+        assert_eq!(
+            both.without(&[page(1, 3), page(1, 4), page(1, 5), page(2, 7), page(3, 1)]).redo_from,
+            None
+        );
+        // Of an unknown loss redo may have to begin anywhere.
+        let unknown = OnlyCopies { redo_from: None, runs: vec![(1, 0, 64)], coarse: true };
+        let all = a.merge(unknown);
+        assert_eq!((all.redo_from, all.coarse, all.runs), (None, true, vec![(1, 0, 64), (2, 7, 1)]));
+        assert_eq!(added(None, OnlyCopies::default()), None);
     }
 
     #[test]
     fn a_list_that_would_be_long_gets_coarse_and_covers_everything() {
         let many: Vec<_> = (0..=RUNS_MAX as u32).map(|i| (1, i * 40)).collect();
-        let listed = only_copies(&pages(&many));
+        let listed = only_copies(&pages(&many), RUNS_MAX);
         assert!(listed.coarse && listed.runs.len() <= RUNS_MAX);
         for (_, no) in many {
             assert!(listed.runs.iter().any(|(_, first, count)| (*first..first + count).contains(&no)));

@@ -1,16 +1,14 @@
 //! The manifest: what the store is, which spaces it has, and where on the HDD they lie. Replaced as a whole, atomically.
 
 use crate::error::OpenError;
+use crate::memory_manifest::MemoryManifest;
+use crate::replace::ManifestFile;
 use crate::unproved::UnprovedRecord;
 use crate::volume::EXTENT_PAGES;
 use pagetier_page::{PageSize, Stamp};
-use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 /// The manifest format that this version writes.
 const MANIFEST_FORMAT: u32 = 2;
@@ -25,15 +23,22 @@ pub(crate) struct Manifest {
     /// The store's id, on both devices too.
     pub(crate) store: String,
     pub(crate) page_bytes: u64,
+    /// Grows with every attempt to replace the manifest.
+    pub(crate) generation: u64,
     /// Grows with every opening, before anything else is written.
     pub(crate) epoch: u32,
-    /// Closed in order: the page counts below are exact.
-    pub(crate) clean: bool,
+    /// The last opening that both devices have noted; only then does it write anything else. 0: the store's first opening is not over.
+    pub(crate) opened: u32,
+    /// The last opening that was closed in order.
+    pub(crate) closed: u32,
     /// The id of the SSD, if the store has one.
     pub(crate) ssd: Option<String>,
     /// Written by a close in order: the pages whose newest version was on the SSD alone. `None` while the store is open, and after a crash.
     #[serde(default)]
     pub(crate) ssd_pages: Option<OnlyCopies>,
+    /// What was lost with SSDs that were given up, until the user acknowledges it.
+    #[serde(default)]
+    pub(crate) loss: Option<OnlyCopies>,
     /// The devices' costs in milliseconds (R_D, W_D, R_S, W_S), if they were calibrated when the store was created.
     #[serde(default)]
     pub(crate) costs_ms: Option<[String; 4]>,
@@ -66,10 +71,13 @@ impl Manifest {
             format: MANIFEST_FORMAT,
             store,
             page_bytes: page_size.bytes() as u64,
+            generation: 0,
             epoch: 0,
-            clean: true,
+            opened: 0,
+            closed: 0,
             ssd: None,
             ssd_pages: None,
+            loss: None,
             costs_ms: None,
             unproved: None,
             next_space: 1,
@@ -79,10 +87,29 @@ impl Manifest {
         }
     }
 
+    /// A space without pages.
+    pub(crate) fn add_space(&mut self, id: u32, name: &str) {
+        let space = SpaceRecord { id, name: name.to_owned(), pages: 0, runs: Vec::new(), dropping: false };
+        self.spaces.push(space);
+    }
+
+    /// No opening has come so far that there could be anything in the store.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.opened == 0
+    }
+
+    /// Nothing was written since the last close in order: the page counts are exact.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.closed == self.opened
+    }
+
     /// Whether its numbers can be those of a store: what is read from it is reckoned with and allocated by.
     fn check(&self) -> Result<(), &'static str> {
         if self.epoch >= Stamp::EPOCHS - 1 {
             return Err("the store cannot be opened once more: its stamps are used up");
+        }
+        if self.opened > self.epoch || self.closed > self.opened {
+            return Err("its openings are out of order");
         }
         if self.extents_used > EXTENTS_MAX {
             return Err("its extents are more than any device has");
@@ -92,7 +119,8 @@ impl Manifest {
         }
         let (mut ids, mut names) = (HashSet::new(), HashSet::new());
         for space in &self.spaces {
-            if space.id >= self.next_space || !ids.insert(space.id) || !names.insert(&space.name) {
+            let named_twice = !space.dropping && !names.insert(&space.name);
+            if space.id >= self.next_space || !ids.insert(space.id) || named_twice {
                 return Err("two of its spaces are one, or one is yet to come");
             }
             let reserved: u64 = space.runs.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count));
@@ -126,6 +154,9 @@ pub(crate) struct SpaceRecord {
     pub(crate) pages: u32,
     /// Its extents in page order, as runs: first, count.
     pub(crate) runs: Vec<(u64, u64)>,
+    /// It is being dropped: the next opening finishes that.
+    #[serde(default)]
+    pub(crate) dropping: bool,
 }
 
 /// The manifest's place, and what it says of failed flushes: that changes while others write the manifest.
@@ -140,46 +171,10 @@ pub(crate) struct ManifestStore {
 #[derive(Debug)]
 enum Place {
     /// In a directory.
-    Directory { path: PathBuf },
+    Directory { file: ManifestFile, path: PathBuf },
     /// In memory: the store lives as long as the process (or whoever holds the cell) does.
     Memory(std::sync::Arc<MemoryManifest>),
 }
-
-/// A manifest in memory, for stores on emulated or simulated devices: give it to the next opening to find the spaces again.
-#[derive(Debug, Default)]
-pub struct MemoryManifest(Mutex<Option<Vec<u8>>>);
-
-impl MemoryManifest {
-    /// An independent copy, for a fork of the devices.
-    #[must_use]
-    pub fn fork(&self) -> Self {
-        Self(Mutex::new(self.bytes()))
-    }
-
-    /// With the contents that [`MemoryManifest::to_bytes`] gave.
-    #[must_use]
-    pub fn from_bytes(bytes: Vec<u8>) -> Self {
-        Self(Mutex::new(Some(bytes)))
-    }
-
-    /// Its contents, as `manifest.json` would have them; `None` before a store was created with it.
-    #[must_use]
-    pub fn to_bytes(&self) -> Option<Vec<u8>> {
-        self.bytes()
-    }
-
-    fn bytes(&self) -> Option<Vec<u8>> {
-        self.0.lock().map(|guard| guard.clone()).unwrap_or_default()
-    }
-
-    fn put(&self, bytes: Vec<u8>) {
-        if let Ok(mut guard) = self.0.lock() {
-            *guard = Some(bytes);
-        }
-    }
-}
-
-const FILE: &str = "manifest.json";
 
 impl ManifestStore {
     /// In `cell`.
@@ -199,7 +194,8 @@ impl ManifestStore {
         if !path.is_dir() {
             return Err(OpenError::NotADirectory { path: path.to_owned() });
         }
-        Ok(Self::at(Place::Directory { path: path.to_owned() }))
+        let file = ManifestFile::new(path);
+        Ok(Self::at(Place::Directory { file, path: path.to_owned() }))
     }
 
     /// The manifest, or `None` when there is none yet.
@@ -212,16 +208,14 @@ impl ManifestStore {
     fn read(&self) -> Result<Option<Manifest>, OpenError> {
         let bytes = match &self.place {
             Place::Memory(cell) => cell.bytes(),
-            Place::Directory { path, .. } => match std::fs::read(path.join(FILE)) {
-                Ok(bytes) => Some(bytes),
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-                Err(e) => return Err(OpenError::directory(path, "has an unreadable manifest", e)),
-            },
+            Place::Directory { file, path, .. } => {
+                file.read().map_err(|e| OpenError::directory(path, "has an unreadable manifest", e))?
+            }
         };
         bytes.map(|b| decode(&b)).transpose()
     }
 
-    /// Replaces the manifest durably, but for [`Manifest::unproved`], which stays as it is.
+    /// Replaces the manifest durably, but for [`Manifest::unproved`], which stays as it is. After an error either one may be found later.
     pub(crate) fn save(&self, manifest: &Manifest) -> std::io::Result<()> {
         let noted = self.unproved.lock();
         let unproved = self.noted(&noted);
@@ -255,23 +249,11 @@ impl ManifestStore {
         }
     }
 
-    /// Replaces the manifest durably: a new file, its fsync, a rename over the old, the directory's fsync.
     fn replace(&self, manifest: &Manifest) -> std::io::Result<()> {
         let bytes = encode(manifest)?;
         match &self.place {
-            Place::Memory(cell) => {
-                cell.put(bytes);
-                Ok(())
-            }
-            Place::Directory { path, .. } => {
-                let fresh = path.join("manifest.json.new");
-                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
-                let mut file = File::from(rustix::fs::open(&fresh, flags, Mode::RUSR | Mode::WUSR)?);
-                file.write_all(&bytes)?;
-                file.sync_all()?;
-                std::fs::rename(&fresh, path.join(FILE))?;
-                File::open(path)?.sync_all()
-            }
+            Place::Memory(cell) => cell.put(bytes),
+            Place::Directory { file, .. } => file.replace(&bytes),
         }
     }
 }
@@ -323,16 +305,25 @@ mod tests {
             format: MANIFEST_FORMAT,
             store: "s".into(),
             page_bytes: 16384,
+            generation: 9,
             epoch: 3,
-            clean: false,
+            opened: 3,
+            closed: 2,
             ssd: Some("x".into()),
             ssd_pages: Some(OnlyCopies { redo_from: Some(5), runs: vec![(1, 2, 3)], coarse: false }),
+            loss: None,
             costs_ms: None,
             unproved: Some(UnprovedRecord { hdd: true, ssd: false, homes: vec![(1, 2, 3)] }),
             next_space: 2,
             extents_used: 5,
             extents_free: vec![(1, 1)],
-            spaces: vec![SpaceRecord { id: 1, name: "stock".into(), pages: 9, runs: vec![(0, 1), (2, 3)] }],
+            spaces: vec![SpaceRecord {
+                id: 1,
+                name: "stock".into(),
+                pages: 9,
+                runs: vec![(0, 1), (2, 3)],
+                dropping: false,
+            }],
         };
         let bytes = encode(&manifest).unwrap();
         assert_eq!(decode(&bytes).unwrap(), manifest);

@@ -4,7 +4,6 @@ use crate::builder::Builder;
 use crate::error::{Error, OpenError};
 use crate::life::Life;
 use crate::lock::Leave;
-use crate::loss::{SsdLoss, only_copies};
 use crate::manifest::{Manifest, ManifestStore};
 use crate::stats::Stats;
 use crate::volume::{SpaceInfo, Volume};
@@ -17,6 +16,7 @@ use pagetier_ssdcache::{Homes, RecoveryReport, SsdTier};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Mutex;
 
 /// A page, shared with other readers; derefs to its payload. See [`PageStore::get`].
@@ -39,31 +39,66 @@ pub struct PageStore {
     /// The first to be dropped: no I/O starts after it.
     _leave: Leave,
     pub(crate) pool: Pool<SsdTier>,
-    tier: Arc<SsdTier>,
-    volume: Arc<Volume>,
+    pub(crate) tier: Arc<SsdTier>,
+    pub(crate) volume: Arc<Volume>,
     /// Serialises changes of the manifest; held across the writing of it.
-    meta: Arc<Mutex<Meta>>,
-    hdd: SharedDevice,
+    pub(crate) meta: Arc<Mutex<Meta>>,
+    pub(crate) hdd: SharedDevice,
     page_size: PageSize,
     pub(crate) life: Arc<Life>,
     pub(crate) ghostly: Ghostly,
+    /// See [`Meta`].
+    pub(crate) doubtful: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Meta {
     pub(crate) manifests: Arc<ManifestStore>,
+    /// As it was last replaced, but for its generation: the one that was last attempted.
     pub(crate) manifest: Manifest,
     /// A store that was dropped writes no manifest.
     pub(crate) fence: Fence,
+    /// The generation that is certainly durable.
+    pub(crate) durable_generation: u64,
+    /// How far the HDD is known to reach after a crash, in bytes. Its size may be more: a growth is durable only after a flush.
+    pub(crate) hdd_bytes_durable: u64,
+    /// A save failed that may have taken effect and would take a space away: `sync` promises nothing before the next one succeeds.
+    pub(crate) doubtful: Arc<AtomicBool>,
 }
 
 impl Meta {
+    pub(crate) fn new(manifests: Arc<ManifestStore>, manifest: Manifest, fence: Fence) -> Self {
+        let durable_generation = manifest.generation;
+        let doubtful = Arc::default();
+        Self { manifests, manifest, fence, durable_generation, hdd_bytes_durable: 0, doubtful }
+    }
+
+    /// Replaces the manifest by one with the volume as it is in memory.
     pub(crate) fn save(&mut self, volume: &Volume) -> Result<(), Error> {
-        let Self { manifests, manifest, fence } = self;
-        volume.record(manifest);
+        self.change(volume, |_| ())
+    }
+
+    /// The same after `edit`. When it fails, nothing has changed in memory; which of the two the disk has is not known.
+    pub(crate) fn change(&mut self, volume: &Volume, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
+        self.replace(|manifest| {
+            volume.record(manifest);
+            edit(manifest);
+        })
+    }
+
+    /// The same without a volume, which an opening does not have yet.
+    pub(crate) fn replace(&mut self, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
+        let mut next = self.manifest.clone();
+        edit(&mut next);
+        next.generation = self.manifest.generation + 1;
+        self.manifest.generation = next.generation;
         let closed = || Err(std::io::Error::other("the store was closed or dropped"));
-        let saved = fence.while_open(|| manifests.save(manifest)).unwrap_or_else(closed);
-        saved.map_err(|source| Error::Manifest { source })
+        let saved = self.fence.while_open(|| self.manifests.save(&next)).unwrap_or_else(closed);
+        saved.map_err(|source| Error::Manifest { source })?;
+        self.durable_generation = next.generation;
+        self.manifest = next;
+        self.doubtful.store(false, Ordering::Release);
+        Ok(())
     }
 }
 
@@ -72,13 +107,11 @@ pub(crate) struct Parts {
     pub(crate) pool: Pool<SsdTier>,
     pub(crate) tier: Arc<SsdTier>,
     pub(crate) volume: Arc<Volume>,
-    pub(crate) manifests: Arc<ManifestStore>,
-    pub(crate) manifest: Manifest,
+    pub(crate) meta: Meta,
     pub(crate) hdd: SharedDevice,
     pub(crate) page_size: PageSize,
     pub(crate) builder: Builder,
     pub(crate) costs: Costs,
-    pub(crate) loss: Option<SsdLoss>,
 }
 
 impl PageStore {
@@ -96,11 +129,11 @@ impl PageStore {
     }
 
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { leave, pool, tier, volume, manifests, manifest, hdd, page_size, builder, costs, loss } =
-            parts;
+        let Parts { leave, pool, tier, volume, meta, hdd, page_size, builder, costs } = parts;
         let cost_points = builder.cost_points;
-        let fence = leave.fence();
-        let meta = Arc::new(Mutex::new(Meta { manifests, manifest, fence }));
+        let loss = parking_lot::Mutex::new(meta.manifest.loss.as_ref().map(|loss| loss.report(&volume)));
+        let doubtful = Arc::clone(&meta.doubtful);
+        let meta = Arc::new(Mutex::new(meta));
         let life = Arc::new(Life {
             pool: pool.clone(),
             tier: Arc::clone(&tier),
@@ -110,34 +143,28 @@ impl PageStore {
             costs: parking_lot::Mutex::new(costs),
             page_size,
             loss,
+            going: Arc::default(),
+            runtime: tokio::runtime::Handle::current(),
         });
         life.watch();
         if let Some(points) = cost_points {
             life.follow_costs(Arc::clone(&hdd), points);
         }
-        Self { _leave: leave, pool, tier, volume, meta, hdd, page_size, life, ghostly: Ghostly::default() }
+        Self {
+            _leave: leave,
+            pool,
+            tier,
+            volume,
+            meta,
+            hdd,
+            page_size,
+            life,
+            ghostly: Ghostly::default(),
+            doubtful,
+        }
     }
 
     // ---- spaces ---------------------------------------------------------------------------------------------
-
-    /// Makes a space called `name`. Durable when it returns. Cancel-safe: it happens or it does not.
-    ///
-    /// # Errors
-    /// The name is taken, or the manifest cannot be written.
-    pub async fn create_space(&self, name: &str) -> Result<SpaceId, Error> {
-        let mut meta = self.meta.lock().await;
-        if self.volume.by_name(name).is_some() {
-            return Err(Error::SpaceExists { name: name.to_owned() });
-        }
-        let id = SpaceId(meta.manifest.next_space);
-        meta.manifest.next_space += 1;
-        self.volume.add(id, name);
-        let saved = self.save(&mut meta);
-        if saved.is_err() {
-            let _ = self.volume.remove(id);
-        }
-        saved.map(|()| id)
-    }
 
     /// The space called `name`, if there is one.
     #[must_use]
@@ -157,22 +184,6 @@ impl PageStore {
     /// There is no such space.
     pub fn pages(&self, space: SpaceId) -> Result<u32, Error> {
         self.volume.pages(space).ok_or(Error::NoSuchSpace { space })
-    }
-
-    /// Drops `space` with all its pages. Waits for writes of them that are under way; guards of its pages must have been dropped, or this
-    /// waits for them too. Durable when it returns.
-    ///
-    /// # Errors
-    /// There is no such space, or the manifest cannot be written (then the space is gone until the next opening only).
-    pub async fn drop_space(&self, space: SpaceId) -> Result<(), Error> {
-        let mut meta = self.meta.lock().await;
-        let runs = self.volume.remove(space).ok_or(Error::NoSuchSpace { space })?;
-        self.pool.discard_where(|page| page.space == space).await?;
-        // Somebody else gets the extents now: nothing may be on its way there, or be torn there by a crash.
-        self.tier.forget_space(space).await?;
-        self.save(&mut meta)?;
-        self.volume.give_back(runs);
-        Ok(())
     }
 
     // ---- pages ----------------------------------------------------------------------------------------------
@@ -278,29 +289,6 @@ impl PageStore {
         Ok(self.pool.discard(page).await?)
     }
 
-    async fn grow(&self, space: SpaceId, no: u32) -> Result<(), Error> {
-        if no == u32::MAX {
-            return Err(Error::SpaceFull { space });
-        }
-        let mut meta = self.meta.lock().await;
-        if u64::from(no) < self.volume.reserved(space) {
-            return Ok(());
-        }
-        let end = self.volume.grow(space).ok_or(Error::NoSuchSpace { space })?;
-        if self.hdd.size() < end {
-            // In steps of an eighth, so that the file is grown rarely.
-            let ahead = (end / 8).clamp(1 << 20, 256 << 20);
-            if self.hdd.grow(end + ahead).is_err() {
-                self.hdd.grow(end)?;
-            }
-        }
-        self.save(&mut meta)
-    }
-
-    fn save(&self, meta: &mut Meta) -> Result<(), Error> {
-        meta.save(&self.volume)
-    }
-
     // ---- durability -----------------------------------------------------------------------------------------
 
     /// Makes everything that was written before this call durable. Writes no map checkpoint, and for pages that go to the HDD needs
@@ -309,6 +297,7 @@ impl PageStore {
     /// # Errors
     /// The first failure; pages that could not be written stay dirty in memory.
     pub async fn sync(&self) -> Result<(), Error> {
+        self.settle_manifest().await?;
         Ok(self.pool.flush_all().await?)
     }
 
@@ -318,6 +307,7 @@ impl PageStore {
     /// # Errors
     /// As [`PageStore::sync`].
     pub async fn flush_to(&self, lsn: Lsn) -> Result<(), Error> {
+        self.settle_manifest().await?;
         Ok(self.pool.flush_to(lsn).await?)
     }
 
@@ -336,10 +326,7 @@ impl PageStore {
         self.pool.flush_all().await?;
         self.pool.shutdown().await;
         self.tier.shutdown().await?;
-        let mut meta = self.meta.lock().await;
-        meta.manifest.clean = true;
-        meta.manifest.ssd_pages = Some(only_copies(&self.tier.only_copies()));
-        self.save(&mut meta)
+        self.note_close().await
     }
 
     // ---- traces ---------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 //! What failed flushes left unproved, as the manifest says it.
 
 use crate::lock::Tenure;
-use crate::loss::only_copies;
+use crate::loss::{RUNS_MAX, only_copies};
 use crate::manifest::ManifestStore;
 use pagetier_page::{Lsn, PageId, SpaceId};
 use pagetier_ssdcache::{Flushed, Remember, Unproved};
@@ -26,7 +26,7 @@ impl UnprovedRecord {
     /// `None`: nothing is unproved.
     pub(crate) fn of(unproved: &Unproved) -> Option<Self> {
         let homes: Vec<(PageId, Lsn)> = unproved.homes.iter().map(|page| (*page, Lsn(0))).collect();
-        let record = Self { hdd: unproved.hdd, ssd: unproved.ssd, homes: only_copies(&homes).runs };
+        let record = Self { hdd: unproved.hdd, ssd: unproved.ssd, homes: only_copies(&homes, RUNS_MAX).runs };
         (!unproved.is_empty()).then_some(record)
     }
 

@@ -6,10 +6,13 @@
 
 use crate::manifest::{Manifest, SpaceRecord};
 use dashmap::DashMap;
+use dashmap::mapref::one::{Ref, RefMut};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoOp, SharedDevice};
 use pagetier_page::{PageId, PageSize, SpaceId};
-use pagetier_ssdcache::Homes;
+use pagetier_ssdcache::{Homes, Marks, write_superblocks};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
+use std::sync::Arc;
 
 /// Where the first extent starts, in bytes: the megabyte before it holds the superblock.
 pub(crate) const DATA_AT: u64 = 1 << 20;
@@ -20,46 +23,117 @@ const GROWTH_PAGES_MAX: u32 = 256;
 
 const MAGIC: [u8; 8] = *b"PGTIERHD";
 const FORMAT: u32 = 2;
-/// Bytes of the volume's superblock.
+/// Bytes of each copy of the volume's superblock.
 pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
+
+/// The volume's superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HddSuperblock {
+    /// The store's id.
+    pub(crate) store: String,
+    pub(crate) page_bytes: u64,
+    /// The openings that the HDD took part in.
+    pub(crate) marks: Marks,
+}
 
 /// What the first block of an HDD turned out to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FoundHdd {
-    Volume { store: String, page_bytes: u64 },
+    Volume(HddSuperblock),
     Blank,
     Format(u32),
     Foreign,
 }
 
-/// The volume's superblock: magic, CRC32C, format, page size, store id (as text).
-pub(crate) fn encode_superblock(store: &str, page_size: PageSize) -> Vec<u8> {
-    let mut b = vec![0; SUPERBLOCK_BYTES];
-    b[..8].copy_from_slice(&MAGIC);
-    b[12..16].copy_from_slice(&FORMAT.to_le_bytes());
-    b[16..24].copy_from_slice(&(page_size.bytes() as u64).to_le_bytes());
-    let id = &store.as_bytes()[..store.len().min(64)];
-    b[24] = id.len() as u8;
-    b[25..25 + id.len()].copy_from_slice(id);
-    let sum = crc32c::crc32c(&b[12..]);
-    b[8..12].copy_from_slice(&sum.to_le_bytes());
-    b
+impl HddSuperblock {
+    /// As a block: magic, CRC32C, format, page size, store id (as text), marks.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut b = vec![0; SUPERBLOCK_BYTES];
+        b[..8].copy_from_slice(&MAGIC);
+        b[12..16].copy_from_slice(&FORMAT.to_le_bytes());
+        b[16..24].copy_from_slice(&self.page_bytes.to_le_bytes());
+        let id = &self.store.as_bytes()[..self.store.len().min(64)];
+        b[24] = id.len() as u8;
+        b[25..25 + id.len()].copy_from_slice(id);
+        b[96..100].copy_from_slice(&self.marks.opened.to_le_bytes());
+        b[100..104].copy_from_slice(&self.marks.closed.to_le_bytes());
+        b[104..112].copy_from_slice(&self.marks.manifest.to_le_bytes());
+        let sum = crc32c::crc32c(&b[12..]);
+        b[8..12].copy_from_slice(&sum.to_le_bytes());
+        b
+    }
+
+    pub(crate) fn decode(b: &[u8]) -> FoundHdd {
+        if b.len() < SUPERBLOCK_BYTES || pagetier_page::is_blank(b) {
+            return FoundHdd::Blank;
+        }
+        let word = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        if b[..8] != MAGIC || word(8) != crc32c::crc32c(&b[12..SUPERBLOCK_BYTES]) {
+            return FoundHdd::Foreign;
+        }
+        if word(12) != FORMAT {
+            return FoundHdd::Format(word(12));
+        }
+        let id = b.get(25..25 + usize::from(b[24]).min(64)).unwrap_or_default();
+        let marks = Marks { opened: word(96), closed: word(100), manifest: long(104) };
+        FoundHdd::Volume(Self {
+            store: String::from_utf8_lossy(id).into_owned(),
+            page_bytes: long(16),
+            marks,
+        })
+    }
 }
 
-pub(crate) fn decode_superblock(b: &[u8]) -> FoundHdd {
-    if b.len() < SUPERBLOCK_BYTES || pagetier_page::is_blank(b) {
-        return FoundHdd::Blank;
+impl HddSuperblock {
+    /// Writes it to `hdd`, twice over, and flushes that. `newest`: the copy that counts.
+    pub(crate) async fn write(&self, hdd: &SharedDevice, newest: u64) -> Result<(), DeviceError> {
+        write_superblocks(hdd, &self.encode(), newest).await
     }
-    let word = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
-    if b[..8] != MAGIC || word(8) != crc32c::crc32c(&b[12..SUPERBLOCK_BYTES]) {
-        return FoundHdd::Foreign;
+
+    /// Makes `hdd` the volume of its store, without extents.
+    pub(crate) async fn format(&self, hdd: &SharedDevice) -> Result<(), DeviceError> {
+        hdd.grow(DATA_AT)?;
+        // Of two different superblocks, the new one need not be the newer.
+        let blank = IoBufs::from_iter([IoBuf::zeroed(2 * SUPERBLOCK_BYTES)]);
+        hdd.write(0, blank, IoClass::Meta).await.result?;
+        hdd.flush(IoClass::Meta).await?;
+        self.write(hdd, 1).await
     }
-    if word(12) != FORMAT {
-        return FoundHdd::Format(word(12));
+
+    /// Notes on `hdd`, which has a superblock, the openings that it took part in. Flushes it.
+    pub(crate) async fn mark(hdd: &SharedDevice, marks: Marks) -> Result<(), DeviceError> {
+        let (FoundHdd::Volume(found), newest) = identify_hdd(hdd).await? else {
+            let kind = DeviceErrorKind::Unusable("its superblock is gone".to_owned());
+            let (device, len) = (Arc::from(hdd.name()), SUPERBLOCK_BYTES as u64);
+            return Err(DeviceError { device, op: IoOp::Read, offset: 0, len, kind });
+        };
+        Self { marks, ..found }.write(hdd, newest).await
     }
-    let id = b.get(25..25 + b[24] as usize).unwrap_or_default();
-    let page_bytes = u64::from(word(16)) | u64::from(word(20)) << 32;
-    FoundHdd::Volume { store: String::from_utf8_lossy(id).into_owned(), page_bytes }
+}
+
+/// What stands at the start of `hdd`: of two sound superblocks the newer; and which copy it is.
+pub(crate) async fn identify_hdd(hdd: &SharedDevice) -> Result<(FoundHdd, u64), DeviceError> {
+    let mut last = (FoundHdd::Blank, 0);
+    for copy in 0..2 {
+        let at = copy * SUPERBLOCK_BYTES as u64;
+        if hdd.size() < at + SUPERBLOCK_BYTES as u64 {
+            break;
+        }
+        let buf = IoBufs::from_iter([IoBuf::zeroed(SUPERBLOCK_BYTES)]);
+        let done = hdd.read(at, buf, IoClass::Recovery).await;
+        done.result?;
+        let this = done.bufs.first().map_or(FoundHdd::Blank, |b| HddSuperblock::decode(b.as_slice()));
+        let newer = match (&this, &last.0) {
+            (FoundHdd::Volume(this), FoundHdd::Volume(other)) => this.marks > other.marks,
+            (FoundHdd::Blank, _) | (_, FoundHdd::Volume(_)) => false,
+            _ => true,
+        };
+        if newer {
+            last = (this, copy);
+        }
+    }
+    Ok(last)
 }
 
 #[derive(Clone, Debug)]
@@ -68,6 +142,8 @@ struct SpaceEntry {
     /// Pages allocated.
     pages: u32,
     runs: Vec<(u64, u64)>,
+    /// It is being dropped: there is no such space any more, but its extents are not free yet.
+    dropping: bool,
 }
 
 impl SpaceEntry {
@@ -96,18 +172,47 @@ pub(crate) struct Volume {
     extents: Mutex<Extents>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Extents {
     used: u64,
     free: Vec<(u64, u64)>,
+}
+
+/// More extents for a space: planned, and taken into the volume once the HDD has them and the manifest says so.
+#[derive(Debug)]
+pub(crate) struct Growth {
+    space: SpaceId,
+    run: (u64, u64),
+    /// As they are afterwards.
+    extents: Extents,
+    /// The end of the volume in bytes then, which the HDD has to reach.
+    pub(crate) end: u64,
+}
+
+impl Growth {
+    /// Puts it into `manifest`, which has the volume as it is before.
+    pub(crate) fn record(&self, manifest: &mut Manifest) {
+        manifest.extents_used = self.extents.used;
+        manifest.extents_free.clone_from(&self.extents.free);
+        if let Some(space) = manifest.spaces.iter_mut().find(|s| s.id == self.space.0) {
+            append(&mut space.runs, self.run);
+        }
+    }
+}
+
+fn append(runs: &mut Vec<(u64, u64)>, run: (u64, u64)) {
+    match runs.last_mut().filter(|(first, count)| first + count == run.0) {
+        Some(last) => last.1 += run.1,
+        None => runs.push(run),
+    }
 }
 
 impl Volume {
     pub(crate) fn new(manifest: &Manifest, page_size: PageSize) -> Self {
         let spaces = DashMap::with_hasher(FxBuildHasher);
         for s in &manifest.spaces {
-            let entry = SpaceEntry { name: s.name.clone(), pages: s.pages, runs: s.runs.clone() };
-            spaces.insert(SpaceId(s.id), entry);
+            let (name, runs) = (s.name.clone(), s.runs.clone());
+            spaces.insert(SpaceId(s.id), SpaceEntry { name, pages: s.pages, runs, dropping: s.dropping });
         }
         let extents = Extents { used: manifest.extents_used, free: manifest.extents_free.clone() };
         Self { page_size, spaces, extents: Mutex::new(extents) }
@@ -127,6 +232,7 @@ impl Volume {
                 name: s.name.clone(),
                 pages: s.pages,
                 runs: s.runs.clone(),
+                dropping: s.dropping,
             })
             .collect();
         manifest.spaces.sort_by_key(|s| s.id);
@@ -134,31 +240,64 @@ impl Volume {
 
     pub(crate) fn list(&self) -> Vec<SpaceInfo> {
         let info = |id: SpaceId, s: &SpaceEntry| SpaceInfo { id, name: s.name.clone(), pages: s.pages };
-        let mut all: Vec<SpaceInfo> = self.spaces.iter().map(|s| info(*s.key(), &s)).collect();
+        let mut all: Vec<SpaceInfo> =
+            self.spaces.iter().filter(|s| !s.dropping).map(|s| info(*s.key(), &s)).collect();
         all.sort_by_key(|s| s.id);
         all
     }
 
     pub(crate) fn by_name(&self, name: &str) -> Option<SpaceId> {
-        self.spaces.iter().find(|s| s.name == name).map(|s| *s.key())
+        self.spaces.iter().find(|s| s.name == name && !s.dropping).map(|s| *s.key())
     }
 
     pub(crate) fn add(&self, id: SpaceId, name: &str) {
-        let _ = self.spaces.insert(id, SpaceEntry { name: name.to_owned(), pages: 0, runs: Vec::new() });
+        let entry = SpaceEntry { name: name.to_owned(), pages: 0, runs: Vec::new(), dropping: false };
+        let _ = self.spaces.insert(id, entry);
     }
 
-    /// Takes the space out; its extents come back with [`Volume::give_back`], once nothing can write to them.
-    pub(crate) fn remove(&self, id: SpaceId) -> Option<Vec<(u64, u64)>> {
-        self.spaces.remove(&id).map(|(_, s)| s.runs)
+    /// The space that has not been dropped.
+    fn live(&self, id: SpaceId) -> Option<Ref<'_, SpaceId, SpaceEntry>> {
+        self.spaces.get(&id).filter(|s| !s.dropping)
     }
 
-    pub(crate) fn give_back(&self, runs: Vec<(u64, u64)>) {
-        self.extents.lock().free.extend(runs);
+    fn live_mut(&self, id: SpaceId) -> Option<RefMut<'_, SpaceId, SpaceEntry>> {
+        self.spaces.get_mut(&id).filter(|s| !s.dropping)
+    }
+
+    /// Whether `id` is being dropped; `None`: there is no such space.
+    pub(crate) fn is_dropping(&self, id: SpaceId) -> Option<bool> {
+        self.spaces.get(&id).map(|s| s.dropping)
+    }
+
+    /// From now on there is no such space; its extents stay its own.
+    pub(crate) fn begin_drop(&self, id: SpaceId) {
+        if let Some(mut s) = self.spaces.get_mut(&id) {
+            s.dropping = true;
+        }
+    }
+
+    /// The spaces that are being dropped.
+    pub(crate) fn dropping(&self) -> Vec<SpaceId> {
+        self.spaces.iter().filter(|s| s.dropping).map(|s| *s.key()).collect()
+    }
+
+    /// Takes the space out of `manifest`, which has the volume as it is, and lets others have its extents.
+    pub(crate) fn record_dropped(&self, id: SpaceId, manifest: &mut Manifest) {
+        let Some(runs) = self.spaces.get(&id).map(|s| s.runs.clone()) else { return };
+        manifest.spaces.retain(|s| s.id != id.0);
+        manifest.extents_free = merged(manifest.extents_free.iter().copied().chain(runs).collect());
+    }
+
+    /// Takes the space out, and gives its extents to others from now on: nothing may be on its way to them.
+    pub(crate) fn end_drop(&self, id: SpaceId) {
+        let Some((_, s)) = self.spaces.remove(&id) else { return };
+        let mut extents = self.extents.lock();
+        extents.free = merged(extents.free.iter().copied().chain(s.runs).collect());
     }
 
     /// The next page of `space`, if its extents reach that far. `None`: no such space.
     pub(crate) fn take_page(&self, space: SpaceId) -> Option<Option<u32>> {
-        let mut s = self.spaces.get_mut(&space)?;
+        let mut s = self.live_mut(space)?;
         let no = s.pages;
         if u64::from(no) >= s.reserved() || no == u32::MAX {
             return Some(None);
@@ -169,7 +308,7 @@ impl Volume {
 
     /// Whether the extents of `space` reach page `no`; it then exists from now on.
     pub(crate) fn extend_to(&self, page: PageId) -> Option<bool> {
-        let mut s = self.spaces.get_mut(&page.space)?;
+        let mut s = self.live_mut(page.space)?;
         if u64::from(page.no) >= s.reserved() {
             return Some(false);
         }
@@ -178,12 +317,12 @@ impl Volume {
     }
 
     pub(crate) fn pages(&self, space: SpaceId) -> Option<u32> {
-        self.spaces.get(&space).map(|s| s.pages)
+        self.live(space).map(|s| s.pages)
     }
 
     /// Pages for which `space` has room on the HDD.
     pub(crate) fn reserved(&self, space: SpaceId) -> u64 {
-        self.spaces.get(&space).map_or(0, |s| s.reserved())
+        self.live(space).map_or(0, |s| s.reserved())
     }
 
     pub(crate) fn set_pages(&self, space: SpaceId, pages: u32) {
@@ -192,22 +331,21 @@ impl Volume {
         }
     }
 
-    /// Gives `space` more extents. Returns the end of the volume in bytes, which the device has to reach.
-    pub(crate) fn grow(&self, space: SpaceId) -> Option<u64> {
-        let mut s = self.spaces.get_mut(&space)?;
+    /// More extents for `space`. Nothing is changed: see [`Volume::grow`]. Whoever plans holds the manifest until it has grown.
+    pub(crate) fn plan_growth(&self, space: SpaceId) -> Option<Growth> {
+        let s = self.live(space)?;
         let wanted = (s.pages / 32).clamp(EXTENT_PAGES, GROWTH_PAGES_MAX) / EXTENT_PAGES;
-        let mut extents = self.extents.lock();
+        let mut extents = self.extents.lock().clone();
         let run = extents.take(u64::from(wanted));
-        match s.runs.last_mut().filter(|(first, count)| first + count == run.0) {
-            Some(last) => last.1 += run.1,
-            None => s.runs.push(run),
-        }
-        Some(DATA_AT + extents.used * self.extent_bytes())
+        let end = DATA_AT + extents.used * self.extent_bytes();
+        Some(Growth { space, run, extents, end })
     }
 
-    /// The end of the extents given out so far, in bytes: the device has to reach it.
-    pub(crate) fn end(&self) -> u64 {
-        DATA_AT + self.extents.lock().used * self.extent_bytes()
+    /// The space has the extents.
+    pub(crate) fn grow(&self, growth: Growth) {
+        let Some(mut s) = self.spaces.get_mut(&growth.space) else { return };
+        *self.extents.lock() = growth.extents;
+        append(&mut s.runs, growth.run);
     }
 
     fn extent_bytes(&self) -> u64 {
@@ -216,7 +354,7 @@ impl Volume {
 
     /// The place of page `no` whether or not it is allocated yet; for recovery.
     pub(crate) fn place(&self, page: PageId) -> Option<u64> {
-        let s = self.spaces.get(&page.space)?;
+        let s = self.live(page.space)?;
         let mut extent = u64::from(page.no / EXTENT_PAGES);
         let within = u64::from(page.no % EXTENT_PAGES) * self.page_size.bytes() as u64;
         for (first, count) in &s.runs {
@@ -227,6 +365,14 @@ impl Volume {
         }
         None
     }
+}
+
+/// Runs in order, those that touch made one.
+fn merged(mut runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    runs.sort_unstable();
+    let mut all = Vec::with_capacity(runs.len());
+    runs.into_iter().for_each(|run| append(&mut all, run));
+    all
 }
 
 impl Extents {
@@ -275,7 +421,7 @@ mod tests {
                     match volume.take_page(space).unwrap() {
                         Some(no) => break no,
                         None => {
-                            volume.grow(space).unwrap();
+                            volume.grow(volume.plan_growth(space).unwrap());
                         }
                     }
                 };
@@ -289,11 +435,26 @@ mod tests {
 
     #[test]
     fn the_superblock_reads_back_and_foreign_data_is_told_apart() {
-        let mut block = encode_superblock("abc", PageSize::DEFAULT);
-        let volume = FoundHdd::Volume { store: "abc".into(), page_bytes: 16384 };
-        assert_eq!(decode_superblock(&block), volume);
+        let marks = Marks { opened: 3, closed: 2, manifest: 1 << 40 };
+        let superblock = HddSuperblock { store: "abc".into(), page_bytes: 16384, marks };
+        let mut block = superblock.encode();
+        assert_eq!(HddSuperblock::decode(&block), FoundHdd::Volume(superblock));
         block[30] ^= 1;
-        assert_eq!(decode_superblock(&block), FoundHdd::Foreign);
-        assert_eq!(decode_superblock(&[0; 4096]), FoundHdd::Blank);
+        assert_eq!(HddSuperblock::decode(&block), FoundHdd::Foreign);
+        assert_eq!(HddSuperblock::decode(&[0; 4096]), FoundHdd::Blank);
+    }
+
+    #[test]
+    fn a_planned_growth_changes_nothing_and_a_dropped_space_keeps_its_extents_to_the_end() {
+        let volume = volume();
+        let run = |space| volume.plan_growth(space).unwrap().run;
+        assert_eq!((run(SpaceId(1)), run(SpaceId(2))), ((0, 1), (0, 1)));
+        volume.grow(volume.plan_growth(SpaceId(1)).unwrap());
+        volume.begin_drop(SpaceId(1));
+        assert_eq!((volume.pages(SpaceId(1)), volume.by_name("a")), (None, None));
+        assert_eq!((run(SpaceId(2)), volume.dropping()), ((1, 1), vec![SpaceId(1)]));
+        volume.end_drop(SpaceId(1));
+        assert_eq!((run(SpaceId(2)), volume.is_dropping(SpaceId(1))), ((0, 1), None));
+        assert_eq!(merged(vec![(4, 2), (0, 1), (1, 3)]), [(0, 6)]);
     }
 }

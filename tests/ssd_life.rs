@@ -315,6 +315,11 @@ async fn after_a_close_the_loss_of_the_ssd_is_known_exactly() {
     assert!(store.stats().ssd.pages > 20);
     store.close().await.unwrap();
     let store = bed.builder().accept_ssd_loss(true).open().await.unwrap();
+    assert_eq!(store.ssd_loss(), Some(loss), "it is not acknowledged");
+    store.acknowledge_loss().await.unwrap();
+    assert_eq!(store.ssd_loss(), None);
+    store.close().await.unwrap();
+    let store = bed.open().await;
     assert_eq!(store.ssd_loss(), None);
     expect_all(&store, space, 3).await;
 }

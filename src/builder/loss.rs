@@ -1,17 +1,22 @@
 //! Which pages go with an SSD that is lost for good.
 
 use super::Builder;
-use super::open::{PreparedSsd, id_text};
-use crate::loss::Lost;
-use crate::manifest::Manifest;
+use super::check::PreparedSsd;
+use crate::manifest::{Manifest, OnlyCopies};
 
 impl Builder {
-    /// What opening with `prepared` gives up; `None`: the SSD is the one that the store was last used with, or there was none.
-    pub(super) fn what_is_lost(&self, manifest: &Manifest, prepared: &PreparedSsd) -> Option<Lost> {
-        let expected = manifest.ssd.as_ref()?;
-        let formatted = prepared.format.as_ref()?;
-        debug_assert_ne!(*expected, id_text(formatted.ssd));
-        let known = manifest.ssd_pages.clone().filter(|_| manifest.clean);
-        Some(Lost { known })
+    /// What opening with `prepared` gives up; `None`: the SSD (or the ring's file) is the one that the store was last used with, or the store is new.
+    pub(super) fn what_is_lost(&self, manifest: &Manifest, prepared: &PreparedSsd) -> Option<OnlyCopies> {
+        if prepared.format.is_none() || manifest.is_unused() {
+            return None;
+        }
+        let known = manifest.ssd_pages.clone().filter(|_| manifest.is_clean());
+        let lost = known.unwrap_or_else(|| OnlyCopies::all_of(manifest));
+        tracing::warn!(
+            runs = lost.runs.len(),
+            coarse = lost.coarse,
+            "the SSD that the store was last used with is given up"
+        );
+        Some(lost)
     }
 }

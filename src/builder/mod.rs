@@ -1,18 +1,20 @@
 //! The options for opening a store. `open` carries them out.
 
 mod blank;
+mod check;
+mod commit;
 mod ends;
 mod loss;
 mod open;
 mod side;
 
-use crate::lock::{Broken, Leave, Tenure};
-use crate::manifest::MemoryManifest;
+use crate::lock::{self, Leave, Tenure};
+use crate::memory_manifest::MemoryManifest;
 use pagetier_bufpool::LogGate;
 use pagetier_devio::{Backend, DirectIo, SharedDevice};
 use pagetier_page::{PageSize, StoreSeed};
 use pagetier_policy::{CLUSTER_PAGES, Costs, POOL_POLICIES, SSD_POLICIES};
-use pagetier_ssdcache::{Progress, SsdMode};
+use pagetier_ssdcache::{Broken, Mutation, Progress, SsdMode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -329,8 +331,9 @@ impl Builder {
         self
     }
 
-    /// Whether the store may open without its SSD (`ssd_bytes(0)`), or with a blank one in its place, although the lost one may have held newer
-    /// pages than the HDD. [`crate::PageStore::ssd_loss`] then says which. When the store's own SSD is there after all, nothing is lost. Default: no.
+    /// Whether the store may open without its SSD (`ssd_bytes(0)`), or with a blank one or an older copy in its place, although the lost one may have held newer
+    /// pages than the HDD; an older copy is formatted. The same goes for the file of the ring of a store without an SSD. [`crate::PageStore::ssd_loss`] then says which
+    /// pages, also in later openings. When the store's own SSD is there after all, nothing is lost. Default: no.
     pub fn accept_ssd_loss(mut self, accept: bool) -> Self {
         self.accept_ssd_loss = accept;
         self
@@ -346,7 +349,7 @@ impl Builder {
 impl Builder {
     /// Begins the tenure of an opening.
     fn begin_tenure(&mut self) -> (Arc<Tenure>, Leave) {
-        let mut broken = Broken::default();
+        let mut broken = lock::Broken::default();
         #[cfg(feature = "mutations")]
         {
             broken.fence_open = self.mutation == Some(pagetier_ssdcache::Mutation::FenceOpen);
@@ -360,11 +363,18 @@ impl Builder {
 
     /// What the checksums of the store with this id start from.
     pub(crate) fn seed(&self, store: &str) -> StoreSeed {
-        #[cfg(feature = "mutations")]
-        if self.mutation == Some(pagetier_ssdcache::Mutation::ChecksumsUnseeded) {
+        if self.broken().is(Mutation::ChecksumsUnseeded) {
             return StoreSeed::NONE;
         }
         StoreSeed::of_store(open::id_bytes(store))
+    }
+
+    /// Which rule of the protocol is left out, if any.
+    pub(crate) fn broken(&self) -> Broken {
+        Broken(
+            #[cfg(feature = "mutations")]
+            self.mutation,
+        )
     }
 
     /// The policies of pool and SSD, by name.

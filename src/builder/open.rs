@@ -3,21 +3,18 @@
 use super::blank::refuse_data;
 use super::ends::find_ends;
 use super::{Builder, COST_POINTS_MAX, POOL_POLICY_BYTES, Place, ring_pages_for, tables_bytes};
-use crate::calibrate::calibrate;
 use crate::error::OpenError;
 use crate::manifest::{Manifest, ManifestStore};
 use crate::store::{PageStore, Parts};
 use crate::unproved::InManifest;
-use crate::volume::{DATA_AT, FoundHdd, SUPERBLOCK_BYTES, Volume, decode_superblock, encode_superblock};
+use crate::volume::Volume;
 use pagetier_bufpool::{FRAMES_MIN, Pool, PoolParams};
-use pagetier_devio::{IoBuf, IoBufs, IoClass, MemoryDevice, OpenOptions, Reap, SharedDevice, open_file};
+use pagetier_devio::{MemoryDevice, OpenOptions, Reap, SharedDevice, open_file};
 use pagetier_page::PageSize;
 use pagetier_policy::{
     CLUSTER_PAGES_MAX, CacParams, Costs, PoolPolicyParams, parse, pool_policy, ssd_policy,
 };
-use pagetier_ssdcache::{
-    Found, Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier, Superblock, TooSmall, format, identify,
-};
+use pagetier_ssdcache::{Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -40,12 +37,24 @@ impl Builder {
         // Dropped with an opening that fails or is cancelled.
         let (tenure, leave) = self.begin_tenure();
         let manifests = Arc::new(self.manifest_store().await?);
-        let known = manifests.load()?;
+        let (unused, known) = match manifests.load()? {
+            Some(manifest) if manifest.is_unused() => (Some(manifest), None),
+            known => (None, known),
+        };
+        if known.is_none() && !self.create {
+            return Err(OpenError::NoStore { path: self.directory.clone().unwrap_or_default() });
+        }
         let page_size = self.settle_page_size(known.as_ref())?;
         let hdd = self.open_place(&self.hdd, "hdd.vol", "hdd").await?;
         let ssd = self.open_ssd(known.as_ref()).await?;
         let fresh = known.is_none();
-        let manifest = known.unwrap_or_else(|| Manifest::new(new_id().to_string(), page_size));
+        let manifest = known.unwrap_or_else(|| match unused {
+            // An opening that did not come to an end has written this id to devices.
+            Some(Manifest { store, epoch, generation, .. }) => {
+                Manifest { epoch, generation, ..Manifest::new(store, page_size) }
+            }
+            None => Manifest::new(new_id().to_string(), page_size),
+        });
         self.check_hdd(&hdd, &manifest, fresh).await?;
         let prepared = self.check_ssd(&ssd, &manifest, page_size, fresh).await?;
         if fresh && !self.force {
@@ -54,21 +63,20 @@ impl Builder {
         }
         let lost = self.what_is_lost(&manifest, &prepared);
         let params = self.pool_params(page_size, &prepared.layout)?;
-        let manifest = self.commit(&manifests, manifest, &hdd, &ssd, &prepared, page_size, fresh).await?;
+        let was_clean = manifest.is_clean();
+        let meta =
+            self.commit(&manifests, leave.fence(), manifest, lost, &hdd, &ssd, &prepared, page_size).await?;
+        let manifest = &meta.manifest;
 
-        let volume = Arc::new(Volume::new(&manifest, page_size));
+        let volume = Arc::new(Volume::new(manifest, page_size));
         let counted = volume.list();
-        if !manifest.clean {
+        if !was_clean {
             // Recovery must know the home of every page that may have been written.
             for space in &counted {
                 volume.set_pages(space.id, volume.reserved(space.id).min(u64::from(u32::MAX)) as u32);
             }
         }
-        if hdd.size() < volume.end() {
-            // A crash can undo the growth of a file.
-            hdd.grow(volume.end())?;
-        }
-        let costs = self.costs.or_else(|| known_costs(&manifest)).unwrap_or(Costs::PAPER);
+        let costs = self.costs.or_else(|| known_costs(manifest)).unwrap_or(Costs::PAPER);
         let cac = self.cac_params(costs, &prepared.layout, params.frames);
         // The names were checked above.
         let policy = ssd_policy(&self.ssd_policy, &cac).ok_or_else(|| self.unknown_ssd_policy())?;
@@ -92,7 +100,9 @@ impl Builder {
         })
         .await?;
         let tier = Arc::new(tier);
-        if !manifest.clean {
+        // Recovery has left nothing of them on its way, and its checkpoint names none of their pages.
+        volume.dropping().into_iter().for_each(|space| volume.end_drop(space));
+        if !was_clean {
             find_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
         }
         let pool_params = PoolPolicyParams {
@@ -102,31 +112,8 @@ impl Builder {
         let policy = pool_params.policy(&self.pool_policy).ok_or_else(|| self.unknown_pool_policy())?;
         let pool = Pool::start(params, policy, Arc::clone(&tier), self.gate.take())?;
         tier.set_redo_from(Box::new(pool.redo_source()));
-        let mut manifest = manifest;
-        manifest.clean = false;
-        manifest.ssd_pages = None;
-        let loss = lost.map(|lost| lost.report(&volume));
-        if let Some(loss) = &loss {
-            tracing::warn!(
-                pages = loss.pages(),
-                exact = loss.exact,
-                "opened without the SSD that the store was last used with"
-            );
-        }
         let builder = self;
-        Ok(PageStore::new(Parts {
-            leave,
-            pool,
-            tier,
-            volume,
-            manifests,
-            manifest,
-            hdd,
-            page_size,
-            builder,
-            costs,
-            loss,
-        }))
+        Ok(PageStore::new(Parts { leave, pool, tier, volume, meta, hdd, page_size, builder, costs }))
     }
 
     fn check_options(&mut self) -> Result<(), OpenError> {
@@ -275,75 +262,6 @@ impl Builder {
         self.open_place(&self.ring, "ring", "ring_device").await
     }
 
-    async fn check_hdd(&self, hdd: &SharedDevice, manifest: &Manifest, fresh: bool) -> Result<(), OpenError> {
-        let device = hdd.name().to_owned();
-        let found = read_superblock(hdd).await?;
-        match found {
-            FoundHdd::Blank if fresh => Ok(()),
-            FoundHdd::Blank => Err(OpenError::HddMissing { device }),
-            FoundHdd::Volume { store, page_bytes } if store == manifest.store => {
-                if page_bytes == manifest.page_bytes {
-                    return Ok(());
-                }
-                let why =
-                    format!("its pages have {} bytes, those of {device} {page_bytes}", manifest.page_bytes);
-                Err(OpenError::BadManifest { why })
-            }
-            _ if fresh && self.force => Ok(()),
-            FoundHdd::Volume { store, .. } => {
-                Err(OpenError::OtherStore { device, found: store, expected: manifest.store.clone() })
-            }
-            FoundHdd::Format(found) => Err(OpenError::Format { device, found }),
-            FoundHdd::Foreign => Err(OpenError::Foreign { device }),
-        }
-    }
-
-    async fn check_ssd(
-        &self,
-        ssd: &SharedDevice,
-        manifest: &Manifest,
-        page_size: PageSize,
-        fresh: bool,
-    ) -> Result<PreparedSsd, OpenError> {
-        let device = ssd.name().to_owned();
-        let found = identify(ssd).await?;
-        let layout = if fresh { self.layout(page_size)? } else { Layout::ring_only(page_size, 0) };
-        let wanted = manifest.ssd.clone();
-        match found {
-            Found::Superblock(sb) if !fresh && id_text(sb.store) == manifest.store => {
-                match wanted.filter(|w| *w != id_text(sb.ssd)) {
-                    Some(_) if self.accept_ssd_loss => {
-                        Ok(PreparedSsd::format(self.layout(page_size)?, &manifest.store))
-                    }
-                    Some(expected) => {
-                        let what = format!("is another one: {device} has {}", id_text(sb.ssd));
-                        Err(OpenError::SsdMissing { expected, what })
-                    }
-                    None => PreparedSsd::existing(sb.layout, ssd, page_size),
-                }
-            }
-            Found::Blank if fresh => Ok(PreparedSsd::format(layout, &manifest.store)),
-            _ if fresh && self.force => Ok(PreparedSsd::format(layout, &manifest.store)),
-            Found::Blank if self.accept_ssd_loss && wanted.is_some() => {
-                Ok(PreparedSsd::format(self.layout(page_size)?, &manifest.store))
-            }
-            _ if self.accept_ssd_loss && wanted.is_some() && self.force => {
-                Ok(PreparedSsd::format(self.layout(page_size)?, &manifest.store))
-            }
-            Found::Blank => {
-                let expected = wanted.unwrap_or_else(|| "ring".into());
-                Err(OpenError::SsdMissing { expected, what: format!("is missing: {device} is blank") })
-            }
-            Found::Superblock(sb) => Err(OpenError::OtherStore {
-                device,
-                found: id_text(sb.store),
-                expected: manifest.store.clone(),
-            }),
-            Found::Format(found) => Err(OpenError::Format { device, found }),
-            Found::Foreign => Err(OpenError::Foreign { device }),
-        }
-    }
-
     pub(super) fn layout(&self, page_size: PageSize) -> Result<Layout, OpenError> {
         let ring = self.ring_pages.unwrap_or_else(|| ring_pages_for(self.ssd_bytes, page_size));
         if self.ssd_bytes == 0 {
@@ -375,51 +293,7 @@ impl Builder {
         }
         Ok(params)
     }
-
-    /// From here on things are written: the devices of a new store, then the manifest with the number of this opening.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a store that has no object yet")]
-    async fn commit(
-        &self,
-        manifests: &ManifestStore,
-        mut manifest: Manifest,
-        hdd: &SharedDevice,
-        ssd: &SharedDevice,
-        prepared: &PreparedSsd,
-        page_size: PageSize,
-        fresh: bool,
-    ) -> Result<Manifest, OpenError> {
-        if let Some(superblock) = &prepared.format {
-            format(ssd, superblock, self.seed(&manifest.store)).await?;
-            manifest.ssd = (superblock.layout.slots > 0).then(|| id_text(superblock.ssd));
-        }
-        if fresh {
-            hdd.grow(DATA_AT)?;
-            let block = IoBufs::from_iter([IoBuf::copy_of(&encode_superblock(&manifest.store, page_size))]);
-            hdd.write(0, block, IoClass::Meta).await.result?;
-            hdd.flush(IoClass::Meta).await?;
-            if let Some(budget) = self.calibrate.filter(|_| self.costs.is_none()) {
-                hdd.grow(DATA_AT + SCRATCH_BYTES)?;
-                let slots_at = prepared.layout.slot_at(0);
-                let costs = calibrate(hdd, DATA_AT, ssd, slots_at, page_size, budget).await?;
-                tracing::info!(?costs, "calibrated");
-                let all = [costs.hdd_read_ms, costs.hdd_write_ms, costs.ssd_read_ms, costs.ssd_write_ms];
-                manifest.costs_ms = Some(all.map(|ms| ms.to_string()));
-            }
-        }
-        manifest.epoch += 1;
-        manifest.ssd_pages = None;
-        let was_clean = std::mem::replace(&mut manifest.clean, false);
-        manifests.save(&manifest).map_err(|e| {
-            let path = self.directory.clone().unwrap_or_default();
-            OpenError::directory(&path, "took no new manifest", e)
-        })?;
-        manifest.clean = was_clean;
-        Ok(manifest)
-    }
 }
-
-/// How much of a new HDD a calibration uses.
-const SCRATCH_BYTES: u64 = 256 << 20;
 
 /// The costs that a calibration left in the manifest.
 fn known_costs(manifest: &Manifest) -> Option<Costs> {
@@ -429,31 +303,7 @@ fn known_costs(manifest: &Manifest) -> Option<Costs> {
     Some(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms }).filter(Costs::is_valid)
 }
 
-pub(super) struct PreparedSsd {
-    pub(super) layout: Layout,
-    pub(super) format: Option<Superblock>,
-}
-
-impl PreparedSsd {
-    /// What the superblock says, if `ssd` can be that.
-    fn existing(layout: Layout, ssd: &SharedDevice, page_size: PageSize) -> Result<Self, OpenError> {
-        if layout.page_size != page_size {
-            let (store, asked) = (page_size.bytes() as u64, layout.page_size.bytes() as u64);
-            return Err(OpenError::OtherPageSize { store, asked });
-        }
-        if ssd.size() < layout.end() {
-            return Err(TooSmall { bytes: ssd.size(), needed: layout.end() }.into());
-        }
-        Ok(Self { layout, format: None })
-    }
-
-    pub(super) fn format(layout: Layout, store: &str) -> Self {
-        let superblock = Superblock { store: id_bytes(store), ssd: new_id().into_bytes(), layout };
-        Self { layout, format: Some(superblock) }
-    }
-}
-
-fn new_id() -> uuid::Uuid {
+pub(super) fn new_id() -> uuid::Uuid {
     uuid::Uuid::new_v4()
 }
 
@@ -464,14 +314,4 @@ pub(crate) fn id_bytes(text: &str) -> [u8; 16] {
 
 pub(super) fn id_text(id: [u8; 16]) -> String {
     uuid::Uuid::from_bytes(id).to_string()
-}
-
-async fn read_superblock(hdd: &SharedDevice) -> Result<FoundHdd, OpenError> {
-    if hdd.size() < SUPERBLOCK_BYTES as u64 {
-        return Ok(FoundHdd::Blank);
-    }
-    let buf = IoBufs::from_iter([IoBuf::zeroed(SUPERBLOCK_BYTES)]);
-    let done = hdd.read(0, buf, IoClass::Recovery).await;
-    done.result?;
-    Ok(done.bufs.first().map_or(FoundHdd::Blank, |b| decode_superblock(b.as_slice())))
 }

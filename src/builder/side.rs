@@ -1,8 +1,10 @@
 //! Devices to go on with while the store is open: a file for the ring alone, or a blank SSD.
 
-use super::open::{PreparedSsd, id_text};
+use super::check::PreparedSsd;
+use super::open::id_text;
 use super::{Builder, Place};
 use crate::error::OpenError;
+use crate::store::Meta;
 use pagetier_page::PageSize;
 use pagetier_policy::{Costs, ssd_policy};
 use pagetier_ssdcache::{Found, Layout, NewSide, format, identify};
@@ -11,7 +13,7 @@ impl Builder {
     /// The ring's file, formatted anew.
     pub(crate) async fn make_ring(
         &self,
-        store: &str,
+        meta: &Meta,
         page_size: PageSize,
         ring_pages: u32,
         costs: Costs,
@@ -19,10 +21,10 @@ impl Builder {
     ) -> Result<NewSide, OpenError> {
         let device = self.open_ring().await?;
         let layout = Layout::ring_only(page_size, ring_pages);
-        let prepared = PreparedSsd::format(layout, store);
-        self.may_overwrite(&device, store).await?;
+        let prepared = PreparedSsd::format(layout, &meta.manifest);
+        self.may_overwrite(&device, &meta.manifest.store).await?;
         if let Some(superblock) = &prepared.format {
-            format(&device, superblock, self.seed(store)).await?;
+            format(&device, superblock, self.seed(&meta.manifest.store)).await?;
         }
         self.side(device, layout, costs, frames)
     }
@@ -30,7 +32,7 @@ impl Builder {
     /// The SSD, formatted anew, and its new id.
     pub(crate) async fn make_ssd(
         &self,
-        store: &str,
+        meta: &Meta,
         page_size: PageSize,
         costs: Costs,
         frames: usize,
@@ -41,11 +43,11 @@ impl Builder {
         }
         let device = self.open_place(&self.ssd, "ssd.cache", "ssd").await?;
         let layout = self.layout(page_size)?;
-        self.may_overwrite(&device, store).await?;
-        let prepared = PreparedSsd::format(layout, store);
+        self.may_overwrite(&device, &meta.manifest.store).await?;
+        let prepared = PreparedSsd::format(layout, &meta.manifest);
         let mut id = String::new();
         if let Some(superblock) = &prepared.format {
-            format(&device, superblock, self.seed(store)).await?;
+            format(&device, superblock, self.seed(&meta.manifest.store)).await?;
             id = id_text(superblock.ssd);
         }
         Ok((self.side(device, layout, costs, frames)?, id))

@@ -6,11 +6,14 @@ use pagetier::{Builder, Error, Lsn, MemoryManifest, OpenError, PageId, PageSize,
 use pagetier_devio::{SharedDevice, SimDevice, SimPower};
 use pagetier_page::StoreSeed;
 use pagetier_ssdcache::Layout;
+use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 pub(crate) const PAGE: u64 = 4096;
+const SOON: Duration = Duration::from_micros(400);
 pub(crate) const SSD_PAGES: u64 = 160;
 pub(crate) const RING_PAGES: u32 = 8;
 /// More than pool and SSD hold together.
@@ -73,7 +76,7 @@ impl Bed {
 
     /// With another, blank SSD.
     pub(crate) fn with_blank_ssd(mut self) -> Self {
-        self.ssd = Arc::new(SimDevice::new("blank", 0, 9, &SimPower::new()));
+        self.ssd = Arc::new(SimDevice::new("blank", 0, 9, &SimPower::new()).with_latency(SOON));
         self
     }
 
@@ -163,4 +166,18 @@ pub(crate) async fn expect_all(store: &PageStore, space: SpaceId, version: u32) 
             Err(error) => panic!("page {no}: {error}"),
         }
     }
+}
+
+/// Polls `future` at most `polls` times, then drops it; `None`: it was not over.
+pub(crate) async fn polled<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = Box::pin(future);
+    let mut left = polls;
+    std::future::poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        future.as_mut().poll(cx).map(Some)
+    })
+    .await
 }

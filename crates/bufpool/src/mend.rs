@@ -18,6 +18,16 @@ impl<T: Tier> Pool<T> {
         true
     }
 
+    /// Whether memory has a version of `page` that the storage below has not taken yet.
+    #[must_use]
+    pub fn is_unwritten(&self, page: PageId) -> bool {
+        let frames = &self.inner.frames;
+        frames.table.find(&frames.all, page).is_some_and(|frame| {
+            let word = &frames.at(frame).word;
+            word.is_dirty() || word.is_cleaning()
+        })
+    }
+
     /// [`Pool::min_recovery_lsn`] for the storage below, which must not keep the pool alive: 0 (anything may be dirty) once it is gone.
     pub fn redo_source(&self) -> impl Fn() -> Option<Lsn> + Send + Sync + use<T> {
         let inner = std::sync::Arc::downgrade(&self.inner);

@@ -5,7 +5,9 @@ use crate::layout::Layout;
 use crate::life::{SsdEvent, SsdMode, SsdState};
 use crate::readmit::{ReadmitError, ReadmitReport};
 use crate::scrub::Checked;
+use crate::superblock::{Marks, Superblock};
 use crate::tier::SsdTier;
+use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, SharedDevice};
 use pagetier_page::{Lsn, PageId};
 use pagetier_policy::{SlotId, SsdPolicy};
@@ -86,6 +88,12 @@ impl SsdTier {
         self.core.mode()
     }
 
+    /// The mode in force, or while there is no SSD the one that comes back with it.
+    #[must_use]
+    pub fn kept_mode(&self) -> SsdMode {
+        self.core.state.lock().mode
+    }
+
     /// Changes what the SSD is used for, for pages written from now on. To and from [`SsdMode::Off`] leads [`SsdTier::exchange`].
     pub fn set_mode(&self, mode: SsdMode) {
         self.core.set_mode(mode);
@@ -118,23 +126,21 @@ impl SsdTier {
         self.core.drain(deadline, progress).await
     }
 
-    /// Takes the SSD back into use after a failure: it must be the one of store `store` with id `ssd`. Reads every copy on it. Cancel-safe: it goes on.
+    /// Takes the SSD back into use after a failure: it must be the one that `ours` accepts. Reads every copy on it. `record` is told which pages were lost, each with
+    /// the log position from which redo would bring it back, and makes that durable before writes are accepted again. Must be driven to completion.
     ///
     /// # Errors
     /// [`ReadmitError`]; the SSD stays degraded.
-    pub async fn readmit(&self, store: [u8; 16], ssd: [u8; 16]) -> Result<ReadmitReport, ReadmitError> {
-        let core = Arc::clone(&self.core);
-        let task = self
-            .core
-            .runtime
-            .spawn(async move { core.readmit(|found| found.store == store && found.ssd == ssd, None).await });
-        task.await.unwrap_or_else(|_| {
-            Err(ReadmitError::Refusing { cause: Arc::from("the runtime is shutting down") })
-        })
+    pub async fn readmit(
+        &self,
+        ours: impl Fn(&Superblock) -> bool + Send,
+        record: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), String> + Send,
+    ) -> Result<ReadmitReport, ReadmitError> {
+        self.core.readmit(ours, record, None).await
     }
 
     /// Exchanges the SSD (or the ring's file) for `new`: waits until nothing is under way, makes durable what was written home, calls `commit`, which
-    /// records durably that `new` is the one that counts, and goes on with it. With `accept_loss`, also when the old one holds only
+    /// records durably that `new` is the one that counts, and that the pages it is told are lost with the old one, and goes on with it. With `accept_loss`, also when the old one holds only
     /// copies. Cancel-safe: it happened or it did not.
     ///
     /// # Errors
@@ -143,7 +149,7 @@ impl SsdTier {
         &self,
         new: NewSide,
         accept_loss: bool,
-        commit: impl FnOnce() -> Result<(), E>,
+        commit: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), E>,
     ) -> Result<Exchanged, ExchangeError<E>> {
         let NewSide { device, layout, policy, zone_percent } = new;
         let quiet = self.core.quiesce().await;
@@ -166,7 +172,7 @@ impl SsdTier {
         }
         let vacant = quiet.vacant().await;
         // From the record to the exchange nothing may be waited for.
-        if let Err(error) = commit() {
+        if let Err(error) = commit(&self.only_copies()) {
             self.core.refuse("the exchange of the SSD could not be recorded", false);
             return Err(ExchangeError::Commit(error));
         }
@@ -178,6 +184,23 @@ impl SsdTier {
             self.core.ssd_failed(&error);
         }
         Ok(Exchanged { copies: replaced.copies, lost: replaced.only })
+    }
+
+    /// Flushes the HDD: what was written home, and its size, are durable then. Cancel-safe.
+    ///
+    /// # Errors
+    /// The flush failed, now or before: writes are refused from then on.
+    pub async fn flush_home(&self) -> Result<(), TierError> {
+        let flushed = self.core.flush_hdd(self.core.hdd_flush.next()).await;
+        flushed.map_err(|source| TierError::Device { page: PageId::default(), source })
+    }
+
+    /// Notes on the SSD (or the ring's file) the openings that it took part in. Flushes it.
+    ///
+    /// # Errors
+    /// It cannot be read, written or flushed.
+    pub async fn mark(&self, marks: Marks) -> Result<(), DeviceError> {
+        crate::open::mark(&self.core.ssd(), marks).await
     }
 
     /// Verifies the copy in slot number `slot`; see [`Checked`]. `None`: there is none. Cancel-safe.

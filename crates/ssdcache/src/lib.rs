@@ -52,10 +52,9 @@ pub use map::{Entry, MapBody, MapHeader, decode_mark, encode_mark};
 #[cfg(feature = "mutations")]
 #[doc(hidden)]
 pub use moment::Moment;
-#[cfg(feature = "mutations")]
 #[doc(hidden)]
-pub use mutation::Mutation;
-pub use open::{OpenError, OpenParams, Progress, RecoveryReport, format, identify};
+pub use mutation::{Broken, Mutation};
+pub use open::{OpenError, OpenParams, Progress, RecoveryReport, format, identify, mark};
 pub use readmit::{ReadmitError, ReadmitReport};
 pub use recovery::{Evidence, Image, Verdict};
 pub use remember::{Flushed, Remember, RememberInMemory, Unproved};
@@ -64,5 +63,5 @@ pub use scrub::Checked;
 pub use slots::{
     Capture, FreeSlots, Located, MapWork, Move, Plan, SlotCounts, SlotParams, Slots, Ticket, WriteBack,
 };
-pub use superblock::{Found, Superblock};
+pub use superblock::{Found, Marks, Superblock, write_superblocks};
 pub use tier::{SsdTier, TierStats};

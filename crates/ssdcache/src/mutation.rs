@@ -3,11 +3,6 @@
 //! Only with the feature `mutations`, which no store is built with: without it every question here is answered `false` at compile time.
 
 /// One rule of the protocol (`docs/recovery.md`) that is left out.
-#[cfg_attr(not(feature = "mutations"), allow(unreachable_pub, reason = "exported with the feature only"))]
-#[cfg_attr(
-    not(feature = "mutations"),
-    allow(dead_code, reason = "the facade acts on some, with the feature only")
-)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(hidden)]
 pub enum Mutation {
@@ -106,6 +101,18 @@ pub enum Mutation {
     /// A store's devices and locks are free as soon as it is dropped. Seen with a slow home write under way at the drop: the store is opened
     /// again, writes the page newer, and the old write lands last.
     DrainNotAwaited,
+    /// Growth: extents are reserved in memory before HDD and manifest have them. Let a growth fail for want of room, go on allocating, sync, crash.
+    GrowthInMemoryFirst,
+    /// Epochs: an opening compares none of those that manifest, HDD and SSD recorded. Put an older copy of a device back after a close.
+    EpochUnchecked,
+    /// Losses: the manifest does not list what is given up with the SSD. Give it up, or accept its loss; then crash or drop the opening.
+    LossUnrecorded,
+    /// Losses: an opening forgets those that nobody has acknowledged. Give the SSD up, close, open.
+    LossForgotten,
+    /// A first opening names no ids before it formats devices. Drop it at every await, open again.
+    FirstOpeningUnnamed,
+    /// A space is dropped without being marked first. Drop the future of `drop_space`, or crash; count the extents after the next opening.
+    DropUnmarked,
 }
 
 impl Mutation {
@@ -153,17 +160,25 @@ impl Mutation {
         Self::RingFromZero,
         Self::FenceOpen,
         Self::DrainNotAwaited,
+        Self::GrowthInMemoryFirst,
+        Self::EpochUnchecked,
+        Self::LossUnrecorded,
+        Self::LossForgotten,
+        Self::FirstOpeningUnnamed,
+        Self::DropUnmarked,
     ];
 }
 
 /// Which rule is left out, if any. Without the feature it takes no space and none is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Broken(#[cfg(feature = "mutations")] pub(crate) Option<Mutation>);
+#[doc(hidden)]
+pub struct Broken(#[cfg(feature = "mutations")] pub Option<Mutation>);
 
 impl Broken {
     /// Whether `rule` is left out.
     #[inline]
-    pub(crate) fn is(self, rule: Mutation) -> bool {
+    #[must_use]
+    pub fn is(self, rule: Mutation) -> bool {
         #[cfg(feature = "mutations")]
         return self.0 == Some(rule);
         #[cfg(not(feature = "mutations"))]

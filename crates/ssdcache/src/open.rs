@@ -20,10 +20,10 @@ use crate::remember::{Flushed, Remember, Unproved};
 use crate::ring::Ring;
 use crate::side::Side;
 use crate::slots::{SlotParams, Slots};
-use crate::superblock::{Found, Superblock};
+use crate::superblock::{Found, Marks, Superblock, write_superblocks};
 use futures_util::StreamExt;
 use futures_util::future::try_join3;
-use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoOp, SharedDevice};
 use pagetier_page::{Defect, Header, Lsn, PageId, Stamp, StampSource, StoreSeed};
 use pagetier_policy::{NoSsd, SsdPolicy};
 use parking_lot::{Mutex, RwLock};
@@ -150,29 +150,50 @@ impl std::fmt::Debug for OpenParams {
     }
 }
 
-/// What stands at the start of `device`.
+/// What stands at the start of `device`: of two sound superblocks the newer.
 ///
 /// # Errors
 /// When the device cannot be read.
 pub async fn identify(device: &SharedDevice) -> Result<Found, DeviceError> {
+    Ok(newest_superblock(device).await?.0)
+}
+
+/// The same, and which copy it is.
+async fn newest_superblock(device: &SharedDevice) -> Result<(Found, u64), DeviceError> {
     if device.size() < 2 * BLOCK_BYTES {
-        return Ok(Found::Blank);
+        return Ok((Found::Blank, 0));
     }
-    let mut last = Found::Blank;
+    let mut last = (Found::Blank, 0);
     for copy in 0..2 {
         let buf = IoBuf::zeroed(BLOCK_BYTES as usize);
         let (buf, result) = read_one(device, copy * BLOCK_BYTES, buf, IoClass::Recovery).await;
         result?;
-        match Superblock::decode(buf.as_slice()) {
-            Found::Blank => {}
-            found @ Found::Superblock(_) => return Ok(found),
-            other => last = other,
+        match (Superblock::decode(buf.as_slice()), last.0) {
+            (Found::Superblock(this), Found::Superblock(other)) if this.marks <= other.marks => {}
+            (Found::Blank, _) => {}
+            (found @ Found::Superblock(_), _) => last = (found, copy),
+            (_, Found::Superblock(_)) => {}
+            (other, _) => last = (other, copy),
         }
     }
     Ok(last)
 }
 
-/// Makes `device` an empty SSD cache of the store of `seed`: an empty map, then the superblock, each durable before the next. What stands in
+/// Notes on `device`, which has a superblock, the openings that it took part in. Flushes it.
+///
+/// # Errors
+/// When it cannot be read, written or flushed.
+pub async fn mark(device: &SharedDevice, marks: Marks) -> Result<(), DeviceError> {
+    let (Found::Superblock(found), newest) = newest_superblock(device).await? else {
+        let kind = DeviceErrorKind::Unusable("its superblock is gone".to_owned());
+        let (device, len) = (Arc::from(device.name()), 2 * BLOCK_BYTES);
+        return Err(DeviceError { device, op: IoOp::Read, offset: 0, len, kind });
+    };
+    write_superblocks(device, &Superblock { marks, ..found }.encode(), newest).await
+}
+
+/// Makes `device` an empty SSD cache of the store of `seed`: the superblock, which says whose the device is from then on, then an empty map. It
+/// may be used once this has returned, and the manifest names its id. What stands in
 /// the slots stays there: another store's images do not verify, and no map names this store's own older ones.
 ///
 /// # Errors
@@ -185,6 +206,10 @@ pub async fn format(
     let layout = superblock.layout;
     device.grow(layout.end())?;
     let zeroes = |bytes: u64| IoBuf::zeroed(bytes.min(1 << 20) as usize);
+    // Of two different superblocks, the new one need not be the newer.
+    device.write(0, IoBufs::from_iter([zeroes(2 * BLOCK_BYTES)]), IoClass::Meta).await.result?;
+    device.flush(IoClass::Meta).await?;
+    write_superblocks(device, &superblock.encode(), 1).await?;
     // Journal and ring of an earlier life of this device would be taken for evidence.
     let mut at = layout.map_at(0);
     while at < layout.slot_at(0) {
@@ -196,13 +221,7 @@ pub async fn format(
     if layout.slots > 0 {
         write_empty_map(device, &layout, seed).await?;
     }
-    device.flush(IoClass::Meta).await?;
-    for copy in 0..2 {
-        let buf = IoBufs::from_iter([IoBuf::copy_of(&superblock.encode())]);
-        device.write(copy * BLOCK_BYTES, buf, IoClass::Meta).await.result?;
-        device.flush(IoClass::Meta).await?;
-    }
-    Ok(())
+    device.flush(IoClass::Meta).await
 }
 
 async fn write_empty_map(device: &SharedDevice, layout: &Layout, seed: StoreSeed) -> Result<(), DeviceError> {

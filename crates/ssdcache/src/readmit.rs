@@ -8,7 +8,7 @@ use crate::read::{SlotHold, read_one};
 use crate::side::Side;
 use crate::superblock::{Found, Superblock};
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
-use pagetier_page::PageId;
+use pagetier_page::{Lsn, PageId};
 use pagetier_policy::SlotId;
 use std::sync::Arc;
 
@@ -48,6 +48,12 @@ pub enum ReadmitError {
         /// The first error.
         cause: Arc<str>,
     },
+    /// What was lost could not be recorded.
+    #[error("the pages that are lost could not be recorded, so the SSD is not taken back: {cause}")]
+    Unrecorded {
+        /// Why.
+        cause: String,
+    },
 }
 
 /// How one copy was found.
@@ -63,6 +69,7 @@ impl Core {
     pub(crate) async fn readmit(
         &self,
         ours: impl Fn(&Superblock) -> bool,
+        record: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), String>,
         progress: Option<&(dyn Fn(DrainProgress) + Send + Sync)>,
     ) -> Result<ReadmitReport, ReadmitError> {
         let quiet = self.quiesce().await;
@@ -77,7 +84,7 @@ impl Core {
                 return Err(ReadmitError::OtherSsd { device, found: format!("{found:?}") });
             }
         }
-        let report = quiet.prove(&old, progress).await?;
+        let report = quiet.prove(&old, record, progress).await?;
         self.forgive(&mut self.state.lock());
         tracing::info!(?report, "the SSD is in use again");
         self.event(SsdEvent::Active);
@@ -89,6 +96,7 @@ impl Quiet<'_> {
     async fn prove(
         &self,
         old: &Arc<Side>,
+        record: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), String>,
         progress: Option<&(dyn Fn(DrainProgress) + Send + Sync)>,
     ) -> Result<ReadmitReport, ReadmitError> {
         let core = self.core;
@@ -123,6 +131,11 @@ impl Quiet<'_> {
                     left: u64::from(slots - slot.0 - 1),
                 });
             }
+        }
+        if !report.lost.is_empty() {
+            let mut lost = core.state.lock().slots.only_copies();
+            lost.retain(|(page, _)| report.lost.contains(page));
+            record(&lost).map_err(|cause| ReadmitError::Unrecorded { cause })?;
         }
         *core.side.write() = side;
         // From here on writes are possible again; if one fails, the failure is noted anew.

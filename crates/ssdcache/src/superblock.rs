@@ -1,11 +1,24 @@
-//! The first block of an SSD: whose it is, and its layout. Written once, twice over.
+//! The first block of an SSD: whose it is, its layout, and which openings it took part in. It stands there twice; the copies are written one
+//! after the other, each flushed before the next.
 
 use crate::bytes::{block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
 use crate::layout::{BLOCK_BYTES, Layout};
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{PageSize, StoreSeed};
 
 const MAGIC: [u8; 8] = *b"PGTIERSS";
 const FORMAT: u32 = 2;
+
+/// Which openings of its store a device took part in: an older copy of it is told by them. Of two copies the larger is the newer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Marks {
+    /// The last opening.
+    pub opened: u32,
+    /// The last opening that was closed in order.
+    pub closed: u32,
+    /// The manifest of that moment was durable in this generation.
+    pub manifest: u64,
+}
 
 /// Who an SSD belongs to, and how it is divided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +29,8 @@ pub struct Superblock {
     pub ssd: [u8; 16],
     /// The division into areas.
     pub layout: Layout,
+    /// The openings that it took part in.
+    pub marks: Marks,
 }
 
 /// What the first block of a device turned out to be.
@@ -40,6 +55,9 @@ mod at {
     pub(super) const JOURNAL: usize = 56;
     pub(super) const RING: usize = 60;
     pub(super) const END: usize = 64;
+    pub(super) const OPENED: usize = 72;
+    pub(super) const CLOSED: usize = 76;
+    pub(super) const MANIFEST: usize = 80;
 }
 
 impl Superblock {
@@ -61,6 +79,9 @@ impl Superblock {
         put_u32(&mut b, at::JOURNAL, self.layout.journal_blocks);
         put_u32(&mut b, at::RING, self.layout.ring_pages);
         put_u64(&mut b, at::END, self.layout.end());
+        put_u32(&mut b, at::OPENED, self.marks.opened);
+        put_u32(&mut b, at::CLOSED, self.marks.closed);
+        put_u64(&mut b, at::MANIFEST, self.marks.manifest);
         seal_block(StoreSeed::NONE, &mut b, MAGIC);
         b
     }
@@ -92,8 +113,27 @@ impl Superblock {
             return Found::Foreign;
         }
         let id = |from: usize| std::array::from_fn(|i| block[from + i]);
-        Found::Superblock(Self { store: id(at::STORE), ssd: id(at::SSD), layout })
+        let marks = Marks {
+            opened: u32_at(block, at::OPENED),
+            closed: u32_at(block, at::CLOSED),
+            manifest: u64_at(block, at::MANIFEST),
+        };
+        Found::Superblock(Self { store: id(at::STORE), ssd: id(at::SSD), layout, marks })
     }
+}
+
+/// Writes `block` over both copies of a superblock, that is the first two blocks of `device`. `newest` (0 or 1), the copy that counts, comes second: at
+/// every moment one of them is whole. Durable when it returns.
+///
+/// # Errors
+/// When the device cannot be written or flushed.
+pub async fn write_superblocks(device: &SharedDevice, block: &[u8], newest: u64) -> Result<(), DeviceError> {
+    for copy in [1 - newest.min(1), newest.min(1)] {
+        let bufs = IoBufs::from_iter([IoBuf::copy_of(block)]);
+        device.write(copy * BLOCK_BYTES, bufs, IoClass::Meta).await.result?;
+        device.flush(IoClass::Meta).await?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -103,7 +143,8 @@ mod tests {
     #[test]
     fn reads_back_and_refuses_what_is_not_its_own() {
         let layout = Layout::for_bytes(10 << 20, PageSize::DEFAULT, 8).unwrap();
-        let sb = Superblock { store: [1; 16], ssd: [2; 16], layout };
+        let marks = Marks { opened: 5, closed: 4, manifest: 17 };
+        let sb = Superblock { store: [1; 16], ssd: [2; 16], layout, marks };
         let mut block = sb.encode();
         assert_eq!(Superblock::decode(&block), Found::Superblock(sb));
         block[100] ^= 1;

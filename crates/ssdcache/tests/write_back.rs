@@ -6,7 +6,9 @@ use pagetier_devio::{
 };
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
 use pagetier_policy::{Access, CacParams, Costs, Home, ssd_policy};
-use pagetier_ssdcache::{Homes, Layout, OpenParams, RememberInMemory, SsdMode, SsdTier, Superblock, format};
+use pagetier_ssdcache::{
+    Homes, Layout, Marks, OpenParams, RememberInMemory, SsdMode, SsdTier, Superblock, format,
+};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -38,7 +40,8 @@ impl Bed {
         let (hdd, ssd) = (Arc::new(hdd), Arc::new(ssd));
         let layout = Layout::for_bytes(1 << 20, PageSize::MIN, 8).unwrap();
         let device: SharedDevice = Arc::clone(&ssd) as SharedDevice;
-        let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout };
+        let marks = Marks::default();
+        let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout, marks };
         format(&device, &superblock, superblock.seed()).await.unwrap();
         let params = CacParams::new(Costs::PAPER, layout.slots as usize, 64);
         let tier = SsdTier::open(OpenParams {

@@ -1,0 +1,161 @@
+//! Whether the devices are the store's, and as it left them; if not, what to do about it.
+
+use super::Builder;
+use super::open::{id_bytes, id_text, new_id};
+use crate::error::OpenError;
+use crate::manifest::Manifest;
+use crate::volume::{DATA_AT, EXTENT_PAGES, FoundHdd, identify_hdd};
+use pagetier_devio::SharedDevice;
+use pagetier_page::PageSize;
+use pagetier_ssdcache::{Found, Layout, Marks, Mutation, Superblock, identify};
+
+/// How the SSD, or the ring's file, is to be used.
+pub(super) struct PreparedSsd {
+    pub(super) layout: Layout,
+    /// It has to be formatted.
+    pub(super) format: Option<Superblock>,
+}
+
+impl PreparedSsd {
+    /// A new one of the store of `manifest`, which took part in all of its openings so far.
+    pub(super) fn format(layout: Layout, manifest: &Manifest) -> Self {
+        let marks = Marks { opened: manifest.opened, closed: manifest.closed, manifest: 0 };
+        let superblock =
+            Superblock { store: id_bytes(&manifest.store), ssd: new_id().into_bytes(), layout, marks };
+        Self { layout, format: Some(superblock) }
+    }
+}
+
+impl Builder {
+    pub(super) async fn check_hdd(
+        &self,
+        hdd: &SharedDevice,
+        manifest: &Manifest,
+        fresh: bool,
+    ) -> Result<(), OpenError> {
+        let device = hdd.name().to_owned();
+        match identify_hdd(hdd).await?.0 {
+            FoundHdd::Blank if fresh => Ok(()),
+            FoundHdd::Blank => Err(OpenError::HddMissing { device }),
+            FoundHdd::Volume(found) if found.store == manifest.store => {
+                if fresh {
+                    return Ok(());
+                }
+                if found.page_bytes != manifest.page_bytes {
+                    let (asked, found) = (manifest.page_bytes, found.page_bytes);
+                    let why = format!("its pages have {asked} bytes, those of {device} {found}");
+                    return Err(OpenError::BadManifest { why });
+                }
+                self.check_marks("HDD", &device, found.marks, manifest)?;
+                // The HDD durably had this size before the manifest named the extents.
+                let extent_bytes = u64::from(EXTENT_PAGES) * manifest.page_bytes;
+                let needed = DATA_AT + manifest.extents_used.saturating_mul(extent_bytes);
+                if hdd.size() < needed {
+                    return Err(OpenError::TooShort { device, tier: "HDD", bytes: hdd.size(), needed });
+                }
+                Ok(())
+            }
+            _ if fresh && self.force => Ok(()),
+            FoundHdd::Volume(found) => {
+                Err(OpenError::OtherStore { device, found: found.store, expected: manifest.store.clone() })
+            }
+            FoundHdd::Format(found) => Err(OpenError::Format { device, found }),
+            FoundHdd::Foreign => Err(OpenError::Foreign { device }),
+        }
+    }
+
+    pub(super) async fn check_ssd(
+        &self,
+        ssd: &SharedDevice,
+        manifest: &Manifest,
+        page_size: PageSize,
+        fresh: bool,
+    ) -> Result<PreparedSsd, OpenError> {
+        let found = identify(ssd).await?;
+        let ours = matches!(found, Found::Superblock(sb) if id_text(sb.store) == manifest.store);
+        let blank = found == Found::Blank;
+        if fresh && (ours || blank || self.force) {
+            return Ok(PreparedSsd::format(self.layout(page_size)?, manifest));
+        }
+        let refused = match self.usable(ssd, found, manifest, page_size) {
+            Ok(layout) => return Ok(PreparedSsd { layout, format: None }),
+            Err(error) => error,
+        };
+        let given_up = self.accept_ssd_loss && !fresh && (ours || blank || self.force);
+        if !given_up || matches!(refused, OpenError::StaleManifest { .. }) {
+            return Err(refused);
+        }
+        let layout = match manifest.ssd {
+            Some(_) => self.layout(page_size)?,
+            None => Layout::ring_only(page_size, self.ring_pages.unwrap_or(256)),
+        };
+        Ok(PreparedSsd::format(layout, manifest))
+    }
+
+    /// The division of the SSD that the store was last used with, if `found` is on it.
+    fn usable(
+        &self,
+        ssd: &SharedDevice,
+        found: Found,
+        manifest: &Manifest,
+        page_size: PageSize,
+    ) -> Result<Layout, OpenError> {
+        let device = ssd.name().to_owned();
+        let sb = match found {
+            Found::Superblock(sb) => sb,
+            Found::Blank => {
+                let expected = manifest.ssd.clone().unwrap_or_else(|| "ring".into());
+                return Err(OpenError::SsdMissing {
+                    expected,
+                    what: format!("is missing: {device} is blank"),
+                });
+            }
+            Found::Format(found) => return Err(OpenError::Format { device, found }),
+            Found::Foreign => return Err(OpenError::Foreign { device }),
+        };
+        if id_text(sb.store) != manifest.store {
+            let (found, expected) = (id_text(sb.store), manifest.store.clone());
+            return Err(OpenError::OtherStore { device, found, expected });
+        }
+        if let Some(expected) = manifest.ssd.clone().filter(|wanted| *wanted != id_text(sb.ssd)) {
+            let what = format!("is another one: {device} has {}", id_text(sb.ssd));
+            return Err(OpenError::SsdMissing { expected, what });
+        }
+        let Layout { page_size: found, .. } = sb.layout;
+        if found != page_size {
+            let (store, asked) = (page_size.bytes() as u64, found.bytes() as u64);
+            return Err(OpenError::OtherPageSize { store, asked });
+        }
+        let tier = if sb.layout.slots > 0 { "SSD" } else { "ring" };
+        self.check_marks(tier, &device, sb.marks, manifest)?;
+        if ssd.size() < sb.layout.end() {
+            let (bytes, needed) = (ssd.size(), sb.layout.end());
+            return Err(OpenError::TooShort { device, tier, bytes, needed });
+        }
+        Ok(sb.layout)
+    }
+
+    /// Manifest and device must know of the same openings. An opening is noted by the manifest (`epoch`), the devices, and again by the manifest (`opened`);
+    /// a close by the devices, then the manifest. So the device is never behind `opened` and `closed`, nor before `epoch`, wherever a crash came.
+    fn check_marks(
+        &self,
+        tier: &'static str,
+        device: &str,
+        marks: Marks,
+        manifest: &Manifest,
+    ) -> Result<(), OpenError> {
+        if self.broken().is(Mutation::EpochUnchecked) {
+            return Ok(());
+        }
+        let device = device.to_owned();
+        let Marks { opened, closed, manifest: generation } = marks;
+        if opened.max(closed) > manifest.epoch || generation > manifest.generation {
+            return Err(OpenError::StaleManifest { device, tier, opened, known: manifest.epoch });
+        }
+        if opened < manifest.opened || closed < manifest.closed {
+            let (last, last_closed) = (manifest.opened, manifest.closed);
+            return Err(OpenError::StaleDevice { device, tier, opened, closed, last, last_closed });
+        }
+        Ok(())
+    }
+}

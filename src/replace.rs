@@ -1,0 +1,222 @@
+//! Replacing the manifest's file atomically and durably, also on a file system without a free byte.
+//!
+//! Two files of the same rounded size stand in the directory. The new contents are written over the spare one, which is flushed and then
+//! exchanged with the manifest by `RENAME_EXCHANGE`: no block and no directory entry is added. `manifest.json` is whole at every moment, and it
+//! alone is ever read: a spare never takes the place of a rotten manifest.
+//!
+//! The spare may be written over only while it is certain that the disk, too, has it under that name. After an exchange whose fsync of the
+//! directory failed it is not, and the spare may be the manifest that a crash leaves: then a new file is written instead. A process that starts
+//! does not know how its predecessor ended. It prefers a new file as well, and when there is no room for one relies on an fsync of the directory.
+
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{Error, ErrorKind, Result, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+const FILE: &str = "manifest.json";
+const SPARE: &str = "manifest.spare";
+const FRESH: &str = "manifest.json.new";
+
+/// Both files are a multiple of this, in bytes.
+const ROUND_BYTES: usize = 64 << 10;
+/// The least room that a file has beyond its contents, in bytes: what a store can still note when its disk is full.
+const SLACK_BYTES: usize = 16 << 10;
+
+/// What is known of the spare file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Spare {
+    /// Nothing: this process has not replaced the manifest yet.
+    Unproved,
+    /// It may be written over.
+    Ready,
+    /// The disk may have it as the manifest.
+    Doubtful,
+}
+
+/// The manifest's file. See the module.
+#[derive(Debug)]
+pub(crate) struct ManifestFile {
+    directory: PathBuf,
+    spare: Mutex<Spare>,
+}
+
+impl ManifestFile {
+    pub(crate) fn new(directory: &Path) -> Self {
+        Self { directory: directory.to_owned(), spare: Mutex::new(Spare::Unproved) }
+    }
+
+    /// Its contents; `None`: there is none.
+    pub(crate) fn read(&self) -> Result<Option<Vec<u8>>> {
+        match std::fs::read(self.directory.join(FILE)) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Replaces the contents. Durable when it returns `Ok`; after an error either contents may be found later.
+    pub(crate) fn replace(&self, bytes: &[u8]) -> Result<()> {
+        let mut spare = self.spare.lock();
+        let known = *spare;
+        let replaced = match known {
+            Spare::Ready => self.over_spare(bytes, &mut spare),
+            Spare::Unproved | Spare::Doubtful => self.by_new_file(bytes, &mut spare),
+        };
+        match replaced {
+            Err(e) if e.kind() == ErrorKind::StorageFull && known == Spare::Unproved => {
+                self.sync_directory()?;
+                self.over_spare(bytes, &mut spare)
+            }
+            Err(e) if e.kind() == ErrorKind::NotFound && known == Spare::Ready => {
+                self.by_new_file(bytes, &mut spare)
+            }
+            other => other,
+        }
+    }
+
+    fn over_spare(&self, bytes: &[u8], spare: &mut Spare) -> Result<()> {
+        let path = self.directory.join(SPARE);
+        let has = std::fs::metadata(&path)?.len();
+        write_padded(open(&path, OFlags::WRONLY)?, bytes, usize::try_from(has).unwrap_or(0))?;
+        *spare = Spare::Doubtful;
+        let directory = File::open(&self.directory)?;
+        match renameat_with(&directory, SPARE, &directory, FILE, RenameFlags::EXCHANGE) {
+            Ok(()) => {}
+            // The file system cannot exchange.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                std::fs::rename(&path, self.directory.join(FILE))?;
+            }
+            Err(e) => return Err(e.into()),
+        }
+        self.settle(bytes.len(), spare)
+    }
+
+    fn by_new_file(&self, bytes: &[u8], spare: &mut Spare) -> Result<()> {
+        let path = self.directory.join(FRESH);
+        let written = open(&path, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)
+            .and_then(|file| write_padded(file, bytes, 0));
+        if let Err(error) = written {
+            // What it took is room that others need.
+            let _ = std::fs::remove_file(&path);
+            return Err(error);
+        }
+        *spare = Spare::Doubtful;
+        std::fs::rename(&path, self.directory.join(FILE))?;
+        self.settle(bytes.len(), spare)
+    }
+
+    /// Makes the names durable, and the spare ready for contents of `len` bytes.
+    fn settle(&self, len: usize, spare: &mut Spare) -> Result<()> {
+        self.sync_directory()?;
+        *spare = Spare::Ready;
+        if let Err(error) = self.reserve(padded(len)) {
+            tracing::warn!(%error, "no room to keep a reserve for the manifest: on a full disk it could not be replaced");
+        }
+        Ok(())
+    }
+
+    /// Gives the spare a size of at least `bytes`.
+    fn reserve(&self, bytes: usize) -> Result<()> {
+        let path = self.directory.join(SPARE);
+        let has = std::fs::metadata(&path).map_or(0, |m| m.len());
+        if has >= bytes as u64 {
+            return Ok(());
+        }
+        write_padded(open(&path, OFlags::WRONLY | OFlags::CREATE)?, b"", bytes)?;
+        self.sync_directory()
+    }
+
+    fn sync_directory(&self) -> Result<()> {
+        File::open(&self.directory)?.sync_all()
+    }
+}
+
+fn open(path: &Path, flags: OFlags) -> Result<File> {
+    let fd: OwnedFd = rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?;
+    Ok(File::from(fd))
+}
+
+/// The size of a file with `len` bytes of contents.
+fn padded(len: usize) -> usize {
+    (len + SLACK_BYTES).next_multiple_of(ROUND_BYTES)
+}
+
+/// Writes `bytes` and line ends up to `least` bytes, or the size that a file with these contents has. Durable when it returns.
+fn write_padded(mut file: File, bytes: &[u8], least: usize) -> Result<()> {
+    // A file that has room for them but not for the slack stays as it is: on a full disk it could not grow.
+    let size = if bytes.len() <= least { least } else { padded(bytes.len()) };
+    let mut all = Vec::with_capacity(size);
+    all.extend_from_slice(bytes);
+    all.resize(size, b'\n');
+    file.write_all(&all).map_err(full)?;
+    file.sync_all().map_err(full)
+}
+
+/// A quota that is used up is a full disk, too.
+fn full(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::QuotaExceeded => Error::new(ErrorKind::StorageFull, error),
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> (tempfile::TempDir, ManifestFile) {
+        let directory = tempfile::tempdir().unwrap();
+        let file = ManifestFile::new(directory.path());
+        (directory, file)
+    }
+
+    fn contents(file: &ManifestFile) -> String {
+        String::from_utf8(file.read().unwrap().unwrap()).unwrap().trim_end().to_owned()
+    }
+
+    #[test]
+    fn two_files_of_the_same_size_take_turns() {
+        let (directory, file) = file();
+        assert!(file.read().unwrap().is_none());
+        for text in ["one", "two", "three", "four"] {
+            file.replace(text.as_bytes()).unwrap();
+            assert_eq!(contents(&file), text);
+            let sizes = [FILE, SPARE].map(|name| directory.path().join(name).metadata().unwrap().len());
+            assert_eq!(sizes, [ROUND_BYTES as u64; 2]);
+        }
+        assert!(!directory.path().join(FRESH).exists());
+        let long = "x".repeat(100_000);
+        file.replace(long.as_bytes()).unwrap();
+        assert_eq!(contents(&file), long);
+        assert_eq!(directory.path().join(SPARE).metadata().unwrap().len(), padded(100_000) as u64);
+    }
+
+    #[test]
+    fn a_spare_that_may_be_the_manifest_on_disk_is_not_written_over() {
+        use std::os::unix::fs::MetadataExt;
+        let (directory, file) = file();
+        let inode = |name: &str| directory.path().join(name).metadata().unwrap().ino();
+        file.replace(b"one").unwrap();
+        file.replace(b"two").unwrap();
+        // As after an exchange that was not made durable.
+        *file.spare.lock() = Spare::Doubtful;
+        let before = [inode(FILE), inode(SPARE)];
+        file.replace(b"three").unwrap();
+        assert_eq!(contents(&file), "three");
+        assert!(!before.contains(&inode(FILE)), "a new file");
+        assert_eq!(inode(SPARE), before[1], "left alone");
+    }
+
+    #[test]
+    fn a_missing_spare_is_made_anew() {
+        let (directory, file) = file();
+        file.replace(b"one").unwrap();
+        std::fs::remove_file(directory.path().join(SPARE)).unwrap();
+        file.replace(b"two").unwrap();
+        assert_eq!(contents(&file), "two");
+        assert!(directory.path().join(SPARE).exists());
+    }
+}

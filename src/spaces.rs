@@ -1,0 +1,143 @@
+//! Spaces: made, grown and dropped, each so that a failure or a crash between two steps leaves nothing half-done.
+//!
+//! What is added takes effect in memory last: a growth reaches the HDD (durably), then the manifest, then the table that pages are
+//! allocated from. What is taken away is marked in the manifest first; its extents are free once the manifest no longer names the space.
+
+use crate::error::Error;
+use crate::loss::{RUNS_MAX, RUNS_MIN, only_copies};
+use crate::store::{Meta, PageStore};
+use crate::volume::HddSuperblock;
+use pagetier_page::SpaceId;
+use pagetier_ssdcache::{Marks, Mutation};
+use std::io::ErrorKind;
+use std::sync::atomic::Ordering;
+
+impl PageStore {
+    /// Makes a space called `name`. Durable when it returns. Cancel-safe: it happens or it does not.
+    ///
+    /// # Errors
+    /// The name is taken, or the manifest cannot be written: there is no such space then, though after a crash the next opening may find it, empty.
+    pub async fn create_space(&self, name: &str) -> Result<SpaceId, Error> {
+        let mut meta = self.meta.lock().await;
+        if self.volume.by_name(name).is_some() {
+            return Err(Error::SpaceExists { name: name.to_owned() });
+        }
+        let id = SpaceId(meta.manifest.next_space);
+        meta.change(&self.volume, |manifest| {
+            manifest.next_space += 1;
+            manifest.add_space(id.0, name);
+        })?;
+        self.volume.add(id, name);
+        Ok(id)
+    }
+
+    /// Drops `space` with all its pages. Waits for writes of them that are under way; guards of its pages must have been dropped, or this
+    /// waits for them too. Durable when it returns.
+    ///
+    /// Cancelled, the space is gone or it is as it was. If it is gone, its room on the HDD is free after a second call, or the next opening.
+    ///
+    /// # Errors
+    /// There is no such space; the HDD cannot be flushed; or the manifest cannot be written. If [`PageStore::spaces`] lists the space then, it is as it
+    /// was, though after a crash it may be gone; otherwise it is gone, and as if this had been cancelled.
+    pub async fn drop_space(&self, space: SpaceId) -> Result<(), Error> {
+        let mut meta = self.meta.lock().await;
+        let unmarked = self.life.builder.broken().is(Mutation::DropUnmarked);
+        match self.volume.is_dropping(space) {
+            None => return Err(Error::NoSuchSpace { space }),
+            Some(true) => {}
+            Some(false) => {
+                let marked = meta.change(&self.volume, |manifest| {
+                    manifest
+                        .spaces
+                        .iter_mut()
+                        .filter(|s| s.id == space.0)
+                        .for_each(|s| s.dropping = !unmarked);
+                });
+                if marked.is_err() {
+                    self.doubtful.store(true, Ordering::Release);
+                }
+                marked?;
+                self.volume.begin_drop(space);
+            }
+        }
+        self.pool.discard_where(|page| page.space == space).await?;
+        // Others get the extents now: nothing may be on its way there, or be torn there by a crash.
+        self.tier.forget_space(space).await?;
+        meta.change(&self.volume, |manifest| self.volume.record_dropped(space, manifest))?;
+        self.volume.end_drop(space);
+        Ok(())
+    }
+
+    /// Gives `space` room for page `no`.
+    pub(crate) async fn grow(&self, space: SpaceId, no: u32) -> Result<(), Error> {
+        if no == u32::MAX {
+            return Err(Error::SpaceFull { space });
+        }
+        let mut meta = self.meta.lock().await;
+        if u64::from(no) < self.volume.reserved(space) {
+            return Ok(());
+        }
+        let growth = self.volume.plan_growth(space).ok_or(Error::NoSuchSpace { space })?;
+        if self.life.builder.broken().is(Mutation::GrowthInMemoryFirst) {
+            let end = growth.end;
+            self.volume.grow(growth);
+            self.grow_hdd(&mut meta, end).await?;
+            return meta.save(&self.volume);
+        }
+        self.grow_hdd(&mut meta, growth.end).await?;
+        meta.change(&self.volume, |manifest| growth.record(manifest))?;
+        self.volume.grow(growth);
+        Ok(())
+    }
+
+    /// Lets the HDD reach `end`, also after a crash.
+    async fn grow_hdd(&self, meta: &mut Meta, end: u64) -> Result<(), Error> {
+        if meta.hdd_bytes_durable >= end {
+            return Ok(());
+        }
+        if self.hdd.size() < end {
+            // In steps of an eighth, so that the file is grown rarely.
+            let ahead = (end / 8).clamp(1 << 20, 256 << 20);
+            if self.hdd.grow(end + ahead).is_err() {
+                self.hdd.grow(end)?;
+            }
+        }
+        let bytes = self.hdd.size();
+        self.tier.flush_home().await?;
+        meta.hdd_bytes_durable = bytes;
+        Ok(())
+    }
+
+    /// After a save that may have marked a space as dropped, although it failed: what is written to it from then on would go with it.
+    pub(crate) async fn settle_manifest(&self) -> Result<(), Error> {
+        if !self.doubtful.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut meta = self.meta.lock().await;
+        if self.doubtful.load(Ordering::Acquire) { meta.save(&self.volume) } else { Ok(()) }
+    }
+
+    /// The end of a close in order, when everything is durable: the devices note it, then the manifest. A manifest that says so therefore proves that the
+    /// devices must, too.
+    pub(crate) async fn note_close(&self) -> Result<(), Error> {
+        let mut meta = self.meta.lock().await;
+        let epoch = meta.manifest.epoch;
+        let marks = Marks { opened: epoch, closed: epoch, manifest: meta.durable_generation };
+        self.tier.mark(marks).await?;
+        HddSuperblock::mark(&self.hdd, marks).await?;
+        let only = self.tier.only_copies();
+        let closed = |runs_max| {
+            let list = only_copies(&only, runs_max);
+            |manifest: &mut crate::manifest::Manifest| {
+                manifest.closed = epoch;
+                manifest.ssd_pages = Some(list);
+            }
+        };
+        match meta.change(&self.volume, closed(RUNS_MAX)) {
+            Err(Error::Manifest { source }) if source.kind() == ErrorKind::StorageFull => {
+                meta.change(&self.volume, closed(RUNS_MIN))
+            }
+            other => other,
+        }
+    }
+}

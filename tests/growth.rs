@@ -1,0 +1,320 @@
+//! Spaces that are made, grown and dropped while the HDD has no room, the manifest cannot be written, or the call is cancelled: what `sync` promised is there
+//! after a crash, and no room is lost.
+
+mod bed;
+
+use bed::{Bed, PAGE, fill, grown, polled, version_of};
+use pagetier::{Error, OpenError, PageId, PageStore, SpaceId};
+use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What makes a growth fail.
+#[derive(Clone, Copy, Debug)]
+enum Trouble {
+    Hdd,
+    Manifest,
+    /// The manifest is replaced although that is told as a failure.
+    ManifestReplaced,
+}
+
+const TROUBLES: [Trouble; 3] = [Trouble::Hdd, Trouble::Manifest, Trouble::ManifestReplaced];
+
+impl Trouble {
+    fn begin(self, bed: &Bed) {
+        match self {
+            Self::Hdd => bed.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Grow)),
+            Self::Manifest => bed.manifest.fail_saves(0, u64::MAX, false),
+            Self::ManifestReplaced => bed.manifest.fail_saves(0, u64::MAX, true),
+        }
+    }
+
+    fn end(bed: &Bed) {
+        bed.hdd.clear_faults();
+        bed.manifest.fail_saves(0, 0, false);
+    }
+}
+
+/// A page in version 1. Its number.
+async fn append(store: &PageStore, space: SpaceId) -> Result<u32, Error> {
+    let mut page = store.allocate(space).await?;
+    let no = page.id().no;
+    fill(&mut page, no, 1);
+    Ok(no)
+}
+
+async fn expect(store: &PageStore, space: SpaceId, pages: &[u32]) {
+    for no in pages {
+        let page = store.get(PageId::new(space, *no)).await;
+        assert_eq!(version_of(&page.unwrap_or_else(|e| panic!("page {no}: {e}")), *no), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_allocated_around_a_growth_that_failed_are_there_after_a_crash() {
+    for trouble in TROUBLES {
+        for seed in 0..8 {
+            let bed = Bed::new();
+            let store = bed.open().await;
+            let space = store.create_space("t").await.unwrap();
+            let mut synced = vec![append(&store, space).await.unwrap()];
+            trouble.begin(&bed);
+            let mut failures = 0;
+            // What is reserved already is taken; after that every attempt fails.
+            while failures < 20 {
+                match append(&store, space).await {
+                    Ok(no) => synced.push(no),
+                    Err(Error::Device(_) | Error::Manifest { .. }) => failures += 1,
+                    Err(other) => panic!("{trouble:?}: {other}"),
+                }
+                assert!(synced.len() < 2000, "{trouble:?}: it never failed");
+            }
+            assert_eq!(store.pages(space).unwrap() as usize, synced.len());
+            store.sync().await.unwrap();
+            let crashed = bed.after_power_cut(seed);
+            let after = crashed.open().await;
+            expect(&after, space, &synced).await;
+            // With room again it goes on, in either store.
+            Trouble::end(&bed);
+            for _ in 0..200 {
+                synced.push(append(&store, space).await.unwrap());
+            }
+            store.sync().await.unwrap();
+            append(&after, space).await.unwrap();
+            expect(&bed.after_power_cut(seed + 50).open().await, space, &synced).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extent_of_a_failed_growth_never_belongs_to_two_spaces() {
+    for trouble in TROUBLES {
+        let bed = Bed::new();
+        let store = bed.open().await;
+        let spaces = [store.create_space("a").await.unwrap(), store.create_space("b").await.unwrap()];
+        let mut pages = [Vec::new(), Vec::new()];
+        for turn in 0..12 {
+            for (space, pages) in spaces.iter().zip(&mut pages) {
+                trouble.begin(&bed);
+                while let Ok(no) = append(&store, *space).await {
+                    pages.push(no);
+                }
+                if turn % 3 != 0 {
+                    Trouble::end(&bed);
+                }
+                if let Ok(no) = append(&store, *space).await {
+                    pages.push(no);
+                }
+            }
+        }
+        Trouble::end(&bed);
+        store.sync().await.unwrap();
+        let after = bed.after_power_cut(3).open().await;
+        for (space, pages) in spaces.iter().zip(&pages) {
+            assert!(pages.len() > 64);
+            expect(&store, *space, pages).await;
+            expect(&after, *space, pages).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_growth_whose_flush_failed_does_not_count_as_done() {
+    for seed in 0..8 {
+        let bed = Bed::new();
+        let store = bed.open().await;
+        let space = store.create_space("t").await.unwrap();
+        bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+        assert!(append(&store, space).await.is_err());
+        // Flushes succeed again, but the size may have been lost with the first.
+        assert!(append(&store, space).await.is_err());
+        assert_eq!(store.pages(space).unwrap(), 0);
+        drop(store);
+        let store = bed.after_power_cut(seed).open().await;
+        let no = append(&store, space).await.unwrap();
+        store.sync().await.unwrap();
+        expect(&store, space, &[no]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_growth_dropped_at_any_await_leaves_nothing_half_taken() {
+    let mut awaits = 0;
+    for polls in 0..30 {
+        let bed = Bed::new();
+        let store = bed.open().await;
+        let space = store.create_space("t").await.unwrap();
+        let over = polled(polls, append(&store, space)).await.is_some();
+        awaits += u64::from(!over);
+        let mut synced = Vec::new();
+        for _ in 0..100 {
+            synced.push(append(&store, space).await.unwrap());
+        }
+        store.sync().await.unwrap();
+        expect(&bed.after_power_cut(polls).open().await, space, &synced).await;
+    }
+    assert!(awaits >= 2, "it was never interrupted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_space_that_could_not_be_recorded_is_none_and_its_name_is_free() {
+    for replaced in [false, true] {
+        let bed = Bed::new();
+        let store = bed.open().await;
+        bed.manifest.fail_saves(0, 1, replaced);
+        assert!(matches!(store.create_space("t").await, Err(Error::Manifest { .. })));
+        assert_eq!(store.space("t"), None);
+        let space = store.create_space("t").await.unwrap();
+        let no = append(&store, space).await.unwrap();
+        store.sync().await.unwrap();
+        expect(&bed.after_power_cut(1).open().await, space, &[no]).await;
+        bed.manifest.fail_saves(0, 1, replaced);
+        assert!(store.create_space("u").await.is_err());
+        let after = bed.after_power_cut(2).open().await;
+        expect(&after, space, &[no]).await;
+        assert_eq!(after.space("u").is_some(), replaced, "a crash finds what the disk has");
+    }
+}
+
+/// Pages that fit into the rest of an HDD that does not grow any more.
+async fn room(bed: &Bed, store: &PageStore) -> usize {
+    bed.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Grow));
+    let space = store.create_space("rest").await.unwrap();
+    let mut pages = 0;
+    while append(store, space).await.is_ok() {
+        pages += 1;
+    }
+    pages
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drop_cancelled_or_crashed_anywhere_leaks_no_room() {
+    // Without a drop cut short.
+    let whole = {
+        let bed = Bed::new();
+        let store = bed.open().await;
+        let space = grown(&store).await;
+        store.drop_space(space).await.unwrap();
+        room(&bed, &store).await
+    };
+    assert!(whole >= 300);
+    let (mut cut_short, mut polls) = (0, 0);
+    loop {
+        let bed = Bed::new();
+        let store = bed.open().await;
+        let space = grown(&store).await;
+        store.sync().await.unwrap();
+        let over = polled(polls, store.drop_space(space)).await.is_some();
+        cut_short += u32::from(!over);
+        // A second call finishes it.
+        let again = bed.after_power_cut(polls + 1);
+        match store.drop_space(space).await {
+            Ok(()) => {}
+            Err(Error::NoSuchSpace { .. }) if over => {}
+            Err(other) => panic!("after {polls} polls: {other}"),
+        }
+        assert_eq!(store.stats().ssd.dirty_pages, 0, "after {polls} polls");
+        assert_eq!(room(&bed, &store).await, whole, "after {polls} polls");
+        // And so does the next opening.
+        let store = again.open().await;
+        if store.space("t").is_some() {
+            bed::expect_all(&store, space, 1).await;
+            store.drop_space(space).await.unwrap();
+        }
+        assert!(matches!(store.get(PageId::new(space, 0)).await, Err(Error::NoSuchPage { .. })));
+        assert_eq!(room(&again, &store).await, whole, "after a crash at {polls} polls");
+        if over {
+            break;
+        }
+        polls += 1;
+    }
+    assert!(cut_short >= 3, "only {cut_short} awaits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drop_that_could_not_be_recorded_takes_nothing_that_is_synced_later() {
+    for (skip, replaced) in [(0, false), (0, true), (1, false), (1, true)] {
+        let bed = Bed::new();
+        let store = bed.open().await;
+        let space = grown(&store).await;
+        store.sync().await.unwrap();
+        bed.manifest.fail_saves(skip, 2, replaced);
+        assert!(matches!(store.drop_space(space).await, Err(Error::Manifest { .. })));
+        if skip == 1 {
+            assert_eq!(store.space("t"), None, "it is marked");
+            let _ = store.drop_space(space).await;
+            store.drop_space(space).await.unwrap();
+            assert!(bed.after_power_cut(1).open().await.spaces().is_empty());
+            continue;
+        }
+        // It is there, and what is written to it now is not lost with it.
+        bed::write_all(&store, space, 2).await;
+        let refused = store.sync().await;
+        assert!(matches!(refused, Err(Error::Manifest { .. })), "no promise yet: {refused:?}");
+        store.sync().await.unwrap();
+        bed::expect_all(&bed.after_power_cut(2).open().await, space, 2).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_on_a_full_disk_opens_is_read_and_freed() {
+    let power = SimPower::new();
+    let mut bed = Bed::new();
+    let most = (1 << 20) + 5 * 64 * PAGE;
+    let hdd = SimDevice::new("hdd", 0, 1, &power).with_latency(Duration::from_millis(4)).with_size_max(most);
+    bed.hdd = Arc::new(hdd);
+    let store = bed.open().await;
+    let space = store.create_space("t").await.unwrap();
+    let mut pages = Vec::new();
+    while let Ok(no) = append(&store, space).await {
+        pages.push(no);
+    }
+    assert_eq!(pages.len(), 5 * 64);
+    for _ in 0..20 {
+        assert!(matches!(append(&store, space).await, Err(Error::Device(_))));
+    }
+    store.sync().await.unwrap();
+    expect(&store, space, &pages).await;
+    bed::write(&store, space, 7, 1).await.unwrap();
+    store.sync().await.unwrap();
+    for crash in [true, false] {
+        let later = bed.after_power_cut(4);
+        if !crash {
+            let store = later.open().await;
+            expect(&store, space, &pages).await;
+            store.close().await.unwrap();
+        }
+        let size = later.hdd.size();
+        let store = later.open().await;
+        assert_eq!(later.hdd.size(), size, "opening grows nothing");
+        expect(&store, space, &pages).await;
+        store.drop_space(space).await.unwrap();
+        let other = store.create_space("u").await.unwrap();
+        for no in 0..5 * 64 {
+            assert_eq!(append(&store, other).await.unwrap(), no);
+        }
+        store.close().await.unwrap();
+        expect(&later.open().await, other, &pages).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_hdd_cut_short_is_told_from_one_that_did_not_grow() {
+    for seed in 0..20 {
+        let bed = Bed::new();
+        let store = bed.open().await;
+        let space = store.create_space("t").await.unwrap();
+        let no = append(&store, space).await.unwrap();
+        store.sync().await.unwrap();
+        // This growth fails after the HDD has grown, and no flush follows it.
+        bed.manifest.fail_saves(0, u64::MAX, false);
+        while append(&store, space).await.is_ok() {}
+        drop(store);
+        let later = bed.after_power_cut(seed);
+        match later.try_open().await {
+            Ok(store) => expect(&store, space, &[no]).await,
+            Err(OpenError::TooShort { .. }) => panic!("seed {seed}: a growth undone is no truncation"),
+            Err(other) => panic!("seed {seed}: {other}"),
+        }
+    }
+}

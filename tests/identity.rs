@@ -1,0 +1,312 @@
+//! Devices with a past: older copies, files cut short, an older manifest. And devices as a cancelled or crashed opening or close leaves them, which must
+//! never be taken for those.
+
+mod bed;
+
+use bed::{Bed, PAGE, PAGES, RING_PAGES, SSD_PAGES, expect_all, grown, polled, write_all};
+use pagetier::{OpenError, PageSize, PageStore, SpaceId};
+use pagetier_devio::{SimDevice, SimPower};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A store in a directory, with files that can be copied and put back.
+struct Files(tempfile::TempDir);
+
+const HDD: &str = "hdd.vol";
+const SSD: &str = "ssd.cache";
+const MANIFEST: &str = "manifest.json";
+
+impl Files {
+    fn new() -> Self {
+        Self(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join("store").join(name)
+    }
+
+    async fn open(&self) -> Result<PageStore, OpenError> {
+        self.with(|builder| builder).await
+    }
+
+    async fn with(
+        &self,
+        options: impl FnOnce(pagetier::Builder) -> pagetier::Builder,
+    ) -> Result<PageStore, OpenError> {
+        let builder = PageStore::builder()
+            .directory(self.path(""))
+            .page_size(PageSize::MIN)
+            .pool_bytes(60 * PAGE)
+            .ssd_bytes(SSD_PAGES * PAGE)
+            .ring_pages(RING_PAGES);
+        options(builder).open().await
+    }
+
+    /// A copy of all files as they are.
+    fn copy(&self) -> tempfile::TempDir {
+        let copy = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        for name in [HDD, SSD, MANIFEST] {
+            std::fs::copy(self.path(name), copy.path().join(name)).unwrap();
+        }
+        copy
+    }
+
+    fn put_back(&self, copy: &Path, names: &[&str]) {
+        for name in names {
+            std::fs::copy(copy.join(name), self.path(name)).unwrap();
+        }
+    }
+}
+
+/// With versions 1 and 2, closed; and copies: after the first close, and in the midst of the second opening.
+async fn closed_twice() -> (Files, SpaceId, [tempfile::TempDir; 2]) {
+    let files = Files::new();
+    let store = files.open().await.unwrap();
+    let space = grown(&store).await;
+    store.close().await.unwrap();
+    let first = files.copy();
+    let store = files.open().await.unwrap();
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    let hot = files.copy();
+    write_all(&store, space, 3).await;
+    let other = store.create_space("other").await.unwrap();
+    for _ in 0..PAGES {
+        store.allocate(other).await.unwrap();
+    }
+    store.close().await.unwrap();
+    (files, space, [first, hot])
+}
+
+#[tokio::test]
+async fn after_a_close_an_older_copy_of_any_part_is_refused_by_name() {
+    let (files, space, copies) = closed_twice().await;
+    let current = files.copy();
+    for (at, copy) in copies.iter().enumerate() {
+        for (name, tier) in [(HDD, "HDD"), (SSD, "SSD")] {
+            files.put_back(copy.path(), &[name]);
+            match files.open().await {
+                Err(OpenError::StaleDevice { device, tier: found, .. }) => {
+                    assert_eq!(found, tier);
+                    assert!(device.ends_with(name), "{device}");
+                }
+                other => panic!("copy {at} of {name}: {other:?}"),
+            }
+            files.put_back(current.path(), &[HDD, SSD, MANIFEST]);
+        }
+        files.put_back(copy.path(), &[MANIFEST]);
+        let refused = files.open().await;
+        assert!(matches!(refused, Err(OpenError::StaleManifest { .. })), "copy {at}: {refused:?}");
+        assert!(matches!(
+            files.with(|b| b.accept_ssd_loss(true)).await,
+            Err(OpenError::StaleManifest { .. })
+        ));
+        files.put_back(current.path(), &[HDD, SSD, MANIFEST]);
+    }
+    // All of it together is a backup put back.
+    let store = files.open().await.unwrap();
+    expect_all(&store, space, 3).await;
+    store.close().await.unwrap();
+    files.put_back(copies[0].path(), &[HDD, SSD, MANIFEST]);
+    expect_all(&files.open().await.unwrap(), space, 1).await;
+}
+
+#[tokio::test]
+async fn a_file_cut_short_is_refused_by_name() {
+    let (files, space, _) = closed_twice().await;
+    let current = files.copy();
+    for (name, tier) in [(HDD, "HDD"), (SSD, "SSD")] {
+        let bytes = files.path(name).metadata().unwrap().len();
+        for part in [3, 2] {
+            let file = std::fs::OpenOptions::new().write(true).open(files.path(name)).unwrap();
+            file.set_len((bytes / part).max(1 << 19) / PAGE * PAGE).unwrap();
+            match files.open().await {
+                Err(OpenError::TooShort { tier: found, bytes, needed, .. }) => {
+                    assert_eq!(found, tier);
+                    assert!(bytes < needed);
+                }
+                other => panic!("{name}: {other:?}"),
+            }
+            files.put_back(current.path(), &[name]);
+        }
+        std::fs::OpenOptions::new().write(true).open(files.path(name)).unwrap().set_len(0).unwrap();
+        let refused = files.open().await;
+        let missing = matches!(refused, Err(OpenError::HddMissing { .. } | OpenError::SsdMissing { .. }));
+        assert!(missing, "{name}: {refused:?}");
+        files.put_back(current.path(), &[name]);
+    }
+    expect_all(&files.open().await.unwrap(), space, 3).await;
+}
+
+#[tokio::test]
+async fn an_older_ssd_can_be_given_up_and_what_is_lost_is_told() {
+    let (files, space, [first, _]) = closed_twice().await;
+    files.put_back(first.path(), &[SSD]);
+    let store = files.with(|b| b.accept_ssd_loss(true)).await.unwrap();
+    let loss = store.ssd_loss().unwrap();
+    assert!(loss.exact && loss.pages() > 0, "{loss:?}");
+    for no in 0..PAGES {
+        let lost = loss.contains(pagetier::PageId::new(space, no));
+        let found = bed::read(&store, space, no).await;
+        assert!(lost || matches!(found, Ok(3)), "page {no}: {found:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_ring_that_is_older_is_refused_too() {
+    let files = Files::new();
+    let open = || files.with(|b| b.ssd_bytes(0));
+    let store = open().await.unwrap();
+    let space = grown(&store).await;
+    store.close().await.unwrap();
+    let old = std::fs::read(files.path("ring")).unwrap();
+    let store = open().await.unwrap();
+    write_all(&store, space, 2).await;
+    store.close().await.unwrap();
+    let new = std::fs::read(files.path("ring")).unwrap();
+    std::fs::write(files.path("ring"), old).unwrap();
+    assert!(matches!(open().await, Err(OpenError::StaleDevice { tier: "ring", .. })));
+    std::fs::write(files.path("ring"), new).unwrap();
+    expect_all(&open().await.unwrap(), space, 2).await;
+}
+
+#[tokio::test]
+async fn one_rotten_copy_of_a_superblock_does_no_harm() {
+    let (files, space, _) = closed_twice().await;
+    for name in [HDD, SSD] {
+        for copy in [0, 1] {
+            let mut bytes = std::fs::read(files.path(name)).unwrap();
+            bytes[copy * 4096 + 100] ^= 1;
+            std::fs::write(files.path(name), &bytes).unwrap();
+            // The next opening writes both anew.
+            let store = files.open().await.unwrap();
+            expect_all(&store, space, 3).await;
+            store.close().await.unwrap();
+        }
+    }
+}
+
+/// Crashes an opening, and a close, after every number of polls; then the next opening, too.
+#[tokio::test(start_paused = true)]
+async fn no_crash_of_an_opening_or_a_close_looks_like_an_older_copy() {
+    let bed = Bed::new();
+    let store = bed.open().await;
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    store.close().await.unwrap();
+    let (mut openings, mut closes) = (0, 0);
+    let mut polls = 1;
+    loop {
+        let again = bed.after_power_cut(polls);
+        let store = polled(polls, again.try_open()).await;
+        let over = store.is_some();
+        drop(store);
+        openings += u32::from(!over);
+        // Time and again, so that the numbers of manifest and devices drift apart.
+        let mut again = again.after_power_cut(polls + 1);
+        for more in 1..4 {
+            drop(polled(polls / 2 + more, again.try_open()).await);
+            again = again.after_power_cut(polls + more);
+        }
+        let store = again.open().await;
+        expect_all(&store, space, 2).await;
+        let close_over = polled(polls, store.close()).await.is_some();
+        closes += u32::from(!close_over);
+        let again = again.after_power_cut(polls + 2);
+        expect_all(&again.open().await, space, 2).await;
+        if over && close_over {
+            break;
+        }
+        polls += 1 + polls / 8;
+    }
+    assert!(openings > 10 && closes > 10, "{openings} openings and {closes} closes were cut short");
+}
+
+#[tokio::test(start_paused = true)]
+async fn saves_that_fail_in_an_opening_or_a_close_harm_nothing() {
+    for replaced in [false, true] {
+        for skip in 0..4 {
+            let bed = Bed::new();
+            let store = bed.open().await;
+            let space = grown(&store).await;
+            store.close().await.unwrap();
+            bed.manifest.fail_saves(skip, 1, replaced);
+            match bed.try_open().await {
+                Ok(store) => drop((store.sync().await, store.close().await)),
+                Err(OpenError::Directory { .. }) => {}
+                Err(other) => panic!("{other}"),
+            }
+            bed.manifest.fail_saves(0, 0, false);
+            let store = bed.open().await;
+            expect_all(&store, space, 1).await;
+            store.close().await.unwrap();
+            expect_all(&bed.open().await, space, 1).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_opening_dropped_at_any_await_leaves_devices_that_the_next_accepts() {
+    let (mut cut_short, mut polls) = (0, 0);
+    loop {
+        for seed in 0..3 {
+            let bed = Bed::new();
+            let store = polled(polls, bed.try_open()).await;
+            let over = store.is_some();
+            cut_short += u32::from(!over);
+            drop(store);
+            let again = bed.after_power_cut(polls * 3 + seed);
+            // Also with another size, and without an SSD.
+            let bytes = [SSD_PAGES, SSD_PAGES * 2, 0][seed as usize] * PAGE;
+            let store = match again.builder().ssd_bytes(bytes).open().await {
+                // It came so far that the store has its SSD.
+                Err(OpenError::SsdMissing { .. }) if bytes == 0 && polls > 20 => again.open().await,
+                opened => opened.unwrap_or_else(|e| panic!("after {polls} polls: {e}")),
+            };
+            let space = grown(&store).await;
+            store.close().await.unwrap();
+            expect_all(&again.builder().open().await.unwrap(), space, 1).await;
+            if over && seed == 2 {
+                assert!(cut_short > 20, "only {cut_short} openings were cut short");
+                return;
+            }
+        }
+        polls += 1;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_created_where_that_is_not_wanted() {
+    let bed = Bed::new();
+    let refused = bed.builder().create(false).open().await;
+    assert!(matches!(refused, Err(OpenError::NoStore { .. })), "{refused:?}");
+    assert_eq!((bed.hdd.ops(), bed.manifest.saves()), (0, 0));
+    // A first opening that did not come to an end is no store either.
+    drop(polled(4, bed.try_open()).await);
+    assert!(bed.manifest.saves() > 0);
+    let refused = bed.builder().create(false).open().await;
+    assert!(matches!(refused, Err(OpenError::NoStore { .. })), "{refused:?}");
+    bed.open().await.close().await.unwrap();
+    bed.builder().create(false).open().await.unwrap();
+    // On files, where an opening failed that found room for no pool.
+    let files = Files::new();
+    assert!(files.with(|b| b.pool_bytes(1)).await.is_err());
+    assert!(matches!(files.with(|b| b.create(false)).await, Err(OpenError::NoStore { .. })));
+    assert!(!files.path(MANIFEST).exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn anothers_devices_are_left_alone_by_a_first_opening() {
+    let bed = Bed::new();
+    let store = bed.open().await;
+    let space = grown(&store).await;
+    store.close().await.unwrap();
+    let mut other = Bed::new();
+    other.ssd = Arc::clone(&bed.ssd);
+    assert!(matches!(other.try_open().await, Err(OpenError::OtherStore { .. })));
+    assert_eq!(other.manifest.saves(), 0);
+    other.ssd = Arc::new(SimDevice::new("new", 0, 7, &SimPower::new()));
+    other.hdd = Arc::clone(&bed.hdd);
+    assert!(matches!(other.try_open().await, Err(OpenError::OtherStore { .. })));
+    expect_all(&bed.open().await, space, 1).await;
+}

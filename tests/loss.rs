@@ -1,0 +1,287 @@
+//! What is lost with an SSD is told exactly and durably, wherever a crash or a cancelled call comes, until it is acknowledged.
+
+mod bed;
+
+use bed::{Bed, PAGES, expect_all, grown, polled, read, write, write_all};
+use pagetier::{
+    Builder, Drain, Error, OpenError, PageId, PageStore, PoolError, SpaceId, SsdLoss, SsdMode, SsdState,
+};
+use pagetier_devio::{Fault, FaultEffect, IoOp};
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Less than most operations of a device take.
+const SHORT: Duration = Duration::from_micros(150);
+
+/// Every page that is not as `synced` is listed.
+async fn told(store: &PageStore, space: SpaceId, synced: u32, when: &str) -> u32 {
+    let loss = store.ssd_loss();
+    let mut missing = 0;
+    for no in 0..PAGES {
+        let listed = loss.as_ref().is_some_and(|loss| loss.contains(PageId::new(space, no)));
+        match read(store, space, no).await {
+            Ok(version) if version >= synced => {}
+            found if listed => {
+                assert!(!matches!(found, Err(Error::Pool(PoolError::Exhausted { .. }))), "{when}: {found:?}");
+                missing += 1;
+            }
+            found => panic!(
+                "{when}: page {no} reads as {found:?}, version {synced} was synced, and no list has it"
+            ),
+        }
+    }
+    missing
+}
+
+/// With version 1 at home, and version 2 synced, much of it on the SSD alone.
+async fn with_only_copies(builder: Builder) -> (PageStore, SpaceId) {
+    let store = builder.open().await.unwrap();
+    let space = grown(&store).await;
+    let _ = store.drain_ssd(Drain::new()).await;
+    store.sync().await.unwrap();
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    assert!(store.stats().ssd.dirty_pages > 20);
+    (store, space)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ssd_given_up_is_listed_wherever_a_crash_comes() {
+    for ring in [8, 0] {
+        let (mut polls, mut listed, mut before) = (0_u32, 0, 0);
+        loop {
+            let bed = Bed::new();
+            let (store, space) = with_only_copies(bed.builder().ring_pages(ring)).await;
+            let over = timeout(SHORT * polls, store.abandon_ssd()).await.is_ok();
+            let crashed = bed.after_power_cut(polls.into());
+            match crashed.builder().ring_pages(ring).ssd_bytes(0).open().await {
+                // It has not happened: nothing is missing with the SSD.
+                Err(OpenError::SsdMissing { .. }) => {
+                    let after = crashed.builder().ring_pages(ring).open().await.unwrap();
+                    assert_eq!((told(&after, space, 2, "before").await, after.ssd_loss()), (0, None));
+                    before += 1;
+                }
+                opened => {
+                    let after = opened.unwrap();
+                    listed += u32::from(told(&after, space, 2, "after").await > 0);
+                    // The same in the next opening.
+                    let loss = after.ssd_loss();
+                    drop(after);
+                    let again = crashed.after_power_cut(u64::from(polls) + 7);
+                    assert_eq!(again.open().await.ssd_loss(), loss);
+                }
+            }
+            // Cancelled, it goes on.
+            while store.ssd_state() != SsdState::Off {
+                tokio::time::sleep(SHORT).await;
+            }
+            told(&store, space, 2, "in the same run").await;
+            if over {
+                break;
+            }
+            polls += 1 + polls / 6;
+        }
+        assert!(listed > 0 && before > 0, "ring {ring}: {listed} crashes after, {before} before");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_in_memory_leave_the_list_once_they_are_durable_at_home() {
+    let bed = Bed::new();
+    let (store, space) = with_only_copies(bed.builder()).await;
+    let loss = store.abandon_ssd().await.unwrap();
+    assert_eq!(store.ssd_loss(), Some(loss.clone()));
+    let missing = told(&store, space, 2, "given up").await;
+    assert_eq!(u64::from(missing), loss.pages(), "the list is exact");
+    drop(store);
+    let after = bed.after_power_cut(1).open().await;
+    assert_eq!(u64::from(told(&after, space, 2, "after a crash").await), loss.pages());
+    // When they cannot be made durable, they stay in it.
+    let bed = Bed::new();
+    let (store, _) = with_only_copies(bed.builder()).await;
+    bed.ring.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(16384..u64::MAX));
+    let all = store.abandon_ssd().await;
+    let told = store.ssd_loss();
+    if let Ok(all) = all {
+        assert!(all.pages() > loss.pages(), "{all:?}");
+        assert_eq!(told, Some(all));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_changed_while_the_ssd_is_given_up_are_at_home_or_listed() {
+    for ring in [8, 0] {
+        for seed in 0..12 {
+            let bed = Bed::new();
+            let (store, space) = with_only_copies(bed.builder().ring_pages(ring)).await;
+            let store = std::sync::Arc::new(store);
+            let going = tokio::spawn({
+                let store = std::sync::Arc::clone(&store);
+                async move {
+                    tokio::time::sleep(Duration::from_millis(seed)).await;
+                    store.abandon_ssd().await.unwrap()
+                }
+            });
+            let mut version = 3;
+            while !going.is_finished() {
+                for no in 0..40 {
+                    let _ = write(&store, space, no, version).await;
+                }
+                tokio::time::sleep(Duration::from_micros(100)).await;
+                version += 1;
+            }
+            going.await.unwrap();
+            store.sync().await.unwrap();
+            told(&store, space, 2, "in the same run").await;
+            drop(store);
+            let after =
+                bed.after_power_cut(seed).builder().ring_pages(ring).ssd_bytes(0).open().await.unwrap();
+            told(&after, space, 2, "after a crash").await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn given_up_twice_at_once_it_is_given_up_once() {
+    let bed = Bed::new();
+    let (store, space) = with_only_copies(bed.builder()).await;
+    bed.ssd.set_present(false);
+    // The store's own watch may want to, too.
+    let _ = write(&store, space, 0, 2).await;
+    let (one, two) = futures_util::future::join(store.abandon_ssd(), store.abandon_ssd()).await;
+    assert!(one.unwrap().pages() > 0);
+    assert_eq!(two.unwrap().pages(), 0);
+    let loss = store.ssd_loss().unwrap();
+    assert!(store.abandon_ssd().await.unwrap().pages() == 0 && store.ssd_loss() == Some(loss));
+    write_all(&store, space, 3).await;
+    store.sync().await.unwrap();
+    drop(store);
+    expect_all(&bed.after_power_cut(5).open().await, space, 3).await;
+}
+
+/// What was known of the SSD when the store was last open.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    Close,
+    Crash,
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_was_accepted_is_told_by_every_opening_to_come() {
+    for end in [End::Close, End::Crash] {
+        let bed = Bed::new();
+        let (store, space) = with_only_copies(bed.builder()).await;
+        match end {
+            End::Close => store.close().await.unwrap(),
+            End::Crash => drop(store),
+        }
+        let (mut polls, mut refused) = (1, 0);
+        loop {
+            let lost = bed.after_power_cut(3).with_blank_ssd();
+            let over = polled(polls, lost.builder().accept_ssd_loss(true).open()).await.is_some();
+            let crashed = lost.after_power_cut(polls);
+            match crashed.try_open().await {
+                Ok(store) => {
+                    assert!(told(&store, space, 2, "accepted").await > 0);
+                    let loss = store.ssd_loss().unwrap();
+                    assert_eq!(loss.exact, end == End::Close);
+                    drop(store);
+                    let again = crashed.after_power_cut(polls + 1).open().await;
+                    assert_eq!(again.ssd_loss(), Some(loss));
+                }
+                Err(OpenError::SsdMissing { .. }) => refused += 1,
+                Err(other) => panic!("after {polls} polls: {other}"),
+            }
+            if over {
+                break;
+            }
+            polls += 1 + polls / 6;
+        }
+        assert!(refused > 2, "{end:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn losses_add_up_until_they_are_acknowledged() {
+    let bed = Bed::new();
+    let (store, space) = with_only_copies(bed.builder()).await;
+    let first = store.abandon_ssd().await.unwrap();
+    store.readmit_ssd().await.unwrap();
+    write_all(&store, space, 3).await;
+    store.sync().await.unwrap();
+    let second = store.abandon_ssd().await.unwrap();
+    let covers = |all: &SsdLoss, part: &SsdLoss| {
+        let all_of = |r: &std::ops::Range<u32>| r.clone().all(|no| all.contains(PageId::new(space, no)));
+        part.spaces.iter().flat_map(|s| &s.ranges).all(all_of)
+    };
+    let both = store.ssd_loss().unwrap();
+    assert!(covers(&both, &first) && covers(&both, &second) && both.exact);
+    assert_eq!(both.redo_from, first.redo_from.min(second.redo_from));
+    bed.manifest.fail_saves(0, 1, false);
+    assert!(matches!(store.acknowledge_loss().await, Err(Error::Manifest { .. })));
+    assert_eq!(store.ssd_loss(), Some(both.clone()));
+    store.close().await.unwrap();
+    let store = bed.open().await;
+    assert_eq!(store.ssd_loss(), Some(both));
+    store.acknowledge_loss().await.unwrap();
+    assert_eq!(store.ssd_loss(), None);
+    drop(store);
+    assert_eq!(bed.after_power_cut(1).open().await.ssd_loss(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_readmission_finds_damaged_is_listed() {
+    let bed = Bed::new();
+    let (store, space) = with_only_copies(bed.builder()).await;
+    bed.ssd.set_present(false);
+    for no in 0..PAGES {
+        let _ = read(&store, space, no).await;
+    }
+    let _ = store.sync().await;
+    bed.ssd.set_present(true);
+    for at in bed.slots().step_by(bed::PAGE as usize).step_by(3) {
+        bed.ssd.flip_bit(at + 900, 3);
+    }
+    bed.manifest.fail_saves(0, 1, false);
+    assert!(matches!(store.readmit_ssd().await, Err(Error::Readmit(_))), "it could not be recorded");
+    let report = store.readmit_ssd().await.unwrap();
+    assert!(!report.lost.is_empty());
+    let loss = store.ssd_loss().unwrap();
+    for page in &report.lost {
+        let found = read(&store, space, page.no).await;
+        assert!(loss.contains(*page) || matches!(found, Ok(2)), "{page}: {found:?}");
+    }
+    assert!(told(&store, space, 2, "taken back").await > 0);
+    drop(store);
+    assert_eq!(bed.after_power_cut(1).open().await.ssd_loss(), Some(loss));
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_of_the_mode_dropped_at_any_await_lose_nothing_and_end_in_one_of_the_modes() {
+    let mut polls = 0_u32;
+    loop {
+        let bed = Bed::new();
+        let (store, space) = with_only_copies(bed.builder()).await;
+        let off = timeout(SHORT * polls, store.set_ssd_mode(SsdMode::Off)).await.is_ok();
+        assert!(off || matches!(store.ssd_mode(), SsdMode::WriteBack | SsdMode::WriteThrough | SsdMode::Off));
+        expect_all(&bed.after_power_cut(polls.into()).open().await, space, 2).await;
+        expect_all(&store, space, 2).await;
+        // An exchange that has begun goes on; this waits for it.
+        store.set_ssd_mode(SsdMode::Off).await.unwrap();
+        let on = timeout(SHORT * polls, store.set_ssd_mode(SsdMode::WriteBack)).await.is_ok();
+        expect_all(&bed.after_power_cut(u64::from(polls) + 1).open().await, space, 2).await;
+        store.readmit_ssd().await.unwrap();
+        store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
+        assert_eq!((store.ssd_state(), store.ssd_mode()), (SsdState::Active, SsdMode::WriteBack));
+        write_all(&store, space, 3).await;
+        store.sync().await.unwrap();
+        store.validate().unwrap();
+        expect_all(&bed.after_power_cut(u64::from(polls) + 2).open().await, space, 3).await;
+        assert_eq!(store.ssd_loss(), None);
+        if off && on {
+            break;
+        }
+        polls += 1 + polls / 5;
+    }
+    assert!(polls > 10);
+}
