@@ -8,6 +8,7 @@ use crate::volume::EXTENT_PAGES;
 use pagetier_page::{PageSize, Stamp};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// The manifest format that this version writes.

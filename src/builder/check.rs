@@ -1,6 +1,7 @@
 //! Whether the devices are the store's, and as it left them; if not, what to do about it.
 
 use super::Builder;
+use super::blank::refuse_data;
 use super::open::{id_bytes, id_text, new_id};
 use crate::error::OpenError;
 use crate::manifest::Manifest;
@@ -35,7 +36,8 @@ impl Builder {
     ) -> Result<(), OpenError> {
         let device = hdd.name().to_owned();
         match identify_hdd(hdd).await?.0 {
-            FoundHdd::Blank if fresh => Ok(()),
+            FoundHdd::Blank if fresh && self.force => Ok(()),
+            FoundHdd::Blank if fresh => refuse_data(hdd).await,
             FoundHdd::Blank => Err(OpenError::HddMissing { device }),
             FoundHdd::Volume(found) if found.store == manifest.store => {
                 if fresh {
@@ -75,6 +77,9 @@ impl Builder {
         let ours = matches!(found, Found::Superblock(sb) if id_text(sb.store) == manifest.store);
         let blank = found == Found::Blank;
         if fresh && (ours || blank || self.force) {
+            if blank && !self.force {
+                refuse_data(ssd).await?;
+            }
             return Ok(PreparedSsd::format(self.layout(page_size)?, manifest));
         }
         let refused = match self.usable(ssd, found, manifest, page_size) {

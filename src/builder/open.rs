@@ -1,6 +1,5 @@
 //! Opening a store: what it finds, and in which order it becomes usable.
 
-use super::blank::refuse_data;
 use super::ends::find_ends;
 use super::{Builder, COST_POINTS_MAX, POOL_POLICY_BYTES, Place, ring_pages_for, tables_bytes};
 use crate::error::OpenError;
@@ -57,10 +56,6 @@ impl Builder {
         });
         self.check_hdd(&hdd, &manifest, fresh).await?;
         let prepared = self.check_ssd(&ssd, &manifest, page_size, fresh).await?;
-        if fresh && !self.force {
-            refuse_data(&hdd).await?;
-            refuse_data(&ssd).await?;
-        }
         let lost = self.what_is_lost(&manifest, &prepared);
         let params = self.pool_params(page_size, &prepared.layout)?;
         let was_clean = manifest.is_clean();
