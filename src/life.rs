@@ -3,7 +3,7 @@
 use crate::builder::Builder;
 use crate::error::Error;
 use crate::loss::{RUNS_MAX, SsdLoss, added, only_copies};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, OnlyCopies};
 use crate::store::{Meta, PageStore};
 use crate::volume::Volume;
 use pagetier_bufpool::Pool;
@@ -104,6 +104,8 @@ struct Abandoned {
     lost: Vec<(PageId, Lsn)>,
     /// Those of them that are in memory, and will be written again.
     in_memory: Vec<PageId>,
+    /// What the manifest listed before.
+    before: Option<OnlyCopies>,
 }
 
 /// A mode for the time being; the one before comes back when this is dropped.
@@ -223,6 +225,7 @@ impl Life {
         let commit = |only: &[(PageId, Lsn)]| {
             // Nobody writes now: what is unwritten stays so until the exchange is over.
             if let Some(lost) = lost {
+                lost.before.clone_from(&meta.manifest.loss);
                 lost.lost = only.to_vec();
                 let unwritten =
                     only.iter().map(|(page, _)| *page).filter(|page| self.pool.is_unwritten(*page));
@@ -253,17 +256,25 @@ impl Life {
         Ok(())
     }
 
-    /// Takes those of `pages` out of the list of losses that are written again, and durable. Those that are not are left in it. Which ones were
-    /// saved.
-    async fn save_lost(&self, mut pages: Vec<PageId>) -> Result<Vec<PageId>, Error> {
+    /// Takes those of `pages` out of `lost` that are written again, and durable, and out of the manifest's list, which was `before` without `lost`: an
+    /// earlier loss of the same pages stays in it. Which ones were saved.
+    async fn save_lost(
+        &self,
+        before: Option<OnlyCopies>,
+        lost: &[(PageId, Lsn)],
+        mut pages: Vec<PageId>,
+    ) -> Result<Vec<PageId>, Error> {
         if pages.is_empty() || self.pool.flush_all().await.is_err() {
             return Ok(Vec::new());
         }
         pages.sort_unstable();
         let mut meta = self.meta.lock().await;
         self.change_loss(&mut meta, |manifest| {
-            let left = manifest.loss.take().map(|loss| loss.without(&pages));
-            manifest.loss = left.and_then(|loss| added(None, loss));
+            // Acknowledged meanwhile, it is not told again.
+            if manifest.loss.is_some() {
+                let left = only_copies(lost, RUNS_MAX).without(&pages);
+                manifest.loss = if left.runs.is_empty() { before } else { added(before, left) };
+            }
         })?;
         Ok(pages)
     }
@@ -275,12 +286,12 @@ impl Life {
         // Nothing new goes there while what is in memory is made dirty, so that it cannot leave.
         let mode = ModeMeanwhile::set(&self.tier, SsdMode::ReadOnly);
         let _ = self.rewrite(&self.tier.only_copies()).await;
-        let mut abandoned = Abandoned { lost: Vec::new(), in_memory: Vec::new() };
+        let mut abandoned = Abandoned { lost: Vec::new(), in_memory: Vec::new(), before: None };
         let exchanged = self.go_on_without(Some(&mut abandoned)).await;
         drop(mode);
         exchanged?;
-        let Abandoned { mut lost, in_memory } = abandoned;
-        let saved = self.save_lost(in_memory).await?;
+        let Abandoned { mut lost, in_memory, before } = abandoned;
+        let saved = self.save_lost(before, &lost, in_memory).await?;
         lost.retain(|(page, _)| saved.binary_search(page).is_err());
         Ok(SsdLoss::of(&lost, &self.volume))
     }
@@ -294,6 +305,7 @@ impl Life {
         let id = |text: &str| uuid::Uuid::parse_str(text).unwrap_or_default().into_bytes();
         let (store, ssd) = (id(&meta.manifest.store), id(meta.manifest.ssd.as_deref().unwrap_or_default()));
         let epoch = meta.manifest.epoch;
+        let before = meta.manifest.loss.clone();
         let ours =
             |found: &Superblock| found.store == store && found.ssd == ssd && found.marks.opened == epoch;
         let record = |lost: &[(PageId, Lsn)]| {
@@ -309,7 +321,7 @@ impl Life {
         let only = self.tier.only_copies();
         let lost: Vec<_> = only.into_iter().filter(|(page, _)| report.lost.contains(page)).collect();
         let in_memory = self.rewrite(&lost).await;
-        self.save_lost(in_memory.into_iter().collect()).await?;
+        self.save_lost(before, &lost, in_memory.into_iter().collect()).await?;
         Ok(report)
     }
 
