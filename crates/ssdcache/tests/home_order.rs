@@ -42,7 +42,8 @@ impl Bed {
         let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
         let layout = Layout::for_bytes(1 << 19, PageSize::MIN, ring_pages).expect("a layout");
         let shared = Arc::clone(&ssd) as SharedDevice;
-        let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout };
+        let marks = pagetier_ssdcache::Marks::default();
+        let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout, marks };
         format(&shared, &superblock, StoreSeed::of_store([1; 16])).await.expect("formatted");
         Self::open(hdd, ssd, layout, mode, 1).await
     }
