@@ -1,55 +1,18 @@
-//! A file system that fills up under the store, with the kernel in the path: a small ext4 on a loop device. A page that was allocated has its room
+//! A file system that fills up under the store, with the kernel in the path: a small ext4 or xfs on a loop device. A page that was allocated has its room
 //! and can be written; allocating more is an error that says so. Once there is room again, the store goes on, and nothing was lost.
 //!
-//! Needs root, loop devices and `mkfs.ext4`; without them the test says so on standard error and does nothing.
+//! Needs root, loop devices, `mkfs.ext4` and `mkfs.xfs`; without them the test says so on standard error and does nothing.
 
-use pagetier::{Backend, DeviceErrorKind, Error, PageId, PageStore, PoolError, SpaceId, TierError};
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+mod mounted;
+
+use mounted::{KINDS, SmallDisk, skip};
+use pagetier::{
+    Backend, DeviceErrorKind, Error, OpenError, PageId, PageStore, PoolError, SpaceId, TierError,
+};
 use std::time::Duration;
 
-const DISK_BYTES: u64 = 64 << 20;
 /// Written before it is full.
 const PAGES: u32 = 500;
-
-/// Past the test harness, which keeps what passing tests print to itself.
-fn skip(why: &str) {
-    let _ = std::io::stderr().write_all(format!("\nSKIPPED: no small file system: {why}\n").as_bytes());
-}
-
-/// A mounted file system of its own; unmounted when dropped.
-struct SmallDisk {
-    mount: PathBuf,
-}
-
-impl SmallDisk {
-    fn mount(folder: &Path) -> Result<Self, String> {
-        if !rustix::process::geteuid().is_root() {
-            return Err("mounting needs root".into());
-        }
-        let (image, mount) = (folder.join("disk.img"), folder.join("mnt"));
-        let file = std::fs::File::create(&image).map_err(|e| e.to_string())?;
-        file.set_len(DISK_BYTES).map_err(|e| e.to_string())?;
-        std::fs::create_dir(&mount).map_err(|e| e.to_string())?;
-        run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(&image))?;
-        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&mount))?;
-        Ok(Self { mount })
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // The loop device goes with it, sooner or later.
-        let _ = Command::new("umount").args(["-d"]).arg(&self.mount).status();
-    }
-}
-
-fn run(command: &mut Command) -> Result<(), String> {
-    let done = command.output().map_err(|e| format!("{command:?}: {e}"))?;
-    let why = || format!("{command:?}: {}", String::from_utf8_lossy(&done.stderr));
-    if done.status.success() { Ok(()) } else { Err(why()) }
-}
 
 async fn open(disk: &SmallDisk, io: Backend) -> PageStore {
     let builder =
@@ -81,13 +44,12 @@ fn tells_of_a_full_disk(error: &Error) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_file_system_loses_nothing_and_is_left_behind_when_there_is_room_again() {
-    for io in [Backend::Auto, Backend::Threads] {
+    for (kind, io) in [("ext4", Backend::Auto), ("ext4", Backend::Threads), ("xfs", Backend::Auto)] {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let disk = match SmallDisk::mount(folder.path()) {
-            Ok(disk) => disk,
-            Err(why) => return skip(&why),
-        };
-        fill_up(&disk, io).await;
+        match SmallDisk::mount(folder.path(), kind) {
+            Ok(disk) => fill_up(&disk, io).await,
+            Err(why) => skip(&why),
+        }
     }
 }
 
@@ -106,12 +68,7 @@ async fn fill_up(disk: &SmallDisk, io: Backend) {
     while pages < PAGES {
         allocate(&mut pages).await.unwrap();
     }
-    let ballast = disk.mount.join("ballast");
-    let mut file = std::fs::File::create(&ballast).unwrap();
-    for block in [1 << 20, 4096] {
-        while file.write_all(&vec![1; block]).is_ok() {}
-    }
-    drop(file);
+    disk.fill_up();
     // What was allocated has its room on both tiers.
     store.sync().await.unwrap();
     let error = loop {
@@ -130,7 +87,7 @@ async fn fill_up(disk: &SmallDisk, io: Backend) {
     }
 
     // 2. Room again: everything written before is there, and can be made durable.
-    std::fs::remove_file(&ballast).unwrap();
+    disk.make_room();
     let synced = retry(|| store.sync()).await;
     assert!(synced.is_ok(), "{synced:?}: {:?}", store.stats().ssd);
     check(&store, space, pages, |_| 1).await;
@@ -157,4 +114,127 @@ async fn retry<F: Future<Output = Result<(), Error>>>(attempt: impl Fn() -> F) -
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     attempt().await
+}
+
+/// Allocates pages with version 1 until that fails; how many there are, and the failure.
+async fn allocate_until_full(store: &PageStore, space: SpaceId, most: u32) -> (u32, Error) {
+    for no in store.pages(space).unwrap()..most {
+        match store.allocate(space).await {
+            Ok(mut page) => page[..8].copy_from_slice(&word(no, 1)),
+            Err(error) => return (no, error),
+        }
+    }
+    panic!("the file system does not fill up");
+}
+
+/// A store whose disk is full opens, is read, and is freed, without a free byte; then it goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_on_a_full_file_system_opens_reads_and_frees() {
+    for kind in KINDS {
+        for crash in [false, true] {
+            let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+            let disk = match SmallDisk::mount(folder.path(), kind) {
+                Ok(disk) => disk,
+                Err(why) => return skip(&why),
+            };
+            let store = open(&disk, Backend::Auto).await;
+            let (kept, dropped) =
+                (store.create_space("kept").await.unwrap(), store.create_space("dropped").await.unwrap());
+            for no in 0..PAGES {
+                for space in [kept, dropped] {
+                    store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(no, 1));
+                }
+            }
+            store.sync().await.unwrap();
+            disk.fill_up();
+            let (pages, error) = allocate_until_full(&store, kept, 40 * PAGES).await;
+            assert!(tells_of_a_full_disk(&error), "{kind}: {error}");
+            store.sync().await.unwrap();
+            if crash {
+                drop(store);
+            } else {
+                store.close().await.unwrap();
+            }
+
+            // Without a free byte.
+            let store = open(&disk, Backend::Auto).await;
+            check(&store, kept, pages, |_| 1).await;
+            check(&store, dropped, PAGES, |_| 1).await;
+            for no in (0..pages).step_by(2) {
+                store.get_mut(PageId::new(kept, no)).await.unwrap()[..8].copy_from_slice(&word(no, 2));
+            }
+            store.sync().await.unwrap();
+            // What a space gives back serves the next one, on a disk that is still full.
+            store.drop_space(dropped).await.unwrap();
+            let (more, _) = allocate_until_full(&store, kept, 80 * PAGES).await;
+            assert!(more >= pages + PAGES / 2, "{kind}: {more} pages after {pages}");
+            store.sync().await.unwrap();
+            drop(store);
+            let store = open(&disk, Backend::Auto).await;
+            check(&store, kept, more, |no| if no < pages && no % 2 == 0 { 2 } else { 1 }).await;
+            store.close().await.unwrap();
+        }
+    }
+}
+
+/// The directory's file system is full, the devices are elsewhere: pages are written as ever, changes of the manifest fail by name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_manifest_directory_stops_no_page() {
+    for kind in KINDS {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let disk = match SmallDisk::mount(folder.path(), kind) {
+            Ok(disk) => disk,
+            Err(why) => return skip(&why),
+        };
+        let open = async || {
+            let builder = PageStore::builder().directory(disk.mount.join("store")).pool_bytes(3 << 20);
+            let builder = builder.hdd(folder.path().join("hdd")).ssd(folder.path().join("ssd"));
+            builder.ssd_bytes(6 << 20).open().await
+        };
+        let store = open().await.unwrap();
+        let space = store.create_space("t").await.unwrap();
+        for no in 0..PAGES {
+            store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(no, 1));
+        }
+        disk.fill_up();
+        // More spaces than the manifest's reserve has room for.
+        let mut created = Vec::new();
+        let error = loop {
+            assert!(created.len() < 20_000, "{kind}: the manifest's directory does not fill up");
+            match store.create_space(&format!("{:0200}", created.len())).await {
+                Ok(space) => created.push(space),
+                Err(error) => break error,
+            }
+        };
+        assert!(tells_of_a_full_disk(&error), "{kind}: {error}");
+        for no in (0..PAGES).step_by(2) {
+            store.get_mut(PageId::new(space, no)).await.unwrap()[..8].copy_from_slice(&word(no, 2));
+        }
+        store.sync().await.unwrap();
+        drop(store);
+        let store = open().await.unwrap();
+        check(&store, space, PAGES, |no| if no % 2 == 0 { 2 } else { 1 }).await;
+        assert_eq!(store.spaces().len(), created.len() + 1, "{kind}");
+        store.drop_space(created[0]).await.unwrap();
+        store.close().await.unwrap();
+        open().await.unwrap().close().await.unwrap();
+    }
+}
+
+/// The lock is the file system's: the second opener is refused on each.
+#[tokio::test]
+async fn a_second_opener_is_refused_on_every_file_system() {
+    for kind in KINDS {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let disk = match SmallDisk::mount(folder.path(), kind) {
+            Ok(disk) => disk,
+            Err(why) => return skip(&why),
+        };
+        let store = open(&disk, Backend::Auto).await;
+        let second =
+            PageStore::builder().directory(disk.mount.join("store")).pool_bytes(3 << 20).open().await;
+        assert!(matches!(second, Err(OpenError::AlreadyOpen { .. })), "{kind}: {second:?}");
+        store.close().await.unwrap();
+        open(&disk, Backend::Auto).await.close().await.unwrap();
+    }
 }

@@ -7,8 +7,8 @@ use pagetier_devio::{
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
 use pagetier_policy::{Access, CacParams, Costs, ssd_policy};
 use pagetier_ssdcache::{
-    Flushed, Homes, Layout, OpenError, OpenParams, Remember, RememberInMemory, SsdMode, SsdTier, Superblock,
-    Unproved, format,
+    Flushed, Homes, Layout, Marks, OpenError, OpenParams, Remember, RememberInMemory, SsdMode, SsdTier,
+    Superblock, Unproved, format,
 };
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -51,7 +51,7 @@ impl World {
             |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power).with_flush_failure(model));
         let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
         let shared = Arc::clone(&ssd) as SharedDevice;
-        let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout };
+        let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout, marks: Marks::default() };
         format(&shared, &superblock, StoreSeed::of_store([1; 16])).await.expect("formatted");
         let remember: Arc<dyn Remember> = Arc::new(RememberInMemory::default());
         Self { hdd, ssd, layout, mode, remember, epoch: 0 }

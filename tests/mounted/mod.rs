@@ -1,0 +1,89 @@
+//! Small file systems of their own on loop devices, for tests that fill them up or take them away.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The file systems that stores are tried on.
+pub(crate) const KINDS: [&str; 2] = ["ext4", "xfs"];
+
+/// Tells past the test harness, which keeps what passing tests print to itself.
+pub(crate) fn skip(why: &str) {
+    let _ = std::io::stderr().write_all(format!("\nSKIPPED: no small file system: {why}\n").as_bytes());
+}
+
+/// A mounted file system; unmounted when dropped.
+pub(crate) struct SmallDisk {
+    pub(crate) mount: PathBuf,
+}
+
+impl SmallDisk {
+    /// Makes and mounts a file system of `kind` below `folder`. An error says what this machine lacks.
+    pub(crate) fn mount(folder: &Path, kind: &str) -> Result<Self, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("mounting needs root".into());
+        }
+        let (image, mount) = (folder.join("disk.img"), folder.join("mnt"));
+        let file = File::create(&image).map_err(|e| e.to_string())?;
+        file.set_len(smallest(kind)).map_err(|e| e.to_string())?;
+        std::fs::create_dir(&mount).map_err(|e| e.to_string())?;
+        make(kind, &image)?;
+        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&mount))?;
+        Ok(Self { mount })
+    }
+
+    /// Takes all free space; [`SmallDisk::make_room`] gives it back.
+    pub(crate) fn fill_up(&self) {
+        let mut file = File::create(self.ballast()).unwrap();
+        let mut bytes = 1_u64 << 30;
+        let mut end = 0;
+        // The room in large pieces, then what is left in small ones.
+        while bytes >= 4096 {
+            let mode = rustix::fs::FallocateFlags::empty();
+            match rustix::fs::fallocate(&file, mode, end, bytes) {
+                Ok(()) => end += bytes,
+                Err(_) => bytes /= 2,
+            }
+        }
+        while file.write_all(&[1; 512]).is_ok() && end < 1 << 20 {
+            end += 512;
+        }
+    }
+
+    pub(crate) fn make_room(&self) {
+        std::fs::remove_file(self.ballast()).unwrap();
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.mount.join("ballast")
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: a store that was just dropped may hold its files for a moment. The loop device goes with the mount.
+        let _ = Command::new("umount").args(["-l"]).arg(&self.mount).status();
+    }
+}
+
+/// The smallest file system of `kind`, in bytes.
+pub(crate) fn smallest(kind: &str) -> u64 {
+    if kind == "xfs" { 320 << 20 } else { 64 << 20 }
+}
+
+/// Makes a file system of `kind` on a file or device.
+pub(crate) fn make(kind: &str, on: &Path) -> Result<(), String> {
+    match kind {
+        "xfs" => run(Command::new("mkfs.xfs").args(["-q", "-f"]).arg(on)),
+        _ => run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(on)),
+    }
+}
+
+pub(crate) fn run(command: &mut Command) -> Result<(), String> {
+    let done = command.output().map_err(|e| format!("{command:?}: {e}"))?;
+    let why = || format!("{command:?}: {}", String::from_utf8_lossy(&done.stderr));
+    if done.status.success() { Ok(()) } else { Err(why()) }
+}
