@@ -261,6 +261,7 @@ impl Campaign {
         let failure =
             Failure { what: found.what, place: format!("seed {}, {}", found.plan.seed, found.place), replay };
         eprintln!("VIOLATION: {}\n  at {}\n  replay: {}", failure.what, failure.place, failure.replay);
+        eprintln!("  plan: {:?}", found.plan);
         self.with(|r| r.violations.push(failure));
     }
 
