@@ -2,7 +2,7 @@
 
 use crate::error::OpenError;
 use crate::memory_manifest::MemoryManifest;
-use crate::replace::ManifestFile;
+use crate::replace::{ManifestFile, Slack};
 use crate::unproved::UnprovedRecord;
 use crate::volume::EXTENT_PAGES;
 use pagetier_page::{PageSize, Stamp};
@@ -102,6 +102,13 @@ impl Manifest {
     /// Nothing was written since the last close in order: the page counts are exact.
     pub(crate) fn is_clean(&self) -> bool {
         self.closed == self.opened
+    }
+
+    /// What a save of this one may use of the file's slack, after `before`.
+    pub(crate) fn slack_after(&self, before: &Self) -> Slack {
+        let extents = |m: &Self| m.spaces.iter().flat_map(|s| &s.runs).map(|(_, count)| count).sum::<u64>();
+        let more = self.spaces.len() > before.spaces.len() || extents(self) > extents(before);
+        if more { Slack::Keep } else { Slack::Use }
     }
 
     /// Whether its numbers can be those of a store: what is read from it is reckoned with and allocated by.
@@ -217,10 +224,10 @@ impl ManifestStore {
     }
 
     /// Replaces the manifest durably, but for [`Manifest::unproved`], which stays as it is. After an error either one may be found later.
-    pub(crate) fn save(&self, manifest: &Manifest) -> std::io::Result<()> {
+    pub(crate) fn save(&self, manifest: &Manifest, slack: Slack) -> std::io::Result<()> {
         let noted = self.unproved.lock();
         let unproved = self.noted(&noted);
-        self.replace(&Manifest { unproved, ..manifest.clone() })
+        self.replace(&Manifest { unproved, ..manifest.clone() }, slack)
     }
 
     /// What failed flushes left unproved.
@@ -237,7 +244,7 @@ impl ManifestStore {
         let unproved = change(self.noted(&noted));
         let manifest = self.read().map_err(std::io::Error::other)?;
         let manifest = manifest.ok_or_else(|| std::io::Error::other("there is no manifest"))?;
-        self.replace(&Manifest { unproved: unproved.clone(), ..manifest })?;
+        self.replace(&Manifest { unproved: unproved.clone(), ..manifest }, Slack::Use)?;
         *noted = unproved;
         Ok(())
     }
@@ -250,11 +257,11 @@ impl ManifestStore {
         }
     }
 
-    fn replace(&self, manifest: &Manifest) -> std::io::Result<()> {
+    fn replace(&self, manifest: &Manifest, slack: Slack) -> std::io::Result<()> {
         let bytes = encode(manifest)?;
         match &self.place {
             Place::Memory(cell) => cell.put(bytes),
-            Place::Directory { file, .. } => file.replace(&bytes),
+            Place::Directory { file, .. } => file.replace(&bytes, slack),
         }
     }
 }

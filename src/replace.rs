@@ -36,6 +36,15 @@ enum Spare {
     Doubtful,
 }
 
+/// What a replacement may do with the room beyond the contents.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Slack {
+    /// Leave all of it: the contents name more than before.
+    Keep,
+    /// Use it up: nothing new is named, or what must be noted whatever the disk has left.
+    Use,
+}
+
 /// The manifest's file. See the module.
 #[derive(Debug)]
 pub(crate) struct ManifestFile {
@@ -58,17 +67,17 @@ impl ManifestFile {
     }
 
     /// Replaces the contents. Durable when it returns `Ok`; after an error either contents may be found later.
-    pub(crate) fn replace(&self, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn replace(&self, bytes: &[u8], slack: Slack) -> Result<()> {
         let mut spare = self.spare.lock();
         let known = *spare;
         let replaced = match known {
-            Spare::Ready => self.over_spare(bytes, &mut spare),
+            Spare::Ready => self.over_spare(bytes, slack, &mut spare),
             Spare::Unproved | Spare::Doubtful => self.by_new_file(bytes, &mut spare),
         };
         match replaced {
             Err(e) if e.kind() == ErrorKind::StorageFull && known == Spare::Unproved => {
                 self.sync_directory()?;
-                self.over_spare(bytes, &mut spare)
+                self.over_spare(bytes, slack, &mut spare)
             }
             Err(e) if e.kind() == ErrorKind::NotFound && known == Spare::Ready => {
                 self.by_new_file(bytes, &mut spare)
@@ -77,10 +86,12 @@ impl ManifestFile {
         }
     }
 
-    fn over_spare(&self, bytes: &[u8], spare: &mut Spare) -> Result<()> {
+    fn over_spare(&self, bytes: &[u8], slack: Slack, spare: &mut Spare) -> Result<()> {
         let path = self.directory.join(SPARE);
-        let has = std::fs::metadata(&path)?.len();
-        write_padded(open(&path, OFlags::WRONLY)?, bytes, usize::try_from(has).unwrap_or(0))?;
+        let has = usize::try_from(std::fs::metadata(&path)?.len()).unwrap_or(0);
+        // On a full disk a file cannot grow: what may use the slack does with the size that there is.
+        let wanted = bytes.len() + if slack == Slack::Keep { SLACK_BYTES } else { 0 };
+        write_padded(open(&path, OFlags::WRONLY)?, bytes, if wanted <= has { has } else { 0 })?;
         *spare = Spare::Doubtful;
         let directory = File::open(&self.directory)?;
         match renameat_with(&directory, SPARE, &directory, FILE, RenameFlags::EXCHANGE) {
@@ -146,7 +157,6 @@ fn padded(len: usize) -> usize {
 
 /// Writes `bytes` and line ends up to `least` bytes, or the size that a file with these contents has. Durable when it returns.
 fn write_padded(mut file: File, bytes: &[u8], least: usize) -> Result<()> {
-    // A file that has room for them but not for the slack stays as it is: on a full disk it could not grow.
     let size = if bytes.len() <= least { least } else { padded(bytes.len()) };
     let mut all = Vec::with_capacity(size);
     all.extend_from_slice(bytes);
@@ -182,14 +192,14 @@ mod tests {
         let (directory, file) = file();
         assert!(file.read().unwrap().is_none());
         for text in ["one", "two", "three", "four"] {
-            file.replace(text.as_bytes()).unwrap();
+            file.replace(text.as_bytes(), Slack::Keep).unwrap();
             assert_eq!(contents(&file), text);
             let sizes = [FILE, SPARE].map(|name| directory.path().join(name).metadata().unwrap().len());
             assert_eq!(sizes, [ROUND_BYTES as u64; 2]);
         }
         assert!(!directory.path().join(FRESH).exists());
         let long = "x".repeat(100_000);
-        file.replace(long.as_bytes()).unwrap();
+        file.replace(long.as_bytes(), Slack::Keep).unwrap();
         assert_eq!(contents(&file), long);
         assert_eq!(directory.path().join(SPARE).metadata().unwrap().len(), padded(100_000) as u64);
     }
@@ -199,23 +209,35 @@ mod tests {
         use std::os::unix::fs::MetadataExt;
         let (directory, file) = file();
         let inode = |name: &str| directory.path().join(name).metadata().unwrap().ino();
-        file.replace(b"one").unwrap();
-        file.replace(b"two").unwrap();
+        file.replace(b"one", Slack::Keep).unwrap();
+        file.replace(b"two", Slack::Keep).unwrap();
         // As after an exchange that was not made durable.
         *file.spare.lock() = Spare::Doubtful;
         let before = [inode(FILE), inode(SPARE)];
-        file.replace(b"three").unwrap();
+        file.replace(b"three", Slack::Keep).unwrap();
         assert_eq!(contents(&file), "three");
         assert!(!before.contains(&inode(FILE)), "a new file");
         assert_eq!(inode(SPARE), before[1], "left alone");
     }
 
     #[test]
+    fn the_slack_is_kept_for_what_names_nothing_new() {
+        let (directory, file) = file();
+        let size = || directory.path().join(FILE).metadata().unwrap().len();
+        let almost = vec![b'x'; ROUND_BYTES - 10];
+        file.replace(b"one", Slack::Keep).unwrap();
+        file.replace(&almost, Slack::Use).unwrap();
+        assert_eq!(size(), ROUND_BYTES as u64);
+        file.replace(&almost, Slack::Keep).unwrap();
+        assert_eq!(size(), padded(almost.len()) as u64);
+    }
+
+    #[test]
     fn a_missing_spare_is_made_anew() {
         let (directory, file) = file();
-        file.replace(b"one").unwrap();
+        file.replace(b"one", Slack::Keep).unwrap();
         std::fs::remove_file(directory.path().join(SPARE)).unwrap();
-        file.replace(b"two").unwrap();
+        file.replace(b"two", Slack::Keep).unwrap();
         assert_eq!(contents(&file), "two");
         assert!(directory.path().join(SPARE).exists());
     }

@@ -93,7 +93,8 @@ impl Meta {
         next.generation = self.manifest.generation + 1;
         self.manifest.generation = next.generation;
         let closed = || Err(std::io::Error::other("the store was closed or dropped"));
-        let saved = self.fence.while_open(|| self.manifests.save(&next)).unwrap_or_else(closed);
+        let slack = next.slack_after(&self.manifest);
+        let saved = self.fence.while_open(|| self.manifests.save(&next, slack)).unwrap_or_else(closed);
         saved.map_err(|source| Error::Manifest { source })?;
         self.durable_generation = next.generation;
         self.manifest = next;
