@@ -49,6 +49,9 @@ pub(crate) struct Manifest {
     pub(crate) next_space: u32,
     /// Extents of the HDD in use, counted from its start.
     pub(crate) extents_used: u64,
+    /// Up to here, in bytes, the HDD may hold what others left on it.
+    #[serde(default)]
+    pub(crate) leftovers_to: u64,
     /// Runs of extents that dropped spaces gave back: first, count.
     pub(crate) extents_free: Vec<(u64, u64)>,
     pub(crate) spaces: Vec<SpaceRecord>,
@@ -83,6 +86,7 @@ impl Manifest {
             unproved: None,
             next_space: 1,
             extents_used: 0,
+            leftovers_to: 0,
             extents_free: Vec::new(),
             spaces: Vec::new(),
         }
@@ -324,6 +328,7 @@ mod tests {
             unproved: Some(UnprovedRecord { hdd: true, ssd: false, homes: vec![(1, 2, 3)] }),
             next_space: 2,
             extents_used: 5,
+            leftovers_to: 1 << 20,
             extents_free: vec![(1, 1)],
             spaces: vec![SpaceRecord {
                 id: 1,

@@ -7,10 +7,17 @@ use crate::error::Error;
 use crate::loss::{RUNS_MAX, RUNS_MIN, only_copies};
 use crate::store::{Meta, PageStore};
 use crate::volume::HddSuperblock;
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::SpaceId;
 use pagetier_ssdcache::{Marks, Mutation};
 use std::io::ErrorKind;
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tokio::sync::OwnedMutexGuard;
+
+/// How much of the HDD is made blank at once.
+const BLANK_BYTES: u64 = 1 << 20;
 
 impl PageStore {
     /// Makes a space called `name`. Durable when it returns. Cancel-safe: it happens or it does not.
@@ -73,11 +80,12 @@ impl PageStore {
         if no == u32::MAX {
             return Err(Error::SpaceFull { space });
         }
-        let mut meta = self.meta.lock().await;
+        let mut meta = Arc::clone(&self.meta).lock_owned().await;
         if u64::from(no) < self.volume.reserved(space) {
             return Ok(());
         }
-        let growth = self.volume.plan_growth(space).ok_or(Error::NoSuchSpace { space })?;
+        let leftovers_to = meta.manifest.leftovers_to;
+        let growth = self.volume.plan_growth(space, leftovers_to).ok_or(Error::NoSuchSpace { space })?;
         if self.life.builder.broken().is(Mutation::GrowthInMemoryFirst) {
             let end = growth.end;
             self.volume.grow(growth);
@@ -85,6 +93,10 @@ impl PageStore {
             return meta.save(&self.volume);
         }
         self.grow_hdd(&mut meta, growth.end).await?;
+        if growth.used_before {
+            meta = self.blank(meta, growth.bytes.clone()).await?;
+            self.tier.flush_home().await?;
+        }
         meta.change(&self.volume, |manifest| growth.record(manifest))?;
         self.volume.grow(growth);
         Ok(())
@@ -106,6 +118,22 @@ impl PageStore {
         self.tier.flush_home().await?;
         meta.hdd_bytes_durable = bytes;
         Ok(())
+    }
+
+    /// Leaves nothing in `range` of the HDD, so that a page that is never written there does not read as damaged. Until it has ended nothing grows, also when it
+    /// is dropped: its writes would land on the pages of the next growth.
+    async fn blank(
+        &self,
+        meta: OwnedMutexGuard<Meta>,
+        range: Range<u64>,
+    ) -> Result<OwnedMutexGuard<Meta>, Error> {
+        let hdd = Arc::clone(&self.hdd);
+        let task = self.life.runtime.spawn(async move {
+            blank(&hdd, range).await?;
+            Ok(meta)
+        });
+        let ending = || Error::Refusing { cause: Arc::from("the runtime is shutting down") };
+        task.await.unwrap_or_else(|_| Err(ending()))
     }
 
     /// After a save that may have marked a space as dropped, although it failed: what is written to it from then on would go with it.
@@ -140,4 +168,20 @@ impl PageStore {
             other => other,
         }
     }
+}
+
+async fn blank(hdd: &SharedDevice, range: Range<u64>) -> Result<(), DeviceError> {
+    let zeroes = |bytes: u64| IoBufs::from_iter([IoBuf::zeroed(bytes as usize)]);
+    let mut at = range.start;
+    while at < range.end {
+        let bytes = (range.end - at).min(BLANK_BYTES);
+        let read = hdd.read(at, zeroes(bytes), IoClass::Meta).await;
+        let is_blank = read.bufs.iter().all(|buf| pagetier_page::is_blank(buf.as_slice()));
+        // What cannot be read can often be written.
+        if read.result.is_err() || !is_blank {
+            hdd.write(at, zeroes(bytes), IoClass::Meta).await.result?;
+        }
+        at += bytes;
+    }
+    Ok(())
 }

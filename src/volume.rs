@@ -12,6 +12,7 @@ use pagetier_page::{PageId, PageSize, SpaceId};
 use pagetier_ssdcache::{Homes, Marks, write_superblocks};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Where the first extent starts, in bytes: the megabyte before it holds the superblock.
@@ -94,6 +95,11 @@ impl HddSuperblock {
     /// Makes `hdd` the volume of its store, without extents.
     pub(crate) async fn format(&self, hdd: &SharedDevice) -> Result<(), DeviceError> {
         hdd.grow(DATA_AT)?;
+        // This store's own stands until the new one does: cut short, what is behind it would pass for another program's.
+        let (found, newest) = identify_hdd(hdd).await?;
+        if matches!(found, FoundHdd::Volume(found) if found.store == self.store) {
+            return self.write(hdd, newest).await;
+        }
         // Of two different superblocks, the new one need not be the newer.
         let blank = IoBufs::from_iter([IoBuf::zeroed(2 * SUPERBLOCK_BYTES)]);
         hdd.write(0, blank, IoClass::Meta).await.result?;
@@ -183,8 +189,12 @@ struct Extents {
 pub(crate) struct Growth {
     space: SpaceId,
     run: (u64, u64),
+    /// Something may stand there: it was another space's, or others used the HDD before the store did.
+    pub(crate) used_before: bool,
     /// As they are afterwards.
     extents: Extents,
+    /// Where the run lies, in bytes.
+    pub(crate) bytes: Range<u64>,
     /// The end of the volume in bytes then, which the HDD has to reach.
     pub(crate) end: u64,
 }
@@ -332,13 +342,17 @@ impl Volume {
     }
 
     /// More extents for `space`. Nothing is changed: see [`Volume::grow`]. Whoever plans holds the manifest until it has grown.
-    pub(crate) fn plan_growth(&self, space: SpaceId) -> Option<Growth> {
+    /// Up to byte `leftovers_to` others may have left something on the HDD.
+    pub(crate) fn plan_growth(&self, space: SpaceId, leftovers_to: u64) -> Option<Growth> {
         let s = self.live(space)?;
         let wanted = (s.pages / 32).clamp(EXTENT_PAGES, GROWTH_PAGES_MAX) / EXTENT_PAGES;
         let mut extents = self.extents.lock().clone();
+        let used = extents.used;
         let run = extents.take(u64::from(wanted));
-        let end = DATA_AT + extents.used * self.extent_bytes();
-        Some(Growth { space, run, extents, end })
+        let at = |extent| DATA_AT + extent * self.extent_bytes();
+        let (bytes, end) = (at(run.0)..at(run.0 + run.1), at(extents.used));
+        let used_before = run.0 < used || bytes.start < leftovers_to;
+        Some(Growth { space, run, used_before, extents, bytes, end })
     }
 
     /// The space has the extents.
@@ -421,7 +435,7 @@ mod tests {
                     match volume.take_page(space).unwrap() {
                         Some(no) => break no,
                         None => {
-                            volume.grow(volume.plan_growth(space).unwrap());
+                            volume.grow(volume.plan_growth(space, 0).unwrap());
                         }
                     }
                 };
@@ -447,9 +461,9 @@ mod tests {
     #[test]
     fn a_planned_growth_changes_nothing_and_a_dropped_space_keeps_its_extents_to_the_end() {
         let volume = volume();
-        let run = |space| volume.plan_growth(space).unwrap().run;
+        let run = |space| volume.plan_growth(space, 0).unwrap().run;
         assert_eq!((run(SpaceId(1)), run(SpaceId(2))), ((0, 1), (0, 1)));
-        volume.grow(volume.plan_growth(SpaceId(1)).unwrap());
+        volume.grow(volume.plan_growth(SpaceId(1), 0).unwrap());
         volume.begin_drop(SpaceId(1));
         assert_eq!((volume.pages(SpaceId(1)), volume.by_name("a")), (None, None));
         assert_eq!((run(SpaceId(2)), volume.dropping()), ((1, 1), vec![SpaceId(1)]));

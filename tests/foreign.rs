@@ -3,7 +3,7 @@
 mod bed;
 
 use bed::{Bed, PAGES, grown, read, write_all};
-use pagetier::{MemoryManifest, PageId, PageStore, SpaceId};
+use pagetier::{Error, MemoryManifest, PageId, PageStore, SpaceId};
 use std::sync::Arc;
 
 /// The version that the other store's pages have; ours are in versions below.
@@ -69,6 +69,27 @@ async fn foreign_pages(mutation: bool) -> usize {
 #[tokio::test(start_paused = true)]
 async fn no_page_of_another_store_is_read_after_a_crash() {
     assert_eq!(foreign_pages(false).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_never_written_does_not_exist_whatever_another_store_left_in_its_place() {
+    let bed = used_bed(false).await;
+    let (store, space) = new_store(&bed, false).await;
+    for no in PAGES / 2..PAGES {
+        bed::fill(&mut store.allocate(space).await.unwrap(), no, 1);
+        if no % 2 == 0 {
+            store.discard(PageId::new(space, no)).await.unwrap();
+        }
+    }
+    store.sync().await.unwrap();
+    for store in [store, bed.after_power_cut(1).open().await] {
+        for no in PAGES / 2..PAGES {
+            match read(&store, space, no).await {
+                Err(Error::NoSuchPage { .. }) if no % 2 == 0 => {}
+                found => assert_eq!(found.unwrap(), 1, "page {no}"),
+            }
+        }
+    }
 }
 
 #[cfg(feature = "mutations")]

@@ -157,6 +157,59 @@ async fn a_growth_dropped_at_any_await_leaves_nothing_half_taken() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_page_never_written_does_not_exist_although_its_place_was_left_torn() {
+    let bed = Bed::new();
+    let store = bed.open().await;
+    let space = grown(&store).await;
+    store.close().await.unwrap();
+    let store = bed.open().await;
+    let end = bed.hdd.size();
+    store.drop_space(space).await.unwrap();
+    // As home writes of the dropped space may have left it that failed, or that the power cut.
+    bed.hdd.rot(1 << 20..end, 7);
+    let other = store.create_space("u").await.unwrap();
+    let mut written = Vec::new();
+    for no in 0..bed::PAGES {
+        assert_eq!(append(&store, other).await.unwrap(), no);
+        if no % 2 == 0 { store.discard(PageId::new(other, no)).await.unwrap() } else { written.push(no) }
+    }
+    store.sync().await.unwrap();
+    for store in [store, bed.after_power_cut(1).open().await] {
+        expect(&store, other, &written).await;
+        for no in (0..bed::PAGES).step_by(2) {
+            let page = store.get(PageId::new(other, no)).await;
+            assert!(matches!(page, Err(Error::NoSuchPage { .. })), "page {no}: {page:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_growth_dropped_while_it_makes_its_room_blank_writes_over_no_page() {
+    let mut awaits = 0;
+    for polls in 0..30 {
+        let bed = Bed::new();
+        let store = bed.open().await;
+        let space = grown(&store).await;
+        store.close().await.unwrap();
+        let store = bed.open().await;
+        store.drop_space(space).await.unwrap();
+        let other = store.create_space("u").await.unwrap();
+        // The first write takes longer than all that comes after.
+        let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(60)));
+        bed.hdd.inject(slow.on(IoOp::Write).from_op(bed.hdd.ops()).times(1));
+        awaits += u64::from(polled(polls, append(&store, other)).await.is_none());
+        let mut synced = Vec::new();
+        for _ in 0..60 {
+            synced.push(append(&store, other).await.unwrap());
+        }
+        store.close().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        expect(&bed.after_power_cut(polls).open().await, other, &synced).await;
+    }
+    assert!(awaits >= 2, "it was never interrupted");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_space_that_could_not_be_recorded_is_none_and_its_name_is_free() {
     for replaced in [false, true] {
         let bed = Bed::new();

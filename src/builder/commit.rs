@@ -48,13 +48,16 @@ impl Builder {
             format(ssd, superblock, self.seed(&meta.manifest.store)).await?;
         }
         let mut costs_ms = None;
+        let mut leftovers_to = meta.manifest.leftovers_to;
         if fresh {
             let (store, page_bytes) = (meta.manifest.store.clone(), page_size.bytes() as u64);
             HddSuperblock { store, page_bytes, marks: Marks::default() }.format(hdd).await?;
             costs_ms = self.measured(hdd, ssd, prepared, page_size).await?;
+            leftovers_to = hdd.size();
         }
         self.note(&mut meta, |manifest| {
             manifest.epoch += 1;
+            manifest.leftovers_to = leftovers_to;
             manifest.costs_ms = costs_ms.or_else(|| manifest.costs_ms.take());
             if self.broken().is(Mutation::LossForgotten) {
                 manifest.loss = None;
