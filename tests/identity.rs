@@ -276,6 +276,19 @@ async fn a_first_opening_dropped_at_any_await_leaves_devices_that_the_next_accep
 }
 
 #[tokio::test(start_paused = true)]
+async fn two_first_openings_dropped_at_any_await_leave_devices_that_the_next_accepts() {
+    for (first, second) in (0..45).step_by(4).flat_map(|first| (0..45).map(move |second| (first, second))) {
+        let bed = Bed::new();
+        drop(polled(first, bed.try_open()).await);
+        drop(polled(second, bed.try_open()).await);
+        for again in [bed.after_power_cut(second), bed] {
+            let opened = again.try_open().await;
+            opened.unwrap_or_else(|e| panic!("after {first} and {second} polls: {e}"));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_is_created_where_that_is_not_wanted() {
     let bed = Bed::new();
     let refused = bed.builder().create(false).open().await;

@@ -206,10 +206,15 @@ pub async fn format(
     let layout = superblock.layout;
     device.grow(layout.end())?;
     let zeroes = |bytes: u64| IoBuf::zeroed(bytes.min(1 << 20) as usize);
-    // Of two different superblocks, the new one need not be the newer.
-    device.write(0, IoBufs::from_iter([zeroes(2 * BLOCK_BYTES)]), IoClass::Meta).await.result?;
-    device.flush(IoClass::Meta).await?;
-    write_superblocks(device, &superblock.encode(), 1).await?;
+    // This store's own stands until the new one does: cut short, what is behind it would pass for another program's.
+    let (found, mut newest) = newest_superblock(device).await?;
+    if !matches!(found, Found::Superblock(found) if found.store == superblock.store) {
+        // Of two different superblocks, the new one need not be the newer.
+        device.write(0, IoBufs::from_iter([zeroes(2 * BLOCK_BYTES)]), IoClass::Meta).await.result?;
+        device.flush(IoClass::Meta).await?;
+        newest = 1;
+    }
+    write_superblocks(device, &superblock.encode(), newest).await?;
     // Journal and ring of an earlier life of this device would be taken for evidence.
     let mut at = layout.map_at(0);
     while at < layout.slot_at(0) {
