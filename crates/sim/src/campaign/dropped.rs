@@ -8,6 +8,7 @@ use pagetier::{Drain, Lsn, PageStore, ScrubOptions, SpaceId, SsdMode};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use rand::Rng;
 use std::sync::Arc;
+use std::task::Poll;
 
 impl Worker {
     /// Starts something, and drops it at one of its awaits unless it is ready before.
@@ -16,7 +17,7 @@ impl Worker {
         self.probe.mark(State::DroppedCall);
         let store = Arc::clone(&self.store);
         if self.plan.steer == Steer::DroppedFlush && self.errors_allowed && self.rng.random_bool(0.3) {
-            return self.dropped_flush(&store).await;
+            return self.dropped_flush(&store, mood).await;
         }
         match self.rng.random_range(0..16) {
             0..5 => {
@@ -29,7 +30,7 @@ impl Worker {
                 Ok(())
             }
             5 => self.dropped_discard(&store, mood, polls).await,
-            6 => self.dropped_drop_space(&store, polls).await,
+            6 => self.dropped_drop_space().await,
             7 => {
                 let name = self.model.lock().space_name();
                 if let Some(Ok(id)) = up_to(polls, store.create_space(&name)).await {
@@ -59,15 +60,26 @@ impl Worker {
         }
     }
 
-    /// A `sync` is dropped while a flush runs that fails; another one follows.
-    async fn dropped_flush(&mut self, store: &PageStore) -> Outcome {
+    /// A `sync` is dropped as soon as it has started a flush, which fails; another one follows.
+    async fn dropped_flush(&mut self, store: &PageStore, mood: Mood) -> Outcome {
+        self.sync().await?;
+        for _ in 0..self.rng.random_range(1..6) {
+            self.write(mood, false).await?;
+        }
         let fault = Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1);
         self.probe.ssd.inject(fault.clone());
-        if self.rng.random_bool(0.5) {
+        if self.rng.random_bool(0.2) {
             self.probe.hdd.inject(fault);
         }
-        let polls = self.rng.random_range(1..12);
-        let _ = up_to(polls, store.sync()).await;
+        {
+            let mut sync = Box::pin(store.sync());
+            let own_flush = std::future::poll_fn(|cx| {
+                let before = self.probe.ssd_flushes();
+                let over = sync.as_mut().poll(cx).is_ready();
+                if over || self.probe.ssd_flushes() > before { Poll::Ready(()) } else { Poll::Pending }
+            });
+            own_flush.await;
+        }
         self.sync().await
     }
 
@@ -117,7 +129,9 @@ impl Worker {
         }
     }
 
-    async fn dropped_drop_space(&mut self, store: &PageStore, polls: u32) -> Outcome {
+    pub(super) async fn dropped_drop_space(&mut self) -> Outcome {
+        let polls = [1, 1, 2, 3, 5, 10, 30][self.rng.random_range(0..7)];
+        let store = Arc::clone(&self.store);
         let live = self.model.lock().live();
         if live.len() < 2 {
             return Ok(());

@@ -15,6 +15,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+const EIO_ON_A_HOME: &str = "EIO on a home write";
+
+/// Where homes are on the HDD.
+const HOMES: std::ops::Range<u64> = 1 << 20..u64::MAX;
+
 /// A fault on one of the devices.
 #[derive(Clone, Debug)]
 pub(super) struct Planned {
@@ -32,6 +37,28 @@ impl Planned {
     /// One on the SSD.
     pub(super) fn ssd(kind: &'static str, fault: Fault) -> Self {
         Self { ssd: true, kind, fault }
+    }
+
+    /// One home write fails, after so many operations.
+    pub(super) fn home(after: u64) -> Self {
+        let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(HOMES).times(1);
+        Self { ssd: false, kind: EIO_ON_A_HOME, fault: fault.from_op(after) }
+    }
+
+    /// One or a few home writes take so long.
+    pub(super) fn slow_home(extra: Duration) -> Self {
+        let fault = Fault::new(FaultEffect::Slow(extra)).on(IoOp::Write).within(HOMES).times(3);
+        Self { ssd: false, kind: "slow home write", fault }
+    }
+
+    /// Whether the store must take writes again once it is over, without being told.
+    pub(super) fn passes(&self) -> bool {
+        self.kind == EIO_ON_A_HOME
+    }
+
+    /// Injects it, not counted.
+    pub(super) fn inject_now(&self, probe: &Probe) {
+        self.inject_into(&probe.hdd, &probe.ssd, &mut Totals::default());
     }
 
     /// Flushes of one of the devices fail.
@@ -93,6 +120,11 @@ impl Planned {
         }
         device.inject(fault);
     }
+}
+
+/// Whether an opening says that it cannot tell what the newest map was: the answer to map blocks that were reported as written and were not.
+fn is_about_the_map(what: &str) -> bool {
+    what.contains(NO_MAP) || what.contains("map checkpoint")
 }
 
 /// What the n-th operation of a device suffers.
@@ -212,7 +244,7 @@ impl FaultBase {
             match examine(&self.plan, moment, outcome, lenient, Rate::Never) {
                 Ok(done) => totals.crash(&done.checked),
                 // A checkpoint that never landed, and a crash in the middle of the next one: it says so, and shows nothing old.
-                Err(what) if kind.corrupts && what.contains(NO_MAP) => {}
+                Err(what) if kind.corrupts && is_about_the_map(&what) => {}
                 Err(what) => return Err(what),
             }
         }
@@ -234,11 +266,15 @@ impl FaultBase {
             ssd.clear_faults();
             let store = match first {
                 Ok(store) => store,
-                Err(_) => open(&self.plan, devices(), &manifest).await?,
+                Err(_) => match open(&self.plan, devices(), &manifest).await {
+                    Ok(store) => store,
+                    Err(what) if kind.corrupts && is_about_the_map(&what) => return Ok(None),
+                    Err(what) => return Err(what),
+                },
             };
-            check(&store, &model, lenient).await
+            check(&store, &model, lenient).await.map(Some)
         })?;
-        totals.crash(&checked);
+        checked.iter().for_each(|checked| totals.crash(checked));
         Ok(())
     }
 }

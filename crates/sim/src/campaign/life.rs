@@ -22,6 +22,9 @@ const REST: Duration = Duration::from_secs(2);
 /// The longest that a write in flight when its store is dropped takes.
 const SLOW: Duration = Duration::from_secs(5);
 
+/// The session after faults that have passed.
+const AFTER_FAULTS: u32 = 99;
+
 /// How long an opening may be refused because operations of a dropped store have not ended yet.
 const BUSY_MAX: Duration = Duration::from_secs(3600);
 
@@ -68,7 +71,8 @@ impl<'a> Life<'a> {
             (hdd.with_latency(latency(self.plan.hdd_us)), ssd.with_latency(latency(self.plan.ssd_us)), power);
         let (manifest, model) = match self.start {
             Start::Crash(moment, _) => (moment.manifest.fork(), moment.model.clone()),
-            _ => (MemoryManifest::default(), Model::starting_at(self.first_version)),
+            Start::Stranger(..) => (MemoryManifest::default(), Model::on_leftovers(self.first_version)),
+            Start::Blank => (MemoryManifest::default(), Model::starting_at(self.first_version)),
         };
         let probe = Probe::new(self.plan, devices, manifest, model, self.seed);
         in_virtual_time(self.inside(&probe, totals))
@@ -103,6 +107,10 @@ impl<'a> Life<'a> {
             self.work(probe, &store, session).await?;
             if session == 0 && !self.faults.is_empty() {
                 self.after_faults(probe, &store).await?;
+                if self.passes() {
+                    // As if nothing had failed.
+                    self.work(probe, &store, AFTER_FAULTS).await?;
+                }
             }
             if session < self.reopenings {
                 store = self.reopened(probe, store, rng).await?;
@@ -186,6 +194,11 @@ impl<'a> Life<'a> {
         }
     }
 
+    /// Whether what fails leaves nothing behind.
+    fn passes(&self) -> bool {
+        !self.faults.is_empty() && self.faults.iter().all(Planned::passes)
+    }
+
     /// Once nothing fails any more, what stayed dirty is written, or the store has said that it refuses.
     async fn after_faults(&self, probe: &Probe, store: &PageStore) -> Result<(), String> {
         probe.clear_faults();
@@ -194,7 +207,7 @@ impl<'a> Life<'a> {
             Ok(()) => probe.model.lock().keep(promise),
             Err(error) => {
                 let ssd = store.stats().ssd;
-                if ssd.refusing.is_none() && ssd.ssd_error.is_none() {
+                if self.passes() || (ssd.refusing.is_none() && ssd.ssd_error.is_none()) {
                     return Err(format!("the faults are over, but sync fails: {error}"));
                 }
             }
@@ -209,7 +222,8 @@ impl<'a> Life<'a> {
         store: Arc<PageStore>,
         rng: &mut SmallRng,
     ) -> Result<Arc<PageStore>, String> {
-        let pause = Duration::from_micros(rng.random_range(1..SLOW.as_micros() as u64));
+        let longest = [10_000, 100_000, 1_000_000, SLOW.as_micros() as u64][rng.random_range(0..4)];
+        let pause = Duration::from_micros(rng.random_range(1..longest));
         for device in [&probe.hdd, &probe.ssd] {
             if rng.random_bool(0.5) {
                 let slow = Fault::new(FaultEffect::Slow(pause)).on(IoOp::Write);

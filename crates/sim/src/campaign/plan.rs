@@ -255,11 +255,12 @@ impl Plan {
             "hostile" => self.hostile[0] = (value != "no").then(number).transpose()?,
             "hostile_pool" => self.hostile[1] = (value != "no").then(number).transpose()?,
             "ring" => self.ring = number()?,
+            "slots" => self.slots = number()?,
             "gate_us" => self.gate_us = u64::from(number()?),
             "without" => self.without = without(value)?,
             _ => {
                 return Err(format!(
-                    "{name}: no part of a plan; there are steer, policy, lives, ops, tasks, pages, images, outcomes, faults, hostile, hostile_pool, ring, gate_us, without"
+                    "{name}: no part of a plan; there are steer, policy, lives, ops, tasks, pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, without"
                 ));
             }
         }
@@ -279,6 +280,7 @@ impl Plan {
             ("outcomes", self.outcomes, drawn.outcomes),
             ("faults", u32::from(self.faults), u32::from(drawn.faults)),
             ("ring", self.ring, drawn.ring),
+            ("slots", self.slots, drawn.slots),
             ("gate_us", self.gate_us as u32, drawn.gate_us as u32),
         ];
         // First: it decides about all others.

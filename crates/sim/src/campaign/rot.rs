@@ -2,11 +2,13 @@
 //! never shows an older page.
 
 use super::coverage::State;
+use super::peek;
 use super::plan::Plan;
 use super::probe::{Moment, layout_of};
+use super::steer::Steer;
 use super::totals::Totals;
 use super::world::{Lenient, Outcome, builder, check, crash_states, in_virtual_time};
-use pagetier::{MemoryManifest, OpenError};
+use pagetier::{MemoryManifest, OpenError, PageId};
 use pagetier_devio::{Device, SharedDevice, SimDevice};
 use pagetier_ssdcache::Layout;
 use parking_lot::Mutex;
@@ -15,14 +17,13 @@ use rand::rngs::SmallRng;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where the HDD's pages start.
-const DATA_AT: u64 = 1 << 20;
-
 /// What rots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Structure {
     HddSuperblock,
     Home,
+    /// A home of whose page the ring holds an image.
+    RingedHome,
     SsdSuperblock,
     MapHeader,
     MapBody,
@@ -33,9 +34,10 @@ enum Structure {
 }
 
 impl Structure {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::HddSuperblock,
         Self::Home,
+        Self::RingedHome,
         Self::SsdSuperblock,
         Self::MapHeader,
         Self::MapBody,
@@ -48,7 +50,7 @@ impl Structure {
     /// The name that an error about it must bear.
     const fn device(self) -> &'static str {
         match self {
-            Self::HddSuperblock | Self::Home => "hdd",
+            Self::HddSuperblock | Self::Home | Self::RingedHome => "hdd",
             Self::Manifest => "manifest",
             _ => "ssd",
         }
@@ -64,7 +66,6 @@ impl Structure {
         let maps = layout.map_area_bytes();
         match self {
             Self::HddSuperblock => 0..4096.min(hdd_bytes),
-            Self::Home => DATA_AT.min(hdd_bytes)..hdd_bytes,
             Self::SsdSuperblock => 0..layout.map_at(0),
             Self::MapHeader | Self::MapBody if layout.slots == 0 => 0..0,
             Self::MapHeader => layout.map_at(0)..layout.map_at(0) + 2 * maps,
@@ -72,7 +73,7 @@ impl Structure {
             Self::Journal => layout.map_at(2)..layout.map_at(2) + u64::from(layout.journal_blocks) * 4096,
             Self::Ring => layout.ring_at(0)..layout.ring_at(layout.ring_pages),
             Self::Slot => layout.slot_at(0)..layout.end(),
-            Self::Manifest => 0..0,
+            Self::Home | Self::RingedHome | Self::Manifest => 0..0,
         }
     }
 }
@@ -87,7 +88,11 @@ pub(super) fn examine(
 ) -> Result<(), String> {
     let (hdd, ssd, _power) = moment.crashed(outcome);
     let layout = layout_of(plan);
-    let structure = Structure::ALL[rng.random_range(0..Structure::ALL.len())];
+    let structure = if plan.steer == Steer::RottenHomes && rng.random_bool(0.7) {
+        Structure::RingedHome
+    } else {
+        Structure::ALL[rng.random_range(0..Structure::ALL.len())]
+    };
     if structure.is_written_before_crashes() && !moment.states.has(State::AfterClose) {
         return Ok(());
     }
@@ -97,7 +102,10 @@ pub(super) fn examine(
         let Some(rotten) = rotten_manifest(&manifest, extent, rng) else { return Ok(()) };
         manifest = rotten;
     } else {
-        let range = structure.range(&layout, hdd.size());
+        let range = match structure {
+            Structure::RingedHome | Structure::Home => home(moment, &layout, structure, rng),
+            _ => structure.range(&layout, hdd.size()),
+        };
         if range.is_empty() {
             return Ok(());
         }
@@ -131,6 +139,25 @@ pub(super) fn examine(
 pub(super) fn refusal(error: &OpenError, place: &str) -> Result<(), String> {
     let text = error.to_string().to_lowercase();
     if text.contains(place) { Ok(()) } else { Err(format!("the error does not name the {place}: {error}")) }
+}
+
+/// A home, or one of a page that stands in the ring; empty if there is none. After a crash the home of a space's last durable page is the only
+/// thing that says how far the space goes: it is spared then.
+fn home(moment: &Moment, layout: &Layout, structure: Structure, rng: &mut SmallRng) -> Range<u64> {
+    let ringed = structure == Structure::RingedHome;
+    let mut homes = peek::homes(&moment.hdd, &moment.ssd, layout, ringed);
+    if !moment.states.has(State::AfterClose) {
+        let last = |page: PageId| {
+            let space = moment.model.spaces.get(&page.space.0);
+            space.is_none_or(|s| s.pages.range(page.no + 1..).all(|(_, p)| p.allows(0)))
+        };
+        homes.retain(|(page, _)| !last(*page));
+    }
+    if homes.is_empty() {
+        return 0..0;
+    }
+    let (_, at) = homes[rng.random_range(0..homes.len())];
+    at..at + layout.page_size.bytes() as u64
 }
 
 fn spoil(device: &SimDevice, range: Range<u64>, extent: &str, rng: &mut SmallRng) {

@@ -52,11 +52,19 @@ pub enum Steer {
     NoRing,
     /// Second chances of pages that are written meanwhile.
     SecondChances,
+    /// Pages are discarded while a drain writes them home.
+    DrainedDiscards,
+    /// Home writes fail once, and their pages are discarded.
+    FailedHomes,
+    /// Spaces are created, filled and dropped all the time.
+    DroppedSpaces,
+    /// Homes rot of which the ring holds images of several versions.
+    RottenHomes,
 }
 
 impl Steer {
     /// All that are steered at all.
-    pub const HAZARDS: [Self; 17] = [
+    pub const HAZARDS: [Self; 21] = [
         Self::ColdCopies,
         Self::TwoWaysHome,
         Self::SlowMap,
@@ -74,6 +82,10 @@ impl Steer {
         Self::Past,
         Self::NoRing,
         Self::SecondChances,
+        Self::DrainedDiscards,
+        Self::FailedHomes,
+        Self::DroppedSpaces,
+        Self::RottenHomes,
     ];
 
     /// What seed `seed` is steered to: every third to a hazard, each in its turn.
@@ -93,11 +105,19 @@ impl Steer {
             "DoublewriteBeforeFlush" | "DoublewriteFreedEarly" | "DoublewriteNotMended" => Self::TornHomes,
             "RecordBeforeImage" => Self::SlotFails,
             "MoveSurvives" | "MoveUnderNewer" | "MovedOverNewer" => Self::SecondChances,
-            "ChecksumsUnseeded" => Self::Past,
+            "ChecksumsUnseeded" | "EpochUnchecked" | "LossUnrecorded" | "LossForgotten" => Self::Past,
             "MapUnproved" => Self::Rot,
             "FlushInCaller" => Self::DroppedFlush,
             "FailureNotRemembered" => Self::FlushFails,
             "RecoveryUnflushed" => Self::Killed,
+            "FenceOpen" | "DrainNotAwaited" => Self::Reopened,
+            "GrowthInMemoryFirst" => Self::FullDisk,
+            "FirstOpeningUnnamed" => Self::DroppedOpen,
+            "CleanUnflushedRingOff" | "OnlyCopyVoided" => Self::NoRing,
+            "DrainedPageDiscarded" => Self::DrainedDiscards,
+            "FailedHomeKept" => Self::FailedHomes,
+            "DropUnmarked" => Self::DroppedSpaces,
+            "RingFromZero" => Self::RottenHomes,
             _ => return None,
         })
     }
@@ -119,6 +139,8 @@ impl Steer {
                 | Self::FreshVictims
                 | Self::JustEvicted
                 | Self::TornHomes
+                | Self::DrainedDiscards
+                | Self::FailedHomes
         )
     }
 
@@ -131,7 +153,8 @@ impl Steer {
             Self::Reopened => Some("reopen"),
             Self::DroppedOpen => Some("drop-open"),
             Self::FullDisk => Some("growth-fails"),
-            Self::Rot => Some("rot"),
+            Self::Rot | Self::RottenHomes => Some("rot"),
+            Self::DroppedSpaces => Some("drop-space"),
             Self::Past => Some("past"),
             _ => None,
         }
@@ -174,6 +197,10 @@ impl Steer {
                 if self == Self::NoRing {
                     plan.ring = 0;
                 }
+                if self == Self::Reopened && rng.random_bool(0.5) {
+                    // Every write goes home.
+                    plan.slots = 0;
+                }
                 if matches!(self, Self::FlushFails | Self::DroppedFlush) {
                     let harmful = [FlushFailure::NeverDurable, FlushFailure::Reverted];
                     plan.flush_failures = [(); 2].map(|()| harmful[rng.random_range(0..2)]);
@@ -192,6 +219,23 @@ impl Steer {
             Self::SecondChances => {
                 (plan.ssd_policy, plan.ring, plan.without) = ("mv-fifo-gsc", rng.random_range(2..=8), 0);
                 (plan.tasks, plan.ops, plan.ssd_us) = (rng.random_range(2..=4), 400, 3000);
+            }
+            Self::DrainedDiscards => {
+                (plan.ring, plan.zone_percent, plan.without) = (rng.random_range(2..=8), 25, 0);
+                (plan.hdd_us, plan.ssd_us) = (3000, 300);
+            }
+            Self::FailedHomes => {
+                (plan.ring, plan.hdd_us, plan.ssd_us) = (rng.random_range(2..=8), 1000, 300);
+                (plan.slots, plan.without) = (if rng.random_bool(0.5) { 0 } else { plan.slots }, 0);
+            }
+            Self::DroppedSpaces => {
+                (plan.lives, plan.ops, plan.ring) = (rng.random_range(2..=4), 200, rng.random_range(2..=8));
+                plan.without = 0;
+            }
+            Self::RottenHomes => {
+                (plan.lives, plan.ops, plan.ring) = (6, rng.random_range(15..=60), rng.random_range(4..=8));
+                (plan.slots, plan.pages, plan.without) = (0, rng.random_range(24..=30), 0);
+                (plan.hdd_us, plan.ssd_us) = (1000, 300);
             }
             Self::TornHomes => {
                 (plan.lives, plan.ssd_policy, plan.zone_percent) = (4, "doublewrite", 100);
@@ -217,6 +261,13 @@ impl Steer {
                 let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1);
                 vec![Planned::ssd("EIO on a slot", fault.from_op(rng.random_range(1..1500)))]
             }
+            // A slot write fails: from then on changed pages go home, past their copies.
+            Self::NoRing if plan.slots > 0 && rng.random_bool(0.5) => {
+                let slots = layout.slot_at(0)..layout.end();
+                let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1);
+                vec![Planned::ssd("EIO on a slot", fault.from_op(rng.random_range(1..300)))]
+            }
+            Self::FailedHomes => vec![Planned::home(rng.random_range(1..200))],
             _ => Vec::new(),
         }
     }
@@ -236,6 +287,8 @@ impl Worker {
                 Steer::FreshVictims => self.fresh_victims().await?,
                 Steer::JustEvicted => self.just_evicted().await?,
                 Steer::TornHomes => self.torn_homes().await?,
+                Steer::DrainedDiscards => self.drained_discards().await?,
+                Steer::FailedHomes => self.failed_homes().await?,
                 _ => return Ok(()),
             });
         }
@@ -344,6 +397,68 @@ impl Worker {
             self.read_page(*page).await?;
         }
         Ok(50 + pages.len() as u32)
+    }
+
+    /// Only copies on the SSD are drained; meanwhile they are discarded, and some written anew.
+    async fn drained_discards(&mut self) -> Result<u32, String> {
+        self.mode(SsdMode::WriteBack).await?;
+        let pages = self.shuffled();
+        for page in pages.iter().take(24) {
+            self.write_page(*page, false).await?;
+        }
+        self.sync().await?;
+        let store = std::sync::Arc::clone(&self.store);
+        // Time enough for a checkpoint, which does not name what was discarded.
+        Planned::slow_home(Duration::from_micros(self.rng.random_range(20..=80) * self.plan.hdd_us))
+            .inject_now(&self.probe);
+        let meanwhile = async {
+            for page in pages.iter().take(24) {
+                let pause = self.rng.random_range(1..=self.plan.hdd_us / 8);
+                tokio::time::sleep(Duration::from_micros(pause)).await;
+                if self.store.home(*page) == Home::Ssd {
+                    self.discard_page(*page).await?;
+                }
+            }
+            for page in pages.iter().skip(24) {
+                match self.rng.random_range(0..3) {
+                    0 => self.write_page(*page, false).await?,
+                    _ => self.read_page(*page).await?,
+                }
+            }
+            Ok::<(), String>(())
+        };
+        let (_, ended) = tokio::join!(store.drain_ssd(Drain::new()), meanwhile);
+        ended?;
+        for page in pages.iter().take(12) {
+            self.write_page(*page, false).await?;
+        }
+        Ok(60)
+    }
+
+    /// Pages are changed; one of their home writes fails while `sync` waits for it, and some of them are discarded then.
+    async fn failed_homes(&mut self) -> Result<u32, String> {
+        if self.plan.slots > 0 {
+            self.mode(SsdMode::ReadOnly).await?;
+        }
+        let pages = self.shuffled();
+        for page in pages.iter().take(6) {
+            self.write_page(*page, false).await?;
+        }
+        if self.errors_allowed {
+            Planned::home(0).inject_now(&self.probe);
+        }
+        let patience = Duration::from_micros(self.rng.random_range(1..=10 * self.plan.hdd_us));
+        let _ = tokio::time::timeout(patience, self.store.sync()).await;
+        for page in pages.iter().take(6) {
+            if self.rng.random_bool(0.7) {
+                self.discard_page(*page).await?;
+            }
+        }
+        for page in pages.iter().skip(6).take(12) {
+            self.write_page(*page, false).await?;
+        }
+        self.sync().await?;
+        Ok(30)
     }
 
     /// Discards what is on the SSD, and looks for what is left of it at home; then changes of many pages, which all go there.
