@@ -153,7 +153,6 @@ impl Mutation {
         Self::FailureNotRemembered,
         Self::OnlyCopyVoided,
         Self::FailedHomeKept,
-        Self::RecoveryUnflushed,
         Self::RingFromZero,
         Self::FenceOpen,
         Self::DrainNotAwaited,
@@ -170,9 +169,14 @@ impl Mutation {
     /// - `MoveSurvives`: `hostile.rs`, `a_second_chance_whose_source_is_dropped_as_bad_makes_no_copy`
     /// - `CleanUnflushedRingOff`: `home_order.rs`, `without_a_ring_a_copy_of_an_unflushed_home_is_dirty_until_the_flush`
     /// - `DrainedPageDiscarded`: `home_order.rs`, `a_page_being_drained_is_not_discarded_before_it_is_home`
+    /// - `RecoveryUnflushed`: `failed_flush.rs`, `a_recovery_after_a_kill_can_be_cut_anywhere`
     #[cfg(feature = "mutations")]
-    pub const BY_TESTS: &[Self] =
-        &[Self::MoveSurvives, Self::CleanUnflushedRingOff, Self::DrainedPageDiscarded];
+    pub const BY_TESTS: &[Self] = &[
+        Self::MoveSurvives,
+        Self::CleanUnflushedRingOff,
+        Self::DrainedPageDiscarded,
+        Self::RecoveryUnflushed,
+    ];
 }
 
 /// Which rule is left out, if any. Without the feature it takes no space and none is.
