@@ -223,7 +223,7 @@ impl Life {
     ) -> Result<Exchanged, Error> {
         let accept_loss = lost.is_some();
         let commit = |only: &[(PageId, Lsn)]| {
-            // Nobody writes now: what is unwritten stays so until the exchange is over.
+            // No write is under way: what is unwritten stays so until the exchange is over.
             if let Some(lost) = lost {
                 lost.before.clone_from(&meta.manifest.loss);
                 lost.lost = only.to_vec();
@@ -456,7 +456,7 @@ impl PageStore {
         self.life.loss.lock().clone()
     }
 
-    /// Forgets what [`PageStore::ssd_loss`] tells: whoever has to do with it knows. Durable when it returns. Cancel-safe.
+    /// Forgets what [`PageStore::ssd_loss`] tells: the embedder has dealt with it. Durable when it returns. Cancel-safe.
     ///
     /// # Errors
     /// The manifest cannot be written: the list is still there.

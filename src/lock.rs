@@ -58,7 +58,7 @@ struct Held {
     locks: Locks,
 }
 
-/// Dropped in this order: whoever gets the directory gets the devices too.
+/// Dropped in this order: an opener that gets the directory gets the devices too.
 #[derive(Debug, Default)]
 struct Locks {
     devices: Vec<DeviceLock>,

@@ -341,7 +341,7 @@ impl Volume {
         }
     }
 
-    /// More extents for `space`. Nothing is changed: see [`Volume::grow`]. Whoever plans holds the manifest until it has grown.
+    /// More extents for `space`. Nothing is changed: see [`Volume::grow`]. The caller holds the manifest's lock until it has grown.
     /// Up to byte `leftovers_to` others may have left something on the HDD.
     pub(crate) fn plan_growth(&self, space: SpaceId, leftovers_to: u64) -> Option<Growth> {
         let s = self.live(space)?;

@@ -107,7 +107,7 @@ pub enum Mutation {
     EpochUnchecked,
     /// Losses: the manifest does not list what is given up with the SSD. Give it up, or accept its loss; then crash or drop the opening.
     LossUnrecorded,
-    /// Losses: an opening forgets those that nobody has acknowledged. Give the SSD up, close, open.
+    /// Losses: an opening forgets those that are not acknowledged yet. Give the SSD up, close, open.
     LossForgotten,
     /// A first opening names no ids before it formats devices. Drop it at every await, open again.
     FirstOpeningUnnamed,

@@ -20,7 +20,7 @@ const REFUSALS_MAX: u64 = 50_000;
 /// No life takes longer in virtual time.
 const LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// A supply that stops whoever asks for ever.
+/// A supply that stops a caller which asks for ever.
 pub(super) fn bounded_power() -> SimPower {
     let power = SimPower::new();
     power.cut_at(OPS_MAX);
