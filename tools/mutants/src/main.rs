@@ -1,13 +1,19 @@
 //! Mutation testing of the protocol and the latches.
 //!
-//! Building the workspace once for each mutant would take a minute a mutant. So `instrument` copies the repository and compiles every
-//! mutant into the copy behind a switch that the environment variable `PAGETIER_MUTANT` sets; `run` then judges a sample of them, one
-//! process each, with the tests and the fault campaign of that one build. Mutants that do not compile are dropped while instrumenting:
+//! Building the workspace once for each mutant would take a minute a mutant. So `instrument` copies the
+//! repository and compiles every
+//! mutant into the copy behind a switch that the environment variable `PAGETIER_MUTANT` sets; `run` then
+//! judges a sample of them, one
+//! process each, with the tests and the fault campaign of that one build. Mutants that do not compile are
+//! dropped while instrumenting:
 //! they are not viable.
 
+mod bench;
 mod instrument;
 mod judge;
 mod mutate;
+mod process;
+mod verdicts;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -40,6 +46,8 @@ enum Command {
     },
     /// Judges a sample of the mutants of an instrumented copy.
     Run(judge::RunArgs),
+    /// Prints the verdicts so far.
+    Report(judge::SampleArgs),
     /// Lists the mutants of an instrumented copy.
     List {
         /// The instrumented copy.
@@ -67,6 +75,7 @@ fn main() -> Result<()> {
     match Cli::parse().command {
         Command::Instrument { repo, out } => instrument::instrument(&repo, &out),
         Command::Run(args) => judge::run(&args),
+        Command::Report(args) => args.report(),
         Command::List { dir } => {
             for m in instrument::load(&dir)? {
                 println!("{:5} {}:{} {}: {}", m.id, m.file, m.line, m.function, m.what);

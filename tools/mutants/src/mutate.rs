@@ -1,6 +1,7 @@
 //! Finds the mutants of one source file and writes the instrumented text.
 //!
-//! Every mutant is an insertion around existing text, so that none copies an expression: `a < b` becomes `pm::lt(7, &(a), &(b))`.
+//! Every mutant is an insertion around existing text, so that none copies an expression: `a < b` becomes
+//! `pm::lt(7, &(a), &(b))`.
 
 use crate::Mutant;
 use proc_macro2::Span;
@@ -13,7 +14,11 @@ use syn::{BinOp, Block, Expr, ImplItemFn, ItemFn, ReturnType, Signature, Stmt, T
 /// The path of the switches in the instrumented copy.
 const PM: &str = "::pagetier_page::pm";
 
-/// The instrumented text of `source`, and its mutants. `next` is the first free id; ids in `dropped` are left out, but counted.
+/// Functions that only report: statistics, and the recounts that tests ask for.
+const REPORTS: [&str; 4] = ["stats", "memory", "memory_bytes", "validate"];
+
+/// The instrumented text of `source`, and its mutants. `next` is the first free id; ids in `dropped` are
+/// left out, but counted.
 pub(crate) fn mutate(
     file: &str,
     source: &str,
@@ -49,7 +54,8 @@ pub(crate) fn mutate(
 #[derive(Debug)]
 struct Edit {
     at: usize,
-    /// Suffixes come before prefixes at the same place; the innermost suffix first, the outermost prefix first.
+    /// Suffixes come before prefixes at the same place; the innermost suffix first, the outermost prefix
+    /// first.
     rank: i64,
     text: String,
     /// Bytes of the original that the text replaces.
@@ -86,7 +92,7 @@ impl Finder<'_> {
     }
 
     fn force(&mut self, expr: &Expr, value: bool) {
-        if matches!(expr, Expr::Let(_)) || contains_let(expr) {
+        if contains_let(expr) || hook(expr) == Some(value) {
             return;
         }
         if let Some(id) = self.mutant(expr.span(), format!("a condition is taken for {value}")) {
@@ -117,7 +123,7 @@ impl Finder<'_> {
 
     fn function(&mut self, sig: &Signature, block: &Block) {
         let before = std::mem::replace(&mut self.function, sig.ident.to_string());
-        if sig.constness.is_none() {
+        if sig.constness.is_none() && !REPORTS.contains(&self.function.as_str()) {
             for value in replacements(&sig.output) {
                 if let Some(id) = self.mutant(sig.span(), format!("returns {value} at once")) {
                     let at = block.brace_token.span.open().byte_range().end;
@@ -161,6 +167,20 @@ fn contains_let(expr: &Expr) -> bool {
     }
 }
 
+/// The value that this has in a store whose protocol is not broken on purpose, if it asks for nothing but
+/// that.
+fn hook(expr: &Expr) -> Option<bool> {
+    match expr {
+        Expr::Unary(e) if matches!(e.op, UnOp::Not(_)) => hook(&e.expr).map(|value| !value),
+        Expr::Paren(e) => hook(&e.expr),
+        Expr::MethodCall(call) if call.method == "is" => {
+            let asked = call.args.first()?.span().source_text()?;
+            asked.starts_with("Mutation::").then_some(false)
+        }
+        _ => None,
+    }
+}
+
 fn is_test(attrs: &[syn::Attribute]) -> bool {
     attrs.iter().any(|a| {
         let text = a.meta.path().segments.last().map(|s| s.ident.to_string()).unwrap_or_default();
@@ -171,9 +191,11 @@ fn is_test(attrs: &[syn::Attribute]) -> bool {
     })
 }
 
-/// Statements whose effect can be left out.
+/// Statements whose effect can be left out. Counting for statistics is not the protocol's.
 fn deletable(expr: &Expr) -> bool {
+    let counts = |text: &str| ["stats", "counters", "bump("].iter().any(|word| text.contains(word));
     match expr {
+        Expr::MethodCall(_) | Expr::Call(_) | Expr::Binary(_) if counts(&quote_short(expr)) => false,
         Expr::MethodCall(call) => !matches!(call.method.to_string().as_str(), "validate" | "enable"),
         Expr::Call(call) => !matches!(&*call.func, Expr::Path(p) if p.path.is_ident("drop")),
         Expr::Assign(assign) => matches!(&*assign.left, Expr::Field(_) | Expr::Unary(_) | Expr::Index(_)),
@@ -241,7 +263,17 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     fn visit_expr_if(&mut self, e: &'ast syn::ExprIf) {
         self.force(&e.cond, true);
         self.force(&e.cond, false);
-        visit::visit_expr_if(self, e);
+        // A branch for broken protocols alone holds no mutants.
+        let usual = hook(&e.cond);
+        self.visit_expr(&e.cond);
+        if usual != Some(false) {
+            self.visit_block(&e.then_branch);
+        }
+        if usual != Some(true)
+            && let Some((_, other)) = &e.else_branch
+        {
+            self.visit_expr(other);
+        }
     }
 
     fn visit_expr_unary(&mut self, e: &'ast syn::ExprUnary) {
@@ -305,6 +337,14 @@ mod tests {
         let (_, fewer) = mutate("x.rs", source, false, &mut 1, &HashSet::from([all[0].id])).unwrap();
         assert_eq!(fewer[0].id, all[1].id);
         assert_eq!(fewer.len() + 1, all.len());
+    }
+
+    #[test]
+    fn protocols_broken_on_purpose_are_left_alone() {
+        let whole = "fn f(&self) { if self.broken.is(Mutation::X) { g(); } else { h(); } }";
+        let (_, mutants) = mutate("x.rs", whole, false, &mut 1, &HashSet::new()).unwrap();
+        let what: Vec<_> = mutants.iter().map(|m| m.what.as_str()).collect();
+        assert_eq!(what, ["returns () at once", "a condition is taken for true", "leaves out `h()`"]);
     }
 
     #[test]
