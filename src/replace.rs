@@ -5,8 +5,13 @@
 //! alone is ever read: a spare never takes the place of a rotten manifest.
 //!
 //! The spare may be written over only while it is certain that the disk, too, has it under that name. After an exchange whose fsync of the
-//! directory failed it is not, and the spare may be the manifest that a crash leaves: then a new file is written instead. A process that starts
-//! does not know how its predecessor ended. It prefers a new file as well, and when there is no room for one relies on an fsync of the directory.
+//! directory failed it is not, and the spare may be the manifest that a crash leaves: then a new file is written instead. When there is no room for
+//! one, the two are exchanged there and back, which makes the directory write its names once more, and is flushed. A process that starts
+//! does not know how its predecessor ended. It prefers a new file as well, and when there is no room for one relies on an fsync of the directory: the
+//! spare may be older than what its predecessor saved last, so it must not be the manifest for a moment.
+//!
+//! Contents that name more than before are saved only when both files have the room for them and the slack: otherwise the next save would need room
+//! that a full disk does not have.
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, RenameFlags, renameat_with};
@@ -32,8 +37,8 @@ enum Spare {
     Unproved,
     /// It may be written over.
     Ready,
-    /// The disk may have it as the manifest.
-    Doubtful,
+    /// The disk may have it as the manifest: an exchange was not made durable. It holds what was saved last.
+    Exchanged,
 }
 
 /// What a replacement may do with the room beyond the contents.
@@ -72,49 +77,73 @@ impl ManifestFile {
         let known = *spare;
         let replaced = match known {
             Spare::Ready => self.over_spare(bytes, slack, &mut spare),
-            Spare::Unproved | Spare::Doubtful => self.by_new_file(bytes, &mut spare),
+            Spare::Unproved | Spare::Exchanged => self.by_new_file(bytes, slack, &mut spare),
         };
-        match replaced {
-            Err(e) if e.kind() == ErrorKind::StorageFull && known == Spare::Unproved => {
+        match (replaced, known) {
+            (Err(e), Spare::Unproved) if e.kind() == ErrorKind::StorageFull => {
                 self.sync_directory()?;
                 self.over_spare(bytes, slack, &mut spare)
             }
-            Err(e) if e.kind() == ErrorKind::NotFound && known == Spare::Ready => {
-                self.by_new_file(bytes, &mut spare)
+            (Err(e), Spare::Exchanged) if e.kind() == ErrorKind::StorageFull => {
+                self.restate_names().map_err(|_| e)?;
+                *spare = Spare::Ready;
+                self.over_spare(bytes, slack, &mut spare)
             }
-            other => other,
+            (Err(e), Spare::Ready) if e.kind() == ErrorKind::NotFound => {
+                self.by_new_file(bytes, slack, &mut spare)
+            }
+            (other, _) => other,
         }
     }
 
     fn over_spare(&self, bytes: &[u8], slack: Slack, spare: &mut Spare) -> Result<()> {
         let path = self.directory.join(SPARE);
         let has = usize::try_from(std::fs::metadata(&path)?.len()).unwrap_or(0);
+        let fits = bytes.len() + SLACK_BYTES <= has;
+        if slack == Slack::Keep && !fits && *spare == Spare::Ready {
+            return self.by_new_file(bytes, slack, spare);
+        }
         // On a full disk a file cannot grow: what may use the slack does with the size that there is.
-        let wanted = bytes.len() + if slack == Slack::Keep { SLACK_BYTES } else { 0 };
-        write_padded(open(&path, OFlags::WRONLY)?, bytes, if wanted <= has { has } else { 0 })?;
-        *spare = Spare::Doubtful;
-        let directory = File::open(&self.directory)?;
-        match renameat_with(&directory, SPARE, &directory, FILE, RenameFlags::EXCHANGE) {
-            Ok(()) => {}
+        let stays = fits || (slack == Slack::Use && bytes.len() <= has);
+        write_padded(open(&path, OFlags::WRONLY)?, bytes, if stays { has } else { 0 })?;
+        *spare = Spare::Exchanged;
+        match self.exchange() {
             // The file system cannot exchange.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 std::fs::rename(&path, self.directory.join(FILE))?;
             }
-            Err(e) => return Err(e.into()),
+            exchanged => exchanged?,
         }
         self.settle(bytes.len(), spare)
     }
 
-    fn by_new_file(&self, bytes: &[u8], spare: &mut Spare) -> Result<()> {
+    /// The manifest and the spare swap their names.
+    fn exchange(&self) -> std::result::Result<(), Errno> {
+        let directory = rustix::fs::open(&self.directory, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        renameat_with(&directory, SPARE, &directory, FILE, RenameFlags::EXCHANGE)
+    }
+
+    /// Makes the names durable although an fsync of them failed: what that may have lost is written once more.
+    fn restate_names(&self) -> Result<()> {
+        self.exchange()?;
+        self.exchange()?;
+        self.sync_directory()
+    }
+
+    fn by_new_file(&self, bytes: &[u8], slack: Slack, spare: &mut Spare) -> Result<()> {
         let path = self.directory.join(FRESH);
         let written = open(&path, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)
-            .and_then(|file| write_padded(file, bytes, 0));
+            .and_then(|file| write_padded(file, bytes, 0))
+            .and_then(|()| match (*spare, slack) {
+                (Spare::Ready, Slack::Keep) => self.reserve(padded(bytes.len())),
+                _ => Ok(()),
+            });
         if let Err(error) = written {
             // What it took is room that others need.
             let _ = std::fs::remove_file(&path);
             return Err(error);
         }
-        *spare = Spare::Doubtful;
+        // The spare is what it was, whether the rename becomes durable or not.
         std::fs::rename(&path, self.directory.join(FILE))?;
         self.settle(bytes.len(), spare)
     }
@@ -183,6 +212,17 @@ mod tests {
         (directory, file)
     }
 
+    fn inode(directory: &tempfile::TempDir, name: &str) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        directory.path().join(name).metadata().unwrap().ino()
+    }
+
+    /// The next new file finds no room.
+    fn disk_full(directory: &tempfile::TempDir) {
+        let _ = std::fs::remove_file(directory.path().join(FRESH));
+        std::os::unix::fs::symlink("/dev/full", directory.path().join(FRESH)).unwrap();
+    }
+
     fn contents(file: &ManifestFile) -> String {
         String::from_utf8(file.read().unwrap().unwrap()).unwrap().trim_end().to_owned()
     }
@@ -206,18 +246,64 @@ mod tests {
 
     #[test]
     fn a_spare_that_may_be_the_manifest_on_disk_is_not_written_over() {
-        use std::os::unix::fs::MetadataExt;
         let (directory, file) = file();
-        let inode = |name: &str| directory.path().join(name).metadata().unwrap().ino();
         file.replace(b"one", Slack::Keep).unwrap();
         file.replace(b"two", Slack::Keep).unwrap();
         // As after an exchange that was not made durable.
-        *file.spare.lock() = Spare::Doubtful;
-        let before = [inode(FILE), inode(SPARE)];
+        *file.spare.lock() = Spare::Exchanged;
+        let before = [inode(&directory, FILE), inode(&directory, SPARE)];
         file.replace(b"three", Slack::Keep).unwrap();
         assert_eq!(contents(&file), "three");
-        assert!(!before.contains(&inode(FILE)), "a new file");
-        assert_eq!(inode(SPARE), before[1], "left alone");
+        assert!(!before.contains(&inode(&directory, FILE)), "a new file");
+        assert_eq!(inode(&directory, SPARE), before[1], "left alone");
+    }
+
+    #[test]
+    fn a_doubtful_spare_serves_a_full_disk_once_its_name_is_durable() {
+        let (directory, file) = file();
+        file.replace(b"one", Slack::Keep).unwrap();
+        file.replace(b"two", Slack::Keep).unwrap();
+        for (turn, text) in ["three", "four", "five"].into_iter().enumerate() {
+            if turn < 2 {
+                *file.spare.lock() = Spare::Exchanged;
+            }
+            disk_full(&directory);
+            let before = [inode(&directory, FILE), inode(&directory, SPARE)];
+            file.replace(text.as_bytes(), Slack::Use).unwrap();
+            assert_eq!(contents(&file), text);
+            assert_eq!([inode(&directory, SPARE), inode(&directory, FILE)], before, "the same two files");
+            assert_eq!(*file.spare.lock(), Spare::Ready);
+        }
+    }
+
+    #[test]
+    fn a_doubtful_spare_that_is_gone_leaves_a_full_disk_full() {
+        let (directory, file) = file();
+        file.replace(b"one", Slack::Keep).unwrap();
+        *file.spare.lock() = Spare::Exchanged;
+        std::fs::remove_file(directory.path().join(SPARE)).unwrap();
+        disk_full(&directory);
+        assert_eq!(file.replace(b"two", Slack::Use).unwrap_err().kind(), ErrorKind::StorageFull);
+        assert_eq!(contents(&file), "one");
+        file.replace(b"two", Slack::Use).unwrap();
+        assert_eq!(contents(&file), "two");
+    }
+
+    #[test]
+    fn contents_that_name_more_are_saved_only_with_room_for_the_next_save() {
+        let (directory, file) = file();
+        file.replace(b"one", Slack::Keep).unwrap();
+        let long = vec![b'x'; ROUND_BYTES];
+        disk_full(&directory);
+        assert_eq!(file.replace(&long, Slack::Keep).unwrap_err().kind(), ErrorKind::StorageFull);
+        assert_eq!(contents(&file), "one");
+        file.replace(&long, Slack::Keep).unwrap();
+        let sizes = [FILE, SPARE].map(|name| directory.path().join(name).metadata().unwrap().len());
+        assert_eq!(sizes, [padded(long.len()) as u64; 2]);
+        disk_full(&directory);
+        file.replace(&long[1..], Slack::Use).unwrap();
+        file.replace(&long[2..], Slack::Use).unwrap();
+        assert_eq!(contents(&file).len(), long.len() - 2);
     }
 
     #[test]

@@ -183,6 +183,62 @@ async fn a_page_never_written_does_not_exist_although_its_place_was_left_torn() 
     }
 }
 
+/// The flush fails that should make a growth's zeroes durable. The next opening can read them, and a power cut takes them away. Pages that were never
+/// written but show something then.
+async fn blank_again(broken: bool, cut: u64) -> Vec<u32> {
+    let bed = Bed::new();
+    let store = bed.open().await;
+    let space = grown(&store).await;
+    store.close().await.unwrap();
+    let open = async || {
+        let builder = bed.builder();
+        #[cfg(feature = "mutations")]
+        let builder = builder.mutation(broken.then_some(pagetier_ssdcache::Mutation::BlankByLooks));
+        let _ = broken;
+        builder.open().await.unwrap()
+    };
+    let store = open().await;
+    let end = bed.hdd.size();
+    store.drop_space(space).await.unwrap();
+    bed.hdd.rot(1 << 20..end, 7);
+    let other = store.create_space("u").await.unwrap();
+    bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+    assert!(append(&store, other).await.is_err());
+    assert!(append(&store, other).await.is_err(), "a failed flush is final");
+    drop(store);
+    bed.hdd.clear_faults();
+    let store = open().await;
+    let mut written = Vec::new();
+    for no in 0..150 {
+        assert_eq!(append(&store, other).await.unwrap(), no);
+        if no % 2 == 0 { store.discard(PageId::new(other, no)).await.unwrap() } else { written.push(no) }
+    }
+    store.sync().await.unwrap();
+    let store = bed.after_power_cut(cut).open().await;
+    expect(&store, other, &written).await;
+    let mut damaged = Vec::new();
+    for no in (0..store.pages(other).unwrap()).filter(|no| !written.contains(no)) {
+        match store.get(PageId::new(other, no)).await {
+            Err(Error::NoSuchPage { .. }) => {}
+            _ => damaged.push(no),
+        }
+    }
+    damaged
+}
+
+#[tokio::test(start_paused = true)]
+async fn room_whose_zeroes_a_failed_flush_lost_is_made_blank_again() {
+    for seed in 0..4 {
+        assert!(blank_again(false, seed).await.is_empty());
+    }
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn room_that_only_looks_blank_brings_back_what_was_there() {
+    assert!(!blank_again(true, 0).await.is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_growth_dropped_while_it_makes_its_room_blank_writes_over_no_page() {
     let mut awaits = 0;

@@ -90,6 +90,9 @@ impl Builder {
         if !given_up || matches!(refused, OpenError::StaleManifest { .. }) {
             return Err(refused);
         }
+        if blank && !self.force && !self.broken().is(Mutation::AttachedUnchecked) {
+            refuse_data(ssd).await?;
+        }
         let layout = match manifest.ssd {
             Some(_) => self.layout(page_size)?,
             None => Layout::ring_only(page_size, self.ring_pages.unwrap_or(256)),

@@ -1,60 +1,94 @@
 //! Where the spaces end, after a crash.
 
+use super::Builder;
 use crate::error::OpenError;
 use crate::volume::{EXTENT_PAGES, SpaceInfo, Volume};
-use pagetier_devio::{IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{PageId, PageSize, StoreSeed};
-use pagetier_ssdcache::SsdTier;
+use pagetier_ssdcache::{Mutation, SsdTier};
 
-/// After a crash the manifest's page counts may be short: looks for the last page of every space on the SSD, and on the HDD in
-/// the extents that the space was given ahead.
-pub(super) async fn find_ends(
-    volume: &Volume,
-    counted: &[SpaceInfo],
-    tier: &SsdTier,
-    hdd: &SharedDevice,
+/// Homes as a recovery finds them.
+struct Homes<'a> {
+    hdd: &'a SharedDevice,
     page_size: PageSize,
     seed: StoreSeed,
-) -> Result<(), OpenError> {
-    for space in counted {
-        let mut pages = tier.highest_page(space.id).map_or(0, |no| no.saturating_add(1)).max(space.pages);
-        let reserved = volume.reserved(space.id).min(u64::from(u32::MAX)) as u32;
-        let mut first = reserved;
-        while first > pages {
-            let from = (first - 1) / EXTENT_PAGES * EXTENT_PAGES;
-            if let Some(last) =
-                last_written(volume, hdd, page_size, seed, PageId::new(space.id, from)).await?
-            {
-                pages = pages.max(last + 1);
-                break;
-            }
-            first = from;
-        }
-        volume.set_pages(space.id, pages.min(reserved));
-    }
-    Ok(())
+    /// Test-only: damaged homes count for nothing.
+    sound_only: bool,
 }
 
-/// The last page of the extent that starts at `first` with a sound image of this store.
-async fn last_written(
-    volume: &Volume,
-    hdd: &SharedDevice,
-    page_size: PageSize,
-    seed: StoreSeed,
-    first: PageId,
-) -> Result<Option<u32>, OpenError> {
-    let bytes = EXTENT_PAGES as usize * page_size.bytes();
-    let Some(at) = volume.place(first) else { return Ok(None) };
-    let len =
-        hdd.size().saturating_sub(at).min(bytes as u64) as usize / page_size.bytes() * page_size.bytes();
-    if len == 0 {
-        return Ok(None);
+impl Builder {
+    /// After a crash the manifest's page counts may be short: looks for the last page of every space on the SSD, and on the HDD in the extents that the
+    /// space was given ahead. Extents are blank when a space gets them, so every home that is not blank was written, also one that rotted.
+    pub(super) async fn find_ends(
+        &self,
+        volume: &Volume,
+        counted: &[SpaceInfo],
+        tier: &SsdTier,
+        hdd: &SharedDevice,
+        page_size: PageSize,
+        seed: StoreSeed,
+    ) -> Result<(), OpenError> {
+        let homes = Homes { hdd, page_size, seed, sound_only: self.broken().is(Mutation::EndsBySoundHomes) };
+        for space in counted {
+            let on_ssd = tier.highest_page(space.id).map_or(0, |no| no.saturating_add(1));
+            let mut pages = on_ssd.max(space.pages);
+            let reserved = volume.reserved(space.id).min(u64::from(u32::MAX)) as u32;
+            let mut first = reserved;
+            while first > pages {
+                let from = PageId::new(space.id, (first - 1) / EXTENT_PAGES * EXTENT_PAGES);
+                let Some(at) = volume.place(from) else { break };
+                if let Some(last) = homes.last_written(from, at).await? {
+                    pages = pages.max(last + 1);
+                    break;
+                }
+                first = from.no;
+            }
+            volume.set_pages(space.id, pages.min(reserved));
+        }
+        Ok(())
     }
-    let done = hdd.read(at, IoBufs::from_iter([IoBuf::zeroed(len)]), IoClass::Recovery).await;
-    done.result?;
-    let Some(buf) = done.bufs.first() else { return Ok(None) };
-    let images = buf.as_slice().chunks(page_size.bytes()).zip(first.no..);
-    let sound = images
-        .filter(|(image, no)| pagetier_page::verify(seed, image, PageId::new(first.space, *no)).is_ok());
-    Ok(sound.map(|(_, no)| no).last())
+}
+
+impl Homes<'_> {
+    /// The last page of the extent of `first`, which lies at `at`, whose home was written. A home that cannot be read counts: reading
+    /// the page then says why.
+    async fn last_written(&self, first: PageId, at: u64) -> Result<Option<u32>, DeviceError> {
+        let page_bytes = self.page_size.bytes() as u64;
+        let there = (self.hdd.size().saturating_sub(at) / page_bytes).min(u64::from(EXTENT_PAGES));
+        if there == 0 {
+            return Ok(None);
+        }
+        match self.last_in(first, at, there).await {
+            Err(DeviceError { kind: DeviceErrorKind::Io(_), .. }) => {}
+            read => return read,
+        }
+        for nth in (0..there).rev() {
+            let page = PageId::new(first.space, first.no + nth as u32);
+            match self.last_in(page, at + nth * page_bytes, 1).await {
+                Ok(None) => {}
+                Err(DeviceError { kind: DeviceErrorKind::Io(_), .. }) => return Ok(Some(page.no)),
+                read => return read,
+            }
+        }
+        Ok(None)
+    }
+
+    /// The last one written of the `count` pages from `first` on, whose homes are read at once.
+    async fn last_in(&self, first: PageId, at: u64, count: u64) -> Result<Option<u32>, DeviceError> {
+        let page_bytes = self.page_size.bytes();
+        let buf = IoBuf::zeroed(count as usize * page_bytes);
+        let done = self.hdd.read(at, IoBufs::from_iter([buf]), IoClass::Recovery).await;
+        done.result?;
+        let Some(buf) = done.bufs.first() else { return Ok(None) };
+        let homes = buf.as_slice().chunks(page_bytes).zip(first.no..);
+        let written = homes.filter(|(home, no)| self.counts(home, PageId::new(first.space, *no)));
+        Ok(written.map(|(_, no)| no).last())
+    }
+
+    fn counts(&self, home: &[u8], page: PageId) -> bool {
+        if self.sound_only {
+            return pagetier_page::verify(self.seed, home, page).is_ok();
+        }
+        !pagetier_page::is_blank(home)
+    }
 }

@@ -1,6 +1,5 @@
 //! Opening a store: what it finds, and in which order it becomes usable.
 
-use super::ends::find_ends;
 use super::{Builder, COST_POINTS_MAX, POOL_POLICY_BYTES, Place, ring_pages_for, tables_bytes};
 use crate::error::OpenError;
 use crate::manifest::{Manifest, ManifestStore};
@@ -98,7 +97,7 @@ impl Builder {
         // Recovery has left nothing of them on its way, and its checkpoint names none of their pages.
         volume.dropping().into_iter().for_each(|space| volume.end_drop(space));
         if !was_clean {
-            find_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
+            self.find_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
         }
         let pool_params = PoolPolicyParams {
             cluster_pages: self.cluster_pages,

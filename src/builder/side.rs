@@ -1,5 +1,6 @@
 //! Devices to go on with while the store is open: a file for the ring alone, or a blank SSD.
 
+use super::blank::refuse_data;
 use super::check::PreparedSsd;
 use super::open::id_text;
 use super::{Builder, Place};
@@ -7,7 +8,7 @@ use crate::error::OpenError;
 use crate::store::Meta;
 use pagetier_page::PageSize;
 use pagetier_policy::{Costs, ssd_policy};
-use pagetier_ssdcache::{Found, Layout, NewSide, format, identify};
+use pagetier_ssdcache::{Found, Layout, Mutation, NewSide, format, identify};
 
 impl Builder {
     /// The ring's file, formatted anew.
@@ -73,9 +74,10 @@ impl Builder {
     ) -> Result<(), OpenError> {
         let name = device.name().to_owned();
         match identify(device).await? {
-            Found::Blank => Ok(()),
             Found::Superblock(sb) if id_text(sb.store) == store => Ok(()),
             _ if self.force => Ok(()),
+            Found::Blank if self.broken().is(Mutation::AttachedUnchecked) => Ok(()),
+            Found::Blank => refuse_data(device).await,
             Found::Superblock(sb) => Err(OpenError::OtherStore {
                 device: name,
                 found: id_text(sb.store),

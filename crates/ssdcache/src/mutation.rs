@@ -113,6 +113,17 @@ pub enum Mutation {
     FirstOpeningUnnamed,
     /// A space is dropped without being marked first. Drop the future of `drop_space`, or crash; count the extents after the next opening.
     DropUnmarked,
+    /// After a crash a space ends behind its last sound home, not behind the last one that is not blank. Let the home of a space's last page rot, and
+    /// crash: the page is missing, not corrupt.
+    EndsBySoundHomes,
+    /// A home that holds another page's image reads as never written. Misdirect a home write to it.
+    MisplacedMissing,
+    /// A growth does not write zeroes where zeroes can be read. Let the flush fail that follows the zeroes of one growth, open again, let another growth
+    /// have the same room, cut the power: what was there before is back, in the place of pages that were never written.
+    BlankByLooks,
+    /// A device that is attached to an open store, or takes a lost SSD's place, is looked at in its first blocks only. Leave another program's data
+    /// further in.
+    AttachedUnchecked,
 }
 
 impl Mutation {
@@ -170,12 +181,20 @@ impl Mutation {
     /// - `CleanUnflushedRingOff`: `home_order.rs`, `without_a_ring_a_copy_of_an_unflushed_home_is_dirty_until_the_flush`
     /// - `DrainedPageDiscarded`: `home_order.rs`, `a_page_being_drained_is_not_discarded_before_it_is_home`
     /// - `RecoveryUnflushed`: `failed_flush.rs`, `a_recovery_after_a_kill_can_be_cut_anywhere`
+    /// - `EndsBySoundHomes`: `ends.rs`, `the_last_page_is_never_missing_when_its_home_rots`
+    /// - `MisplacedMissing`: `ends.rs`, `a_home_with_another_pages_image_is_corrupt`
+    /// - `BlankByLooks`: `growth.rs`, `room_whose_zeroes_a_failed_flush_lost_is_made_blank_again`
+    /// - `AttachedUnchecked`: `attach.rs`, `a_device_with_data_further_in_is_refused`
     #[cfg(feature = "mutations")]
     pub const BY_TESTS: &[Self] = &[
         Self::MoveSurvives,
         Self::CleanUnflushedRingOff,
         Self::DrainedPageDiscarded,
         Self::RecoveryUnflushed,
+        Self::EndsBySoundHomes,
+        Self::MisplacedMissing,
+        Self::BlankByLooks,
+        Self::AttachedUnchecked,
     ];
 }
 

@@ -2,6 +2,7 @@
 
 use crate::core::Core;
 use crate::life::SsdEvent;
+use crate::mutation::Mutation;
 use crate::slots::Located;
 use pagetier_bufpool::{Fetched, TierError};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
@@ -165,9 +166,9 @@ impl Core {
     fn judge_home(self: &Arc<Self>, page: PageId, offset: u64, buf: IoBuf, access: Access) -> Fetched {
         match self.check(buf.as_slice(), page, None) {
             Ok(_) => self.fetched(page, buf, Home::Hdd, access),
-            // Nothing was written there, or only by a space that was dropped since.
+            // Nothing was written there: a space's extents are blank when it gets them.
             Err(Defect::Blank) => Fetched { buf, result: Err(TierError::NoSuchPage { page }) },
-            Err(Defect::WrongPage { found }) if self.homes.offset(found) != Some(offset) => {
+            Err(Defect::WrongPage { .. }) if self.broken.is(Mutation::MisplacedMissing) => {
                 Fetched { buf, result: Err(TierError::NoSuchPage { page }) }
             }
             Err(defect) => {

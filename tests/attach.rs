@@ -1,0 +1,126 @@
+//! What may become a store's SSD or ring after its first opening: a device with another program's data is refused, wherever it shows.
+
+mod bed;
+
+use bed::{Bed, PAGES, expect_all, grown};
+use pagetier::{Builder, Error, OpenError, PageId, SsdMode};
+use pagetier_devio::{Device, SimDevice, SimPower};
+use std::sync::Arc;
+
+/// Where btrfs has its first superblock: behind all that a superblock of this store takes up.
+const FURTHER_IN: u64 = 64 << 10;
+
+fn used_by_others(name: &str) -> Arc<SimDevice> {
+    let device = SimDevice::new(name, 4 << 20, 5, &SimPower::new());
+    device.implant(FURTHER_IN, b"_BHRfS_M");
+    Arc::new(device)
+}
+
+fn unchanged(device: &SimDevice) -> bool {
+    let bytes = device.snapshot();
+    let mark = FURTHER_IN as usize..FURTHER_IN as usize + 8;
+    device.size() == 4 << 20
+        && bytes[mark.clone()] == *b"_BHRfS_M"
+        && bytes.iter().enumerate().all(|(at, byte)| mark.contains(&at) || *byte == 0)
+}
+
+fn broken(builder: Builder, broken: bool) -> Builder {
+    #[cfg(feature = "mutations")]
+    let builder = builder.mutation(broken.then_some(pagetier_ssdcache::Mutation::AttachedUnchecked));
+    let _ = broken;
+    builder
+}
+
+fn is_foreign(error: &OpenError) -> bool {
+    matches!(error, OpenError::Foreign { .. })
+}
+
+/// A store without its SSD, in mode off, whose options name an SSD that is `device`.
+async fn switched_off(device: &Arc<SimDevice>, skips: bool, force: bool) -> (Bed, pagetier::PageStore) {
+    let bed = Bed::new();
+    let store = bed.open().await;
+    let space = grown(&store).await;
+    store.set_ssd_mode(SsdMode::Off).await.unwrap();
+    store.close().await.unwrap();
+    let builder = broken(bed.builder(), skips).force(force).ssd_device(Arc::clone(device) as _);
+    let store = builder.open().await.unwrap();
+    expect_all(&store, space, 1).await;
+    (bed, store)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_with_data_further_in_is_refused() {
+    for leaves_off in [false, true] {
+        let device = used_by_others("other");
+        let (_bed, store) = switched_off(&device, false, false).await;
+        let refused = if leaves_off {
+            store.set_ssd_mode(SsdMode::WriteBack).await
+        } else {
+            store.readmit_ssd().await.map(drop)
+        };
+        assert!(matches!(&refused, Err(Error::Attach(error)) if is_foreign(error)), "{refused:?}");
+        assert!(unchanged(&device));
+        assert_eq!(store.ssd_mode(), SsdMode::Off);
+        store.sync().await.unwrap();
+        store.close().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_force_it_is_taken_and_a_blank_one_anyway() {
+    for (device, force) in [
+        (used_by_others("other"), true),
+        (Arc::new(SimDevice::new("blank", 4 << 20, 5, &SimPower::new())), false),
+    ] {
+        let (_bed, store) = switched_off(&device, false, force).await;
+        store.readmit_ssd().await.unwrap();
+        let space = store.space("t").unwrap();
+        bed::write_all(&store, space, 2).await;
+        store.sync().await.unwrap();
+        assert!(store.stats().ssd.pages > 0);
+        store.close().await.unwrap();
+    }
+}
+
+/// The ring's device, when the SSD is given up.
+#[tokio::test(start_paused = true)]
+async fn a_rings_device_with_data_further_in_is_refused() {
+    let mut bed = Bed::new();
+    bed.ring = used_by_others("ring");
+    let store = bed.open().await;
+    let space = grown(&store).await;
+    let refused = store.set_ssd_mode(SsdMode::Off).await;
+    assert!(matches!(&refused, Err(Error::Attach(error)) if is_foreign(error)), "{refused:?}");
+    assert!(unchanged(&bed.ring));
+    bed::write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    expect_all(&store, space, 2).await;
+}
+
+/// A device in the place of an SSD whose loss is accepted.
+#[tokio::test(start_paused = true)]
+async fn a_device_in_a_lost_ssds_place_is_refused() {
+    let bed = Bed::new();
+    let store = bed.open().await;
+    let space = grown(&store).await;
+    store.close().await.unwrap();
+    let device = used_by_others("other");
+    let builder = || bed.builder().accept_ssd_loss(true).ssd_device(Arc::clone(&device) as _);
+    let refused = builder().open().await;
+    assert!(matches!(&refused, Err(error) if is_foreign(error)), "{refused:?}");
+    assert!(unchanged(&device));
+    let store = builder().force(true).open().await.unwrap();
+    let lost = store.ssd_loss().unwrap();
+    for no in (0..PAGES).filter(|no| !lost.contains(PageId::new(space, *no))) {
+        assert_eq!(bed::read(&store, space, no).await.unwrap(), 1, "page {no}");
+    }
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn unchecked_it_is_overwritten() {
+    let device = used_by_others("other");
+    let (_bed, store) = switched_off(&device, true, false).await;
+    store.readmit_ssd().await.unwrap();
+    assert!(!unchanged(&device));
+}

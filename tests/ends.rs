@@ -1,0 +1,194 @@
+//! Where a space ends after a crash, when homes rotted, were torn, or cannot be read: a page that was synced is never missing.
+
+mod bed;
+
+use bed::{Bed, PAGE, fill, read};
+use pagetier::{Error, PageId, PageStore, PoolError, SpaceId, TierError};
+use pagetier_devio::{Fault, FaultEffect, IoOp};
+
+/// More than the manifest counts: it was last written when the space grew to its second extent.
+const LAST: u32 = 99;
+
+fn builder(bed: &Bed, broken: bool) -> pagetier::Builder {
+    let builder = bed.builder().ssd_bytes(0);
+    #[cfg(feature = "mutations")]
+    let builder = builder.mutation(broken.then_some(pagetier_ssdcache::Mutation::EndsBySoundHomes));
+    let _ = broken;
+    builder
+}
+
+/// A store whose last page is `LAST`, in version 1 at home only; the pages before it are allocated, every third was never written. It is left as a crash
+/// or a close leaves it.
+async fn at_home(close: bool) -> (Bed, SpaceId) {
+    let bed = Bed::new();
+    let store = builder(&bed, false).open().await.unwrap();
+    let space = store.create_space("t").await.unwrap();
+    for no in 0..=LAST {
+        fill(&mut store.allocate(space).await.unwrap(), no, 1);
+        if no % 3 == 1 {
+            store.discard(PageId::new(space, no)).await.unwrap();
+        }
+    }
+    store.sync().await.unwrap();
+    // Others take its place in the ring, so that its home is its only copy.
+    for version in 2..6 {
+        for no in (0..30).step_by(3) {
+            bed::write(&store, space, no, version).await.unwrap();
+            store.sync().await.unwrap();
+        }
+    }
+    if close {
+        store.close().await.unwrap();
+    } else {
+        drop(store);
+    }
+    (bed.after_power_cut(1), space)
+}
+
+fn home_of_last(bed: &Bed, space: SpaceId) -> u64 {
+    bed.home_of(PageId::new(space, LAST)).unwrap()
+}
+
+fn is_corrupt(result: &Result<u32, Error>) -> bool {
+    matches!(result, Err(Error::Pool(PoolError::Tier(TierError::Corrupt { .. }))))
+}
+
+/// The pages that `space` shows to a scan, and those that it names in an error.
+async fn scanned(store: &PageStore, space: SpaceId) -> (Vec<u32>, usize) {
+    let (mut pages, mut errors) = (Vec::new(), 0);
+    let mut scan = store.scan(space, 0..u32::MAX);
+    while let Some(next) = scan.next().await {
+        match next {
+            Ok(page) => pages.push(page.id().no),
+            Err(_) => errors += 1,
+        }
+    }
+    (pages, errors)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_page_is_never_missing_when_its_home_rots() {
+    for close in [false, true] {
+        let (bed, space) = at_home(close).await;
+        let home = home_of_last(&bed, space);
+        for rot in [0..512, 1024..1536, PAGE - 512..PAGE, 0..PAGE] {
+            let rotten = bed.after_power_cut(2);
+            rotten.hdd.rot(home + rot.start..home + rot.end, 7);
+            let store = builder(&rotten, false).open().await.unwrap();
+            let last = read(&store, space, LAST).await;
+            assert!(is_corrupt(&last), "close {close}, {rot:?}: {last:?}");
+            assert_eq!(store.pages(space).unwrap(), LAST + 1);
+            // What was never written is as before.
+            for no in 0..LAST {
+                let found = read(&store, space, no).await;
+                let blank = no % 3 == 1;
+                assert_eq!(matches!(found, Err(Error::NoSuchPage { .. })), blank, "page {no}: {found:?}");
+            }
+            let (pages, errors) = scanned(&store, space).await;
+            assert_eq!((pages.len(), errors), (66, 1), "the scan goes on behind it");
+            // Its owner repairs it.
+            fill(&mut store.overwrite(PageId::new(space, LAST)).await.unwrap(), LAST, 9);
+            store.sync().await.unwrap();
+            assert_eq!(read(&store, space, LAST).await.unwrap(), 9);
+        }
+    }
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn counted_by_sound_homes_it_is() {
+    let (bed, space) = at_home(false).await;
+    let home = home_of_last(&bed, space);
+    bed.hdd.rot(home..home + 512, 7);
+    let store = builder(&bed, true).open().await.unwrap();
+    assert!(matches!(read(&store, space, LAST).await, Err(Error::NoSuchPage { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_allocated_and_never_written_do_not_count() {
+    let bed = Bed::new();
+    let store = builder(&bed, false).open().await.unwrap();
+    let space = store.create_space("t").await.unwrap();
+    for no in 0..40 {
+        fill(&mut store.allocate(space).await.unwrap(), no, 1);
+        if no >= 20 {
+            store.discard(PageId::new(space, no)).await.unwrap();
+        }
+    }
+    store.sync().await.unwrap();
+    let store = builder(&bed.after_power_cut(3), false).open().await.unwrap();
+    assert_eq!(store.pages(space).unwrap(), 20);
+    assert!(matches!(read(&store, space, 20).await, Err(Error::NoSuchPage { .. })));
+    assert_eq!(store.allocate(space).await.unwrap().id().no, 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_home_that_cannot_be_read_fails_its_page_and_not_the_opening() {
+    for close in [false, true] {
+        let (bed, space) = at_home(close).await;
+        let home = home_of_last(&bed, space);
+        bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(home..home + PAGE));
+        let store = builder(&bed, false).open().await.unwrap();
+        let last = read(&store, space, LAST).await;
+        let named = matches!(&last, Err(Error::Pool(PoolError::Tier(TierError::Device { page, .. }))) if page.no == LAST);
+        assert!(named, "close {close}: {last:?}");
+        assert_eq!(read(&store, space, LAST - 3).await.unwrap(), 1);
+        bed.hdd.clear_faults();
+        assert_eq!(read(&store, space, LAST).await.unwrap(), 1);
+    }
+}
+
+/// The home of a page that was never synced is torn by a power cut.
+#[tokio::test(start_paused = true)]
+async fn a_torn_home_of_a_page_that_was_never_synced_fails_no_opening_and_no_scan() {
+    for ring_pages in [0, bed::RING_PAGES] {
+        let mut torn = 0;
+        for seed in 0..60 {
+            let bed = Bed::new();
+            let store = builder(&bed, false).ring_pages(ring_pages).open().await.unwrap();
+            let space = store.create_space("t").await.unwrap();
+            fill(&mut store.allocate(space).await.unwrap(), 0, 1);
+            store.sync().await.unwrap();
+            for no in 1..20 {
+                fill(&mut store.allocate(space).await.unwrap(), no, 1);
+            }
+            // Cut short: some homes are on their way.
+            let _ = bed::polled(seed, store.sync()).await;
+            tokio::time::sleep(std::time::Duration::from_micros(seed * 97)).await;
+            let cut = bed.after_power_cut(seed);
+            let store = builder(&cut, false).ring_pages(ring_pages).open().await.unwrap();
+            assert_eq!(read(&store, space, 0).await.unwrap(), 1);
+            let (pages, errors) = scanned(&store, space).await;
+            assert!(pages.contains(&0));
+            for no in 1..20 {
+                match read(&store, space, no).await {
+                    Ok(1) | Err(Error::NoSuchPage { .. }) => {}
+                    // With a ring its image mends the home.
+                    found if ring_pages == 0 && is_corrupt(&found) => torn += 1,
+                    found => panic!("ring {ring_pages}, seed {seed}, page {no}: {found:?}"),
+                }
+            }
+            assert!(ring_pages == 0 || errors == 0);
+        }
+        assert_eq!(torn > 0, ring_pages == 0, "ring {ring_pages}: {torn} torn");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_home_with_another_pages_image_is_corrupt() {
+    for broken in [false, cfg!(feature = "mutations")] {
+        let (bed, space) = at_home(true).await;
+        let image = |no| {
+            let at = bed.home_of(PageId::new(space, no)).unwrap() as usize;
+            bed.hdd.snapshot()[at..at + PAGE as usize].to_vec()
+        };
+        bed.hdd.implant(home_of_last(&bed, space), &image(3));
+        let builder = builder(&bed, false);
+        #[cfg(feature = "mutations")]
+        let builder = builder.mutation(broken.then_some(pagetier_ssdcache::Mutation::MisplacedMissing));
+        let store = builder.open().await.unwrap();
+        let last = read(&store, space, LAST).await;
+        assert_eq!(matches!(last, Err(Error::NoSuchPage { .. })), broken, "{last:?}");
+        assert_eq!(is_corrupt(&last), !broken, "{last:?}");
+    }
+}
