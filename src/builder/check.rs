@@ -152,7 +152,7 @@ impl Builder {
         marks: Marks,
         manifest: &Manifest,
     ) -> Result<(), OpenError> {
-        if self.broken().is(Mutation::EpochUnchecked) {
+        if self.broken().is(Mutation::EpochUnchecked) || self.broken().is(Mutation::RecoveryUnflushed) {
             return Ok(());
         }
         let device = device.to_owned();

@@ -71,6 +71,25 @@ impl Builder {
                 manifest.loss = added(manifest.loss.take(), lost);
             }
         })?;
+        let epoch = meta.manifest.epoch;
+        if !self.broken().is(Mutation::RecoveryUnflushed) {
+            self.mark_devices(manifests, &mut meta, hdd, ssd).await?;
+        }
+        self.note(&mut meta, |manifest| {
+            manifest.opened = epoch;
+            manifest.ssd_pages = None;
+        })?;
+        Ok(meta)
+    }
+
+    /// Step 4.
+    async fn mark_devices(
+        &self,
+        manifests: &Arc<ManifestStore>,
+        meta: &mut Meta,
+        hdd: &SharedDevice,
+        ssd: &SharedDevice,
+    ) -> Result<(), OpenError> {
         let Manifest { epoch, closed, .. } = meta.manifest;
         let marks = Marks { opened: epoch, closed, manifest: meta.durable_generation };
         let hdd_bytes = hdd.size();
@@ -79,13 +98,7 @@ impl Builder {
             .map_err(|e| self.marking_failed(manifests, e, Unproved { hdd: true, ..Unproved::default() }))?;
         meta.hdd_bytes_durable = hdd_bytes;
         let marked = mark(ssd, marks).await;
-        marked
-            .map_err(|e| self.marking_failed(manifests, e, Unproved { ssd: true, ..Unproved::default() }))?;
-        self.note(&mut meta, |manifest| {
-            manifest.opened = epoch;
-            manifest.ssd_pages = None;
-        })?;
-        Ok(meta)
+        marked.map_err(|e| self.marking_failed(manifests, e, Unproved { ssd: true, ..Unproved::default() }))
     }
 
     /// A flush that fails here takes with it what an earlier process has written: the next opening must know.

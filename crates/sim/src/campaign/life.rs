@@ -71,8 +71,9 @@ impl<'a> Life<'a> {
             (hdd.with_latency(latency(self.plan.hdd_us)), ssd.with_latency(latency(self.plan.ssd_us)), power);
         let (manifest, model) = match self.start {
             Start::Crash(moment, _) => (moment.manifest.fork(), moment.model.clone()),
-            Start::Stranger(..) => (MemoryManifest::default(), Model::on_leftovers(self.first_version)),
-            Start::Blank => (MemoryManifest::default(), Model::starting_at(self.first_version)),
+            Start::Stranger(..) | Start::Blank => {
+                (MemoryManifest::default(), Model::starting_at(self.first_version))
+            }
         };
         let probe = Probe::new(self.plan, devices, manifest, model, self.seed);
         in_virtual_time(self.inside(&probe, totals))

@@ -103,8 +103,6 @@ pub(super) struct Doing {
 pub(super) struct Model {
     pub(super) spaces: BTreeMap<u32, SpaceModel>,
     pub(super) doing: Doing,
-    /// The devices hold what another store left: a page without a durable version may be reported as corrupt, not as missing.
-    pub(super) leftovers: bool,
     /// Up to here the embedder's log is durable.
     pub(super) log_durable: u64,
     last_version: u32,
@@ -115,11 +113,6 @@ impl Model {
     /// Of a store whose versions no other has.
     pub(super) fn starting_at(version: u32) -> Self {
         Self { last_version: version, log_durable: u64::from(version), ..Self::default() }
-    }
-
-    /// Of a store on devices that another one used.
-    pub(super) fn on_leftovers(version: u32) -> Self {
-        Self { leftovers: true, ..Self::starting_at(version) }
     }
 
     /// A name for a new space.

@@ -56,7 +56,7 @@ const SIGNATURES: [(u64, &[u8]); 7] = [
     (262_144 + 32, b"UBERBLOCK"),
 ];
 
-/// Puts something in the place of a device of the store that was closed at `newer`; `older` is an earlier close of the same store.
+/// Puts something in the place of a device of the store that was closed at `newer`; `older` is a moment of an earlier opening in its past.
 pub(super) fn examine(
     plan: &Plan,
     (older, newer): (&Moment, &Moment),

@@ -2,11 +2,14 @@
 
 use super::coverage::{State, States};
 use super::model::Model;
-use pagetier::PageId;
+use super::plan::PAGE_BYTES;
+use pagetier::{MemoryManifest, PageId};
 use pagetier_devio::SimMoment;
-use pagetier_page::{HEADER_BYTES, Header, Stamp};
+use pagetier_page::{HEADER_BYTES, Header, Stamp, StoreSeed, verify};
 use pagetier_ssdcache::{BLOCK_BYTES, Found, Layout, MapBody, MapHeader, Superblock};
 use rustc_hash::FxHashMap;
+use serde::Deserialize;
+use std::cell::OnceCell;
 
 /// Where the HDD's pages start.
 const DATA_AT: u64 = 1 << 20;
@@ -18,6 +21,45 @@ fn peek(device: &SimMoment, offset: u64) -> Option<(PageId, Stamp, u32)> {
     let header = Header::peek(&bytes);
     let version = bytes.last_chunk::<4>().map_or(0, |b| u32::from_le_bytes(*b));
     (header.stamp != Stamp::ZERO).then_some((header.page, header.stamp, version))
+}
+
+/// What the checksums of the store of this manifest start from.
+pub(super) fn seed_of(manifest: &MemoryManifest) -> Option<StoreSeed> {
+    #[derive(Deserialize)]
+    struct Named {
+        store: String,
+    }
+    let bytes = manifest.to_bytes()?;
+    let Named { store } = serde_json::from_slice(bytes.split(|b| *b == b'\n').next()?).ok()?;
+    let id = u128::from_str_radix(&store.replace('-', ""), 16).ok()?;
+    Some(StoreSeed::of_store(id.to_be_bytes()))
+}
+
+/// Whether `image` is a sound one of the store of this seed. Others may stand where another store left them.
+pub(super) fn is_own(seed: Option<StoreSeed>, image: &[u8]) -> bool {
+    seed.is_some_and(|seed| verify(seed, image, Header::peek(image).page).is_ok())
+}
+
+/// No image on the device, wherever it stands, may hold a change that the log, durable up to `durable`, does not know.
+///
+/// # Errors
+/// One that does.
+pub(super) fn behind_log(device: &SimMoment, manifest: &MemoryManifest, durable: u64) -> Result<(), String> {
+    let seed = OnceCell::new();
+    let mut image = vec![0; PAGE_BYTES as usize];
+    for at in (0..device.size() / PAGE_BYTES).map(|no| no * PAGE_BYTES) {
+        device.read(at, &mut image[..HEADER_BYTES]);
+        let Header { page, lsn, .. } = Header::peek(&image);
+        if lsn.0 <= durable {
+            continue;
+        }
+        device.read(at, &mut image);
+        if is_own(*seed.get_or_init(|| seed_of(manifest)), &image) {
+            let what = format!("page {page} stands at {at} with LSN {}", lsn.0);
+            return Err(format!("{what}, the log is durable up to {durable}"));
+        }
+    }
+    Ok(())
 }
 
 /// Pages whose versions lie in places that a recovery has to tell apart.

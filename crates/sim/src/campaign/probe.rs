@@ -3,7 +3,6 @@
 //! A moment holds everything that decides about a crash there: devices with their volatile writes, manifest, and the versions that the
 //! contract allows then. Nothing here changes what the store does.
 
-use super::content::version_in;
 use super::coverage::{State, States};
 use super::gate::Log;
 use super::model::Model;
@@ -15,7 +14,7 @@ use pagetier_devio::{
     Device, DeviceError, DeviceStats, FlushFailure, IoBufs, IoClass, IoFuture, Occupancy, SharedDevice,
     SimDevice, SimMoment, SimPower,
 };
-use pagetier_page::{HEADER_BYTES, Header, PageSize};
+use pagetier_page::{Header, PageSize};
 use pagetier_ssdcache::{Layout, SLOTS_MIN};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
@@ -309,6 +308,11 @@ impl Probe {
         let mut model = self.model.lock().clone();
         if let Some(log) = &self.log {
             model.log_durable = log.durable();
+            for (name, device) in [("hdd", &hdd), ("ssd", &ssd)] {
+                if let Err(what) = peek::behind_log(device, &self.manifest, log.durable()) {
+                    let _ = inside.violation.get_or_insert(format!("{name}: {what}"));
+                }
+            }
         }
         let states = self.states(inside, &hdd, &ssd, &model).union(inside.marks);
         let (boundary, depth, killed) = (inside.boundaries, inside.depth, inside.killed);
@@ -483,16 +487,14 @@ impl Watched {
             self.probe.violate(format!("{name}: {what} at {offset} begins after the store was dropped"));
         }
         let Some(log) = self.probe.log.as_ref().filter(|_| what == "write") else { return };
-        // Newer ones are none of this store's: what another one left is written again as it is.
-        let last = self.probe.model.lock().last_version();
+        let durable = log.durable();
         for image in bufs.iter().flat_map(|buf| buf.as_slice().chunks_exact(PAGE_BYTES as usize)) {
-            let page = Header::peek(image).page;
-            let written = version_in(&image[HEADER_BYTES..], page).unwrap_or(0);
-            if written <= last && u64::from(written) > log.durable() {
-                let durable = log.durable();
-                self.probe.violate(format!(
-                    "{name}: page {page} is written with LSN {written}, the log is durable up to {durable}"
-                ));
+            let Header { page, lsn, .. } = Header::peek(image);
+            // What another store left may be written again as it is.
+            if lsn.0 > durable && peek::is_own(peek::seed_of(&self.probe.manifest), image) {
+                let what =
+                    format!("page {page} is written with LSN {}, the log is durable up to {durable}", lsn.0);
+                self.probe.violate(format!("{name}: {what}"));
             }
         }
     }

@@ -63,36 +63,34 @@ impl Run<'_> {
     fn lives(&mut self) -> Result<(), String> {
         let mut rng = SmallRng::seed_from_u64(self.plan.seed);
         let stranger = self.stranger(&mut rng)?;
-        let mut from: Option<(Moment, Outcome)> = None;
-        let mut closed: Option<Moment> = None;
+        // The crashes behind the life to come, each in the past of the next: one line of history.
+        let mut line: Vec<Moment> = Vec::new();
+        let mut crashed: Option<Outcome> = None;
         for life in 0..self.plan.lives {
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
             self.place = format!("life {life}");
-            let start = match (&from, &stranger) {
-                (Some((moment, outcome)), _) => Start::Crash(moment, *outcome),
+            let start = match (line.last().zip(crashed), &stranger) {
+                (Some((moment, outcome)), _) => Start::Crash(moment, outcome),
                 (None, Some((moment, outcome))) => Start::Stranger(moment, *outcome),
                 (None, None) => Start::Blank,
             };
-            let mut moments = self.life(life, start, &mut rng)?;
+            let moments = self.life(life, start, &mut rng)?;
             // Each moment has choices of its own, so that fewer of them (a shrunk replay) mean the same crashes.
             for (at, moment) in moments.iter().enumerate() {
                 let mut rng =
                     SmallRng::seed_from_u64(self.plan.seed ^ u64::from(life) << 50 ^ (at as u64) << 30);
                 self.crash(life, moment, &mut rng)?;
             }
-            self.past(life, closed.as_ref(), moments.last(), &mut rng)?;
+            self.past(life, &line, moments.last(), &mut rng)?;
             let last = moments.len() - 1;
             let reopens =
                 self.plan.steer == Steer::FlushFails && moments[last].states.any(&State::FLUSH_FAILED);
             let ends = rng.random_bool(if reopens { 0.9 } else { 0.3 });
             let next = if ends { last } else { rng.random_range(0..moments.len()) };
-            let outcome = self.outcome(&moments[next], &mut rng);
-            if moments[last].states.has(State::AfterClose) && next != last {
-                closed = moments.pop();
-            }
-            from = moments.into_iter().nth(next).map(|moment| (moment, outcome));
+            crashed = Some(self.outcome(&moments[next], &mut rng));
+            line.extend(moments.into_iter().nth(next));
         }
         Ok(())
     }
@@ -176,20 +174,22 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Devices with a past, after a life that ended with a close.
+    /// Devices with a past, after a life that ended with a close. `line`: the moments that this life follows, each of an earlier opening. What
+    /// a life did after the moment at which the next one begins never happened: a copy from there is none of the store's past.
     fn past(
         &mut self,
         life: u32,
-        older: Option<&Moment>,
+        line: &[Moment],
         newer: Option<&Moment>,
         rng: &mut SmallRng,
     ) -> Result<(), String> {
         let newer = newer.filter(|newer| newer.states.has(State::AfterClose));
-        let (Some(older), Some(newer)) = (older, newer) else { return Ok(()) };
+        let (Some(newer), false) = (newer, line.is_empty()) else { return Ok(()) };
         let times = if self.plan.steer == Steer::Past { 12 } else { 3 };
         for _ in 0..times {
             if rng.random_bool(self.plan.share("past", 0.5)) {
                 self.place = format!("life {life}, after its close");
+                let older = &line[rng.random_range(0..line.len())];
                 past::examine(&self.plan, (older, newer), rng, &mut self.totals)?;
             }
         }

@@ -5,7 +5,6 @@ use super::model::Model;
 use super::plan::Plan;
 use super::probe::Probe;
 use super::steer::Steer;
-use super::world::is_leftover;
 use pagetier::{Error, Lsn, PageId, PageStore, SpaceId};
 use parking_lot::Mutex;
 use rand::Rng;
@@ -179,9 +178,6 @@ impl Worker {
     /// Whether the error is one that may be: devices fail, or the page was discarded or dropped.
     pub(super) fn judge(&self, what: &str, page: Option<PageId>, error: &Error) -> Outcome {
         if self.errors_allowed {
-            return Ok(());
-        }
-        if page.is_some_and(|page| is_leftover(&self.model, page, error)) {
             return Ok(());
         }
         let may_miss = matches!(error, Error::NoSuchPage { .. } | Error::NoSuchSpace { .. });
@@ -408,8 +404,6 @@ impl Worker {
                     }
                 }
                 Err(pagetier::PoolError::Tier(pagetier::TierError::NoSuchPage { .. })) => {}
-                // What another store left where a page was never written; reads of one page look closer.
-                Err(error) if self.model.lock().leftovers && error.to_string().contains("corrupt") => {}
                 Err(error) => self.judge("scan", None, &Error::from(error))?,
             }
         }

@@ -135,7 +135,6 @@ pub(super) async fn check(
         let found = match store.get(page).await {
             Ok(guard) => version_in(&guard, page)?,
             Err(Error::NoSuchPage { .. }) => 0,
-            Err(error) if is_leftover(model, page, &error) => 0,
             Err(error) if lenient.corrupt && error.to_string().contains("corrupt") => {
                 checked.corrupt += 1;
                 continue;
@@ -157,13 +156,6 @@ pub(super) async fn check(
     checked.states.add_if(recovery.superseded > 0, State::FoundSuperseded);
     checked.states.add_if(recovery.repaired > 0, State::FoundRepaired);
     Ok(checked)
-}
-
-/// Whether the error may be about what another store left in the place of a page that was never written.
-pub(super) fn is_leftover(model: &Mutex<Model>, page: PageId, error: &Error) -> bool {
-    let mut model = model.lock();
-    let leftovers = model.leftovers && error.to_string().contains("corrupt");
-    leftovers && model.page(page).is_some_and(|p| p.allows(0))
 }
 
 /// Spaces that were created are there, those that were dropped are not.
