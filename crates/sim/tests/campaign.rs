@@ -44,6 +44,9 @@ const ONCE_FAILED_STEERED: [(Steer, u64); 5] = [
     (Steer::SlotFails, 102),
 ];
 
+/// A life that did not end: a store that refused writes after a failed flush was asked for pages until it gave all.
+const ONCE_ENDLESS: (Steer, u64) = (Steer::TornHomes, 1027);
+
 #[test]
 fn random_lives_show_nothing_that_the_contract_does_not_allow() {
     let mut totals = Totals::default();
@@ -60,6 +63,8 @@ fn steered_lives_meet_their_hazards_and_show_nothing_either() {
     for plan in ONCE_FAILED_STEERED.map(|(steer, seed)| Plan::within_zone(seed, steer)) {
         expect_none(run_seed(&plan, &GO, &mut totals));
     }
+    let (steer, seed) = ONCE_ENDLESS;
+    expect_none(run_seed(&Plan { lives: 1, images: 2, ..Plan::steered(seed, steer) }, &GO, &mut totals));
     for steer in Steer::HAZARDS {
         expect_none(run_seed(&reduced(Plan::steered(7, steer)), &GO, &mut totals));
     }

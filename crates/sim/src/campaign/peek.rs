@@ -101,14 +101,14 @@ pub(super) fn states(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, model: &
     states
 }
 
-/// Pages that have a home, and where it is; `ringed`: those alone of which the ring holds images.
-pub(super) fn homes(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, ringed: bool) -> Vec<(PageId, u64)> {
+/// Where homes of pages are; `ringed`: those alone of pages of which the ring holds images.
+pub(super) fn homes(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, ringed: bool) -> Vec<u64> {
     let image = |index| peek(ssd, layout.ring_at(index)).map(|(page, ..)| page);
     let in_ring: Vec<PageId> = (0..layout.ring_pages).filter_map(image).collect();
     let page_bytes = layout.page_size.bytes() as u64;
     let places = (0..).map(|no| DATA_AT + no * page_bytes).take_while(|at| at + page_bytes <= hdd.size());
     let homes = places.filter_map(|at| peek(hdd, at).map(|(page, ..)| (page, at)));
-    homes.filter(|(page, _)| !ringed || in_ring.contains(page)).collect()
+    homes.filter(|(page, _)| !ringed || in_ring.contains(page)).map(|(_, at)| at).collect()
 }
 
 /// By page, the newest copy that a recovery could take, if there were no journal.

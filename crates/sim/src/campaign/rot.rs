@@ -8,7 +8,7 @@ use super::probe::{Moment, layout_of};
 use super::steer::Steer;
 use super::totals::Totals;
 use super::world::{Lenient, Outcome, builder, check, crash_states, in_virtual_time};
-use pagetier::{MemoryManifest, OpenError, PageId};
+use pagetier::{MemoryManifest, OpenError};
 use pagetier_devio::{Device, SharedDevice, SimDevice};
 use pagetier_ssdcache::Layout;
 use parking_lot::Mutex;
@@ -141,22 +141,14 @@ pub(super) fn refusal(error: &OpenError, place: &str) -> Result<(), String> {
     if text.contains(place) { Ok(()) } else { Err(format!("the error does not name the {place}: {error}")) }
 }
 
-/// A home, or one of a page that stands in the ring; empty if there is none. After a crash the home of a space's last durable page is the only
-/// thing that says how far the space goes: it is spared then.
+/// A home, or one of a page that stands in the ring; empty if there is none.
 fn home(moment: &Moment, layout: &Layout, structure: Structure, rng: &mut SmallRng) -> Range<u64> {
     let ringed = structure == Structure::RingedHome;
-    let mut homes = peek::homes(&moment.hdd, &moment.ssd, layout, ringed);
-    if !moment.states.has(State::AfterClose) {
-        let last = |page: PageId| {
-            let space = moment.model.spaces.get(&page.space.0);
-            space.is_none_or(|s| s.pages.range(page.no + 1..).all(|(_, p)| p.allows(0)))
-        };
-        homes.retain(|(page, _)| !last(*page));
-    }
+    let homes = peek::homes(&moment.hdd, &moment.ssd, layout, ringed);
     if homes.is_empty() {
         return 0..0;
     }
-    let (_, at) = homes[rng.random_range(0..homes.len())];
+    let at = homes[rng.random_range(0..homes.len())];
     at..at + layout.page_size.bytes() as u64
 }
 

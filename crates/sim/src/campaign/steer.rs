@@ -295,9 +295,12 @@ impl Worker {
         Ok(())
     }
 
+    /// As far as the store gives pages: one that refuses writes after a fault gives none.
     async fn fill_space(&mut self) -> Outcome {
         while self.model.lock().pages() < self.plan.pages as usize {
-            self.allocate().await?;
+            if !self.allocated().await? {
+                break;
+            }
         }
         self.sync().await
     }

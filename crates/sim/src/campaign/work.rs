@@ -267,9 +267,15 @@ impl Worker {
     }
 
     pub(super) async fn allocate(&mut self) -> Outcome {
+        self.allocated().await.map(drop)
+    }
+
+    /// Allocates a page, or creates a space if there is none. False when the store could not, and may.
+    pub(super) async fn allocated(&mut self) -> Result<bool, String> {
         let live = self.model.lock().live();
         let Some(space) = live.get(self.rng.random_range(0..live.len().max(1))).copied() else {
-            return self.create_space().await;
+            self.create_space().await?;
+            return Ok(!self.model.lock().live().is_empty());
         };
         let store = Arc::clone(&self.store);
         match store.allocate(SpaceId(space)).await {
@@ -278,9 +284,9 @@ impl Worker {
                 let version = self.put(page, &mut guard);
                 drop(guard);
                 self.model.lock().published(page, version);
-                Ok(())
+                Ok(true)
             }
-            Err(error) => self.judge("allocate", None, &error),
+            Err(error) => self.judge("allocate", None, &error).map(|()| false),
         }
     }
 
