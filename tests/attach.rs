@@ -106,7 +106,7 @@ async fn a_device_in_a_lost_ssds_place_is_refused() {
     store.close().await.unwrap();
     let device = used_by_others("other");
     let builder = || bed.builder().accept_ssd_loss(true).ssd_device(Arc::clone(&device) as _);
-    let refused = builder().open().await;
+    let refused = builder().open().await.map(drop);
     assert!(matches!(&refused, Err(error) if is_foreign(error)), "{refused:?}");
     assert!(unchanged(&device));
     let store = builder().force(true).open().await.unwrap();

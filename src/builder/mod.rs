@@ -333,7 +333,8 @@ impl Builder {
 
     /// Whether the store may open without its SSD (`ssd_bytes(0)`), or with a blank one or an older copy in its place, although the lost one may have held newer
     /// pages than the HDD; an older copy is formatted. The same goes for the file of the ring of a store without an SSD. [`crate::PageStore::ssd_loss`] then says which
-    /// pages, also in later openings. When the store's own SSD is there after all, nothing is lost. Default: no.
+    /// pages, also in later openings. When the store's own SSD is there after all, nothing is lost: if it has blocks that cannot be read and
+    /// opening fails with [`pagetier_ssdcache::OpenError::Unreadable`], leave it out or put a blank one in its place to give it up. Default: no.
     pub fn accept_ssd_loss(mut self, accept: bool) -> Self {
         self.accept_ssd_loss = accept;
         self

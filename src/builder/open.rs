@@ -87,6 +87,7 @@ impl Builder {
             epoch: manifest.epoch,
             admissions_max,
             mode: self.ssd_mode,
+            closed: was_clean,
             remember: InManifest::of(&manifests, &tenure),
             progress: self.progress.take(),
             #[cfg(feature = "mutations")]

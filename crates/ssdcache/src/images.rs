@@ -3,7 +3,7 @@
 use crate::read::read_one;
 use crate::recovery::Image;
 use futures_util::stream::{Stream, StreamExt};
-use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{Flags, Header, StoreSeed};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -12,6 +12,31 @@ use std::sync::Arc;
 const READS_MAX: usize = 64;
 /// Bytes of one read, if the images that are wanted lie side by side.
 const RUN_BYTES_MAX: usize = 512 << 10;
+
+/// What a place holds.
+#[derive(Debug)]
+pub(crate) enum Content {
+    /// A sound image, the store's own.
+    Image(Image),
+    /// None: nothing, or something torn or rotten.
+    None,
+    /// It cannot be read, while the device answers.
+    Unreadable(DeviceError),
+}
+
+/// Whether the error is about a block, not about the device as a whole.
+pub(crate) fn is_of_a_block(error: &DeviceError) -> bool {
+    matches!(error.kind, DeviceErrorKind::Io(_))
+}
+
+/// Whether a block could be read. It is an error when the device failed.
+pub(crate) fn readable(result: Result<(), DeviceError>) -> Result<bool, DeviceError> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(error) if is_of_a_block(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
 
 /// Places side by side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,13 +87,13 @@ impl Buffers {
     }
 }
 
-/// The images at `places` (ascending), each with its index and, if it is sound and the store's own, what it is; a read that fails is an error, a bad content is not.
+/// What is at `places` (ascending), each with its index. It is an error when the device fails, not when a block cannot be read.
 pub(crate) fn read_images<'a>(
     device: &'a SharedDevice,
     seed: StoreSeed,
     places: &[u64],
     page_bytes: usize,
-) -> impl Stream<Item = Result<Vec<(usize, Option<Image>)>, DeviceError>> + use<'a> {
+) -> impl Stream<Item = Result<Vec<(usize, Content)>, DeviceError>> + use<'a> {
     let buffers = Arc::new(Buffers { seed, page_bytes, spare: Mutex::default() });
     let reads = runs(places, page_bytes).into_iter().map(move |run| {
         let buffers = Arc::clone(&buffers);
@@ -88,24 +113,31 @@ async fn read_run(
     device: SharedDevice,
     run: Run,
     buffers: Arc<Buffers>,
-) -> Result<Vec<(usize, Option<Image>)>, DeviceError> {
+) -> Result<Vec<(usize, Content)>, DeviceError> {
     let done = device.read(run.offset, buffers.take(run.count), IoClass::Recovery).await;
-    done.result?;
-    let mut images = Vec::with_capacity(run.count);
+    let readable = readable(done.result)?;
+    let mut contents = Vec::with_capacity(run.count);
     for (nth, buf) in done.bufs.iter().enumerate() {
-        let mut image = image_in(buffers.seed, buf.as_slice());
+        let mut content = image_in(buffers.seed, buf.as_slice()).map_or(Content::None, Content::Image);
         // What a crash tore reads the same again; what only the transfer spoiled does not, and must not be taken for gone.
-        if image.is_none() && !pagetier_page::is_blank(buf.as_slice()) {
+        let again = matches!(content, Content::None) && !pagetier_page::is_blank(buf.as_slice());
+        if again || !readable {
             let offset = run.offset + (nth * buffers.page_bytes) as u64;
-            let (again, result) =
-                read_one(&device, offset, IoBuf::zeroed(buffers.page_bytes), IoClass::Recovery).await;
-            result?;
-            image = image_in(buffers.seed, again.as_slice());
+            content = read_alone(&device, offset, &buffers).await?;
         }
-        images.push((run.first + nth, image));
+        contents.push((run.first + nth, content));
     }
     buffers.give_back(done.bufs);
-    Ok(images)
+    Ok(contents)
+}
+
+async fn read_alone(device: &SharedDevice, offset: u64, buffers: &Buffers) -> Result<Content, DeviceError> {
+    let (buf, result) = read_one(device, offset, IoBuf::zeroed(buffers.page_bytes), IoClass::Recovery).await;
+    match result {
+        Ok(()) => Ok(image_in(buffers.seed, buf.as_slice()).map_or(Content::None, Content::Image)),
+        Err(error) if is_of_a_block(&error) => Ok(Content::Unreadable(error)),
+        Err(error) => Err(error),
+    }
 }
 
 /// The page image in `bytes`, if it is a sound one of any page of the store of `seed`.

@@ -25,6 +25,7 @@ mod mend;
 #[cfg(feature = "mutations")]
 mod moment;
 mod mutation;
+mod newest;
 mod open;
 mod plan;
 mod prove;
@@ -38,6 +39,7 @@ mod side;
 mod slots;
 mod superblock;
 mod tier;
+mod unread;
 mod write;
 
 pub use crate::core::Homes;

@@ -126,6 +126,8 @@ pub enum Mutation {
     /// A device that is attached to an open store, or takes a lost SSD's place, is looked at in its first blocks only. Leave another program's data
     /// further in.
     AttachedUnchecked,
+    /// After a crash, slots of the zone, and places of journal and ring, that cannot be read count as empty. Let one of them fail all reads.
+    UnreadableIsEmpty,
 }
 
 impl Mutation {
@@ -187,6 +189,7 @@ impl Mutation {
     /// - `MisplacedMissing`: `ends.rs`, `a_home_with_another_pages_image_is_corrupt`
     /// - `BlankByLooks`: `growth.rs`, `room_whose_zeroes_a_failed_flush_lost_is_made_blank_again`
     /// - `AttachedUnchecked`: `attach.rs`, `a_device_with_data_further_in_is_refused`
+    /// - `UnreadableIsEmpty`: `unreadable.rs`, `after_a_crash_what_is_not_known_is_refused_by_name_and_can_be_given_up`
     #[cfg(feature = "mutations")]
     pub const BY_TESTS: &[Self] = &[
         Self::MoveSurvives,
@@ -196,6 +199,7 @@ impl Mutation {
         Self::MisplacedMissing,
         Self::BlankByLooks,
         Self::AttachedUnchecked,
+        Self::UnreadableIsEmpty,
     ];
 }
 

@@ -8,12 +8,13 @@ use crate::backed::Backed;
 use crate::core::{Core, Homes, JournalPlace, State, Wake, check};
 use crate::flush::{Failures, GroupFlush};
 use crate::home_writes::HomeWrites;
-use crate::images::read_images;
+use crate::images::{Content, is_of_a_block, read_images, readable};
 use crate::journal::Block;
-use crate::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES};
+use crate::layout::{BLOCK_BYTES, Layout};
 use crate::life::{EVENTS_KEPT, Refusing, SsdMode};
-use crate::map::{Entry, MapBody, MapHeader, decode_mark};
+use crate::map::{Entry, MapBody, MapHeader};
 use crate::mutation::{Broken, Mutation};
+use crate::newest::Newest;
 use crate::read::read_one;
 use crate::recovery::{Evidence, Image, Verdict};
 use crate::remember::{Flushed, Remember, Unproved};
@@ -21,6 +22,7 @@ use crate::ring::Ring;
 use crate::side::Side;
 use crate::slots::{SlotParams, Slots};
 use crate::superblock::{Found, Marks, Superblock, write_superblocks};
+use crate::unread::Unread;
 use futures_util::StreamExt;
 use futures_util::future::try_join3;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoOp, SharedDevice};
@@ -35,6 +37,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast};
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
+
+/// A device with more places that cannot be read is taken for failed.
+const UNREADABLE_MAX: usize = 64;
 
 /// Home pages looked at at once for what the ring has to repair.
 const REPAIRS_MAX: usize = 16;
@@ -68,6 +73,17 @@ pub enum OpenError {
         part: &'static str,
         /// The checkpoint.
         generation: u64,
+    },
+    /// A block cannot be read that may hold the newest version of any page, or tell of it. The devices are left as they are.
+    #[error(
+        "{source}: this block of the {part} cannot be read, and may hold the newest version of any page: open again once the device can read it, or open with a blank device in its place (or without an SSD) and accept the loss"
+    )]
+    Unreadable {
+        /// `map`, `journal`, `ring` or `zone`.
+        part: &'static str,
+        /// The device's error, which names device and offset.
+        #[source]
+        source: DeviceError,
     },
 }
 
@@ -125,6 +141,8 @@ pub struct OpenParams {
     pub admissions_max: usize,
     /// What the SSD is used for at first.
     pub mode: SsdMode,
+    /// The store was closed in order, and nothing was written to `ssd` since: the map alone tells what is on it.
+    pub closed: bool,
     /// Where failed flushes are noted.
     pub remember: Arc<dyn Remember>,
     /// Called as recovery goes on.
@@ -263,7 +281,10 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     if evidence.generation_proved() > header.generation && !broken.is(Mutation::MapUnproved) {
         return Err(reader.damaged("header", evidence.generation_proved()));
     }
-    let verdict = evidence.merge();
+    let mut verdict = evidence.merge();
+    if !broken.is(Mutation::UnreadableIsEmpty) {
+        reader.unread.refuse_slot(verdict.unknown)?;
+    }
     report.generation = header.generation;
     report.zone_slots = evidence.map.zone.iter().filter(|z| **z).count() as u64;
     report.trusted = verdict.trusted as u64;
@@ -280,6 +301,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     let side = Side::new(Arc::clone(&params.ssd), layout, &failures, &runtime);
     let flushes = RecoveryFlushes { hdd: &hdd_flush, ssd: &side.flush };
     report.rewritten = reader.prove(&evidence, &unproved, &flushes).await?;
+    reader.heal(&mut verdict).await?;
     let mut mended = reader.mend(&evidence, &verdict, &unproved).await?;
     let repaired = reader.repair(&evidence, unproved.hdd).await?;
     report.repaired = (mended.len() + repaired.len()) as u64;
@@ -355,14 +377,6 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     Ok((core, report))
 }
 
-/// The map that a recovery starts from.
-struct Newest {
-    header: MapHeader,
-    body: MapBody,
-    /// Both copies of its header are sound.
-    twice: bool,
-}
-
 /// The flushes of a recovery, whose failures are remembered as any.
 pub(crate) struct RecoveryFlushes<'a> {
     hdd: &'a GroupFlush,
@@ -396,6 +410,7 @@ pub(crate) struct Reader<'a> {
     total: u64,
     /// The sound images of the ring, by place.
     ringed: Vec<(u32, Image)>,
+    pub(crate) unread: Unread,
 }
 
 impl<'a> Reader<'a> {
@@ -407,12 +422,22 @@ impl<'a> Reader<'a> {
             done: AtomicU64::new(0),
             total: ring,
             ringed: Vec::new(),
+            unread: Unread::default(),
         }
     }
 
     async fn evidence(&mut self, header: &MapHeader, map: MapBody) -> Result<Evidence, OpenError> {
         self.total += map.zone.iter().filter(|z| **z).count() as u64;
-        let (journal, ringed, zone) = try_join3(self.journal(), self.ring(), self.zone(&map)).await?;
+        let read = try_join3(self.journal(), self.ring(), self.zone(&map)).await?;
+        let ((journal, lost), (mut ringed, ring), (zone, slots)) = read;
+        self.unread = Unread { journal: lost, ring, slots };
+        let closed = self.params.closed;
+        if !closed && !self.params.broken().is(Mutation::UnreadableIsEmpty) {
+            self.unread.refuse()?;
+        } else if !self.unread.ring.is_empty() {
+            // An older image than the one that cannot be read must not mend a home that rotted. After a close none is needed.
+            ringed.clear();
+        }
         let mut ring = FxHashMap::default();
         for (_, image) in &ringed {
             let stamp = ring.entry(image.page).or_insert(image.stamp);
@@ -421,145 +446,82 @@ impl<'a> Reader<'a> {
         self.ringed = ringed;
         let ignored = self.params.broken().is(Mutation::WatermarkIgnored);
         let watermark = if ignored { Stamp::ZERO } else { header.watermark };
-        Ok(Evidence { map, watermark, zone, journal, ring })
+        let unreadable = self.unread.slots.keys().copied().collect();
+        Ok(Evidence { map, watermark, zone, unreadable, closed, journal, ring })
     }
 
-    async fn newest_map(&self) -> Result<Newest, OpenError> {
-        let layout = self.params.layout;
-        if layout.slots == 0 {
-            let header = MapHeader {
-                generation: 0,
-                watermark: Stamp::ZERO,
-                journal_from: 0,
-                body_crc: 0,
-                slots: 0,
-                lsn_floor: Lsn(0),
-            };
-            return Ok(Newest { header, body: MapBody::empty(0), twice: true });
-        }
-        let (mut headers, mut proved) = (Vec::new(), 0);
-        for area in 0..2 {
-            headers.extend(self.map_headers(area).await?.into_iter().map(|h| (h, area)));
-            proved = proved.max(self.map_mark(area).await?.unwrap_or(0));
-        }
-        headers.sort_by_key(|(h, _)| std::cmp::Reverse(h.generation));
-        let unproved = self.params.broken().is(Mutation::MapUnproved);
-        let newest = headers.first().map(|(h, _)| h.generation);
-        if newest.is_some_and(|newest| proved > newest) && !unproved {
-            return Err(self.damaged("header", proved));
-        }
-        // A header is written when its body is durable: with a body that does not fit, the newest was damaged.
-        for (header, area) in headers.iter().filter(|(h, _)| Some(h.generation) == newest || unproved) {
-            for _ in 0..2 {
-                let bytes = self.map_body(*area).await?;
-                if let Some(body) = MapBody::decode(self.params.seed, &bytes, header, &layout) {
-                    let twice = headers.iter().filter(|(h, _)| h == header).count() == 2;
-                    return Ok(Newest { header: *header, body, twice });
+    /// The sound blocks of the journal, and why one could not be read.
+    async fn journal(&self) -> Result<(Vec<Block>, Option<DeviceError>), DeviceError> {
+        let OpenParams { layout, seed, .. } = *self.params;
+        let (mut blocks, mut unread) = (Vec::new(), None);
+        let decoded = |bytes: &[u8]| Block::decode(seed, bytes);
+        let block = |bytes: &[u8]| decoded(bytes).is_some() || pagetier_page::is_blank(bytes);
+        let sound = |bytes: &[u8]| bytes.chunks(BLOCK_BYTES as usize).all(block);
+        let total = u64::from(layout.journal_blocks);
+        let (mut seq, mut most) = (0, 256);
+        while seq < total {
+            let count = (total - seq).min(most);
+            match self.read_sound(layout.journal_at(seq), count * BLOCK_BYTES, &sound).await {
+                Ok(bytes) => blocks.extend(bytes.as_slice().chunks(BLOCK_BYTES as usize).filter_map(decoded)),
+                // Block by block from here on.
+                Err(error) if is_of_a_block(&error) && count > 1 => {
+                    most = 1;
+                    continue;
                 }
+                Err(error) if is_of_a_block(&error) => unread = Some(error),
+                Err(error) => return Err(error),
             }
-        }
-        Err(match newest {
-            Some(newest) if !unproved => self.damaged("body", newest),
-            _ => OpenError::NoMap { device: self.params.ssd.name().to_owned() },
-        })
-    }
-
-    fn damaged(&self, part: &'static str, generation: u64) -> OpenError {
-        let map = if generation.is_multiple_of(2) { 'A' } else { 'B' };
-        OpenError::DamagedMap { device: self.params.ssd.name().to_owned(), map, part, generation }
-    }
-
-    /// The sound headers of `area`, at most two. A copy that cannot be read is an error only if the other one does not do.
-    async fn map_headers(&self, area: u8) -> Result<Vec<MapHeader>, DeviceError> {
-        let OpenParams { layout, seed, .. } = *self.params;
-        let (mut headers, mut failed) = (Vec::new(), None);
-        let decoded =
-            |bytes: &[u8]| MapHeader::decode(seed, bytes).filter(|h| h.generation % 2 == u64::from(area));
-        for copy in 0..2 {
-            let sound = |bytes: &[u8]| decoded(bytes).is_some();
-            match self.read_sound(layout.map_header_at(area, copy), BLOCK_BYTES, &sound).await {
-                Ok(block) => headers.extend(decoded(block.as_slice())),
-                Err(error) => failed = Some(error),
-            }
-        }
-        match failed {
-            Some(error) if headers.is_empty() => Err(error),
-            _ => Ok(headers),
-        }
-    }
-
-    /// The checkpoint of the other area that `area` says is in force.
-    async fn map_mark(&self, area: u8) -> Result<Option<u64>, DeviceError> {
-        let OpenParams { layout, seed, .. } = *self.params;
-        let decoded = |bytes: &[u8]| pagetier_page::is_blank(bytes) || decode_mark(seed, bytes).is_some();
-        match self.read_sound(layout.map_mark_at(area), BLOCK_BYTES, &decoded).await {
-            Ok(block) => Ok(decode_mark(seed, block.as_slice())),
-            // The headers say it as well.
-            Err(DeviceError { kind: DeviceErrorKind::Io(_), .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn map_body(&self, area: u8) -> Result<Vec<u8>, DeviceError> {
-        let layout = self.params.layout;
-        let len = layout.map_header_at(area, 1) - layout.map_header_at(area, 0) - BLOCK_BYTES;
-        let mut bytes = Vec::with_capacity(len as usize);
-        while (bytes.len() as u64) < len {
-            let at = layout.map_at(area) + BLOCK_BYTES + bytes.len() as u64;
-            let chunk = self.read(at, (len - bytes.len() as u64).min(1 << 20)).await?;
-            bytes.extend_from_slice(chunk.as_slice());
-        }
-        debug_assert!(bytes.len() as u64 >= u64::from(layout.slots) * MAP_ENTRY_BYTES);
-        Ok(bytes)
-    }
-
-    async fn journal(&self) -> Result<Vec<Block>, DeviceError> {
-        let OpenParams { layout, seed, .. } = *self.params;
-        let mut blocks = Vec::new();
-        let mut seq = 0;
-        while seq < u64::from(layout.journal_blocks) {
-            let count = (u64::from(layout.journal_blocks) - seq).min(256);
-            let decoded = |bytes: &[u8]| Block::decode(seed, bytes);
-            let block = |bytes: &[u8]| decoded(bytes).is_some() || pagetier_page::is_blank(bytes);
-            let sound = |bytes: &[u8]| bytes.chunks(BLOCK_BYTES as usize).all(block);
-            let bytes = self.read_sound(layout.journal_at(seq), count * BLOCK_BYTES, &sound).await?;
-            blocks.extend(bytes.as_slice().chunks(BLOCK_BYTES as usize).filter_map(decoded));
             seq += count;
         }
-        Ok(blocks)
+        Ok((blocks, unread))
     }
 
-    async fn ring(&self) -> Result<Vec<(u32, Image)>, DeviceError> {
+    /// The sound images of the ring, by place, and the places that cannot be read.
+    async fn ring(&self) -> Result<(Vec<(u32, Image)>, FxHashMap<u32, DeviceError>), DeviceError> {
         let layout = &self.params.layout;
-        let places: Vec<u64> = (0..layout.ring_pages).map(|i| layout.ring_at(i)).collect();
-        let images = self.images(&places).await?;
-        Ok(images.into_iter().filter_map(|(index, image)| Some((index as u32, image?))).collect())
+        let indices: Vec<u32> = (0..layout.ring_pages).collect();
+        self.images(&indices, |index| layout.ring_at(index)).await
     }
 
-    async fn zone(&self, map: &MapBody) -> Result<FxHashMap<u32, Image>, DeviceError> {
+    /// The same of the zone's slots.
+    async fn zone(
+        &self,
+        map: &MapBody,
+    ) -> Result<(FxHashMap<u32, Image>, FxHashMap<u32, DeviceError>), DeviceError> {
         let slots: Vec<u32> = (0..map.zone.len() as u32).filter(|s| map.zone[*s as usize]).collect();
-        let places: Vec<u64> = slots.iter().map(|s| self.params.layout.slot_at(*s)).collect();
-        let images = self.images(&places).await?;
-        Ok(images.into_iter().filter_map(|(i, image)| Some((slots[i], image?))).collect())
+        let (images, unread) = self.images(&slots, |slot| self.params.layout.slot_at(slot)).await?;
+        Ok((images.into_iter().collect(), unread))
     }
 
-    /// The sound page images at `places`, by index; I/O errors on single places are errors, bad contents are not.
-    async fn images(&self, places: &[u64]) -> Result<Vec<(usize, Option<Image>)>, DeviceError> {
+    /// The sound page images at the places of `indices`, which ascend with these, and the places that cannot be read; bad contents are neither.
+    async fn images(
+        &self,
+        indices: &[u32],
+        place: impl Fn(u32) -> u64,
+    ) -> Result<(Vec<(u32, Image)>, FxHashMap<u32, DeviceError>), DeviceError> {
         let page_bytes = self.params.layout.page_size.bytes();
-        let mut runs = pin!(read_images(&self.params.ssd, self.params.seed, places, page_bytes));
-        let mut images = Vec::with_capacity(places.len());
+        let places: Vec<u64> = indices.iter().map(|index| place(*index)).collect();
+        let mut runs = pin!(read_images(&self.params.ssd, self.params.seed, &places, page_bytes));
+        let (mut images, mut unread) = (Vec::with_capacity(places.len()), FxHashMap::default());
         while let Some(run) = runs.next().await {
             let run = run?;
             self.note_read((run.len() * page_bytes) as u64);
             let read = run.len() as u64;
             let done = self.done.fetch_add(read, Ordering::Relaxed) + read;
-            images.extend(run);
+            for (nth, content) in run {
+                match content {
+                    Content::Image(image) => images.push((indices[nth], image)),
+                    Content::None => {}
+                    Content::Unreadable(error) if unread.len() >= UNREADABLE_MAX => return Err(error),
+                    Content::Unreadable(error) => drop(unread.insert(indices[nth], error)),
+                }
+            }
             if let Some(report) = &self.params.progress {
                 report(Progress { done, total: self.total });
             }
         }
         images.sort_unstable_by_key(|(index, _)| *index);
-        Ok(images)
+        Ok((images, unread))
     }
 
     /// The slots that may have to mend their pages' homes, with these, in the homes' order.
@@ -591,9 +553,12 @@ impl<'a> Reader<'a> {
         let mut mended = FxHashSet::default();
         for (home, slot) in self.mending(evidence, verdict, unproved) {
             let Some(Entry { page, .. }) = verdict.entries[slot] else { continue };
-            let image = self
-                .read(self.params.layout.slot_at(slot as u32), self.params.layout.page_size.bytes() as u64)
-                .await?;
+            let (at, bytes) = (self.params.layout.slot_at(slot as u32), self.params.layout.page_size.bytes());
+            let image = match self.read(at, bytes as u64).await {
+                // Reading the page says so: its newest version is here, whatever its home holds.
+                Err(error) if is_of_a_block(&error) => continue,
+                read => read?,
+            };
             let stamp = verdict.entries[slot].map(|e| e.stamp);
             let sound = self.check(image.as_slice(), page, stamp).is_ok();
             if !sound || (!unproved.hdd && self.home_is_sound(page, home).await?) {
@@ -616,7 +581,7 @@ impl<'a> Reader<'a> {
         check(self.params.seed, image, page, stamp)
     }
 
-    /// Whether a sound image of any page stands there, or nothing.
+    /// Whether a sound image of any page stands there, or nothing. What cannot be read can often be written.
     async fn home_is_sound(&self, page: PageId, home: u64) -> Result<bool, DeviceError> {
         let hdd = &self.params.hdd;
         let bytes = self.params.layout.page_size.bytes();
@@ -624,7 +589,9 @@ impl<'a> Reader<'a> {
             return Ok(true);
         }
         let (buf, result) = read_one(hdd, home, IoBuf::zeroed(bytes), IoClass::Recovery).await;
-        result?;
+        if !readable(result)? {
+            return Ok(false);
+        }
         let unsound = |defect| matches!(defect, Defect::Checksum { .. } | Defect::Format { .. });
         Ok(!self.check(buf.as_slice(), page, None).is_err_and(unsound))
     }
@@ -688,8 +655,8 @@ impl<'a> Reader<'a> {
         let page_bytes = layout.page_size.bytes();
         self.grow_to(home)?;
         let (current, result) = read_one(hdd, home, IoBuf::zeroed(page_bytes), IoClass::Recovery).await;
-        result?;
-        if self.check(current.as_slice(), found.page, None).is_ok_and(|h| h.stamp >= found.stamp) {
+        let newest = |h: Header| h.stamp >= found.stamp;
+        if readable(result)? && self.check(current.as_slice(), found.page, None).is_ok_and(newest) {
             if always {
                 hdd.write(home, IoBufs::from_iter([current]), IoClass::Recovery).await.result?;
             }
@@ -716,7 +683,7 @@ impl<'a> Reader<'a> {
 
     /// Reads twice if need be: what a crash tore reads the same again, but what only the transfer spoiled must not be taken for gone. An older
     /// checkpoint, or a journal without a record, would bring old versions back.
-    async fn read_sound(
+    pub(crate) async fn read_sound(
         &self,
         offset: u64,
         bytes: u64,
@@ -726,7 +693,7 @@ impl<'a> Reader<'a> {
         if sound(first.as_slice()) { Ok(first) } else { self.read(offset, bytes).await }
     }
 
-    async fn read(&self, offset: u64, bytes: u64) -> Result<IoBuf, DeviceError> {
+    pub(crate) async fn read(&self, offset: u64, bytes: u64) -> Result<IoBuf, DeviceError> {
         let buf = IoBuf::zeroed(bytes as usize);
         let (buf, result) = read_one(&self.params.ssd, offset, buf, IoClass::Recovery).await;
         result?;

@@ -5,6 +5,7 @@
 //! anything that the failed flush could not have left.
 
 use crate::core::check;
+use crate::images::readable;
 use crate::layout::BLOCK_BYTES;
 use crate::mutation::Mutation;
 use crate::open::{Reader, RecoveryFlushes};
@@ -93,9 +94,8 @@ impl Reader<'_> {
             let home = self.params.homes.offset(*page);
             let Some(home) = home.filter(|home| home + bytes as u64 <= hdd.size()) else { continue };
             let (image, result) = read_one(hdd, home, IoBuf::zeroed(bytes), IoClass::Recovery).await;
-            result?;
-            // What is not sound is an error when it is read, durable or not.
-            if check(self.params.seed, image.as_slice(), *page, None).is_ok() {
+            // What cannot be read, or is not sound, is an error when it is read, durable or not.
+            if readable(result)? && check(self.params.seed, image.as_slice(), *page, None).is_ok() {
                 hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
                 rewritten += 1;
             }
@@ -106,12 +106,17 @@ impl Reader<'_> {
     /// Voids the images of the ring that a newer one of their page makes superfluous. They would outlive it where the ring goes on, and a later recovery
     /// would mend a home with them that rotted.
     pub(crate) async fn void_outdated(&self, outdated: &[u32]) -> Result<(), DeviceError> {
-        let (ssd, layout) = (&self.params.ssd, &self.params.layout);
         for place in outdated {
-            let zeroes = IoBufs::from_iter([IoBuf::zeroed(BLOCK_BYTES as usize)]);
-            ssd.write(layout.ring_at(*place), zeroes, IoClass::Recovery).await.result?;
+            self.void(self.params.layout.ring_at(*place)).await?;
         }
         Ok(())
+    }
+
+    /// Leaves no image at `at` of the SSD.
+    pub(crate) async fn void(&self, at: u64) -> Result<(), DeviceError> {
+        let bytes = self.params.layout.page_size.bytes();
+        let zeroes = IoBufs::from_iter([IoBuf::zeroed(bytes)]);
+        self.params.ssd.write(at, zeroes, IoClass::Recovery).await.result
     }
 }
 

@@ -5,7 +5,7 @@
 use crate::journal::{Backing, Block};
 use crate::map::{Entry, MapBody};
 use pagetier_page::{PageId, Stamp};
-use rustc_hash::{FxBuildHasher, FxHashMap};
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 /// A sound page image that was found somewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +27,10 @@ pub struct Evidence {
     pub watermark: Stamp,
     /// What the slots of the zone hold; slots without a sound image are absent.
     pub zone: FxHashMap<u32, Image>,
+    /// Slots of the zone that cannot be read.
+    pub unreadable: FxHashSet<u32>,
+    /// The store was closed in order: the checkpoint says exactly what every slot holds.
+    pub closed: bool,
     /// Sound journal blocks, in any order.
     pub journal: Vec<Block>,
     /// Sound images in the doublewrite ring, by page the newest.
@@ -46,6 +50,8 @@ pub struct Verdict {
     pub damaged: usize,
     /// Candidates dropped because the HDD has, or the ring gives it, a newer version.
     pub superseded: usize,
+    /// A slot that cannot be read and may hold the newest version of any page.
+    pub unknown: Option<u32>,
 }
 
 impl Evidence {
@@ -91,7 +97,16 @@ impl Evidence {
         for (slot, _) in entries.iter().enumerate().filter(|(_, e)| e.is_some()) {
             *(if self.map.zone[slot] { &mut found } else { &mut trusted }) += 1;
         }
-        Verdict { entries, trusted, found: found - damaged, damaged, superseded }
+        let unknown = self.unknown(&entries);
+        Verdict { entries, trusted, found: found - damaged, damaged, superseded, unknown }
+    }
+
+    /// Of the slots that cannot be read, one that need not hold what the checkpoint says. A slot with an only copy is given to others
+    /// once a newer version of its page is durable elsewhere. If none of these pages has a newer version anywhere that can be read, their newest
+    /// versions are in these slots: as many pages as slots, so there is no other page's.
+    fn unknown(&self, entries: &[Option<Entry>]) -> Option<u32> {
+        let unnamed = self.unreadable.iter().copied().filter(|slot| entries[*slot as usize].is_none());
+        unnamed.min().filter(|_| !self.closed)
     }
 
     /// Outside the zone: what the checkpoint says. Inside: what stands there, if it was written after the checkpoint or is what
@@ -99,6 +114,9 @@ impl Evidence {
     fn candidate(&self, slot: u32) -> Option<Entry> {
         let named = self.map.entries[slot as usize];
         if !self.map.zone[slot as usize] {
+            return named;
+        }
+        if self.closed && self.unreadable.contains(&slot) {
             return named;
         }
         let image = self.zone.get(&slot)?;
@@ -205,6 +223,8 @@ mod tests {
             },
             watermark: at(100),
             zone: FxHashMap::default(),
+            unreadable: FxHashSet::default(),
+            closed: false,
             journal: Vec::new(),
             ring: FxHashMap::default(),
         }
@@ -255,6 +275,30 @@ mod tests {
             records,
         });
         assert_eq!(pages(&e)[2], None, "it went home, and the slot to somebody whose write was torn");
+    }
+
+    #[test]
+    fn a_slot_that_cannot_be_read_is_known_only_if_it_must_hold_what_the_map_names() {
+        let mut e = evidence();
+        let unknown = |e: &Evidence| e.merge().unknown;
+        e.unreadable.insert(3);
+        assert_eq!(unknown(&e), Some(3), "it was free");
+        e.closed = true;
+        assert_eq!(unknown(&e), None, "and is still");
+        e.closed = false;
+        e.unreadable = FxHashSet::from_iter([2]);
+        assert_eq!(unknown(&e), Some(2), "its write may not have arrived");
+        e.map.in_flight[2] = false;
+        assert_eq!(unknown(&e), None);
+        assert_eq!(pages(&e)[2], Some((2, 20)), "reading it is an error");
+        e.zone.insert(3, image(2, 130));
+        assert_eq!(unknown(&e), Some(2), "it may have been given to another page since");
+        e.zone.remove(&3);
+        e.map.entries[2] = Some(Entry { page: page(2), stamp: at(20), clean: true });
+        assert_eq!(unknown(&e), Some(2), "a copy may be given away at any time");
+        e.closed = true;
+        assert_eq!((unknown(&e), pages(&e)[2]), (None, Some((2, 20))));
+        assert!(e.merge().entries[2].is_some_and(|e| e.clean), "read from the HDD instead");
     }
 
     #[test]

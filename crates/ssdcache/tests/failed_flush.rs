@@ -91,6 +91,7 @@ impl World {
             epoch: self.epoch,
             admissions_max: 4,
             mode: self.mode,
+            closed: false,
             remember: Arc::clone(&self.remember),
             progress: None,
             #[cfg(feature = "mutations")]

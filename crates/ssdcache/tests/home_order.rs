@@ -68,6 +68,7 @@ impl Bed {
             epoch,
             admissions_max: 4,
             mode,
+            closed: false,
             remember,
             progress: None,
             #[cfg(feature = "mutations")]

@@ -55,6 +55,7 @@ impl Bed {
             epoch: 1,
             admissions_max: 4,
             mode: SsdMode::WriteBack,
+            closed: false,
             remember: Arc::new(RememberInMemory::default()),
             progress: None,
             #[cfg(feature = "mutations")]
