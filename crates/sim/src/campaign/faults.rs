@@ -106,7 +106,14 @@ impl Planned {
         !self.ssd && matches!(self.fault.effect, FaultEffect::Lost | FaultEffect::Misdirected(_))
     }
 
+    /// Whether a home write may fail that the store tries once more, and the second attempt as well.
+    fn tears_homes(&self) -> bool {
+        let writes = matches!(self.fault.op, None | Some(IoOp::Write));
+        !self.ssd && writes && self.fault.effect == FaultEffect::Eio && self.fault.times > 1
+    }
+
     pub(super) fn inject(&self, probe: &Probe, totals: &mut Totals) {
+        probe.model.lock().torn_homes |= self.tears_homes();
         self.inject_into(&probe.hdd, &probe.ssd, totals);
     }
 

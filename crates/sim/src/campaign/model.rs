@@ -103,6 +103,8 @@ pub(super) struct Doing {
 pub(super) struct Model {
     pub(super) spaces: BTreeMap<u32, SpaceModel>,
     pub(super) doing: Doing,
+    /// Home writes failed again and again: a discarded page whose home they tore is not mended, and may be reported as corrupt, not as missing.
+    pub(super) torn_homes: bool,
     /// Up to here the embedder's log is durable.
     pub(super) log_durable: u64,
     last_version: u32,

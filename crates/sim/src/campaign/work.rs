@@ -5,6 +5,7 @@ use super::model::Model;
 use super::plan::Plan;
 use super::probe::Probe;
 use super::steer::Steer;
+use super::world::is_torn_discard;
 use pagetier::{Error, Lsn, PageId, PageStore, SpaceId};
 use parking_lot::Mutex;
 use rand::Rng;
@@ -178,6 +179,9 @@ impl Worker {
     /// Whether the error is one that may be: devices fail, or the page was discarded or dropped.
     pub(super) fn judge(&self, what: &str, page: Option<PageId>, error: &Error) -> Outcome {
         if self.errors_allowed {
+            return Ok(());
+        }
+        if page.is_some_and(|page| is_torn_discard(&self.model, page, error)) {
             return Ok(());
         }
         let may_miss = matches!(error, Error::NoSuchPage { .. } | Error::NoSuchSpace { .. });
@@ -410,6 +414,9 @@ impl Worker {
                     }
                 }
                 Err(pagetier::PoolError::Tier(pagetier::TierError::NoSuchPage { .. })) => {}
+                // Reads of one page look closer.
+                Err(error)
+                    if self.model.lock().torn_homes && error.to_string().contains("corrupt on hdd") => {}
                 Err(error) => self.judge("scan", None, &Error::from(error))?,
             }
         }

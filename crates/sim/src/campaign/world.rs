@@ -135,6 +135,7 @@ pub(super) async fn check(
         let found = match store.get(page).await {
             Ok(guard) => version_in(&guard, page)?,
             Err(Error::NoSuchPage { .. }) => 0,
+            Err(error) if is_torn_discard(model, page, &error) => 0,
             Err(error) if lenient.corrupt && error.to_string().contains("corrupt") => {
                 checked.corrupt += 1;
                 continue;
@@ -156,6 +157,13 @@ pub(super) async fn check(
     checked.states.add_if(recovery.superseded > 0, State::FoundSuperseded);
     checked.states.add_if(recovery.repaired > 0, State::FoundRepaired);
     Ok(checked)
+}
+
+/// Whether the error may be about a discarded page whose home was torn for good.
+pub(super) fn is_torn_discard(model: &Mutex<Model>, page: PageId, error: &Error) -> bool {
+    let mut model = model.lock();
+    let torn = model.torn_homes && error.to_string().contains("corrupt on hdd");
+    torn && model.page(page).is_some_and(|p| p.allows(0))
 }
 
 /// Spaces that were created are there, those that were dropped are not.
