@@ -365,6 +365,50 @@ async fn a_drop_that_could_not_be_recorded_takes_nothing_that_is_synced_later() 
     }
 }
 
+/// The second save of a drop finds the disk full, or fails after it took effect: the room is nobody's until a save succeeds, in this run and after a crash.
+#[tokio::test(start_paused = true)]
+async fn room_of_a_drop_whose_end_was_not_recorded_is_given_to_no_other_space() {
+    for (replaced, saves) in [(false, 1), (true, 1), (false, 3), (true, 3)] {
+        let bed = Bed::new();
+        let store = bed.open().await;
+        let dropped = grown(&store).await;
+        let kept = store.create_space("u").await.unwrap();
+        let mut pages = vec![append(&store, kept).await.unwrap()];
+        store.sync().await.unwrap();
+        bed.manifest.fail_saves(1, saves, replaced);
+        assert!(matches!(store.drop_space(dropped).await, Err(Error::Manifest { .. })));
+        assert!(matches!(store.get(PageId::new(dropped, 0)).await, Err(Error::NoSuchPage { .. })));
+        // Others grow beside it, or not at all.
+        while pages.len() < 200 {
+            match append(&store, kept).await {
+                Ok(no) => pages.push(no),
+                Err(Error::Manifest { .. }) => {}
+                Err(other) => panic!("{other}"),
+            }
+        }
+        store.sync().await.unwrap();
+        let crashed = bed.after_power_cut(3);
+        if saves == 3 {
+            store.drop_space(dropped).await.unwrap();
+        }
+        for (bed, store) in [(&crashed, crashed.open().await), (&bed, store)] {
+            expect(&store, kept, &pages).await;
+            assert_eq!(store.spaces().len(), 1);
+            let other = store.create_space("v").await.unwrap();
+            let mut others = Vec::new();
+            for _ in 0..250 {
+                others.push(append(&store, other).await.unwrap());
+            }
+            store.sync().await.unwrap();
+            let after = bed.after_power_cut(5).open().await;
+            for store in [store, after] {
+                expect(&store, kept, &pages).await;
+                expect(&store, other, &others).await;
+            }
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_store_on_a_full_disk_opens_is_read_and_freed() {
     let power = SimPower::new();

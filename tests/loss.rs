@@ -229,6 +229,43 @@ async fn losses_add_up_until_they_are_acknowledged() {
     assert_eq!(bed.after_power_cut(1).open().await.ssd_loss(), None);
 }
 
+/// An acknowledgement that could not be recorded: the list is told whole in this run, and whole or not at all after a crash.
+#[tokio::test(start_paused = true)]
+async fn an_acknowledgement_whose_save_fails_leaves_the_list_or_takes_it_away() {
+    for replaced in [false, true] {
+        for flush_fails in [false, true] {
+            let bed = Bed::new();
+            let (store, space) = with_only_copies(bed.builder()).await;
+            let loss = store.abandon_ssd().await.unwrap();
+            bed.manifest.fail_saves(0, 2, replaced);
+            for _ in 0..2 {
+                assert!(matches!(store.acknowledge_loss().await, Err(Error::Manifest { .. })));
+                assert_eq!(store.ssd_loss(), Some(loss.clone()));
+            }
+            let kept = (!replaced).then(|| loss.clone());
+            assert_eq!(bed.after_power_cut(1).open().await.ssd_loss(), kept);
+            if flush_fails {
+                // The note of it goes into the manifest that the disk has.
+                bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+                for no in 0..PAGES {
+                    let _ = write(&store, space, no, 5).await;
+                }
+                let _ = store.sync().await;
+                bed.hdd.clear_faults();
+                let told = bed.after_power_cut(2).open().await.ssd_loss();
+                assert!(told.is_none() && replaced || told == Some(loss), "{told:?}");
+                continue;
+            }
+            // Whatever is saved next says what this run says.
+            store.create_space("u").await.unwrap();
+            assert_eq!(bed.after_power_cut(3).open().await.ssd_loss(), Some(loss));
+            store.acknowledge_loss().await.unwrap();
+            assert_eq!(store.ssd_loss(), None);
+            assert_eq!(bed.after_power_cut(4).open().await.ssd_loss(), None);
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_a_readmission_finds_damaged_is_listed() {
     let bed = Bed::new();

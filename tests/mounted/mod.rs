@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub(crate) mod slow;
+
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,47 @@
+//! A store on a runtime whose I/O is not enabled. All panics of its process are counted, also those that are caught: in a program built with `panic = "abort"` each would end
+//! it. The only one is the question for the reactor, which the device layer does not ask in such a program (`crates/devio/src/uring_reap.rs`).
+
+use pagetier::{Backend, PageId, PageStore};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+/// Opens a store, uses it, closes it, and opens it again.
+async fn used(directory: &Path, io: Backend) {
+    let open =
+        || PageStore::builder().directory(directory).pool_bytes(1 << 20).ssd_bytes(2 << 20).io(io).open();
+    let store = open().await.unwrap();
+    let space = store.create_space("t").await.unwrap();
+    for no in 0..200 {
+        store.allocate(space).await.unwrap()[0] = no as u8;
+    }
+    store.close().await.unwrap();
+    let store = open().await.unwrap();
+    for no in 0..200 {
+        assert_eq!(store.get(PageId::new(space, no)).await.unwrap()[0], no as u8);
+    }
+}
+
+#[test]
+fn opening_on_a_runtime_without_io_raises_no_panic_but_the_question_for_it() {
+    let panics = Arc::new(Mutex::new(Vec::new()));
+    let raised = Arc::clone(&panics);
+    std::panic::set_hook(Box::new(move |info| raised.lock().unwrap().push(info.to_string())));
+    for (io, flavor) in [(Backend::Auto, 1), (Backend::Auto, 2), (Backend::Threads, 1)] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut builder = match flavor {
+            1 => tokio::runtime::Builder::new_current_thread(),
+            _ => tokio::runtime::Builder::new_multi_thread(),
+        };
+        let runtime = builder.enable_time().build().unwrap();
+        let done = runtime.block_on(async move {
+            let work = async move { used(directory.path(), io).await };
+            tokio::spawn(work).await
+        });
+        let raised = std::mem::take(&mut *panics.lock().unwrap());
+        assert!(done.is_ok(), "{raised:?}");
+        let (asked, other): (Vec<_>, Vec<_>) = raised.into_iter().partition(|p| p.contains("IO is disabled"));
+        assert!(other.is_empty(), "{other:?}");
+        // One for each of two devices in two openings, where io_uring serves them.
+        assert!(asked.is_empty() || (asked.len() == 4 && io == Backend::Auto), "{asked:?}");
+    }
+}
