@@ -31,7 +31,7 @@ enum Who {
 impl Reaping {
     pub(crate) fn start(shared: &Arc<Shared>, pass: Pass, reap: Reap) -> io::Result<Self> {
         // Whether a runtime has a reactor shows by a panic only, which must not end the process.
-        let asked = reap == Reap::Reactor && cfg!(panic = "unwind");
+        let asked = reap == Reap::Reactor && panics_unwind();
         let runtime = tokio::runtime::Handle::try_current().ok().filter(|_| asked);
         let Some(runtime) = runtime else {
             let thread = start_thread(shared, pass)?;
@@ -66,6 +66,15 @@ impl Reaping {
             Who::Thread(_) | Who::Nobody => {}
         }
     }
+}
+
+/// Whether a panic can be caught.
+fn panics_unwind() -> bool {
+    #[cfg(test)]
+    if tests::PANICS_ABORT.get() {
+        return false;
+    }
+    cfg!(panic = "unwind")
 }
 
 /// What the runtime's reactor waits for; `None` when the runtime has no reactor.
@@ -162,5 +171,62 @@ impl std::fmt::Debug for Who {
             Self::Thread(_) => "Thread",
             Self::Nobody => "Nobody",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Backend, IoBuf, IoClass, OpenOptions, Reap, open_file};
+    use std::cell::Cell;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    thread_local! {
+        /// Devices opened on this thread take this for a program built with `panic = "abort"`.
+        pub(super) static PANICS_ABORT: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Opens a device in a runtime without I/O, writes and reads. How many panics this thread raised, caught ones included; `None`: no io_uring here.
+    fn panics_while_opening() -> Option<usize> {
+        let panics = Arc::new(AtomicUsize::new(0));
+        let (counted, me) = (Arc::clone(&panics), std::thread::current().id());
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if std::thread::current().id() == me {
+                counted.fetch_add(1, Ordering::Relaxed);
+            } else {
+                before(info);
+            }
+        }));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().ok()?;
+        let folder = tempfile::tempdir().ok()?;
+        let options = OpenOptions {
+            create: true,
+            backend: Backend::Uring,
+            reap: Reap::Reactor,
+            ..OpenOptions::default()
+        };
+        runtime.block_on(async {
+            let device = open_file(&folder.path().join("device"), &options).ok()?.device;
+            device.grow(1 << 20).ok()?;
+            let buf = || [IoBuf::copy_of(&[7; 4096])].into_iter().collect();
+            device.write(0, buf(), IoClass::Clean).await.result.ok()?;
+            let read = device.read(0, [IoBuf::zeroed(4096)].into_iter().collect(), IoClass::Demand).await;
+            read.bufs.iter().all(|buf| buf.as_slice() == [7; 4096]).then_some(())
+        })?;
+        Some(panics.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn where_panics_abort_a_runtime_without_io_is_not_asked_for_it() {
+        PANICS_ABORT.set(true);
+        let aborting = panics_while_opening();
+        PANICS_ABORT.set(false);
+        let unwinding = panics_while_opening();
+        // The second number proves that the first one counts.
+        assert!(
+            matches!((aborting, unwinding), (Some(0), Some(1)) | (None, None)),
+            "{aborting:?} {unwinding:?}"
+        );
     }
 }
