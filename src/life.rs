@@ -207,6 +207,11 @@ impl Life {
     /// Exchanges what is in use for a new, blank SSD.
     async fn attach(&self) -> Result<(), Error> {
         let mut meta = self.meta.lock().await;
+        // An exchange that could not be recorded may be in the manifest all the same: the SSD that it names must stay what it is.
+        let refusing = self.tier.refusing_for_good();
+        if let Some(cause) = refusing.filter(|_| !self.builder.broken().is(Mutation::AttachInDoubt)) {
+            return Err(Error::Refusing { cause });
+        }
         let frames = self.pool.params().frames;
         let made = self.builder.make_ssd(&meta, self.page_size, self.costs(), frames).await;
         let (ssd, id) = made.map_err(|e| Error::Attach(Box::new(e)))?;

@@ -93,7 +93,7 @@ impl PageStore {
             return meta.save(&self.volume);
         }
         self.grow_hdd(&mut meta, growth.end).await?;
-        if growth.used_before {
+        if growth.used_before && !self.life.builder.broken().is(Mutation::ExtentsNotBlanked) {
             meta = self.blank(meta, growth.bytes.clone()).await?;
             self.tier.flush_home().await?;
         }

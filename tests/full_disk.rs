@@ -238,3 +238,32 @@ async fn a_second_opener_is_refused_on_every_file_system() {
         open(&disk, Backend::Auto).await.close().await.unwrap();
     }
 }
+
+/// The least room that a manifest's file has beyond its contents, in bytes, while spaces are made.
+async fn least_slack(builder: pagetier::Builder) -> u64 {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = builder.directory(folder.path()).ssd_bytes(0).pool_bytes(3 << 20).io(Backend::Threads);
+    let store = builder.open().await.unwrap();
+    let mut least = u64::MAX;
+    // Past one step of the file's size.
+    for no in 0..400 {
+        let space = store.create_space(&format!("{no:0200}")).await.unwrap();
+        if no % 40 == 0 {
+            let _ = store.allocate(space).await.unwrap();
+        }
+        let file = std::fs::read(folder.path().join("manifest.json")).unwrap();
+        let contents = String::from_utf8(file.clone()).unwrap().trim_end().len();
+        least = least.min((file.len() - contents) as u64);
+    }
+    least
+}
+
+#[tokio::test]
+async fn growth_and_new_spaces_leave_the_manifest_its_slack() {
+    assert!(least_slack(PageStore::builder()).await >= 16 << 10);
+    #[cfg(feature = "mutations")]
+    {
+        let broken = PageStore::builder().mutation(Some(pagetier_ssdcache::Mutation::SlackGivenAway));
+        assert!(least_slack(broken).await < 16 << 10, "unnoticed");
+    }
+}

@@ -322,3 +322,21 @@ async fn changes_of_the_mode_dropped_at_any_await_lose_nothing_and_end_in_one_of
     }
     assert!(polls > 10);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_ssd_whose_return_may_be_recorded_is_not_formatted_once_more() {
+    let bed = Bed::new();
+    let (store, space) = with_only_copies(bed.builder()).await;
+    store.set_ssd_mode(SsdMode::Off).await.unwrap();
+    // The manifest is replaced although that is told as a failure.
+    bed.manifest.fail_saves(0, 1, true);
+    assert!(matches!(store.readmit_ssd().await, Err(Error::Manifest { .. })));
+    for _ in 0..2 {
+        assert!(matches!(store.readmit_ssd().await, Err(Error::Refusing { .. })));
+        assert!(matches!(store.set_ssd_mode(SsdMode::WriteBack).await, Err(Error::Refusing { .. })));
+    }
+    drop(store);
+    let store = bed.after_power_cut(1).open().await;
+    assert_eq!((store.ssd_state(), store.ssd_loss()), (SsdState::Active, None));
+    expect_all(&store, space, 2).await;
+}

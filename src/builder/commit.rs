@@ -39,7 +39,7 @@ impl Builder {
         page_size: PageSize,
     ) -> Result<Meta, OpenError> {
         let fresh = manifest.is_unused();
-        let mut meta = Meta::new(Arc::clone(manifests), manifest, fence);
+        let mut meta = Meta::new(Arc::clone(manifests), manifest, fence, self.broken());
         if fresh && !self.broken().is(Mutation::FirstOpeningUnnamed) {
             self.note(&mut meta, |_| ())?;
         }

@@ -3,7 +3,7 @@
 //! More of it: `cargo run --release -p pagetier-sim --bin campaign -- --help`.
 
 use pagetier::Mutation;
-use pagetier_sim::campaign::{Base, FaultBase, Plan, Steer, Totals, Violation, run_seed, shrink, workloads};
+use pagetier_sim::campaign::{Base, FaultBase, Plan, Steer, Totals, Violation, run_seed, shrink};
 use std::sync::atomic::AtomicBool;
 
 static GO: AtomicBool = AtomicBool::new(false);
@@ -77,10 +77,10 @@ fn steered_lives_meet_their_hazards_and_show_nothing_either() {
 fn short_workloads_show_nothing_either() {
     let base = Base::new(1, "cac", None).unwrap();
     let mut totals = Totals::default();
-    for index in (0..workloads(2)).step_by(4) {
-        expect_none(base.run(index, &GO, &mut totals));
+    for index in (0..Base::cases(2)).step_by(11) {
+        expect_none(base.run(index, 2, &GO, &mut totals));
     }
-    assert!(totals.crashes > 50, "{totals:?}");
+    assert!(totals.crashes > 100, "{totals:?}");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn failing_operations_lose_nothing() {
     for index in (0..FaultBase::cases()).step_by(61) {
         expect_none(base.run(index, &mut totals));
     }
-    assert!(totals.crashes > 100 && totals.faults.len() == 15, "{totals:?}");
+    assert!(totals.crashes > 100 && totals.faults.len() >= 15, "{totals:?}");
 }
 
 #[test]

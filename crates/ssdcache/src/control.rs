@@ -186,6 +186,12 @@ impl SsdTier {
         Ok(Exchanged { copies: replaced.copies, lost: replaced.only })
     }
 
+    /// Why writes are refused, if the SSD is not to blame: no exchange of it succeeds then.
+    #[must_use]
+    pub fn refusing_for_good(&self) -> Option<Arc<str>> {
+        self.core.refusing.by_hdd()
+    }
+
     /// Flushes the HDD: what was written home, and its size, are durable then. Cancel-safe.
     ///
     /// # Errors

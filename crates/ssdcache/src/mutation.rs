@@ -113,6 +113,17 @@ pub enum Mutation {
     LossForgotten,
     /// A first opening names no ids before it formats devices. Drop it at every await, open again.
     FirstOpeningUnnamed,
+    /// An SSD is formatted anew although an exchange could not be recorded, so that the manifest may name the one that was formatted before. Switch the SSD
+    /// off; let the save that takes it back fail and take effect; take it back once more; crash.
+    AttachInDoubt,
+    /// After a failed flush of the HDD, homes are read as if nothing had happened: a device that took back what it could not flush shows older versions.
+    HomesTrusted,
+    /// The manifest's slack is given away to growth and new spaces, so that a store whose disk is full cannot note a drop or a close.
+    SlackGivenAway,
+    /// New extents are not made blank: a page that was never written reads as what another space, or another store, left in its place.
+    ExtentsNotBlanked,
+    /// A rewrite on a full SSD waits for a free slot, also when a recovery left none and none will come.
+    RewriteWaits,
     /// A space is dropped without being marked first. Drop the future of `drop_space`, or crash; count the extents after the next opening.
     DropUnmarked,
     /// After a crash a space ends behind its last sound home, not behind the last one that is not blank. Let the home of a space's last page rot, and
@@ -177,6 +188,7 @@ impl Mutation {
         Self::LossUnrecorded,
         Self::LossForgotten,
         Self::FirstOpeningUnnamed,
+        Self::ExtentsNotBlanked,
         Self::DropUnmarked,
     ];
 
@@ -185,6 +197,10 @@ impl Mutation {
     /// - `MoveSurvives`: `hostile.rs`, `a_second_chance_whose_source_is_dropped_as_bad_makes_no_copy`
     /// - `CleanUnflushedRingOff`: `home_order.rs`, `without_a_ring_a_copy_of_an_unflushed_home_is_dirty_until_the_flush`
     /// - `DrainedPageDiscarded`: `home_order.rs`, `a_page_being_drained_is_not_discarded_before_it_is_home`
+    /// - `SlackGivenAway`: `full_disk.rs`, `growth_and_new_spaces_leave_the_manifest_its_slack`
+    /// - `AttachInDoubt`: `loss.rs`, `an_ssd_whose_return_may_be_recorded_is_not_formatted_once_more`
+    /// - `HomesTrusted`: `failed_flush.rs`, `after_a_failed_hdd_flush_a_page_reads_as_it_was_written`
+    /// - `RewriteWaits`: `slots/recovered.rs`, `without_the_rule_the_rewrite_waits_for_ever`
     /// - `EndsBySoundHomes`: `ends.rs`, `the_last_page_is_never_missing_when_its_home_rots`
     /// - `MisplacedMissing`: `ends.rs`, `a_home_with_another_pages_image_is_corrupt`
     /// - `BlankByLooks`: `growth.rs`, `room_whose_zeroes_a_failed_flush_lost_is_made_blank_again`
@@ -200,6 +216,10 @@ impl Mutation {
         Self::BlankByLooks,
         Self::AttachedUnchecked,
         Self::UnreadableIsEmpty,
+        Self::SlackGivenAway,
+        Self::RewriteWaits,
+        Self::AttachInDoubt,
+        Self::HomesTrusted,
     ];
 }
 

@@ -342,7 +342,12 @@ impl Shared {
     fn end(&self, op: Op) -> Completion {
         let Op { spot, class, mut bufs, powered, effect, write, flushes, size, in_flight: _in_flight } = op;
         let mut state = self.state.lock();
-        if !state.present || !self.power.is_on_for(powered) {
+        if !self.power.is_on_for(powered) {
+            return self.fail(spot, bufs, DeviceErrorKind::Gone);
+        }
+        if !state.present {
+            // What was under way when it vanished has landed by now, or never will.
+            state.fail_write(write);
             return self.fail(spot, bufs, DeviceErrorKind::Gone);
         }
         if let Some(kind) = effect.and_then(failure) {

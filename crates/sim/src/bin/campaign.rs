@@ -5,7 +5,7 @@
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use pagetier::{Mutation, SSD_POLICIES};
-use pagetier_sim::campaign::{Base, FaultBase, Plan, Totals, Violation, run_seed, shrink, workloads};
+use pagetier_sim::campaign::{Base, FaultBase, Plan, Totals, Violation, run_seed, shrink};
 use serde::Serialize;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -306,9 +306,9 @@ impl Campaign {
             Ok(base) => self.cases(
                 "exhaustive",
                 "short workloads",
-                workloads(self.args.depth),
-                40,
-                |index, totals| base.run(index, self.stop, totals),
+                Base::cases(self.args.depth),
+                80,
+                |index, totals| base.run(index, self.args.depth, self.stop, totals),
             ),
             Err(what) => self.no_base(what),
         }

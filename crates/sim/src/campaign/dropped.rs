@@ -143,9 +143,11 @@ impl Worker {
                 self.model.lock().dropped(space);
                 Ok(())
             }
-            Some(Err(error)) => self.judge("drop_space", None, &error),
-            // Not begun, under way, or done: the next opening shows which.
-            None => Ok(()),
+            Some(Err(error)) => {
+                self.judge("drop_space", None, &error)?;
+                self.drop_failed(space, true).await
+            }
+            None => self.drop_failed(space, false).await,
         }
     }
 }

@@ -11,6 +11,7 @@ use super::steer::Steer;
 use super::totals::Totals;
 use super::world::{Lenient, Outcome, examine, in_virtual_time};
 use pagetier::{Drain, Home, Lsn, PageId, PageStore, SpaceId};
+use pagetier_ssdcache::SLOTS_MIN;
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -56,8 +57,7 @@ const STEPS: [Step; 10] = [
 ];
 
 /// How many workloads of up to `depth` operations there are.
-#[must_use]
-pub fn workloads(depth: u32) -> u64 {
+fn workloads(depth: u32) -> u64 {
     (1..=depth).map(|d| (STEPS.len() as u64).pow(d)).sum()
 }
 
@@ -78,11 +78,46 @@ fn workload(mut index: u64) -> Vec<Step> {
     steps
 }
 
-/// The store that every workload starts from: full SSD, several checkpoints, pages in every place.
+/// The division of the devices that a workload runs on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Geometry {
+    Usual,
+    NoRing,
+    NoSsd,
+    /// A batch of one page.
+    RingOfOneBatch,
+    /// Fewer than the pages that are written back, or stay dirty in the pool, at once.
+    FewSlots,
+    ZoneOfOneSlot,
+}
+
+const GEOMETRIES: [Geometry; 6] = [
+    Geometry::Usual,
+    Geometry::NoRing,
+    Geometry::NoSsd,
+    Geometry::RingOfOneBatch,
+    Geometry::FewSlots,
+    Geometry::ZoneOfOneSlot,
+];
+
+impl Geometry {
+    fn shape(self, plan: &mut Plan) {
+        match self {
+            Self::Usual => {}
+            Self::NoRing => plan.ring = 0,
+            // Its base takes no copies to an SSD.
+            Self::NoSsd => (plan.slots, plan.steer) = (0, Steer::Free),
+            Self::RingOfOneBatch => plan.ring = 1,
+            Self::FewSlots => (plan.slots, plan.frames) = (SLOTS_MIN, 44),
+            Self::ZoneOfOneSlot => plan.zone_percent = 1,
+        }
+    }
+}
+
+/// The stores that every workload starts from, one of each geometry: full SSD, several checkpoints, pages in every place.
 #[derive(Debug)]
 pub struct Base {
-    plan: Arc<Plan>,
-    moment: Moment,
+    bases: Vec<(Geometry, Arc<Plan>, Moment)>,
 }
 
 impl Base {
@@ -95,43 +130,71 @@ impl Base {
         ssd_policy: &'static str,
         mutation: Option<pagetier::Mutation>,
     ) -> Result<Self, String> {
+        let base = |geometry| Self::of(geometry, seed, ssd_policy, mutation);
+        Ok(Self { bases: GEOMETRIES.into_iter().map(base).collect::<Result<_, String>>()? })
+    }
+
+    fn of(
+        geometry: Geometry,
+        seed: u64,
+        ssd_policy: &'static str,
+        mutation: Option<pagetier::Mutation>,
+    ) -> Result<(Geometry, Arc<Plan>, Moment), String> {
         let mut plan = Plan::steered(seed, Steer::ColdCopies);
         plan.mutation = mutation;
         (plan.pages, plan.frames, plan.slots, plan.ring) = (70, 16, 34, 4);
         (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = (ssd_policy, "gd2l", 40, 40);
         (plan.hdd_us, plan.ssd_us, plan.tasks, plan.ops) = (3000, 300, 1, 200);
+        geometry.shape(&mut plan);
         let plan = Arc::new(plan);
         let life = Life::new(&plan, Start::Blank, Rate::Never, seed);
-        let moment = life.live(&mut Totals::default())?.pop().ok_or("no moment")?;
-        Ok(Self { plan, moment })
+        let made = life.live(&mut Totals::default()).map_err(|what| format!("{geometry:?}: {what}"));
+        Ok((geometry, plan, made?.pop().ok_or("no moment")?))
     }
 
-    /// Runs workload number `index` and crashes it everywhere.
+    /// How many cases there are: every workload of up to `depth` operations on every geometry.
+    #[must_use]
+    pub fn cases(depth: u32) -> u64 {
+        GEOMETRIES.len() as u64 * workloads(depth)
+    }
+
+    /// Runs case number `index` of those of up to `depth` operations and crashes it everywhere. The usual geometry comes first.
     ///
     /// # Errors
     /// The first [`Violation`].
-    pub fn run(&self, index: u64, stop: &AtomicBool, totals: &mut Totals) -> Result<(), Violation> {
-        let steps = workload(index);
-        let mut place = format!("workload {index} {steps:?}");
-        let before = totals.crashes;
-        let ended = catch_unwind(AssertUnwindSafe(|| self.crash_all(&steps, &mut place, stop, totals)));
-        let ended = ended.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
-        let after_crashes = totals.crashes - before;
-        ended.map_err(|what| Violation { what, plan: Box::new((*self.plan).clone()), place, after_crashes })
-    }
-
-    fn crash_all(
+    pub fn run(
         &self,
-        steps: &[Step],
-        place: &mut String,
+        index: u64,
+        depth: u32,
         stop: &AtomicBool,
         totals: &mut Totals,
-    ) -> Result<(), String> {
+    ) -> Result<(), Violation> {
+        let steps = workload(index % workloads(depth));
+        let (geometry, plan, moment) = &self.bases[(index / workloads(depth)) as usize % self.bases.len()];
+        let mut place = format!("case {index}: {steps:?} on {geometry:?}");
+        let before = totals.crashes;
+        let one = Workload { plan, moment, steps: &steps };
+        let ended = catch_unwind(AssertUnwindSafe(|| one.crash_all(&mut place, stop, totals)));
+        let ended = ended.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
+        let after_crashes = totals.crashes - before;
+        ended.map_err(|what| Violation { what, plan: Box::new((**plan).clone()), place, after_crashes })
+    }
+}
+
+/// One of them.
+struct Workload<'a> {
+    plan: &'a Arc<Plan>,
+    moment: &'a Moment,
+    steps: &'a [Step],
+}
+
+impl Workload<'_> {
+    fn crash_all(&self, place: &mut String, stop: &AtomicBool, totals: &mut Totals) -> Result<(), String> {
         totals.lives += 1;
         let name = place.clone();
-        for moment in self.live(steps)? {
+        for moment in self.live()? {
             let writes = moment.ssd.unflushed() + moment.hdd.unflushed();
-            let (subsets_of, samples, torn) = outcomes(steps.len());
+            let (subsets_of, samples, torn) = outcomes(self.steps.len());
             let outcomes: Vec<Outcome> = if writes <= subsets_of {
                 (0..1 << writes).map(Outcome::Landed).collect()
             } else {
@@ -144,28 +207,27 @@ impl Base {
                     return Ok(());
                 }
                 *place = format!("{name}, crash at boundary {} ({outcome:?})", moment.boundary);
-                totals
-                    .crash(&examine(&self.plan, &moment, outcome, Lenient::default(), Rate::Never)?.checked);
+                totals.crash(&examine(self.plan, &moment, outcome, Lenient::default(), Rate::Never)?.checked);
             }
         }
         Ok(())
     }
 
-    fn live(&self, steps: &[Step]) -> Result<Vec<Moment>, String> {
+    fn live(&self) -> Result<Vec<Moment>, String> {
         let (hdd, ssd, power) = self.moment.crashed(Outcome::Cut(3));
         let hdd = hdd.with_latency(Duration::from_micros(self.plan.hdd_us));
         let ssd = ssd.with_latency(Duration::from_micros(self.plan.ssd_us));
         let (manifest, model) = (self.moment.manifest.fork(), self.moment.model.clone());
-        let probe = Probe::new(&self.plan, (hdd, ssd, power), manifest, model, 1);
+        let probe = Probe::new(self.plan, (hdd, ssd, power), manifest, model, 1);
         in_virtual_time(async {
-            let store = Arc::new(probe.open(&self.plan).await?);
+            let store = Arc::new(probe.open(self.plan).await?);
             probe.watch(&store);
             super::world::check(&store, &probe.model, Lenient::default()).await?;
             // Whatever the check set off is over.
             tokio::time::sleep(Duration::from_secs(1)).await;
-            for (at, step) in steps.iter().enumerate() {
+            for (at, step) in self.steps.iter().enumerate() {
                 // The shorter workloads had the boundaries before.
-                if at + 1 == steps.len() {
+                if at + 1 == self.steps.len() {
                     probe.set(Rate::Every, Phase::Working, 0);
                 }
                 step.carry_out(&store, &probe.model, at as u32).await?;
@@ -290,6 +352,6 @@ mod tests {
         let all: std::collections::BTreeSet<String> =
             (0..workloads(2)).map(|i| format!("{:?}", workload(i))).collect();
         assert_eq!(all.len() as u64, workloads(2));
-        assert_eq!(workloads(3), 1110);
+        assert_eq!((workloads(3), Base::cases(2)), (1110, 660));
     }
 }

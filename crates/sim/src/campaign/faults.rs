@@ -3,10 +3,12 @@
 use super::life::{Life, Start};
 use super::plan::Plan;
 use super::probe::{Moment, Probe, Rate};
+use super::records::{self, Saves};
 use super::seed::{Violation, panic_text};
 use super::steer::Steer;
 use super::totals::Totals;
 use super::world::{Lenient, Outcome, check, examine, in_virtual_time, open};
+use pagetier::MemoryManifest;
 use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice, SimDevice};
 use parking_lot::Mutex;
 use rand::Rng;
@@ -20,12 +22,22 @@ const EIO_ON_A_HOME: &str = "EIO on a home write";
 /// Where homes are on the HDD.
 const HOMES: std::ops::Range<u64> = 1 << 20..u64::MAX;
 
-/// A fault on one of the devices.
+/// A fault on one of the devices, or of the manifest.
 #[derive(Clone, Debug)]
 pub(super) struct Planned {
-    ssd: bool,
     kind: &'static str,
-    fault: Fault,
+    on: On,
+}
+
+#[derive(Clone, Debug)]
+enum On {
+    /// After `skip` operations that it would apply to.
+    Device {
+        ssd: bool,
+        fault: Fault,
+        skip: u64,
+    },
+    Manifest(Saves),
 }
 
 impl Planned {
@@ -34,38 +46,61 @@ impl Planned {
         (0..rng.random_range(1..=3)).map(|_| Self::random(rng)).collect()
     }
 
+    /// On this device, after `skip` operations that it would apply to.
+    pub(super) fn after(ssd: bool, kind: &'static str, fault: Fault, skip: u64) -> Self {
+        Self { kind, on: On::Device { ssd, fault, skip } }
+    }
+
+    fn device(ssd: bool, kind: &'static str, fault: Fault) -> Self {
+        Self::after(ssd, kind, fault, 0)
+    }
+
     /// One on the SSD.
     pub(super) fn ssd(kind: &'static str, fault: Fault) -> Self {
-        Self { ssd: true, kind, fault }
+        Self::device(true, kind, fault)
+    }
+
+    /// Saves of the manifest fail.
+    pub(super) fn saves(saves: Saves) -> Self {
+        let kind = if saves.replaced { "manifest saved, told as a failure" } else { "manifest not saved" };
+        Self { kind, on: On::Manifest(saves) }
+    }
+
+    fn fault(&self) -> Option<&Fault> {
+        match &self.on {
+            On::Device { fault, .. } => Some(fault),
+            On::Manifest(_) => None,
+        }
     }
 
     /// One home write fails, after so many operations.
     pub(super) fn home(after: u64) -> Self {
         let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(HOMES).times(1);
-        Self { ssd: false, kind: EIO_ON_A_HOME, fault: fault.from_op(after) }
+        Self::device(false, EIO_ON_A_HOME, fault.from_op(after))
     }
 
     /// One or a few home writes take so long.
     pub(super) fn slow_home(extra: Duration) -> Self {
         let fault = Fault::new(FaultEffect::Slow(extra)).on(IoOp::Write).within(HOMES).times(3);
-        Self { ssd: false, kind: "slow home write", fault }
+        Self::device(false, "slow home write", fault)
     }
 
     /// Whether the store must take writes again once it is over, without being told.
     pub(super) fn passes(&self) -> bool {
-        self.kind == EIO_ON_A_HOME
+        let grows = self.fault().is_some_and(|fault| fault.op == Some(IoOp::Grow));
+        self.kind == EIO_ON_A_HOME || grows || matches!(self.on, On::Manifest(_))
     }
 
     /// Injects it, not counted.
     pub(super) fn inject_now(&self, probe: &Probe) {
-        self.inject_into(&probe.hdd, &probe.ssd, &mut Totals::default());
+        self.inject(probe, &mut Totals::default());
     }
 
     /// Flushes of one of the devices fail.
     pub(super) fn flushes(plan: &Plan, rng: &mut SmallRng) -> Vec<Self> {
         let fault = Fault::new(FaultEffect::Eio).on(IoOp::Flush).times([1, 1, 1, 3][rng.random_range(0..4)]);
         let fault = fault.from_op(rng.random_range(1..=2 * u64::from(plan.ops)));
-        vec![Self { ssd: rng.random_bool(0.5), kind: "EIO on a flush", fault }]
+        vec![Self::device(rng.random_bool(0.5), "EIO on a flush", fault)]
     }
 
     /// The HDD does not grow.
@@ -77,12 +112,12 @@ impl Planned {
         };
         let times = [1, 2, 3, u64::MAX][rng.random_range(0..4)];
         let fault = Fault::new(effect).on(IoOp::Grow).from_op(rng.random_range(1..=2)).times(times);
-        vec![Self { ssd: false, kind, fault }]
+        vec![Self::device(false, kind, fault)]
     }
 
     /// Whether flushes fail.
     pub(super) fn fails_flushes(&self) -> bool {
-        self.fault.op == Some(IoOp::Flush)
+        self.fault().is_some_and(|fault| fault.op == Some(IoOp::Flush))
     }
 
     fn random(rng: &mut SmallRng) -> Self {
@@ -98,34 +133,55 @@ impl Planned {
         let times = [1, 1, 3, 20][rng.random_range(0..4)];
         let mut fault = Fault::new(effect).from_op(rng.random_range(1..2000)).times(times);
         fault.op = op;
-        Self { ssd: rng.random_bool(0.5), kind, fault }
+        Self::device(rng.random_bool(0.5), kind, fault)
     }
 
     /// Whether a home write may be lost without a trace.
     pub(super) fn loses_home_writes(&self) -> bool {
-        !self.ssd && matches!(self.fault.effect, FaultEffect::Lost | FaultEffect::Misdirected(_))
+        let loses = |fault: &Fault| matches!(fault.effect, FaultEffect::Lost | FaultEffect::Misdirected(_));
+        matches!(&self.on, On::Device { ssd: false, fault, .. } if loses(fault))
     }
 
     /// Whether a home write may fail that the store tries once more, and the second attempt as well.
     fn tears_homes(&self) -> bool {
-        let writes = matches!(self.fault.op, None | Some(IoOp::Write));
-        !self.ssd && writes && self.fault.effect == FaultEffect::Eio && self.fault.times > 1
+        let On::Device { ssd: false, fault, .. } = &self.on else { return false };
+        let writes = matches!(fault.op, None | Some(IoOp::Write));
+        writes && fault.effect == FaultEffect::Eio && fault.times > 1
     }
 
     pub(super) fn inject(&self, probe: &Probe, totals: &mut Totals) {
         probe.model.lock().torn_homes |= self.tears_homes();
-        self.inject_into(&probe.hdd, &probe.ssd, totals);
+        if let On::Manifest(saves) = self.on {
+            probe.note_failed_saves(saves);
+        }
+        self.inject_into(&probe.hdd, &probe.ssd, &probe.manifest, totals);
     }
 
-    fn inject_into(&self, hdd: &SimDevice, ssd: &SimDevice, totals: &mut Totals) {
+    pub(super) fn inject_into(
+        &self,
+        hdd: &SimDevice,
+        ssd: &SimDevice,
+        manifest: &MemoryManifest,
+        totals: &mut Totals,
+    ) {
         totals.fault(self.kind);
-        let device = if self.ssd { ssd } else { hdd };
-        let mut fault = self.fault.clone();
-        if fault.op != Some(IoOp::Grow) {
-            // Numbers count from the opening of the device.
-            fault.from_op += device.ops();
+        match &self.on {
+            On::Manifest(saves) => saves.fail(manifest),
+            On::Device { ssd: on_ssd, fault, skip } => {
+                let device = if *on_ssd { ssd } else { hdd };
+                let mut fault = fault.clone();
+                if fault.op != Some(IoOp::Grow) {
+                    // Numbers count from the opening of the device.
+                    fault.from_op += device.ops();
+                }
+                if *skip > 0 {
+                    // The first that applies takes effect: nothing happens to so many.
+                    let passes = FaultEffect::Slow(Duration::ZERO);
+                    device.inject(Fault { effect: passes, times: *skip, ..fault.clone() });
+                }
+                device.inject(fault);
+            }
         }
-        device.inject(fault);
     }
 }
 
@@ -183,6 +239,20 @@ pub struct FaultBase {
     moment: Moment,
 }
 
+/// What `run` ends in, panics included.
+fn judged(
+    plan: &Plan,
+    place: String,
+    totals: &mut Totals,
+    run: impl FnOnce(&mut Totals) -> Result<(), String>,
+) -> Result<(), Violation> {
+    let before = totals.crashes;
+    let ended = catch_unwind(AssertUnwindSafe(|| run(totals)));
+    let ended = ended.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
+    let after_crashes = totals.crashes - before;
+    ended.map_err(|what| Violation { what, plan: Box::new(plan.clone()), place, after_crashes })
+}
+
 impl FaultBase {
     /// The same for the same seed and SSD policy.
     ///
@@ -204,6 +274,11 @@ impl FaultBase {
     /// How many cases there are.
     #[must_use]
     pub fn cases() -> u64 {
+        Self::operations() + records::Case::all().len() as u64
+    }
+
+    /// Those in which an operation of a device fails; those in which a record does come after them.
+    const fn operations() -> u64 {
         2 * KINDS.len() as u64 * (OPS_AT_WORK + OPS_OF_OPENING)
     }
 
@@ -212,6 +287,9 @@ impl FaultBase {
     /// # Errors
     /// The first [`Violation`].
     pub fn run(&self, index: u64, totals: &mut Totals) -> Result<(), Violation> {
+        if index >= Self::operations() {
+            return self.record(index, totals);
+        }
         let kind = KINDS[(index % KINDS.len() as u64) as usize];
         let rest = index / KINDS.len() as u64;
         let (ssd, n) = (rest % 2 == 1, rest / 2 + 1);
@@ -222,18 +300,22 @@ impl FaultBase {
         let place = format!("fault case {index}: {} at operation {n} of the {device}, {when}", kind.name);
         let mut fault = Fault::new(kind.effect).from_op(n).times(kind.times);
         fault.op = kind.op;
-        let planned = Planned { ssd, kind: kind.name, fault };
-        let before = totals.crashes;
-        let ended = catch_unwind(AssertUnwindSafe(|| {
+        let planned = Planned::device(ssd, kind.name, fault);
+        judged(&self.plan, place, totals, |totals| {
             if opening {
                 self.opening(kind, &planned, totals)
             } else {
                 self.at_work(kind, planned, n, totals)
             }
-        }));
-        let ended = ended.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))));
-        let after_crashes = totals.crashes - before;
-        ended.map_err(|what| Violation { what, plan: Box::new((*self.plan).clone()), place, after_crashes })
+        })
+    }
+
+    fn record(&self, index: u64, totals: &mut Totals) -> Result<(), Violation> {
+        let cases = records::Case::all();
+        let case = &cases[(index - Self::operations()) as usize % cases.len()];
+        let plan = Plan { steer: Steer::Records, pages: 500, ..(*self.plan).clone() };
+        let place = format!("fault case {index}: {}", case.name());
+        judged(&plan, place, totals, |totals| case.run(&Arc::new(plan.clone()), &self.moment, index, totals))
     }
 
     fn at_work(&self, kind: Kind, planned: Planned, n: u64, totals: &mut Totals) -> Result<(), String> {
@@ -261,8 +343,8 @@ impl FaultBase {
     /// The store opens, or it says why not and opens once the fault is over; nothing is lost either way.
     fn opening(&self, kind: Kind, planned: &Planned, totals: &mut Totals) -> Result<(), String> {
         let (hdd, ssd, _power) = self.moment.crashed(Outcome::Cut(4));
-        planned.inject_into(&hdd, &ssd, totals);
         let manifest = Arc::new(self.moment.manifest.fork());
+        planned.inject_into(&hdd, &ssd, &manifest, totals);
         let model = Mutex::new(self.moment.model.clone());
         let (hdd, ssd) = (Arc::new(hdd), Arc::new(ssd));
         let devices = || (Arc::clone(&hdd) as SharedDevice, Arc::clone(&ssd) as SharedDevice);

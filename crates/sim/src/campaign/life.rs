@@ -3,9 +3,11 @@
 use super::coverage::State;
 use super::faults::Planned;
 use super::model::{Model, Promise};
+use super::openers;
 use super::plan::{PAGE_BYTES, Plan};
 use super::polls::up_to;
 use super::probe::{Moment, Phase, Probe, Rate};
+use super::records::{self, When};
 use super::totals::Totals;
 use super::work::{Reads, Worker};
 use super::world::{Lenient, Outcome, bounded_power, check, crash_states, in_virtual_time};
@@ -52,12 +54,30 @@ pub(super) struct Life<'a> {
     pub(super) reopenings: u32,
     /// It ends with a close.
     pub(super) closes: bool,
+    /// Now and then the manifest or a superblock cannot be written while it is opened or closed.
+    pub(super) records_fail: bool,
+    /// What fails while it is closed at its end.
+    pub(super) closing_fails: Option<Planned>,
+    /// Others try to open the store while it is open, or at the same time.
+    pub(super) intruded: bool,
 }
 
 impl<'a> Life<'a> {
     /// Without faults and reopenings.
     pub(super) fn new(plan: &'a Arc<Plan>, start: Start<'a>, rate: Rate, seed: u64) -> Self {
-        Self { plan, start, first_version: 0, rate, seed, faults: Vec::new(), reopenings: 0, closes: false }
+        Self {
+            plan,
+            start,
+            first_version: 0,
+            rate,
+            seed,
+            faults: Vec::new(),
+            reopenings: 0,
+            closes: false,
+            records_fail: false,
+            closing_fails: None,
+            intruded: false,
+        }
     }
 
     /// Lives it. The moments taken, the last one at its end.
@@ -90,7 +110,7 @@ impl<'a> Life<'a> {
             Start::Stranger(..) => probe.overwrite_by_force(),
             Start::Blank => {}
         }
-        let mut store = self.opened(probe, rng).await?;
+        let mut store = self.opened(probe, rng, totals).await?;
         match self.start {
             Start::Crash(moment, outcome) => {
                 let lenient = Lenient { volatile: outcome.keeps_power(), ..Lenient::default() };
@@ -114,41 +134,86 @@ impl<'a> Life<'a> {
                 }
             }
             if session < self.reopenings {
-                store = self.reopened(probe, store, rng).await?;
+                store = self.reopened(probe, store, rng, totals).await?;
                 totals.reopenings += 1;
             }
         }
-        let moments = self.end(probe, store, rng).await?;
+        let moments = self.end(probe, store, rng, totals).await?;
         probe.violation()?;
         Ok(moments)
     }
 
-    /// Opens the store, perhaps after openings that are dropped at an await.
-    async fn opened(&self, probe: &Arc<Probe>, rng: &mut SmallRng) -> Result<Arc<PageStore>, String> {
+    /// Opens the store, perhaps after openings that are dropped at an await, or fail.
+    async fn opened(
+        &self,
+        probe: &Arc<Probe>,
+        rng: &mut SmallRng,
+        totals: &mut Totals,
+    ) -> Result<Arc<PageStore>, String> {
         let dropped =
             if rng.random_bool(self.plan.share("drop-open", 0.1)) { rng.random_range(1..=3) } else { 0 };
         probe.unmark(State::AfterClose);
+        let mut failing = if self.records_fail { self.fail_opening(probe, totals) } else { 0 };
         let until = tokio::time::Instant::now() + BUSY_MAX;
         let mut attempts = 0;
         loop {
             let polls = if attempts < dropped { rng.random_range(1..=40) } else { u32::MAX };
             attempts += 1;
-            match up_to(polls, probe.builder(self.plan).open()).await {
-                Some(Ok(store)) => {
+            let opening = async {
+                if self.intruded {
+                    openers::at_once(probe, self.plan).await
+                } else {
+                    Ok(probe.builder(self.plan).open().await)
+                }
+            };
+            let Some(opened) = up_to(polls, opening).await else {
+                probe.released();
+                probe.mark(State::DroppedOpen);
+                continue;
+            };
+            match opened? {
+                Ok(store) => {
+                    if failing > 0 {
+                        probe.clear_faults();
+                    }
                     let store = Arc::new(store);
                     probe.watch(&store);
                     return Ok(store);
                 }
-                None => {
-                    probe.released();
-                    probe.mark(State::DroppedOpen);
-                }
-                Some(Err(error)) if is_busy(&error) && tokio::time::Instant::now() < until => {
+                Err(error) if is_busy(&error) && tokio::time::Instant::now() < until => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
-                Some(Err(error)) => return Err(format!("does not open: {error}")),
+                Err(error) if failing > 0 && records::is_told(&error) => {
+                    probe.released();
+                    probe.mark(State::OpeningFailed);
+                    failing -= 1;
+                    if failing == 0 {
+                        probe.clear_faults();
+                    }
+                }
+                Err(error) => return Err(format!("does not open: {error}")),
             }
         }
+    }
+
+    /// Lets a record of the next opening fail, perhaps. How many openings may fail before that is over.
+    fn fail_opening(&self, probe: &Probe, totals: &mut Totals) -> u32 {
+        let mut rng = SmallRng::seed_from_u64(self.seed ^ probe.manifest.saves() << 20 ^ 0x0be2);
+        if rng.random_bool(0.3) {
+            return 0;
+        }
+        records::some(When::Opening, &mut rng).inject(probe, totals);
+        rng.random_range(1..=3)
+    }
+
+    /// Lets a record of the close fail, if it is to.
+    fn fail_closing(&self, probe: &Probe, totals: &mut Totals) -> bool {
+        let mut rng = SmallRng::seed_from_u64(self.seed ^ probe.manifest.saves() << 20 ^ 0xc105);
+        let drawn =
+            (self.records_fail && rng.random_bool(0.7)).then(|| records::some(When::Closing, &mut rng));
+        let planned = self.closing_fails.clone().or(drawn);
+        planned.iter().for_each(|planned| planned.inject(probe, totals));
+        planned.is_some()
     }
 
     async fn first_space(&self, probe: &Probe, store: &PageStore) -> Result<(), String> {
@@ -172,6 +237,10 @@ impl<'a> Life<'a> {
                 reads: self.reads(),
             };
             tasks.spawn(worker.run(self.plan.ops / (1 + self.reopenings)));
+        }
+        if self.intruded {
+            let rng = SmallRng::seed_from_u64(self.seed ^ 0x1217 ^ u64::from(session) << 56);
+            tasks.spawn(openers::intrude(Arc::clone(probe), Arc::clone(self.plan), rng));
         }
         while let Some(done) = tasks.join_next().await {
             done.map_err(|e| format!("a task panicked: {e}"))??;
@@ -222,6 +291,7 @@ impl<'a> Life<'a> {
         probe: &Arc<Probe>,
         store: Arc<PageStore>,
         rng: &mut SmallRng,
+        totals: &mut Totals,
     ) -> Result<Arc<PageStore>, String> {
         let longest = [10_000, 100_000, 1_000_000, SLOW.as_micros() as u64][rng.random_range(0..4)];
         let pause = Duration::from_micros(rng.random_range(1..longest));
@@ -237,12 +307,12 @@ impl<'a> Life<'a> {
         match rng.random_range(0..3) {
             0 => drop(store),
             1 => self.close_dropped(probe, store, rng).await?,
-            _ => self.close(probe, store).await?,
+            _ => self.close(probe, store, totals).await?,
         }
         probe.released();
         probe.mark(State::Reopened);
         probe.clear_faults();
-        let store = self.opened(probe, rng).await?;
+        let store = self.opened(probe, rng, totals).await?;
         let lenient = Lenient { volatile: true, ..Lenient::default() };
         let _ = check(&store, &probe.model, lenient).await.map_err(|what| format!("reopened: {what}"))?;
         Ok(store)
@@ -266,15 +336,16 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    async fn close(&self, probe: &Probe, store: Arc<PageStore>) -> Result<(), String> {
+    async fn close(&self, probe: &Probe, store: Arc<PageStore>, totals: &mut Totals) -> Result<(), String> {
+        let fails = self.fail_closing(probe, totals);
         let promise = self.closing(probe);
         match alone(store)?.close().await {
             Ok(()) => {
                 probe.model.lock().keep(promise);
                 probe.mark(State::AfterClose);
             }
-            Err(error) if self.faults.is_empty() => return Err(format!("close: {error}")),
-            Err(_) => {}
+            Err(error) if self.faults.is_empty() && !fails => return Err(format!("close: {error}")),
+            Err(_) => probe.mark(State::CloseFailed),
         }
         probe.model.lock().doing.closing = false;
         Ok(())
@@ -291,6 +362,7 @@ impl<'a> Life<'a> {
         probe: &Probe,
         store: Arc<PageStore>,
         rng: &mut SmallRng,
+        totals: &mut Totals,
     ) -> Result<Vec<Moment>, String> {
         let mut kept = None;
         if !self.closes {
@@ -302,7 +374,7 @@ impl<'a> Life<'a> {
             self.close_dropped(probe, store, rng).await?;
             probe.released();
         } else {
-            self.close(probe, store).await?;
+            self.close(probe, store, totals).await?;
             probe.released();
         }
         let last = probe.now();

@@ -11,6 +11,9 @@
 //! | `work`, `life` | tasks at work on a store |
 //! | `steer` | work steered to hazards that random work seldom meets |
 //! | `dropped`, `polls` | calls dropped at one of their awaits |
+//! | `records` | the manifest, superblocks and growth fail |
+//! | `openers` | two openers at once |
+//! | `ssd_life` | the SSD given up, taken back, switched off; what is told of its loss |
 //! | `gate` | the embedder's log |
 //! | `rot` | media that rot between lives |
 //! | `loss` | SSDs lost for good, and what the report of the loss names |
@@ -32,21 +35,24 @@ mod gate;
 mod life;
 mod loss;
 mod model;
+mod openers;
 mod past;
 mod peek;
 mod plan;
 mod polls;
 mod probe;
+mod records;
 mod rot;
 mod seed;
 mod shrink;
+mod ssd_life;
 mod steer;
 mod totals;
 mod work;
 mod world;
 
 pub use coverage::Coverage;
-pub use exhaustive::{Base, workloads};
+pub use exhaustive::Base;
 pub use faults::FaultBase;
 pub use plan::Plan;
 pub use seed::{Violation, run_seed};

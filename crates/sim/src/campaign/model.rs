@@ -22,6 +22,8 @@ pub(super) struct PageModel {
     worthless: u32,
     /// How often it was discarded.
     discards: u32,
+    /// Its only copy was lost, which was told: until it is written anew, reading it may fail.
+    gone: bool,
     /// Operations that are using it.
     pub(super) users: u32,
     /// An operation has it for itself.
@@ -57,6 +59,27 @@ impl PageModel {
         *self = Self { versions, published: version, ..kept };
     }
 
+    /// Whether reading it may fail.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// A report of a loss named it: it reads as `version`, or not at all.
+    fn lost(&mut self, version: Option<u32>) {
+        self.floor = 0;
+        self.worthless = self.versions.last().copied().unwrap_or(0);
+        self.discards += 1;
+        match version {
+            // After a discard a newer one may come back.
+            Some(version) if version == self.published || self.uncertain => {}
+            Some(version) => {
+                self.versions.retain(|v| *v <= version);
+                self.published = version;
+            }
+            None => (self.uncertain, self.gone) = (true, true),
+        }
+    }
+
     fn raise(&mut self, floor: u32) {
         self.floor = self.floor.max(floor);
     }
@@ -83,10 +106,15 @@ pub(super) struct SpaceModel {
     pub(super) name: String,
     pub(super) state: SpaceState,
     pub(super) pages: BTreeMap<u32, PageModel>,
+    /// A drop of it failed, which a crash may show as done; a `sync` that begins later ends that.
+    doubt: Option<u32>,
 }
 
 /// What a `sync` that begins now will promise when it returns.
-pub(super) struct Promise(Vec<(PageId, u32, u32)>);
+pub(super) struct Promise {
+    pages: Vec<(PageId, u32, u32)>,
+    doubts: u32,
+}
 
 /// Calls under way, for coverage.
 #[derive(Clone, Copy, Debug, Default)]
@@ -107,8 +135,11 @@ pub(super) struct Model {
     pub(super) torn_homes: bool,
     /// Up to here the embedder's log is durable.
     pub(super) log_durable: u64,
+    /// Of versions up to this one, those that a report of a loss names may be gone.
+    pub(super) lost_to: u32,
     last_version: u32,
     spaces_made: u32,
+    doubts: u32,
 }
 
 impl Model {
@@ -125,7 +156,7 @@ impl Model {
 
     /// A space was created.
     pub(super) fn created(&mut self, id: SpaceId, name: String) {
-        let space = SpaceModel { name, state: SpaceState::Live, pages: BTreeMap::new() };
+        let space = SpaceModel { name, state: SpaceState::Live, pages: BTreeMap::new(), doubt: None };
         self.spaces.insert(id.0, space);
     }
 
@@ -161,7 +192,7 @@ impl Model {
     pub(super) fn published(&mut self, page: PageId, version: u32) {
         if let Some(p) = self.page(page) {
             p.published = version;
-            p.uncertain = false;
+            (p.uncertain, p.gone) = (false, false);
         }
     }
 
@@ -176,15 +207,18 @@ impl Model {
                 }
             }
         }
-        Promise(covered)
+        Promise { pages: covered, doubts: self.doubts }
     }
 
     /// It returned: those pages are durable.
     pub(super) fn keep(&mut self, promise: Promise) {
-        for (page, version, discards) in promise.0 {
+        for (page, version, discards) in promise.pages {
             if let Some(p) = self.page(page).filter(|p| p.discards == discards) {
                 p.raise(version);
             }
+        }
+        for space in self.spaces.values_mut() {
+            space.doubt = space.doubt.filter(|doubt| *doubt > promise.doubts);
         }
     }
 
@@ -202,6 +236,47 @@ impl Model {
     pub(super) fn dropping(&mut self, space: u32) {
         if let Some(s) = self.spaces.get_mut(&space) {
             s.state = SpaceState::Dropping;
+        }
+    }
+
+    /// Its drop failed, and it is there as it was; `in_doubt`: a crash may show that otherwise.
+    pub(super) fn not_dropped(&mut self, space: u32, in_doubt: bool) {
+        self.doubts += 1;
+        let doubt = in_doubt.then_some(self.doubts);
+        if let Some(s) = self.spaces.get_mut(&space) {
+            (s.state, s.doubt) = (SpaceState::Live, doubt.or(s.doubt));
+        }
+    }
+
+    /// After a crash: it is there.
+    pub(super) fn found_space(&mut self, space: u32) {
+        if let Some(s) = self.spaces.get_mut(&space) {
+            (s.state, s.doubt) = (SpaceState::Live, None);
+        }
+    }
+
+    /// After a crash: a space in doubt is gone. False: it is none.
+    pub(super) fn settle_doubt(&mut self, space: u32) -> bool {
+        let gone = self.spaces.get(&space).is_some_and(|s| s.doubt.is_some());
+        if gone {
+            self.dropped(space);
+        }
+        gone
+    }
+
+    /// Of `page`, which a report of a loss names, `version` was read, or nothing; `running`: in the store that told it. False: that the report does not
+    /// cover, because a newer version was written since.
+    pub(super) fn lost(&mut self, page: PageId, version: Option<u32>, running: bool) -> bool {
+        let lost_to = self.lost_to;
+        let covered =
+            self.page(page).filter(|p| if running { p.published <= lost_to } else { p.floor <= lost_to });
+        covered.map(|p| p.lost(version)).is_some()
+    }
+
+    /// The embedder has dealt with the loss of `page`, of which `version` can be read.
+    pub(super) fn dealt_with(&mut self, page: PageId, version: Option<u32>) {
+        if let Some(p) = self.page(page) {
+            p.lost(version);
         }
     }
 

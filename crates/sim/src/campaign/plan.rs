@@ -69,7 +69,7 @@ const OTHERS: [&str; 4] = ["mv-fifo", "mv-fifo-gsc", "doublewrite", "tac"];
 
 impl Plan {
     /// Kinds of work that can be left out, by name.
-    pub const KINDS: [&str; 16] = [
+    pub const KINDS: [&str; 19] = [
         "scan",
         "discard",
         "drop-space",
@@ -86,6 +86,9 @@ impl Plan {
         "growth-fails",
         "rot",
         "past",
+        "records-fail",
+        "openers",
+        "ssd-life",
     ];
 
     /// How many of them a seed may leave out: the others are hazards.
@@ -195,9 +198,15 @@ impl Plan {
     pub(super) fn closing(&self) -> f64 {
         match self.steer {
             Steer::Past | Steer::Rot => 0.8,
-            Steer::FlushFails | Steer::Reopened => 0.5,
+            Steer::FlushFails | Steer::Reopened | Steer::Records => 0.5,
             _ => 0.2,
         }
+    }
+
+    /// How likely a life has reopenings.
+    pub(super) fn reopening(&self) -> f64 {
+        let usual = if matches!(self.steer, Steer::Records | Steer::Openers) { 0.6 } else { 0.12 };
+        self.share("reopen", usual)
     }
 
     /// How likely a hazard is: `usual`, or nearly certain when the seed is steered to it, or 0 when it is left out.

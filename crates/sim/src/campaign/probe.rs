@@ -8,6 +8,7 @@ use super::gate::Log;
 use super::model::Model;
 use super::peek;
 use super::plan::{PAGE_BYTES, Plan};
+use super::records::SUPERBLOCKS;
 use super::world::Outcome;
 use pagetier::{Builder, LogGate, MemoryManifest, PageStore};
 use pagetier_devio::{
@@ -108,8 +109,10 @@ struct Inside {
     killed: bool,
     /// What is to be counted of every moment from now on.
     marks: States,
-    /// The store that the devices were given to last is dropped.
-    released: Arc<AtomicBool>,
+    /// Of the opening that the devices were given to last.
+    lease: Arc<Lease>,
+    /// Saves of the manifest from this one on fail; and whether they take effect.
+    failing_saves: Option<(u64, bool)>,
     violation: Option<String>,
     /// The next openings overwrite what another store left.
     force: bool,
@@ -161,7 +164,8 @@ impl Probe {
             changed: true,
             killed: false,
             marks: geometry(plan),
-            released: Arc::default(),
+            lease: Arc::default(),
+            failing_saves: None,
             violation: None,
             force: false,
         };
@@ -181,24 +185,39 @@ impl Probe {
     }
 
     /// The devices to give to the store: HDD, SSD. Each opening gets new ones.
-    pub(super) fn devices(self: &Arc<Self>) -> (SharedDevice, SharedDevice) {
-        let released = Arc::<AtomicBool>::default();
-        self.inside.lock().released = Arc::clone(&released);
+    fn devices(self: &Arc<Self>, lease: &Arc<Lease>) -> (SharedDevice, SharedDevice) {
         let device = |ssd| {
-            let (probe, released) = (Arc::clone(self), Arc::clone(&released));
-            Arc::new(Watched { probe, ssd, released }) as SharedDevice
+            let (probe, lease) = (Arc::clone(self), Arc::clone(lease));
+            Arc::new(Watched { probe, ssd, lease }) as SharedDevice
         };
         (device(false), device(true))
     }
 
     /// The store's options, with the devices and the log.
     pub(super) fn builder(self: &Arc<Self>, plan: &Plan) -> Builder {
-        let builder = super::world::builder(plan, self.devices(), &self.manifest);
+        let lease = Arc::<Lease>::default();
+        self.hold(&lease);
+        self.leased(plan, &lease)
+    }
+
+    /// The same for an opening that may not be the one that gets the store: [`Probe::hold`] tells.
+    pub(super) fn leased(self: &Arc<Self>, plan: &Plan, lease: &Arc<Lease>) -> Builder {
+        let builder = super::world::builder(plan, self.devices(lease), &self.manifest);
         let builder = builder.force(self.inside.lock().force);
         match &self.log {
             Some(log) => builder.log_gate(Arc::clone(log) as Arc<dyn LogGate>),
             None => builder,
         }
+    }
+
+    /// The opening that has the store.
+    pub(super) fn hold(&self, lease: &Arc<Lease>) {
+        self.inside.lock().lease = Arc::clone(lease);
+    }
+
+    /// The devices, for an opener that must not get as far as using them.
+    pub(super) fn forbidden(self: &Arc<Self>) -> (SharedDevice, SharedDevice) {
+        self.devices(&Arc::new(Lease { forbidden: true, ..Lease::default() }))
     }
 
     /// Opens the store.
@@ -208,7 +227,7 @@ impl Probe {
 
     /// The store that was opened last is dropped: it starts no operation any more.
     pub(super) fn released(&self) {
-        self.inside.lock().released.store(true, Ordering::Relaxed);
+        self.inside.lock().lease.release();
     }
 
     /// The devices are what this crash left.
@@ -236,8 +255,24 @@ impl Probe {
     pub(super) fn clear_faults(&self) {
         self.hdd.clear_faults();
         self.ssd.clear_faults();
+        self.manifest.fail_saves(0, 0, false);
+        self.note_saves(&mut self.inside.lock());
+        self.inside.lock().failing_saves = None;
         if let Some(log) = &self.log {
             log.fail(0);
+        }
+    }
+
+    /// Saves of the manifest from number `from` on fail.
+    pub(super) fn watch_saves(&self, from: u64, replaced: bool) {
+        self.inside.lock().failing_saves = Some((from, replaced));
+    }
+
+    fn note_saves(&self, inside: &mut Inside) {
+        let failed = |(from, _): &(u64, bool)| self.manifest.saves() > *from;
+        if let Some((_, replaced)) = inside.failing_saves.filter(failed) {
+            inside.marks.add(State::SaveFailed);
+            inside.marks.add_if(replaced, State::SaveReplaced);
         }
     }
 
@@ -304,6 +339,7 @@ impl Probe {
     }
 
     fn moment(&self, inside: &mut Inside) -> Moment {
+        self.note_saves(inside);
         let (hdd, ssd) = (self.hdd.moment(), self.ssd.moment());
         let mut model = self.model.lock().clone();
         if let Some(log) = &self.log {
@@ -467,12 +503,30 @@ fn geometry(plan: &Plan) -> States {
     states
 }
 
+/// One opening's use of the devices.
+#[derive(Debug, Default)]
+pub(super) struct Lease {
+    /// Its store is dropped.
+    released: AtomicBool,
+    /// The HDD, and the SSD, have seen its first operation.
+    begun: [AtomicBool; 2],
+    /// It must start none: another opener has the store.
+    forbidden: bool,
+}
+
+impl Lease {
+    /// The store is dropped: it starts no operation any more.
+    pub(super) fn release(&self) {
+        self.released.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A device of the probe's store.
 #[derive(Debug)]
 struct Watched {
     probe: Arc<Probe>,
     ssd: bool,
-    released: Arc<AtomicBool>,
+    lease: Arc<Lease>,
 }
 
 impl Watched {
@@ -480,11 +534,21 @@ impl Watched {
         if self.ssd { &self.probe.ssd } else { &self.probe.hdd }
     }
 
-    /// A store that was dropped starts nothing, and writes nothing that its log does not know durably.
+    /// A store that was dropped starts nothing, none starts anything before the one before has ended, and none writes nothing that its log does not know durably.
     fn check(&self, what: &str, offset: u64, bufs: &IoBufs) {
         let name = self.name();
-        if self.released.load(Ordering::Relaxed) && self.probe.watches_drops {
+        if self.lease.forbidden {
+            self.probe
+                .violate(format!("{name}: {what} at {offset} of a second opener while the store is open"));
+        }
+        if self.lease.released.load(Ordering::Relaxed) && self.probe.watches_drops {
             self.probe.violate(format!("{name}: {what} at {offset} begins after the store was dropped"));
+        }
+        let first = !self.lease.begun[usize::from(self.ssd)].swap(true, Ordering::Relaxed);
+        if first && self.probe.watches_drops && self.inner().occupancy().in_flight() > 0 {
+            self.probe.violate(format!(
+                "{name}: {what} at {offset} of an opening begins while operations of the store before are under way"
+            ));
         }
         let Some(log) = self.probe.log.as_ref().filter(|_| what == "write") else { return };
         let durable = log.durable();
@@ -521,7 +585,18 @@ impl Device for Watched {
     fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
         self.check("write", offset, &bufs);
         let part = self.probe.part(self.ssd, true, offset, class);
-        self.watch(part, true, || self.inner().write(offset, bufs, class))
+        let written = self.watch(part, true, || self.inner().write(offset, bufs, class));
+        if !SUPERBLOCKS.contains(&offset) {
+            return written;
+        }
+        let probe = Arc::clone(&self.probe);
+        Box::pin(async move {
+            let done = written.await;
+            if done.result.is_err() {
+                probe.mark(State::SuperblockFailed);
+            }
+            done
+        })
     }
 
     fn flush(&self, class: IoClass) -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>> {

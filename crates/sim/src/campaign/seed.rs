@@ -5,10 +5,11 @@ use super::faults::Planned;
 use super::life::{Life, Start};
 use super::plan::Plan;
 use super::probe::{Moment, Rate};
+use super::records::{self, When};
 use super::steer::Steer;
 use super::totals::Totals;
 use super::world::{Lenient, Outcome, examine};
-use super::{loss, past, rot};
+use super::{loss, past, rot, ssd_life};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -126,13 +127,22 @@ impl Run<'_> {
         } else {
             plan.steer.faults(plan, rng)
         };
-        let reopenings =
-            if rng.random_bool(plan.share("reopen", 0.12)) { rng.random_range(1..=3) } else { 0 };
+        let reopenings = if rng.random_bool(plan.reopening()) { rng.random_range(1..=3) } else { 0 };
         let images = plan.images as usize;
         let share = images as f64 / (f64::from(plan.tasks * plan.ops) * 2.5).max(1.0);
+        // Drawn apart, so that the rest of a life does not depend on it.
+        let mut apart = SmallRng::seed_from_u64(plan.seed ^ u64::from(life) << 44 ^ 0x7ec0_4d5f);
+        let records_fail = apart.random_bool(plan.share("records-fail", 0.1));
+        let faults = if records_fail && faults.is_empty() {
+            vec![records::some(When::AtWork, &mut apart)]
+        } else {
+            faults
+        };
         let one = Life {
             faults,
             reopenings,
+            records_fail,
+            intruded: apart.random_bool(plan.share("openers", 0.1)),
             closes: plan.has("close") && rng.random_bool(self.plan.closing()),
             ..Life::new(
                 plan,
@@ -166,6 +176,11 @@ impl Run<'_> {
             }
             if rng.random_bool(self.plan.share("past", 0.03).min(0.1)) {
                 loss::examine(&self.plan, moment, outcome, rng, &mut self.totals)?;
+            }
+            // Drawn apart, as above.
+            let mut apart = SmallRng::seed_from_u64(rng.clone().random::<u64>() ^ 0x55d1_1fe0);
+            if apart.random_bool(self.plan.share("ssd-life", 0.01).min(0.15)) {
+                ssd_life::examine(&self.plan, moment, outcome, &mut apart, &mut self.totals)?;
             }
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(());

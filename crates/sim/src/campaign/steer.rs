@@ -60,11 +60,17 @@ pub enum Steer {
     DroppedSpaces,
     /// Homes rot of which the ring holds images of several versions.
     RottenHomes,
+    /// The manifest, superblocks and growth fail.
+    Records,
+    /// Others open the store while it is open, or at the same time.
+    Openers,
+    /// The SSD is given up, taken back, switched off; its loss is accepted and acknowledged.
+    SsdLife,
 }
 
 impl Steer {
     /// All that are steered at all.
-    pub const HAZARDS: [Self; 21] = [
+    pub const HAZARDS: [Self; 24] = [
         Self::ColdCopies,
         Self::TwoWaysHome,
         Self::SlowMap,
@@ -86,6 +92,9 @@ impl Steer {
         Self::FailedHomes,
         Self::DroppedSpaces,
         Self::RottenHomes,
+        Self::Records,
+        Self::Openers,
+        Self::SsdLife,
     ];
 
     /// What seed `seed` is steered to: every third to a hazard, each in its turn.
@@ -108,15 +117,16 @@ impl Steer {
             "ChecksumsUnseeded" | "EpochUnchecked" | "LossUnrecorded" | "LossForgotten" => Self::Past,
             "MapUnproved" => Self::Rot,
             "FlushInCaller" => Self::DroppedFlush,
-            "FailureNotRemembered" => Self::FlushFails,
+            "FailureNotRemembered" | "HomesTrusted" => Self::FlushFails,
             "RecoveryUnflushed" => Self::Killed,
+            "AttachInDoubt" => Self::SsdLife,
             "FenceOpen" | "DrainNotAwaited" => Self::Reopened,
             "GrowthInMemoryFirst" => Self::FullDisk,
             "FirstOpeningUnnamed" => Self::DroppedOpen,
             "CleanUnflushedRingOff" | "OnlyCopyVoided" => Self::NoRing,
             "DrainedPageDiscarded" => Self::DrainedDiscards,
             "FailedHomeKept" => Self::FailedHomes,
-            "DropUnmarked" => Self::DroppedSpaces,
+            "DropUnmarked" | "ExtentsNotBlanked" => Self::DroppedSpaces,
             "RingFromZero" => Self::RottenHomes,
             _ => return None,
         })
@@ -156,6 +166,9 @@ impl Steer {
             Self::Rot | Self::RottenHomes => Some("rot"),
             Self::DroppedSpaces => Some("drop-space"),
             Self::Past => Some("past"),
+            Self::Records => Some("records-fail"),
+            Self::Openers => Some("openers"),
+            Self::SsdLife => Some("ssd-life"),
             _ => None,
         }
     }
@@ -230,6 +243,16 @@ impl Steer {
             }
             Self::DroppedSpaces => {
                 (plan.lives, plan.ops, plan.ring) = (rng.random_range(2..=4), 200, rng.random_range(2..=8));
+                plan.without = 0;
+            }
+            Self::Records => {
+                (plan.lives, plan.ops, plan.ring) = (rng.random_range(3..=6), 120, rng.random_range(2..=8));
+                (plan.pages, plan.without, plan.images) = (500, 0, 20);
+            }
+            Self::Openers | Self::SsdLife => {
+                (plan.lives, plan.ops, plan.ring) =
+                    (rng.random_range(2..=5), rng.random_range(60..=200), rng.random_range(1..=8));
+                (plan.hdd_us, plan.ssd_us) = (3000, [300, 3000][rng.random_range(0..2)]);
                 plan.without = 0;
             }
             Self::RottenHomes => {

@@ -110,6 +110,9 @@ impl Worker {
                 _ => self.drop_space().await,
             };
         }
+        if self.plan.steer == Steer::Records && self.rng.random_ratio(1, 12) {
+            return self.change_records().await;
+        }
         let full = self.model.lock().pages() >= self.plan.pages as usize;
         let draw = self.rng.random_range(0..100);
         let plan = Arc::clone(&self.plan);
@@ -201,7 +204,10 @@ impl Worker {
         if fine {
             return Ok(());
         }
-        Err(format!("page {page} reads as version {found}, is {}, allowed {}", p.published(), p.allowed()))
+        let wrong =
+            format!("page {page} reads as version {found}, is {}, allowed {}", p.published(), p.allowed());
+        let told = self.store.ssd_loss().is_some_and(|loss| loss.contains(page));
+        if told && model.lost(page, Some(found), true) { Ok(()) } else { Err(wrong) }
     }
 
     async fn read(&mut self, mood: Mood) -> Outcome {
@@ -317,17 +323,34 @@ impl Worker {
             model.doing.drop_space += 1;
         }
         let done = self.store.drop_space(SpaceId(space)).await;
-        let mut model = self.model.lock();
-        model.doing.drop_space -= 1;
+        self.model.lock().doing.drop_space -= 1;
         match done {
             Ok(()) => {
-                model.dropped(space);
+                self.model.lock().dropped(space);
                 Ok(())
             }
             Err(error) => {
-                drop(model);
-                self.judge("drop_space", None, &error)
+                self.judge("drop_space", None, &error)?;
+                self.drop_failed(space, true).await
             }
+        }
+    }
+
+    /// A drop failed (`in_doubt`), or was cancelled: the space is as it was, or gone. If it is gone, a second call frees its room.
+    pub(super) async fn drop_failed(&mut self, space: u32, in_doubt: bool) -> Outcome {
+        if self.store.spaces().iter().any(|s| s.id.0 == space) {
+            self.model.lock().not_dropped(space, in_doubt);
+            return Ok(());
+        }
+        if self.rng.random_bool(0.5) {
+            return Ok(());
+        }
+        match self.store.drop_space(SpaceId(space)).await {
+            Ok(()) => {
+                self.model.lock().dropped(space);
+                Ok(())
+            }
+            Err(error) => self.judge("drop_space once more", None, &error),
         }
     }
 

@@ -167,23 +167,21 @@ pub(super) fn is_torn_discard(model: &Mutex<Model>, page: PageId, error: &Error)
 }
 
 /// Spaces that were created are there, those that were dropped are not.
-fn check_spaces(store: &PageStore, model: &mut Model) -> Result<(), String> {
+pub(super) fn check_spaces(store: &PageStore, model: &mut Model) -> Result<(), String> {
     model.rest();
     let there = store.spaces();
-    for (id, space) in &mut model.spaces {
-        let found = there.iter().any(|s| s.id.0 == *id && s.name == space.name);
-        match (space.state, found) {
-            (SpaceState::Live, false) => return Err(format!("space {} is gone", space.name)),
-            (SpaceState::Dropped, true) => {
-                return Err(format!("space {} was dropped, but is there", space.name));
-            }
+    let spaces: Vec<(u32, String, SpaceState)> =
+        model.spaces.iter().map(|(id, space)| (*id, space.name.clone(), space.state)).collect();
+    for (id, name, state) in spaces {
+        let found = there.iter().any(|s| s.id.0 == id && s.name == name);
+        match (state, found) {
+            (SpaceState::Live, false) if model.settle_doubt(id) => {}
+            (SpaceState::Live, false) => return Err(format!("space {name} is gone")),
+            (SpaceState::Dropped, true) => return Err(format!("space {name} was dropped, but is there")),
             // It is as it was.
-            (SpaceState::Dropping, true) => space.state = SpaceState::Live,
-            (SpaceState::Dropping, false) => {
-                space.state = SpaceState::Dropped;
-                space.pages.clear();
-            }
-            _ => {}
+            (SpaceState::Dropping | SpaceState::Live, true) => model.found_space(id),
+            (SpaceState::Dropping, false) => model.dropped(id),
+            (SpaceState::Dropped, false) => {}
         }
     }
     Ok(())

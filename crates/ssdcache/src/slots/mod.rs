@@ -272,10 +272,9 @@ impl Slots {
                     self.counts.rewritten += 1;
                     Plan::Ssd(self.start(slot, page, true, None, now, fresh()))
                 }
-                None if self.waiting.is_empty() && self.retired.is_empty() => {
-                    self.plan_without_reserve(page, now, fresh)
-                }
-                None => Plan::Wait,
+                None if !self.waiting.is_empty() || !self.retired.is_empty() => Plan::Wait,
+                None if self.broken.is(Mutation::RewriteWaits) => Plan::Wait,
+                None => self.plan_without_reserve(page, now, fresh),
             };
         }
         if self.has_room() && self.writable.is_empty() {

@@ -96,6 +96,18 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "mutations")]
+    #[test]
+    fn without_the_rule_the_rewrite_waits_for_ever() {
+        let full: Vec<_> = (0..8).map(|no| holds(no, u64::from(no) + 1, no > 0)).collect();
+        let mut slots = slots(&full, "lru2");
+        slots.set_broken(crate::mutation::Broken(Some(crate::mutation::Mutation::RewriteWaits)));
+        slots.begin_checkpoint(Millis(0));
+        slots.end_checkpoint(true);
+        let plan = slots.plan_dirty(PageId::new(SpaceId(1), 0), Millis(0), &mut || Stamp::from_bits(99));
+        assert_eq!(plan, Plan::Wait);
+    }
+
     #[test]
     fn a_page_has_one_slot_even_if_a_map_names_two() {
         let twice = slots(&[holds(0, 1, true), holds(0, 2, true)], "cac");

@@ -1,0 +1,102 @@
+//! Two openers at once: one gets the store, and the other starts nothing, neither while the store is open nor while one that was dropped is
+//! leaving.
+
+use super::coverage::State;
+use super::life::is_busy;
+use super::plan::Plan;
+use super::probe::{Lease, Probe};
+use super::records::is_told;
+use super::world::bounded_power;
+use pagetier::{OpenError, PageStore};
+use pagetier_devio::{SharedDevice, SimDevice};
+use rand::Rng;
+use rand::rngs::SmallRng;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How another opener comes to the store's devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// As the store itself.
+    Same,
+    /// As a new store, by force.
+    Force,
+    /// As a new store with an HDD of its own, by force.
+    SsdAlone,
+}
+
+/// Tries to open the store, which is open, now and then. Every attempt is refused, and does nothing.
+pub(super) async fn intrude(probe: Arc<Probe>, plan: Arc<Plan>, mut rng: SmallRng) -> Result<(), String> {
+    for _ in 0..rng.random_range(1..=4) {
+        tokio::time::sleep(Duration::from_micros(rng.random_range(1..200 * plan.ssd_us))).await;
+        let way = [Way::Same, Way::Force, Way::SsdAlone][rng.random_range(0..3)];
+        let (mut hdd, ssd) = probe.forbidden();
+        let mut manifest = Arc::clone(&probe.manifest);
+        if way != Way::Same {
+            manifest = Arc::default();
+        }
+        if way == Way::SsdAlone {
+            hdd = Arc::new(SimDevice::new("another hdd", 0, 1, &bounded_power())) as SharedDevice;
+        }
+        let saves = manifest.saves();
+        probe.mark(State::Intruded);
+        let opened = super::world::builder(&plan, (hdd, ssd), &manifest).force(way != Way::Same).open().await;
+        match opened {
+            Ok(_) => return Err(format!("a second opener ({way:?}) gets in while the store is open")),
+            Err(error) if !is_busy(&error) => {
+                return Err(format!(
+                    "a second opener ({way:?}) is not told that the store is in use: {error}"
+                ));
+            }
+            Err(_) if way == Way::Same || saves == manifest.saves() => {}
+            Err(_) => return Err(format!("a second opener ({way:?}) that is refused writes a manifest")),
+        }
+        probe.violation()?;
+    }
+    Ok(())
+}
+
+/// Two openings of the store begin at once: at most one gets it.
+pub(super) async fn at_once(probe: &Arc<Probe>, plan: &Plan) -> Result<Result<PageStore, OpenError>, String> {
+    let leases = [Arc::<Lease>::default(), Arc::<Lease>::default()];
+    probe.mark(State::TwoOpeners);
+    // Dropped, neither may go on.
+    let [first, second] = leases.each_ref().map(|lease| Ended { lease: Arc::clone(lease), on: true });
+    let [one, two] = leases.each_ref().map(|lease| probe.leased(plan, lease).open());
+    let (winner, opened, loser) = match tokio::join!(one, two) {
+        (Ok(_), Ok(_)) => return Err("two openers at once both get in".to_owned()),
+        (Ok(store), Err(loser)) => (first, Ok(store), loser),
+        (Err(loser), Ok(store)) => (second, Ok(store), loser),
+        (Err(one), Err(two)) if is_busy(&one) => (second, Err(two), one),
+        (Err(one), Err(two)) => (first, Err(one), two),
+    };
+    // The first may have failed before the other one began.
+    if !is_busy(&loser) && !is_told(&loser) {
+        return Err(format!("the second of two openers is not told that the store is in use: {loser}"));
+    }
+    if opened.is_ok() {
+        probe.hold(&winner.lease);
+        winner.goes_on();
+    }
+    Ok(opened)
+}
+
+/// Releases the lease of an opening that has failed, or was dropped.
+struct Ended {
+    lease: Arc<Lease>,
+    on: bool,
+}
+
+impl Ended {
+    fn goes_on(mut self) {
+        self.on = false;
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if self.on {
+            self.lease.release();
+        }
+    }
+}

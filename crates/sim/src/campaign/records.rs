@@ -1,0 +1,251 @@
+//! What a store notes beside pages fails: saves of the manifest, writes of superblocks, growth. The store goes on, retries, is closed, killed,
+//! opened again.
+
+use super::coverage::State;
+use super::faults::Planned;
+use super::life::{Life, Start};
+use super::plan::Plan;
+use super::probe::{Moment, Probe, Rate};
+use super::totals::Totals;
+use super::work::{Outcome as Done, Worker};
+use super::world::{Lenient, Outcome, builder, check, examine, in_virtual_time};
+use pagetier::{MemoryManifest, OpenError};
+use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice};
+use parking_lot::Mutex;
+use rand::Rng;
+use rand::rngs::SmallRng;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Both copies of a superblock, on either device.
+pub(super) const SUPERBLOCKS: Range<u64> = 0..2 * 4096;
+
+/// Saves of the manifest that fail: which ones, and whether they take effect all the same.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Saves {
+    /// So many succeed before.
+    pub(super) skip: u64,
+    pub(super) count: u64,
+    pub(super) replaced: bool,
+}
+
+impl Saves {
+    pub(super) fn fail(self, manifest: &MemoryManifest) {
+        manifest.fail_saves(self.skip, self.count, self.replaced);
+    }
+
+    pub(super) fn some(skip_max: u64, rng: &mut SmallRng) -> Self {
+        let count = [1, 1, 2, 4][rng.random_range(0..4)];
+        Self { skip: rng.random_range(0..=skip_max), count, replaced: rng.random_bool(0.5) }
+    }
+}
+
+/// When a record is to fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum When {
+    Opening,
+    AtWork,
+    Closing,
+}
+
+/// A failure of a record of the kind that is written then.
+pub(super) fn some(when: When, rng: &mut SmallRng) -> Planned {
+    match (when, rng.random_range(0..3)) {
+        (When::AtWork, 0) => Planned::growth(rng).swap_remove(0),
+        (When::AtWork, _) => Planned::saves(Saves::some(12, rng)),
+        (When::Opening | When::Closing, 0) => Planned::saves(Saves::some(2, rng)),
+        _ => {
+            let effect = [FaultEffect::Eio, FaultEffect::Eio, FaultEffect::NoSpace, FaultEffect::Gone]
+                [rng.random_range(0..4)];
+            superblock(
+                rng.random_bool(0.5),
+                effect,
+                rng.random_range(0..3),
+                [1, 1, 3][rng.random_range(0..3)],
+            )
+        }
+    }
+}
+
+/// Writes of a superblock fail, after `skip` others.
+fn superblock(ssd: bool, effect: FaultEffect, skip: u64, times: u64) -> Planned {
+    let fault = Fault::new(effect).on(IoOp::Write).within(SUPERBLOCKS).times(times);
+    Planned::after(ssd, "superblock write", fault, skip)
+}
+
+/// Whether an opening that failed says what it could not note.
+pub(super) fn is_told(error: &OpenError) -> bool {
+    let text = error.to_string().to_lowercase();
+    ["manifest", "hdd", "ssd"].iter().any(|place| text.contains(place))
+}
+
+impl Worker {
+    /// Changes of what the manifest says: spaces made and dropped, and grown by an extent.
+    pub(super) async fn change_records(&mut self) -> Done {
+        match self.rng.random_range(0..6) {
+            0 => self.dropped_drop_space().await,
+            1 | 2 => self.drop_space().await,
+            _ => {
+                let full = self.model.lock().pages() >= self.plan.pages as usize;
+                for _ in 0..if full { 0 } else { self.rng.random_range(8..70) } {
+                    self.allocate().await?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A record that fails, by number: every kind, n-th attempt and repetition.
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    when: When,
+    planned: Planned,
+    name: String,
+}
+
+/// Attempts that succeed before.
+const SKIPS: [u64; 3] = [6, 12, 3];
+const TIMES: [u64; 3] = [1, 2, u64::MAX];
+const EFFECTS: [FaultEffect; 3] = [FaultEffect::Eio, FaultEffect::NoSpace, FaultEffect::Gone];
+
+impl Case {
+    /// All of them, in order.
+    pub(super) fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        let mut add = |when: When, planned: Planned, what: String| {
+            all.push(Self { when, planned, name: format!("{what}, {when:?}") });
+        };
+        for (when, skips) in [When::Opening, When::AtWork, When::Closing].into_iter().zip(SKIPS) {
+            for (skip, count, replaced) in product(skips, &TIMES, &[false, true]) {
+                let what = format!("{count} saves of the manifest fail after {skip}, in force: {replaced}");
+                add(when, Planned::saves(Saves { skip, count, replaced }), what);
+            }
+        }
+        for (skip, times, effect) in product(4, &TIMES, &EFFECTS) {
+            for (when, ssd) in
+                [(When::Opening, false), (When::Opening, true), (When::Closing, false), (When::Closing, true)]
+            {
+                let what = format!("{effect:?} of {times} superblock writes after {skip}, SSD: {ssd}");
+                add(when, superblock(ssd, effect, skip, times), what);
+            }
+        }
+        for (skip, times, effect) in product(4, &TIMES, &EFFECTS[..2]) {
+            let fault = Fault::new(effect).on(IoOp::Grow).from_op(skip + 1).times(times);
+            add(
+                When::AtWork,
+                Planned::after(false, "growth", fault, 0),
+                format!("{effect:?} of {times} growths after {skip}"),
+            );
+        }
+        all
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Lets it happen to the store of `moment`, and crashes that.
+    pub(super) fn run(
+        &self,
+        plan: &Arc<Plan>,
+        moment: &Moment,
+        seed: u64,
+        totals: &mut Totals,
+    ) -> Result<(), String> {
+        match self.when {
+            When::Opening => self.opening(plan, moment, seed, totals),
+            When::AtWork | When::Closing => self.living(plan, moment, seed, totals),
+        }
+    }
+
+    fn living(
+        &self,
+        plan: &Arc<Plan>,
+        moment: &Moment,
+        seed: u64,
+        totals: &mut Totals,
+    ) -> Result<(), String> {
+        let closing = self.when == When::Closing;
+        let life = Life {
+            faults: if closing { Vec::new() } else { vec![self.planned.clone()] },
+            closing_fails: closing.then(|| self.planned.clone()),
+            closes: closing || seed.is_multiple_of(3),
+            ..Life::new(plan, Start::Crash(moment, Outcome::Cut(3)), Rate::Some { share: 0.01, max: 4 }, seed)
+        };
+        totals.lives += 1;
+        for (at, moment) in life.live(totals)?.iter().enumerate() {
+            for outcome in [Outcome::Cut(seed << 8 | at as u64), Outcome::Killed(seed << 8 | at as u64)] {
+                totals.crash(&examine(plan, moment, outcome, Lenient::default(), Rate::Never)?.checked);
+            }
+        }
+        Ok(())
+    }
+
+    /// It opens, or says why not. After a crash there, and once the failure is over, it opens and nothing is lost.
+    fn opening(
+        &self,
+        plan: &Arc<Plan>,
+        moment: &Moment,
+        seed: u64,
+        totals: &mut Totals,
+    ) -> Result<(), String> {
+        let (hdd, ssd, _power) = moment.crashed(Outcome::Cut(seed));
+        let manifest = Arc::new(moment.manifest.fork());
+        self.planned.inject_into(&hdd, &ssd, &manifest, totals);
+        let (hdd, ssd) = (Arc::new(hdd), Arc::new(ssd));
+        let devices = || (Arc::clone(&hdd) as SharedDevice, Arc::clone(&ssd) as SharedDevice);
+        let mut after = Vec::new();
+        let checked = in_virtual_time(async {
+            for _ in 0..2 {
+                match builder(plan, devices(), &manifest).open().await {
+                    Ok(_) => {}
+                    Err(error) if is_told(&error) => {}
+                    Err(error) => return Err(format!("the error does not say what failed: {error}")),
+                }
+                after.push((hdd.moment(), ssd.moment(), manifest.fork()));
+            }
+            hdd.clear_faults();
+            ssd.clear_faults();
+            manifest.fail_saves(0, 0, false);
+            let store = super::world::open(plan, devices(), &manifest).await?;
+            check(&store, &Mutex::new(moment.model.clone()), Lenient::default()).await
+        })?;
+        totals.crash(&checked);
+        for (hdd, ssd, manifest) in after {
+            let states = moment.states;
+            let then = Moment { hdd, ssd, manifest, model: moment.model.clone(), states, ..*moment };
+            for outcome in [Outcome::Cut(seed + 1), Outcome::Killed(seed + 1)] {
+                let mut checked = examine(plan, &then, outcome, Lenient::default(), Rate::Never)?.checked;
+                checked.states.add(State::OpeningFailed);
+                totals.crash(&checked);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn product<A: Copy, B: Copy>(n: u64, a: &[A], b: &[B]) -> Vec<(u64, A, B)> {
+    let of = |i: u64| a.iter().flat_map(move |a| b.iter().map(move |b| (i, *a, *b)));
+    (0..n).flat_map(of).collect()
+}
+
+impl Probe {
+    /// Counts what has failed so far for every moment from now on.
+    pub(super) fn note_failed_saves(&self, saves: Saves) {
+        let from = self.manifest.saves() + saves.skip;
+        self.watch_saves(from, saves.replaced);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_has_a_name_of_its_own() {
+        let names: std::collections::BTreeSet<String> =
+            Case::all().into_iter().map(|case| case.name).collect();
+        assert_eq!(names.len(), Case::all().len());
+    }
+}

@@ -1,0 +1,556 @@
+//! The SSD's life while the store works: given up, failed and taken back, switched off and on, its loss accepted and acknowledged, with crashes
+//! and dropped calls in between, and a manifest that is not always saved. Every page that reads as older than it may is one that the report of the
+//! loss names; the report is kept until it is acknowledged, and gone afterwards.
+
+use super::content::version_in;
+use super::coverage::{State, States};
+use super::faults::Planned;
+use super::life::is_busy;
+use super::model::{Model, PageModel};
+use super::plan::Plan;
+use super::polls::up_to;
+use super::probe::{Moment, Phase, Probe, Rate, layout_of};
+use super::records::Saves;
+use super::steer::Steer;
+use super::totals::Totals;
+use super::work::{Reads, Worker};
+use super::world::{Checked, Outcome, bounded_power, check_spaces, in_virtual_time};
+use pagetier::{Builder, Drain, Error, MemoryManifest, PageId, PageStore, SpaceId, SsdLoss, SsdMode};
+use pagetier_devio::{SharedDevice, SimDevice, SimPower};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// More than any call takes.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// A call of the SSD's life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Act {
+    Abandon,
+    Readmit,
+    Off,
+    On(SsdMode),
+    Drain,
+}
+
+/// How an opening goes about an SSD that is lost, which the embedder accepts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Accepts {
+    /// It is there after all.
+    Nothing,
+    /// A blank one is in its place.
+    Blank,
+    /// There is none.
+    Without,
+}
+
+/// What the store has told of losses, and what the next opening may tell instead.
+#[derive(Debug, Default)]
+struct Told {
+    loss: Option<SsdLoss>,
+    /// A call that may add to it has begun.
+    may_grow: bool,
+    /// A save that adds to it may have taken effect although it failed.
+    in_doubt: bool,
+    /// A save that acknowledges it, or leaves out pages that were saved, may have taken effect although it failed.
+    may_be_gone: bool,
+}
+
+struct World {
+    plan: Arc<Plan>,
+    probe: Arc<Probe>,
+    ring: Arc<SimDevice>,
+    rng: SmallRng,
+    told: Told,
+    accepts: Option<Accepts>,
+    /// A call that was dropped may be going on.
+    background: bool,
+    /// The SSD has failed since the store was opened.
+    failed: bool,
+    /// Slots rotted that no re-admission has looked at.
+    rotten: bool,
+    /// The power stayed on at the last crash.
+    killed: bool,
+    /// The newest version when the store was opened. Of older ones it may not know that they are at home.
+    opened_at: u32,
+    states: States,
+    story: Vec<String>,
+}
+
+/// Lives of the store that `outcome` leaves of `moment`.
+pub(super) fn examine(
+    plan: &Plan,
+    moment: &Moment,
+    outcome: Outcome,
+    rng: &mut SmallRng,
+    totals: &mut Totals,
+) -> Result<(), String> {
+    if plan.slots == 0 {
+        return Ok(());
+    }
+    let mut world = World::new(plan, moment, outcome, rng.random());
+    let ended = in_virtual_time(world.lives(totals));
+    ended.map_err(|wrong| format!("the SSD's life ({}): {wrong}", world.story.join(", ")))
+}
+
+impl World {
+    fn new(plan: &Plan, moment: &Moment, outcome: Outcome, seed: u64) -> Self {
+        let plan = Plan { steer: Steer::Free, tasks: 1, ..plan.clone() };
+        let (hdd, ssd, power) = moment.crashed(outcome);
+        let hdd = hdd.with_latency(Duration::from_micros(plan.hdd_us));
+        let ssd = ssd.with_latency(Duration::from_micros(plan.ssd_us));
+        let ring = SimDevice::new("ring", 0, seed, &power).with_latency(Duration::from_micros(plan.hdd_us));
+        let (manifest, model) = (moment.manifest.fork(), moment.model.clone());
+        let probe = Probe::new(&plan, (hdd, ssd, power), manifest, model, seed);
+        let mut states = States::default();
+        states.add_if(outcome.keeps_power(), State::Killed);
+        Self {
+            plan: Arc::new(plan),
+            probe,
+            ring: Arc::new(ring),
+            rng: SmallRng::seed_from_u64(seed),
+            told: Told::default(),
+            accepts: None,
+            background: false,
+            failed: false,
+            rotten: false,
+            killed: outcome.keeps_power(),
+            opened_at: 0,
+            states,
+            story: Vec::new(),
+        }
+    }
+
+    fn model(&self) -> parking_lot::MutexGuard<'_, Model> {
+        self.probe.model.lock()
+    }
+
+    /// Whatever was written until now may be lost, if it is told.
+    fn all_may_be_lost(&self) {
+        let mut model = self.model();
+        model.lost_to = model.last_version();
+    }
+
+    async fn lives(&mut self, totals: &mut Totals) -> Result<(), String> {
+        for life in 0..self.rng.random_range(2..=4) {
+            let store = self.opened(totals).await?;
+            let limits = [20_000, 100_000, 500_000, LONG.as_micros() as u64];
+            let most = limits[self.rng.random_range(0..4)];
+            let patience = Duration::from_micros(self.rng.random_range(1..most));
+            if life > 0 || self.rng.random_bool(0.8) {
+                let steps = self.rng.random_range(1..=5);
+                // Cut short, it is a crash at that moment.
+                if let Ok(ended) = tokio::time::timeout(patience, self.steps(&store, steps)).await {
+                    ended?;
+                    self.end(&store).await?;
+                }
+            }
+            self.probe.violation()?;
+            if self.rotten {
+                return Ok(());
+            }
+            self.crash();
+            self.accepts = self
+                .rng
+                .random_bool(0.2)
+                .then(|| [Accepts::Nothing, Accepts::Blank, Accepts::Without][self.rng.random_range(0..3)]);
+            // The devices that the next opening gets are others.
+            drop(store);
+            if self.accepts == Some(Accepts::Blank) {
+                self.exchange_ssd();
+            }
+        }
+        let store = self.opened(totals).await?;
+        drop(store);
+        self.probe.violation()
+    }
+
+    // ---- openings and crashes -------------------------------------------------------------------------------
+
+    fn builder(&self) -> Builder {
+        let builder = self.probe.builder(&self.plan).ring_device(Arc::clone(&self.ring) as SharedDevice);
+        match self.accepts {
+            None => builder,
+            Some(Accepts::Without) => builder.accept_ssd_loss(true).ssd_bytes(0),
+            Some(_) => builder.accept_ssd_loss(true),
+        }
+    }
+
+    /// Opens the store and compares what it holds, and what it tells of losses.
+    async fn opened(&mut self, totals: &mut Totals) -> Result<Arc<PageStore>, String> {
+        self.story.push(format!("open({:?}, killed: {})", self.accepts, self.killed));
+        if matches!(self.accepts, Some(Accepts::Blank | Accepts::Without)) {
+            self.told.may_grow = true;
+            self.all_may_be_lost();
+            self.states.add(State::SsdLossAccepted);
+            for _ in 0..self.rng.random_range(0..3) {
+                let polls = self.rng.random_range(1..30);
+                drop(up_to(polls, self.builder().open()).await);
+                self.probe.released();
+            }
+        }
+        let until = tokio::time::Instant::now() + LONG;
+        let store = loop {
+            match self.builder().open().await {
+                Ok(store) => break Arc::new(store),
+                Err(error) if is_busy(&error) && tokio::time::Instant::now() < until => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Err(error) => return Err(format!("does not open: {error}")),
+            }
+        };
+        self.probe.watch(&store);
+        self.probe.set(Rate::Never, Phase::Working, 0);
+        let mut checked = self.settle(&store, true).await?;
+        self.compare(&store)?;
+        self.told = Told { loss: store.ssd_loss(), ..Told::default() };
+        if self.told.loss.is_none() {
+            self.model().lost_to = 0;
+        }
+        checked.states = self.states;
+        checked.states.add_if(self.told.loss.is_some(), State::LossTold);
+        totals.crash(&checked);
+        (self.states, self.background, self.failed) = (States::default(), false, false);
+        let newest = self.model().last_version();
+        self.opened_at = newest;
+        Ok(store)
+    }
+
+    /// Every page reads as the contract allows, or the report of the loss names it.
+    async fn settle(&self, store: &PageStore, crashed: bool) -> Result<Checked, String> {
+        if crashed {
+            check_spaces(store, &mut self.model())?;
+        }
+        let mut checked = Checked::default();
+        for page in self.pages() {
+            checked.pages += 1;
+            let (found, error) = match store.get(page).await {
+                Ok(guard) => (Some(version_in(&guard, page)?), String::new()),
+                Err(Error::NoSuchPage { .. }) => (Some(0), String::new()),
+                Err(error) => (None, error.to_string()),
+            };
+            let told = store.ssd_loss().is_some_and(|loss| loss.contains(page));
+            let mut model = self.model();
+            let Some(p) = model.page(page) else { continue };
+            let fine = match found {
+                Some(version) if crashed => p.allows(version),
+                Some(version) => p.reads_as(version),
+                None => p.is_gone(),
+            };
+            if fine {
+                if let Some(version) = found.filter(|_| crashed) {
+                    p.found(version, !self.killed);
+                }
+                continue;
+            }
+            let wrong = format!("page {page} reads as version {found:?} {error}, allowed is {}", p.allowed());
+            if !told || !model.lost(page, found, !crashed) {
+                return Err(format!(
+                    "{wrong}, and the report of the loss does not name it: {:?}",
+                    store.ssd_loss()
+                ));
+            }
+        }
+        store.validate()?;
+        Ok(checked)
+    }
+
+    fn pages(&self) -> Vec<PageId> {
+        let model = self.model();
+        let live = model.live();
+        let of = |id: u32| {
+            model.spaces.get(&id).into_iter().flat_map(move |s| s.pages.keys().map(move |no| (id, *no)))
+        };
+        live.into_iter().flat_map(of).map(|(id, no)| PageId::new(SpaceId(id), no)).collect()
+    }
+
+    /// What was told is told still, and nothing else.
+    fn compare(&self, store: &PageStore) -> Result<(), String> {
+        let now = store.ssd_loss();
+        let Told { loss, may_be_gone, .. } = &self.told;
+        let may_grow = self.told.may_grow || self.told.in_doubt;
+        let lists = |loss: &Option<SsdLoss>, page| loss.as_ref().is_some_and(|loss| loss.contains(page));
+        for page in self.pages() {
+            if lists(loss, page) && !lists(&now, page) && !may_be_gone {
+                return Err(format!(
+                    "page {page} was told as lost, and is not told any more: {loss:?}, {now:?}"
+                ));
+            }
+            if lists(&now, page) && !lists(loss, page) && !may_grow {
+                return Err(format!(
+                    "page {page} is told as lost, and nothing was given up: {loss:?}, {now:?}"
+                ));
+            }
+        }
+        if loss.is_some() && now.is_none() && !may_be_gone {
+            return Err(format!("{loss:?} was not acknowledged, and is not told any more"));
+        }
+        if now.is_some() && loss.is_none() && !may_grow {
+            return Err(format!("{now:?} is told, although it was acknowledged or never was"));
+        }
+        Ok(())
+    }
+
+    /// The devices as they come back after a crash now.
+    fn crash(&mut self) {
+        self.killed = self.rng.random_bool(0.3);
+        let (power, seed) = (bounded_power(), self.rng.random::<u64>());
+        let back = |device: &SimDevice, seed: u64| {
+            if self.killed { device.after_kill(seed, &power) } else { device.after_power_cut(seed, &power) }
+        };
+        let [hdd, ssd, ring] = [(&self.probe.hdd, 0), (&self.probe.ssd, 1), (&self.ring, 2)]
+            .map(|(device, at)| back(device, seed ^ at));
+        self.ring = Arc::new(ring);
+        self.restart((hdd, ssd, power));
+    }
+
+    /// A blank SSD takes the place of the one there is.
+    fn exchange_ssd(&mut self) {
+        let (seed, power) = (self.rng.random(), bounded_power());
+        let hdd = self.probe.hdd.fork(seed, &power);
+        self.ring = Arc::new(self.ring.fork(seed ^ 1, &power));
+        let ssd =
+            SimDevice::new("ssd", 0, seed ^ 2, &power).with_latency(Duration::from_micros(self.plan.ssd_us));
+        self.restart((hdd, ssd, power));
+    }
+
+    fn restart(&mut self, devices: (SimDevice, SimDevice, SimPower)) {
+        let mut model = self.model().clone();
+        if let Some(log) = &self.probe.log {
+            model.log_durable = log.durable();
+        }
+        let manifest: MemoryManifest = self.probe.manifest.fork();
+        self.probe = Probe::new(&self.plan, devices, manifest, model, self.rng.random());
+    }
+
+    async fn end(&mut self, store: &Arc<PageStore>) -> Result<(), String> {
+        if self.rng.random_bool(0.3) {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        } else if self.rng.random_bool(0.5) {
+            let promise = self.model().promise(u32::MAX);
+            if store.sync().await.is_ok() {
+                self.model().keep(promise);
+            }
+        }
+        Ok(())
+    }
+
+    // ---- what happens ---------------------------------------------------------------------------------------
+
+    async fn steps(&mut self, store: &Arc<PageStore>, steps: u32) -> Result<(), String> {
+        for _ in 0..steps {
+            let ops = self.rng.random_range(1..60);
+            self.worker(store).run(ops).await?;
+            match self.rng.random_range(0..8) {
+                0 | 1 => self.act(store, Act::Abandon).await?,
+                2 => self.act(store, Act::Off).await?,
+                3 => {
+                    let modes =
+                        [SsdMode::WriteBack, SsdMode::WriteBack, SsdMode::WriteThrough, SsdMode::ReadOnly];
+                    let mode = modes[self.rng.random_range(0..4)];
+                    self.act(store, Act::On(mode)).await?;
+                }
+                4 | 5 => {
+                    self.fail(store).await?;
+                    self.act(store, Act::Readmit).await?;
+                }
+                6 => self.act(store, Act::Drain).await?,
+                _ => self.acknowledge(store).await?,
+            }
+            if store.stats().ssd.refusing.is_some() && self.rng.random_bool(0.5) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn worker(&mut self, store: &Arc<PageStore>) -> Worker {
+        Worker {
+            store: Arc::clone(store),
+            probe: Arc::clone(&self.probe),
+            model: Arc::clone(&self.probe.model),
+            plan: Arc::clone(&self.plan),
+            rng: SmallRng::seed_from_u64(self.rng.random()),
+            errors_allowed: true,
+            reads: Reads::TheNewest,
+        }
+    }
+
+    /// The SSD is gone for a while; some of its slots may rot meanwhile.
+    async fn fail(&mut self, store: &Arc<PageStore>) -> Result<(), String> {
+        self.story.push("SSD gone".to_owned());
+        self.probe.ssd.set_present(false);
+        self.failed = true;
+        let ops = self.rng.random_range(0..20);
+        self.worker(store).run(ops).await?;
+        if self.rng.random_bool(0.4) && !self.background {
+            let layout = layout_of(&self.plan);
+            for _ in 0..self.rng.random_range(1..8) {
+                let slot = self.rng.random_range(0..layout.slots);
+                self.probe.ssd.flip_bit(layout.slot_at(slot) + 900, 3);
+            }
+            self.story.push("rot".to_owned());
+            self.rotten = true;
+        }
+        self.probe.ssd.set_present(true);
+        Ok(())
+    }
+
+    /// A call, which may be dropped, while the store is at work or not, and the manifest may not be saved.
+    async fn act(&mut self, store: &Arc<PageStore>, act: Act) -> Result<(), String> {
+        let polls = if self.rng.random_bool(0.3) { self.rng.random_range(1..6) } else { u32::MAX };
+        let beside = if self.rng.random_bool(0.5) { self.rng.random_range(1..40) } else { 0 };
+        let saves = self.rng.random_bool(0.15);
+        self.call(store, act, polls, beside, saves).await
+    }
+
+    async fn call(
+        &mut self,
+        store: &Arc<PageStore>,
+        act: Act,
+        polls: u32,
+        beside: u32,
+        saves: bool,
+    ) -> Result<(), String> {
+        if !self.background {
+            self.compare(store)?;
+        }
+        // What it holds besides need not be known to be at home.
+        let alone = !self.background && !self.failed;
+        self.model().lost_to = u32::MAX;
+        self.told.may_grow = true;
+        let mut replaced = false;
+        self.story.push(format!("({act:?}"));
+        if saves {
+            let saves = Saves::some(1, &mut self.rng);
+            replaced = saves.replaced;
+            self.story.push(format!("{saves:?}"));
+            Planned::saves(saves).inject_now(&self.probe);
+        }
+        let worker = self.worker(store);
+        let called = async {
+            if polls < u32::MAX {
+                up_to(polls, carry_out(store, act)).await
+            } else {
+                Some(carry_out(store, act).await)
+            }
+        };
+        let called = tokio::time::timeout(LONG, called);
+        let (called, worked) = tokio::join!(called, worker.run(beside));
+        worked?;
+        let called = called.map_err(|_| format!("{act:?} hangs: {:?}", store.stats().ssd))?;
+        self.story.push(match &called {
+            None => format!("dropped after {polls} polls)"),
+            Some(Ok(_)) => "done)".to_owned(),
+            Some(Err(error)) => format!("{error})"),
+        });
+        self.probe.clear_faults();
+        self.states.add(match act {
+            Act::Abandon => State::SsdGivenUp,
+            Act::Readmit => State::SsdTakenBack,
+            Act::Off | Act::On(_) | Act::Drain => State::SsdOff,
+        });
+        let Some(done) = called else {
+            self.states.add(State::SsdCallDropped);
+            self.background = true;
+            return Ok(());
+        };
+        // The calls take turns: whatever was going on before is over.
+        self.background &= act == Act::Drain;
+        if act == Act::Readmit && done.is_ok() && !self.background {
+            self.rotten = false;
+        }
+        if self.background {
+            return Ok(());
+        }
+        self.all_may_be_lost();
+        let Told { in_doubt, may_be_gone, .. } = self.told;
+        let (in_doubt, may_be_gone) = (in_doubt || replaced, may_be_gone || replaced);
+        self.told = Told { loss: store.ssd_loss(), may_grow: false, in_doubt, may_be_gone };
+        if let (Ok(Some(loss)), true, 0, false) = (&done, alone, beside, saves) {
+            self.is_exact(store, loss).await?;
+        }
+        if store.stats().ssd.refusing.is_none() && !self.rotten {
+            let _ = self.settle(store, false).await?;
+        }
+        Ok(())
+    }
+
+    /// None of the pages that a report names reads as its newest version, if that was written since the store was opened.
+    async fn is_exact(&self, store: &PageStore, loss: &SsdLoss) -> Result<(), String> {
+        for page in self.pages().into_iter().filter(|page| loss.contains(*page)) {
+            let Ok(guard) = store.get(page).await else { continue };
+            let found = version_in(&guard, page)?;
+            let mut model = self.model();
+            let newest = |p: &mut PageModel| p.published() == found && p.reads_as(found);
+            if found > self.opened_at && model.page(page).is_some_and(newest) {
+                return Err(format!("page {page} is told as lost, and reads as its newest version {found}"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn acknowledge(&mut self, store: &Arc<PageStore>) -> Result<(), String> {
+        if self.background {
+            return Ok(());
+        }
+        self.compare(store)?;
+        let told = store.ssd_loss();
+        for page in self.pages() {
+            if told.as_ref().is_some_and(|loss| loss.contains(page)) {
+                let found = store.get(page).await;
+                let found = match &found {
+                    Ok(guard) => Some(version_in(guard, page)?),
+                    Err(Error::NoSuchPage { .. }) => Some(0),
+                    Err(_) => None,
+                };
+                self.model().dealt_with(page, found);
+            }
+        }
+        let fails = self.rng.random_bool(0.3);
+        let replaced = self.rng.random_bool(0.5);
+        if fails {
+            Planned::saves(Saves { skip: 0, count: 1, replaced }).inject_now(&self.probe);
+        }
+        let acknowledged = up_to(self.rng.random_range(1..3), store.acknowledge_loss()).await;
+        self.probe.clear_faults();
+        self.story.push(format!("acknowledge: {acknowledged:?}"));
+        let now = store.ssd_loss();
+        match acknowledged {
+            Some(Ok(())) if now.is_some() => {
+                Err(format!("{now:?} was acknowledged, and is told all the same"))
+            }
+            Some(Ok(())) if told.is_some() && fails => {
+                Err("acknowledged, although that was not saved".to_owned())
+            }
+            Some(Ok(())) => {
+                // Without a loss nothing is saved.
+                self.told = Told { in_doubt: self.told.in_doubt && told.is_none(), ..Told::default() };
+                self.states.add(State::LossAcknowledged);
+                Ok(())
+            }
+            _ if now != told => Err(format!("not acknowledged, but {now:?} is told instead of {told:?}")),
+            _ => {
+                self.told.may_be_gone |= fails && replaced;
+                self.states.add_if(fails, State::AckFailed);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What it tells of losses, if it is one that does.
+async fn carry_out(store: &PageStore, act: Act) -> Result<Option<SsdLoss>, Error> {
+    match act {
+        Act::Abandon => store.abandon_ssd().await.map(Some),
+        Act::Readmit => store.readmit_ssd().await.map(|_| None),
+        Act::Off => store.set_ssd_mode(SsdMode::Off).await.map(|()| None),
+        Act::On(mode) => store.set_ssd_mode(mode).await.map(|()| None),
+        Act::Drain => {
+            let _ = store.drain_ssd(Drain::new()).await;
+            Ok(None)
+        }
+    }
+}
