@@ -207,6 +207,18 @@ mod tests {
     }
 
     #[test]
+    fn after_a_crash_all_extents_may_be_lost_but_for_those_of_dropped_spaces() {
+        let mut manifest = Manifest::new("s".into(), pagetier_page::PageSize::MIN);
+        for id in 1..=3 {
+            manifest.add_space(id, "a");
+        }
+        (manifest.spaces[0].runs, manifest.spaces[0].pages) = (vec![(0, 1), (4, 2)], 1);
+        (manifest.spaces[2].runs, manifest.spaces[2].dropping) = (vec![(1, 1)], true);
+        let all = OnlyCopies::all_of(&manifest);
+        assert_eq!((all.runs, all.coarse), (vec![(1, 0, 3 * EXTENT_PAGES)], true));
+    }
+
+    #[test]
     fn a_list_that_would_be_long_gets_coarse_and_covers_everything() {
         let many: Vec<_> = (0..=RUNS_MAX as u32).map(|i| (1, i * 40)).collect();
         let listed = only_copies(&pages(&many), RUNS_MAX);

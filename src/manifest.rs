@@ -347,4 +347,52 @@ mod tests {
         }
         assert!(decode(&bytes[..10]).is_err());
     }
+
+    /// A space of 64 pages in extents 0 and 2, with extent 1 free, in a store that was opened as often as it can be.
+    fn at_its_limits() -> Manifest {
+        let mut manifest = Manifest::new("s".into(), PageSize::MIN);
+        manifest.epoch = Stamp::EPOCHS - 2;
+        (manifest.opened, manifest.closed) = (manifest.epoch, manifest.epoch);
+        (manifest.next_space, manifest.extents_used) = (2, 3);
+        manifest.extents_free = vec![(1, 1)];
+        manifest.add_space(1, "a");
+        manifest.spaces[0].runs = vec![(0, 1), (2, 1)];
+        manifest.spaces[0].pages = 2 * EXTENT_PAGES;
+        manifest
+    }
+
+    #[test]
+    fn numbers_that_no_store_has_are_refused_and_the_largest_that_one_has_are_not() {
+        assert_eq!(at_its_limits().check(), Ok(()));
+        type Change = fn(&mut Manifest);
+        let changes: [(&str, Change); 12] = [
+            ("no epoch is left", |m| m.epoch += 1),
+            ("opened before its epoch", |m| m.opened += 1),
+            ("closed before it was opened", |m| m.closed += 1),
+            ("too many extents", |m| m.extents_used = EXTENTS_MAX + 1),
+            ("a space that is yet to come", |m| m.spaces[0].id = 2),
+            ("one id twice", |m| m.add_space(1, "b")),
+            ("one name twice", |m| {
+                m.next_space = 3;
+                m.add_space(2, "a");
+            }),
+            ("a page without room", |m| m.spaces[0].pages += 1),
+            ("an extent beyond the volume", |m| m.spaces[0].runs[1].0 = 3),
+            ("a free extent beyond the volume", |m| m.extents_free = vec![(3, 1)]),
+            ("an extent of two", |m| m.extents_free = vec![(2, 1)]),
+            ("a run without end", |m| m.extents_free = vec![(1, u64::MAX)]),
+        ];
+        for (what, change) in changes {
+            let mut manifest = at_its_limits();
+            change(&mut manifest);
+            assert!(manifest.check().is_err(), "{what}");
+        }
+        let full = Manifest { extents_used: EXTENTS_MAX, ..at_its_limits() };
+        assert_eq!(full.check(), Ok(()));
+        let mut dropped = at_its_limits();
+        dropped.next_space = 3;
+        dropped.spaces[0].dropping = true;
+        dropped.add_space(2, "a");
+        assert_eq!(dropped.check(), Ok(()), "the name of a space that is being dropped is free");
+    }
 }

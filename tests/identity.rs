@@ -5,7 +5,7 @@ mod bed;
 
 use bed::{Bed, PAGE, PAGES, RING_PAGES, SSD_PAGES, expect_all, grown, polled, write_all};
 use pagetier::{OpenError, PageSize, PageStore, SpaceId};
-use pagetier_devio::{SimDevice, SimPower};
+use pagetier_devio::{IoBuf, IoBufs, IoClass, SharedDevice, SimDevice, SimPower};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -322,4 +322,58 @@ async fn anothers_devices_are_left_alone_by_a_first_opening() {
     other.hdd = Arc::clone(&bed.hdd);
     assert!(matches!(other.try_open().await, Err(OpenError::OtherStore { .. })));
     expect_all(&bed.open().await, space, 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn data_that_shows_further_in_is_noticed_on_either_device() {
+    for ssd in [false, true] {
+        let bed = Bed::new();
+        let used: SharedDevice = if ssd { bed.ssd.clone() } else { bed.hdd.clone() };
+        used.grow(1 << 20).unwrap();
+        let mut label = IoBuf::zeroed(4096);
+        label.as_mut_slice()[64] = b'_';
+        used.write(64 << 10, IoBufs::from_iter([label]), IoClass::Meta).await.result.unwrap();
+        assert!(matches!(bed.try_open().await, Err(OpenError::Foreign { .. })), "ssd: {ssd}");
+        bed.builder().force(true).open().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blank_hdd_is_not_the_stores_whatever_is_forced() {
+    let mut bed = Bed::new();
+    let store = bed.open().await;
+    let space = grown(&store).await;
+    store.close().await.unwrap();
+    let hdd = std::mem::replace(&mut bed.hdd, Arc::new(SimDevice::new("new", 1 << 20, 7, &SimPower::new())));
+    for force in [false, true] {
+        let refused = bed.builder().force(force).open().await;
+        assert!(matches!(refused, Err(OpenError::HddMissing { .. })), "{refused:?}");
+    }
+    bed.hdd = hdd;
+    expect_all(&bed.open().await, space, 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_save_that_failed_and_took_effect_keeps_its_generation_for_itself() {
+    let bed = Bed::new();
+    let store = bed.open().await;
+    let generation = || {
+        let bytes = bed.manifest.to_bytes().unwrap();
+        let line = bytes.split(|byte| *byte == b'\n').next().unwrap();
+        serde_json::from_slice::<serde_json::Value>(line).unwrap()["generation"].as_u64().unwrap()
+    };
+    bed.manifest.fail_saves(0, 1, true);
+    store.create_space("a").await.unwrap_err();
+    let failed = generation();
+    store.create_space("b").await.unwrap();
+    assert!(generation() > failed, "an older copy could not be told from the manifest");
+}
+
+#[tokio::test]
+async fn devices_live_where_the_builder_says() {
+    let files = Files::new();
+    let [hdd, ssd] = ["disk", "flash"].map(|name| files.0.path().join(name));
+    files.with(|b| b.hdd(&hdd).ssd(&ssd)).await.unwrap().close().await.unwrap();
+    assert!(hdd.exists() && ssd.exists());
+    assert!(!files.path(HDD).exists() && !files.path(SSD).exists());
 }

@@ -1,7 +1,7 @@
 //! The store as a user has it: in memory, and on files.
 
 use pagetier::{
-    Error, MemoryDevice, MemoryManifest, OpenError, PageId, PageSize, PageStore, SharedDevice, SpaceId,
+    Error, Lsn, MemoryDevice, MemoryManifest, OpenError, PageId, PageSize, PageStore, SharedDevice, SpaceId,
 };
 use std::sync::Arc;
 
@@ -195,4 +195,23 @@ async fn a_new_store_measures_its_devices_and_remembers() {
 fn growing(device: &SharedDevice) -> SharedDevice {
     device.grow(16 << 20).unwrap();
     Arc::clone(device)
+}
+
+#[tokio::test]
+async fn redo_starts_at_the_oldest_change_that_only_memory_has() {
+    let devices = Devices::new();
+    let store = devices.open(100, 200).await.unwrap();
+    let space = grown(&store, 4).await;
+    store.sync().await.unwrap();
+    assert_eq!(store.min_recovery_lsn(), None);
+    for (no, lsn) in [(1, 70), (2, 50), (1, 90)] {
+        let mut page = store.get_mut(PageId::new(space, no)).await.unwrap();
+        page[0] = 1;
+        page.set_lsn(Lsn(lsn));
+    }
+    assert_eq!(store.min_recovery_lsn(), Some(Lsn(50)));
+    store.flush_to(Lsn(60)).await.unwrap();
+    assert_eq!(store.min_recovery_lsn(), Some(Lsn(70)));
+    store.sync().await.unwrap();
+    assert_eq!(store.min_recovery_lsn(), None);
 }

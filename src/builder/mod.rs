@@ -39,6 +39,13 @@ pub(crate) fn ring_pages_for(ssd_bytes: u64, page_size: PageSize) -> u32 {
     (ssd_bytes / page_size.bytes() as u64 / 16).clamp(16, 256) as u32
 }
 
+#[cfg(test)]
+#[test]
+fn the_ring_is_a_sixteenth_of_the_ssd_within_bounds() {
+    let pages = |ssd_pages: u64| ring_pages_for(ssd_pages * 4096, PageSize::MIN);
+    assert_eq!([0, 16 * 16, 16 * 100, 16 * 256, 1 << 30].map(pages), [16, 16, 100, 256, 256]);
+}
+
 /// Where a tier lives.
 #[derive(Clone, Debug)]
 enum Place {

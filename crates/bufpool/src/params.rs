@@ -159,3 +159,18 @@ pub struct PoolMemory {
     /// Staging copies, at most.
     pub staging: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_of_a_frame_counts() {
+        let bytes = |frames, policy| PoolParams::bytes_for(frames, PageSize::MIN, policy);
+        for frames in [16, 1000] {
+            let pages = (frames + staging_for(frames)) * PageSize::MIN.bytes();
+            assert_eq!(bytes(frames, 0), (pages + frames * FRAME_OVERHEAD_BYTES) as u64);
+            assert_eq!(bytes(frames, 24), bytes(frames, 0) + 24 * frames as u64);
+        }
+    }
+}

@@ -167,6 +167,31 @@ async fn a_hundred_concurrent_readers_share_one_read() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn changes_beyond_the_redo_bound_are_written_unasked_and_no_others() {
+    let memory = Memory::with_pages(8);
+    let params = PoolParams {
+        redo_span_max: Some(1000),
+        clean_depth: 0,
+        read_ahead_pages: 0,
+        ..PoolParams::new(16, PageSize::MIN)
+    };
+    let policy = pool_policy("lru", 16, Costs::PAPER).unwrap();
+    let gate: Arc<dyn LogGate> = Arc::new(Gate(Arc::clone(&memory)));
+    let pool = Pool::start(params, policy, Arc::clone(&memory), Some(gate)).unwrap();
+    for (no, lsn) in [(1, 10), (2, 900), (3, 1000), (4, 1500)] {
+        let mut guard = pool.get_mut(page(no)).await.unwrap();
+        guard[4..8].copy_from_slice(&7u32.to_le_bytes());
+        guard.set_lsn(Lsn(lsn));
+        drop(guard);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let too_old = lsn == 1500;
+        assert_eq!(memory.version(1), if too_old { 7 } else { 0 }, "at {lsn}");
+        assert_eq!(pool.min_recovery_lsn(), Some(Lsn(if too_old { 900 } else { 10 })));
+    }
+    assert_eq!(memory.writes.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failed_or_dropped_load_leaves_the_page_loadable_and_the_frame_free() {
     let memory = Memory::with_pages(100);
     let pool = pool(&memory, "lru", 16);

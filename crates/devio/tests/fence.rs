@@ -32,6 +32,7 @@ async fn behind_a_closed_fence_nothing_starts() {
     let (device, fence) = (sim(), Fence::default());
     let fenced = fence.guard(Arc::clone(&device));
     fenced.write(0, page(), IoClass::Clean).await.result.unwrap();
+    assert_eq!((fenced.alignment(), fenced.size()), (device.alignment(), device.size()));
     fence.close();
     let ops = device.stats().class(IoClass::Clean).write.ops;
     let closed = |kind: &DeviceErrorKind| matches!(kind, DeviceErrorKind::Closed);

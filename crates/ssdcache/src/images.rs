@@ -150,6 +150,39 @@ pub(crate) fn image_in(seed: StoreSeed, bytes: &[u8]) -> Option<Image> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
+    use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
+
+    const SEED: StoreSeed = StoreSeed::NONE;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_only_a_transfer_spoiled_is_read_once_more_and_nothing_else_is() {
+        let sim = Arc::new(SimDevice::new("ssd", 1 << 16, 1, &SimPower::new()));
+        let page = PageId::new(SpaceId(1), 7);
+        let mut image = IoBuf::zeroed(4096);
+        Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(image.as_mut_slice());
+        pagetier_page::seal(SEED, image.as_mut_slice(), Stamp::from_bits(9), Flags::NONE);
+        sim.write(0, IoBufs::from_iter([image]), IoClass::Recovery).await.result.expect("written");
+        let device: SharedDevice = Arc::clone(&sim) as SharedDevice;
+        let found = |place: u64| {
+            let (device, sim) = (SharedDevice::clone(&device), Arc::clone(&sim));
+            async move {
+                let before = sim.ops();
+                let runs: Vec<_> = read_images(&device, SEED, &[place], 4096).collect().await;
+                let sound = match &runs[0].as_ref().expect("read")[0].1 {
+                    Content::Image(image) => Some(image.page),
+                    _ => None,
+                };
+                (sound, sim.ops() - before)
+            }
+        };
+        assert_eq!(found(0).await, (Some(page), 1));
+        sim.inject(Fault::new(FaultEffect::BitFlip).on(IoOp::Read).times(1));
+        assert_eq!(found(0).await, (Some(page), 2));
+        assert_eq!(found(8192).await, (None, 1), "nothing was written there");
+        sim.flip_bit(900, 0);
+        assert_eq!(found(0).await, (None, 2), "it is bad on the medium");
+    }
 
     #[test]
     fn places_side_by_side_are_read_together_up_to_the_largest_read() {

@@ -147,4 +147,20 @@ mod tests {
         assert_eq!(Block::decode(SEED, &bytes), None);
         assert_eq!(Block::decode(SEED, &bytes[..100]), None);
     }
+
+    #[test]
+    fn counts_that_no_store_reaches_are_not_sound_whatever_the_checksum() {
+        let block = |seq, generation| Block {
+            seq,
+            ring_floor: Stamp::ZERO,
+            backing: Backing::Ring,
+            slots_back: false,
+            generation,
+            records: Vec::new(),
+        };
+        let sound = |block: Block| Block::decode(SEED, &block.encode(SEED)) == Some(block);
+        assert!(sound(block(COUNT_END - 1, COUNT_END - 1)));
+        assert!(!sound(block(COUNT_END, 0)));
+        assert!(!sound(block(0, COUNT_END)));
+    }
 }

@@ -214,4 +214,23 @@ mod tests {
         mark[16] ^= 1;
         assert_eq!(decode_mark(StoreSeed::NONE, &mark), None);
     }
+
+    #[test]
+    fn counts_that_no_store_reaches_are_not_sound_whatever_the_checksum() {
+        let last = COUNT_END - 1;
+        assert_eq!(decode_mark(SEED, &encode_mark(SEED, last)), Some(last));
+        assert_eq!(decode_mark(SEED, &encode_mark(SEED, COUNT_END)), None);
+        let header = |generation, journal_from| MapHeader {
+            generation,
+            watermark: Stamp::ZERO,
+            journal_from,
+            body_crc: 0,
+            slots: 64,
+            lsn_floor: Lsn(0),
+        };
+        let sound = |header: MapHeader| MapHeader::decode(SEED, &header.encode(SEED)) == Some(header);
+        assert!(sound(header(last, last)));
+        assert!(!sound(header(COUNT_END, 0)));
+        assert!(!sound(header(0, COUNT_END)));
+    }
 }

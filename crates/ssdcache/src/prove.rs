@@ -134,3 +134,27 @@ async fn rewrite_same(device: &SharedDevice, at: u64, bytes: usize) -> Result<()
     }
     device.write(at, IoBufs::from_iter([image]), IoClass::Recovery).await.result
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
+    use std::sync::Arc;
+
+    const BYTES: usize = 8192;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_transfer_spoils_is_not_written_back() {
+        for nth in 0..READS_MAX as u64 + 2 {
+            let sim = Arc::new(SimDevice::new("ssd", 1 << 16, nth, &SimPower::new()));
+            let mut content = IoBuf::zeroed(BYTES);
+            content.as_mut_slice().iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);
+            let written = IoBufs::from_iter([IoBuf::copy_of(content.as_slice())]);
+            sim.write(0, written, IoClass::Recovery).await.result.expect("written");
+            sim.inject(Fault::new(FaultEffect::BitFlip).on(IoOp::Read).from_op(sim.ops() + nth).times(1));
+            let device: SharedDevice = Arc::clone(&sim) as SharedDevice;
+            rewrite_same(&device, 0, BYTES).await.expect("rewritten");
+            assert!(sim.snapshot()[..BYTES] == *content.as_slice(), "spoiled by read {nth}");
+        }
+    }
+}

@@ -302,6 +302,24 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_is_clean_by_its_own_word_or_by_the_checkpoints() {
+        let cleans = |e: &Evidence| e.merge().entries.iter().flatten().map(|e| e.clean).collect::<Vec<_>>();
+        let mut e = evidence();
+        e.map.entries[0] = None;
+        e.zone.insert(2, image(2, 20));
+        assert_eq!(cleans(&e), [false]);
+        e.zone.insert(2, Image { clean: true, ..image(2, 20) });
+        assert_eq!(cleans(&e), [true], "it was written as a copy");
+        e.zone.insert(2, Image { clean: true, ..image(9, 150) });
+        assert_eq!(cleans(&e), [true], "so was another page's since");
+        e.zone.insert(2, image(2, 20));
+        e.map.entries[2] = Some(Entry { clean: true, ..named(2, 20).expect("an entry") });
+        assert_eq!(cleans(&e), [true], "it was written back before the checkpoint");
+        e.zone.insert(2, image(2, 150));
+        assert_eq!(cleans(&e), [false], "a newer version was not");
+    }
+
+    #[test]
     fn the_highest_stamp_wins() {
         let mut e = evidence();
         e.zone.insert(2, image(0, 150));

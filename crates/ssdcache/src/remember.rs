@@ -97,3 +97,28 @@ impl Remember for RememberInMemory {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetier_page::SpaceId;
+
+    #[test]
+    fn a_note_is_empty_when_both_devices_are_proved() {
+        let homes = vec![PageId::new(SpaceId(1), 7)];
+        let hdd = Unproved { hdd: true, ssd: false, homes: Vec::new() };
+        let ssd = Unproved { hdd: false, ssd: true, homes: Vec::new() };
+        let listed = Unproved { homes, ..Unproved::default() };
+        assert!(Unproved::default().is_empty());
+        for part in [&hdd, &ssd, &listed] {
+            assert!(!part.is_empty(), "{part:?}");
+        }
+        let mut all = hdd;
+        all.add(&ssd);
+        all.add(&listed);
+        all.clear(Flushed::Hdd);
+        assert_eq!(all, ssd);
+        all.clear(Flushed::Ssd);
+        assert!(all.is_empty());
+    }
+}

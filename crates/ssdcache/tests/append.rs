@@ -2,7 +2,7 @@
 
 use pagetier_page::{PageId, SpaceId, Stamp};
 use pagetier_policy::{Access, CacParams, Cause, Costs, Home, Millis, SlotId, ssd_policy};
-use pagetier_ssdcache::{Entry, MapWork, Plan, SlotParams, Slots, Ticket};
+use pagetier_ssdcache::{Entry, Located, MapWork, Plan, SlotParams, Slots, Ticket};
 
 const NOW: Millis = Millis(0);
 
@@ -286,4 +286,34 @@ fn lru2_invalidates_copies_that_the_hdd_has_too_and_no_others() {
     assert!(bed.slots.dirtied(page(1), 0, NOW));
     assert!(!bed.slots.dirtied(page(2), 0, NOW), "the HDD has not got this version");
     assert_eq!([1, 2].map(|no| bed.slots.home(page(no))), [Home::Hdd, Home::Ssd]);
+}
+
+#[test]
+fn an_obsolete_slot_is_given_out_only_when_its_last_reader_has_gone() {
+    for taken_back in [false, true] {
+        let mut bed = Bed::new("lru2", 16, 16);
+        let slot = bed.write(1).expect("the SSD is empty");
+        for _ in 0..2 {
+            assert!(
+                matches!(bed.slots.begin_read(page(1)), Located::Slot { slot: read, .. } if read.0 == slot)
+            );
+        }
+        bed.write(1).expect("a slot is free");
+        // Its successor is durable: by a flush, or since the SSD was taken back after a failure.
+        if taken_back {
+            bed.slots.proved()
+        } else {
+            bed.flush()
+        }
+        bed.slots.end_read(SlotId(slot));
+        bed.checkpoint();
+        let free = |bed: &Bed| bed.slots.free_slots().writable + bed.slots.free_slots().waiting;
+        assert_eq!(free(&bed), 14, "one reader is left");
+        for no in 10..40 {
+            assert_ne!(bed.write(no), Some(slot));
+        }
+        let before = free(&bed);
+        bed.slots.end_read(SlotId(slot));
+        assert_eq!(free(&bed), before + 1);
+    }
 }

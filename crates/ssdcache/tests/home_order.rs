@@ -5,11 +5,12 @@ use pagetier_devio::{Fault, FaultEffect, IoBuf, IoClass, IoOp, SharedDevice, Sim
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
 use pagetier_policy::{Access, CacParams, Costs, Home, ssd_policy};
 use pagetier_ssdcache::{
-    Homes, Layout, OpenParams, Remember, RememberInMemory, SsdMode, SsdTier, Superblock, format,
+    ExchangeError, Homes, Layout, NewSide, OpenParams, Remember, RememberInMemory, SsdMode, SsdState,
+    SsdTier, Superblock, format,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 const PAGE: usize = 4096;
 /// Far more than anything here takes.
@@ -193,6 +194,10 @@ async fn a_failed_home_write_is_mended_from_the_ring_when_its_place_is_wanted() 
         bed.write(no, 1).await.expect("the ring has room");
     }
     assert!(matches!(bed.read(P).await, Ok(1)));
+    // The mending is over: the page can be written and discarded again.
+    bed.write(P, 2).await.expect("written");
+    assert!(matches!(bed.read(P).await, Ok(2)));
+    assert!(bed.tier.discarded(page(P)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -205,6 +210,165 @@ async fn a_home_that_cannot_be_mended_keeps_its_image_and_stops_the_ring() {
         refused |= matches!(bed.write(no, 1).await, Err(TierError::Refusing { .. }));
     }
     assert!(refused, "its image is all that can mend the home");
+}
+
+/// Another side, on a device of its own.
+async fn side(layout: Layout) -> NewSide {
+    let device: SharedDevice = Arc::new(SimDevice::new("other", 1 << 20, 3, &SimPower::new()));
+    let marks = pagetier_ssdcache::Marks::default();
+    let superblock = Superblock { store: [1; 16], ssd: [3; 16], layout, marks };
+    format(&device, &superblock, StoreSeed::of_store([1; 16])).await.expect("formatted");
+    let cac = CacParams::new(Costs::PAPER, layout.slots as usize, 64);
+    let policy = ssd_policy(if layout.slots > 0 { "lru2" } else { "none" }, &cac).expect("a policy");
+    NewSide { device, layout, policy, zone_percent: 50.0 }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ring_is_given_up_only_when_it_has_mended_what_it_alone_can_mend() {
+    for (errors, accept_loss) in [(1, false), (u64::MAX, false), (u64::MAX, true)] {
+        let bed = Bed::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
+        bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(bed.home_of(P)).times(errors));
+        bed.write(P, 1).await.expect_err("the home write fails");
+        let ring_only = side(Layout::ring_only(PageSize::MIN, 8)).await;
+        let exchange = bed.tier.exchange(ring_only, accept_loss, |_| Ok::<(), String>(()));
+        let exchanged = timeout(LONG, exchange).await.expect("it ends");
+        match (errors, accept_loss) {
+            (1, _) => {
+                exchanged.expect("exchanged");
+                assert!(matches!(bed.read(P).await, Ok(1)), "mended");
+                bed.write(P, 2).await.expect("written");
+            }
+            (_, false) => {
+                assert!(matches!(exchanged, Err(ExchangeError::Refusing { .. })), "{exchanged:?}");
+            }
+            (_, true) => drop(exchanged.expect("the loss was accepted")),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_whose_copy_waits_for_its_home_is_written_through_like_any_other() {
+    let bed = Bed::new(0, SsdMode::WriteThrough, Duration::ZERO).await;
+    assert_eq!(bed.write(P, 1).await.expect("written"), Home::Hdd);
+    let _ = bed.tier.evicted(page(P), 1, image(P, 1).as_slice());
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(bed.tier.stats().dirty_pages, 1, "no flush has made the home durable");
+    assert_eq!(bed.write(P, 2).await.expect("written"), Home::Hdd);
+    bed.sync().await;
+    assert!(matches!(bed.read(P).await, Ok(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ssd_that_a_read_finds_gone_is_degraded_and_one_bad_read_is_not_enough() {
+    for (effect, state) in [(FaultEffect::Gone, SsdState::Degraded), (FaultEffect::Eio, SsdState::Active)] {
+        let bed = Bed::new(8, SsdMode::WriteBack, Duration::ZERO).await;
+        assert_eq!(bed.write(P, 1).await.expect("written"), Home::Ssd);
+        bed.sync().await;
+        let slots = bed.layout.slot_at(0)..bed.layout.end();
+        bed.ssd.inject(Fault::new(effect).on(IoOp::Read).within(slots).times(1));
+        assert!(matches!(bed.read(P).await, Err(TierError::Device { .. })));
+        assert_eq!(bed.tier.ssd_state(), state);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ssd_that_takes_no_ring_image_or_no_checkpoint_is_degraded() {
+    for mode in [SsdMode::ReadOnly, SsdMode::WriteBack] {
+        let bed = Bed::new(8, mode, Duration::ZERO).await;
+        let area = match mode {
+            SsdMode::ReadOnly => bed.layout.ring_at(0)..bed.layout.slot_at(0),
+            _ => bed.layout.map_at(0)..bed.layout.map_at(2),
+        };
+        bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(area));
+        for no in 0..200 {
+            let _ = bed.write(no, 1).await;
+        }
+        assert_eq!(bed.tier.ssd_state(), SsdState::Degraded, "{mode:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exchange_waits_for_copies_on_their_way_and_one_given_up_stops_none() {
+    for given_up in [false, true] {
+        let bed = Bed::new(8, SsdMode::WriteThrough, Duration::ZERO).await;
+        for no in [P, P + 1] {
+            assert_eq!(bed.write(no, 1).await.expect("written"), Home::Hdd);
+        }
+        let slots = bed.layout.slot_at(0)..bed.layout.end();
+        let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(5)));
+        bed.ssd.inject(slow.on(IoOp::Write).within(slots).times(1));
+        let _ = bed.tier.evicted(page(P), 1, image(P, 1).as_slice());
+        let begun = Instant::now();
+        let exchange = bed.tier.exchange(side(bed.layout).await, false, |_| Ok::<(), String>(()));
+        let patience = if given_up { Duration::from_secs(1) } else { LONG };
+        let exchanged = timeout(patience, exchange).await;
+        if given_up {
+            assert!(exchanged.is_err(), "a copy is on its way to the old SSD");
+            sleep(Duration::from_secs(10)).await;
+            assert_eq!(bed.tier.home(page(P)), Home::Ssd, "it has arrived there");
+        } else {
+            exchanged.expect("it ends").expect("exchanged");
+            assert!(begun.elapsed() >= Duration::from_secs(5));
+            assert_eq!(bed.tier.home(page(P)), Home::Hdd, "it was on the old SSD");
+        }
+        bed.tier.validate().expect("sound slots");
+        // The SSD in use takes copies.
+        let _ = bed.tier.evicted(page(P + 1), 1, image(P + 1, 1).as_slice());
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(bed.tier.home(page(P + 1)), Home::Ssd);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_writes_of_a_page_reach_its_home_in_their_order() {
+    let bed = Bed::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
+    let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(5)));
+    bed.hdd.inject(slow.on(IoOp::Write).within(bed.home_of(P)).times(1));
+    let second = async {
+        sleep(Duration::from_millis(1)).await;
+        bed.write(P, 2).await
+    };
+    let (first, second) = tokio::join!(bed.write(P, 1), second);
+    assert_eq!((first.expect("written"), second.expect("written")), (Home::Hdd, Home::Hdd));
+    // From then on nothing but the home tells which version it has.
+    bed.tier.flush_home().await.expect("flushed");
+    assert!(matches!(bed.read(P).await, Ok(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_copy_that_waits_for_its_home_is_read_from_there() {
+    let bed = Bed::new(0, SsdMode::WriteThrough, Duration::ZERO).await;
+    assert_eq!(bed.write(P, 1).await.expect("written"), Home::Hdd);
+    let _ = bed.tier.evicted(page(P), 1, image(P, 1).as_slice());
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!((bed.tier.home(page(P)), bed.tier.stats().dirty_pages), (Home::Ssd, 1));
+    (0..bed.layout.slots).for_each(|slot| bed.ssd.flip_bit(bed.layout.slot_at(slot) + 900, 0));
+    assert!(matches!(bed.read(P).await, Ok(1)));
+    assert_eq!(bed.tier.home(page(P)), Home::Hdd);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_copy_is_kept_while_the_home_is_bad_too() {
+    for home_is_bad in [false, true] {
+        let bed = Bed::new(8, SsdMode::WriteThrough, Duration::ZERO).await;
+        assert_eq!(bed.write(P, 1).await.expect("written"), Home::Hdd);
+        let _ = bed.tier.evicted(page(P), 1, image(P, 1).as_slice());
+        sleep(Duration::from_secs(1)).await;
+        bed.sync().await;
+        let rot = |device: &SimDevice, at: u64| device.flip_bit(at + 900, 0);
+        (0..bed.layout.slots).for_each(|slot| rot(&bed.ssd, bed.layout.slot_at(slot)));
+        if home_is_bad {
+            rot(&bed.hdd, bed.home_of(P).start);
+        }
+        let mut found = Vec::new();
+        for slot in 0..bed.layout.slots {
+            found.extend(bed.tier.scrub_slot(slot, true).await);
+        }
+        assert_eq!(found.len(), 1);
+        assert!(found[0].error.is_some());
+        assert_eq!(found[0].healed, !home_is_bad);
+        assert_eq!(bed.tier.home(page(P)), if home_is_bad { Home::Ssd } else { Home::Hdd });
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -75,8 +75,7 @@ impl SampleArgs {
         let mut mutants = load(&self.dir)?;
         let of = mutants.len();
         if self.only.is_empty() {
-            mutants.shuffle(&mut SmallRng::seed_from_u64(self.seed));
-            mutants.truncate(self.sample);
+            mutants = drawn(mutants, self.sample, self.seed);
         } else {
             mutants.retain(|m| self.only.contains(&m.id));
         }
@@ -153,6 +152,13 @@ fn judged(bench: &Bench, mutant: &Mutant, threads: usize) -> Result<Verdict> {
     }
     verdict.seconds = begun.elapsed().as_secs_f64();
     Ok(verdict)
+}
+
+/// A sample of `count` mutants.
+pub(crate) fn drawn(mut mutants: Vec<Mutant>, count: usize, seed: u64) -> Vec<Mutant> {
+    mutants.shuffle(&mut SmallRng::seed_from_u64(seed));
+    mutants.truncate(count);
+    mutants
 }
 
 /// The mutants that `judges` come by.

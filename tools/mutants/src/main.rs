@@ -53,6 +53,12 @@ enum Command {
         /// The instrumented copy.
         #[arg(long)]
         dir: PathBuf,
+        /// Only a sample of so many, in the order in which `run` judges them.
+        #[arg(long)]
+        sample: Option<usize>,
+        /// Chooses the sample.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
     },
 }
 
@@ -76,8 +82,9 @@ fn main() -> Result<()> {
         Command::Instrument { repo, out } => instrument::instrument(&repo, &out),
         Command::Run(args) => judge::run(&args),
         Command::Report(args) => args.report(),
-        Command::List { dir } => {
-            for m in instrument::load(&dir)? {
+        Command::List { dir, sample, seed } => {
+            let all = instrument::load(&dir)?;
+            for m in sample.map_or(all.clone(), |count| judge::drawn(all, count, seed)) {
                 println!("{:5} {}:{} {}: {}", m.id, m.file, m.line, m.function, m.what);
             }
             Ok(())

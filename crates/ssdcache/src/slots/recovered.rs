@@ -109,6 +109,20 @@ mod tests {
     }
 
     #[test]
+    fn a_rewritten_page_does_not_displace_itself() {
+        let full: Vec<_> = (0..8).map(|no| holds(no, u64::from(no) + 1, true)).collect();
+        for no in 0..8 {
+            let mut slots = slots(&full, "lru2");
+            slots.begin_checkpoint(Millis(0));
+            slots.end_checkpoint(true);
+            let page = PageId::new(SpaceId(1), no);
+            let plan = slots.plan_dirty(page, Millis(0), &mut || Stamp::from_bits(99));
+            let Plan::Ssd(ticket) = plan else { panic!("{plan:?}") };
+            assert!(ticket.displaced.is_some_and(|displaced| displaced != page), "{ticket:?}");
+        }
+    }
+
+    #[test]
     fn a_page_has_one_slot_even_if_a_map_names_two() {
         let twice = slots(&[holds(0, 1, true), holds(0, 2, true)], "cac");
         twice.validate().expect("sound slots");
