@@ -317,3 +317,42 @@ fn an_obsolete_slot_is_given_out_only_when_its_last_reader_has_gone() {
         assert_eq!(free(&bed), before + 1);
     }
 }
+
+#[test]
+fn a_writer_that_found_no_slot_is_looked_after_once() {
+    let mut bed = Bed::new("mv-fifo", 12, 12);
+    assert!((0..12).all(|no| bed.write(no).is_some()));
+    bed.checkpoint();
+    assert_eq!(bed.plan(12), Plan::Wait, "the page in slot 0 is not home");
+    assert!(bed.slots.wants_look());
+    assert_eq!(bed.slots.map_work(false, NOW), None, "neither a checkpoint nor a flush would help");
+    assert!(!bed.slots.wants_look(), "so no flush is due later on that account");
+}
+
+#[test]
+fn a_slot_is_given_out_once_under_a_zone_of_all_slots_one_of_which_is_bad() {
+    let mut bed = Bed::new("mv-fifo", 12, 12);
+    let Plan::Ssd(first) = bed.plan(0) else { panic!("the SSD is empty") };
+    bed.slots.end_write(first, false, 1, NOW);
+    bed.checkpoint();
+    assert_eq!((1..12).map(|no| bed.write(no)).collect::<Vec<_>>(), (1..12).map(Some).collect::<Vec<_>>());
+    bed.flush();
+    bed.write_back();
+    assert_eq!(bed.plan(20), Plan::Wait, "the zone ends here");
+    bed.checkpoint();
+    assert_eq!(bed.write(20), Some(1));
+}
+
+#[test]
+fn a_front_with_enough_slots_to_give_out_wants_no_write_back() {
+    let mut bed = Bed::new("mv-fifo", 12, 12);
+    assert!((0..12).all(|no| bed.write(no).is_some()));
+    bed.checkpoint();
+    assert!(bed.slots.next_victims_are_dirty(NOW));
+    bed.flush();
+    assert_eq!(bed.write_back(), [0, 1, 2, 3]);
+    assert_eq!(bed.write(12), Some(0));
+    assert!(!bed.slots.next_victims_are_dirty(NOW), "three of the next four can be given out");
+    assert_eq!([bed.write(13), bed.write(14)], [Some(1), Some(2)]);
+    assert!(bed.slots.next_victims_are_dirty(NOW));
+}

@@ -38,6 +38,8 @@ struct World {
     mode: SsdMode,
     remember: Arc<dyn Remember>,
     epoch: u32,
+    #[cfg(feature = "mutations")]
+    mutation: Option<pagetier_ssdcache::Mutation>,
 }
 
 fn with_slots(ring_pages: u32) -> Layout {
@@ -61,7 +63,16 @@ impl World {
         let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout, marks: Marks::default() };
         format(&shared, &superblock, StoreSeed::of_store([1; 16])).await.expect("formatted");
         let remember: Arc<dyn Remember> = Arc::new(RememberInMemory::default());
-        Self { hdd, ssd, layout, mode, remember, epoch: 0 }
+        Self {
+            hdd,
+            ssd,
+            layout,
+            mode,
+            remember,
+            epoch: 0,
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        }
     }
 
     /// As it comes back from `change`, which is given a seed for each device.
@@ -102,7 +113,7 @@ impl World {
             remember: Arc::clone(&self.remember),
             progress: None,
             #[cfg(feature = "mutations")]
-            mutation: None,
+            mutation: self.mutation,
         });
         timeout(LONG, tier).await.expect("it opens or fails").map(Store)
     }
@@ -186,6 +197,11 @@ async fn a_recovery_after_a_kill_can_be_cut_anywhere() {
 /// With version 2 of `P` synced and only the HDD's flush failed.
 async fn after_a_failed_hdd_flush(model: FlushFailure) -> (World, Store) {
     let mut world = World::new(with_slots(8), SsdMode::ReadOnly, model).await;
+    let store = with_a_failed_hdd_flush(&mut world).await;
+    (world, store)
+}
+
+async fn with_a_failed_hdd_flush(world: &mut World) -> Store {
     let store = world.open().await;
     store.write(P, 1).await.expect("written");
     store.close().await.expect("closed");
@@ -194,7 +210,7 @@ async fn after_a_failed_hdd_flush(model: FlushFailure) -> (World, Store) {
     store.sync().await.expect("the ring is flushed");
     fail_one_flush(&world.hdd);
     store.0.forget_space(SpaceId(9)).await.expect_err("the HDD's flush fails");
-    (world, store)
+    store
 }
 
 #[tokio::test(start_paused = true)]
@@ -225,6 +241,37 @@ async fn after_a_failed_hdd_flush_a_page_reads_as_it_was_written() {
         let (_world, store) = after_a_failed_hdd_flush(model).await;
         assert!(matches!(store.read(P).await, Ok(2)), "{model:?}");
     }
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn with_homes_trusted_an_older_version_is_read() {
+    let mut older = 0;
+    for model in FlushFailure::ALL {
+        let mut world = World::new(with_slots(8), SsdMode::ReadOnly, model).await;
+        world.mutation = Some(pagetier_ssdcache::Mutation::HomesTrusted);
+        let store = with_a_failed_hdd_flush(&mut world).await;
+        older += u32::from(!matches!(store.read(P).await, Ok(2)));
+    }
+    assert!(older > 0, "unnoticed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_hdd_flush_leaves_no_page_unproved_whose_mended_home_was_flushed_before() {
+    let mut world = World::new(with_slots(8), SsdMode::ReadOnly, FlushFailure::NeverDurable).await;
+    let store = world.open().await;
+    let home = u64::from(P) * PAGE as u64;
+    let broken = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(home..home + PAGE as u64);
+    world.hdd.inject(broken.times(1));
+    store.write(P, 1).await.expect_err("the home write fails");
+    for no in 10..60 {
+        store.write(no, 1).await.expect("the ring has room, as its oldest image is home");
+    }
+    store.0.flush_home().await.expect("flushed");
+    store.write(70, 1).await.expect("written");
+    fail_one_flush(&world.hdd);
+    store.0.forget_space(SpaceId(9)).await.expect_err("the HDD's flush fails");
+    assert_eq!(world.remember.recall().homes, [page(70)]);
 }
 
 #[tokio::test(start_paused = true)]

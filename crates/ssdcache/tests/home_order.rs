@@ -5,8 +5,8 @@ use pagetier_devio::{Fault, FaultEffect, IoBuf, IoClass, IoOp, SharedDevice, Sim
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
 use pagetier_policy::{Access, CacParams, Costs, Home, ssd_policy};
 use pagetier_ssdcache::{
-    ExchangeError, Homes, Layout, NewSide, OpenParams, Remember, RememberInMemory, SsdMode, SsdState,
-    SsdTier, Superblock, format,
+    DrainProgress, ExchangeError, Homes, Layout, NewSide, OpenParams, Remember, RememberInMemory, SsdMode,
+    SsdState, SsdTier, Superblock, format,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,11 +33,16 @@ struct Bed {
     ssd: Arc<SimDevice>,
     layout: Layout,
     epoch: u32,
+    policy: &'static str,
 }
 
 impl Bed {
     /// A new store; every operation takes up to `latency`.
     async fn new(ring_pages: u32, mode: SsdMode, latency: Duration) -> Self {
+        Self::with_policy("lru2", ring_pages, mode, latency).await
+    }
+
+    async fn with_policy(policy: &'static str, ring_pages: u32, mode: SsdMode, latency: Duration) -> Self {
         let power = SimPower::new();
         let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power).with_latency(latency));
         let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
@@ -46,7 +51,7 @@ impl Bed {
         let marks = pagetier_ssdcache::Marks::default();
         let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout, marks };
         format(&shared, &superblock, StoreSeed::of_store([1; 16])).await.expect("formatted");
-        Self::open(hdd, ssd, layout, mode, 1).await
+        Self::open(hdd, ssd, layout, mode, 1, policy).await
     }
 
     async fn open(
@@ -55,6 +60,7 @@ impl Bed {
         layout: Layout,
         mode: SsdMode,
         epoch: u32,
+        policy: &'static str,
     ) -> Self {
         let cac = CacParams::new(Costs::PAPER, layout.slots as usize, 64);
         let remember: Arc<dyn Remember> = Arc::new(RememberInMemory::default());
@@ -64,7 +70,7 @@ impl Bed {
             seed: StoreSeed::of_store([1; 16]),
             layout,
             homes: Arc::new(Flat),
-            policy: ssd_policy("lru2", &cac).expect("a policy"),
+            policy: ssd_policy(policy, &cac).expect("a policy"),
             zone_percent: 50.0,
             epoch,
             admissions_max: 4,
@@ -76,15 +82,21 @@ impl Bed {
             mutation: None,
         });
         let tier = Arc::new(timeout(LONG, tier).await.expect("it ends").expect("it opens"));
-        Self { tier, hdd, ssd, layout, epoch }
+        Self { tier, hdd, ssd, layout, epoch, policy }
     }
 
     /// The store as a power cut leaves it.
     async fn after_power_cut(&self, seed: u64) -> Self {
+        self.after_power_cut_and(seed, |_| {}).await
+    }
+
+    /// The same, after `change` of the HDD.
+    async fn after_power_cut_and(&self, seed: u64, change: impl FnOnce(&SimDevice)) -> Self {
         let power = SimPower::new();
         let hdd = Arc::new(self.hdd.after_power_cut(seed, &power));
+        change(&hdd);
         let ssd = Arc::new(self.ssd.after_power_cut(seed + 1000, &power));
-        Self::open(hdd, ssd, self.layout, SsdMode::WriteBack, self.epoch + 1).await
+        Self::open(hdd, ssd, self.layout, SsdMode::WriteBack, self.epoch + 1, self.policy).await
     }
 
     async fn write(&self, no: u32, version: u8) -> Result<Home, TierError> {
@@ -102,6 +114,12 @@ impl Bed {
     async fn read(&self, no: u32) -> Result<u8, TierError> {
         let fetched = self.tier.fetch(page(no), Access::Random, IoBuf::zeroed(PAGE)).await;
         fetched.result.map(|_| fetched.buf.as_slice()[2000])
+    }
+
+    /// What the home of page `no` holds.
+    fn at_home(&self, no: u32) -> Vec<u8> {
+        let home = self.home_of(no);
+        self.hdd.snapshot()[home.start as usize..home.end as usize].to_vec()
     }
 
     fn home_of(&self, no: u32) -> std::ops::Range<u64> {
@@ -384,4 +402,122 @@ async fn a_page_being_drained_is_not_discarded_before_it_is_home() {
     timeout(LONG, bed.tier.settled(page(P))).await.expect("it ends");
     assert!(bed.tier.discarded(page(P)));
     assert_eq!(drain.await.expect("drained").written, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_torn_home_is_mended_from_the_slot_that_backed_it_and_a_sound_one_is_not_written() {
+    let bed = Bed::with_policy("doublewrite", 8, SsdMode::WriteBack, Duration::ZERO).await;
+    bed.write(P, 1).await.expect("written");
+    bed.sync().await;
+    let whole = bed.at_home(P);
+    assert_eq!(whole[2000], 1);
+    let mut compared = 0;
+    for (seed, torn) in (0..16).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let home = bed.home_of(P);
+        let cut = bed.after_power_cut_and(seed, |hdd| {
+            hdd.implant(home.start, &whole);
+            if torn {
+                hdd.flip_bit(home.start + 900, 0);
+            }
+        });
+        let cut = cut.await;
+        assert!(cut.at_home(P) == whole, "seed {seed}: the home is torn still");
+        assert_eq!(cut.tier.recovery().repaired, u64::from(torn), "seed {seed}");
+        compared += 1;
+    }
+    assert_eq!(compared, 32);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_whose_slot_backs_its_way_home_is_not_discarded_before_that_is_durable() {
+    let bed = Bed::with_policy("doublewrite", 8, SsdMode::WriteBack, Duration::ZERO).await;
+    bed.write(P, 1).await.expect("written");
+    assert!(!bed.tier.discarded(page(P)), "a crash could tear its home, which the slot mends");
+    timeout(LONG, bed.tier.settled(page(P))).await.expect("it ends");
+    assert!(bed.tier.discarded(page(P)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_space_is_forgotten_when_its_pages_are_home_whatever_goes_home_of_others() {
+    for (space, waits) in [(SpaceId(1), true), (SpaceId(2), false)] {
+        let bed = Bed::new(8, SsdMode::WriteBack, Duration::ZERO).await;
+        assert_eq!(bed.write(P, 1).await.expect("written"), Home::Ssd);
+        bed.sync().await;
+        let slots = bed.layout.slot_at(0)..bed.layout.end();
+        let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(5)));
+        bed.ssd.inject(slow.on(IoOp::Read).within(slots).times(1));
+        let tier = Arc::clone(&bed.tier);
+        let drain = tokio::spawn(async move { tier.drain(None, None).await });
+        sleep(Duration::from_secs(1)).await;
+        let begun = Instant::now();
+        timeout(LONG, bed.tier.forget_space(space)).await.expect("it ends").expect("forgotten");
+        assert_eq!(begun.elapsed() >= Duration::from_secs(4), waits, "{space:?}: {:?}", begun.elapsed());
+        assert_eq!(drain.await.expect("drained").written, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_is_given_up_before_it_begins_writes_nothing() {
+    let bed = Bed::new(8, SsdMode::WriteBack, Duration::ZERO).await;
+    assert_eq!(bed.write(P, 1).await.expect("written"), Home::Ssd);
+    let report = bed.tier.drain(Some(Duration::ZERO), None).await;
+    assert_eq!((report.written, report.left), (0, 1));
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(bed.tier.stats().dirty_pages, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_counts_pages_that_fail_among_those_that_are_left() {
+    let bed = Bed::new(8, SsdMode::WriteBack, Duration::ZERO).await;
+    // No neighbours, which are written as one.
+    for no in [P, P + 10] {
+        assert_eq!(bed.write(no, 1).await.expect("written"), Home::Ssd);
+    }
+    bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(bed.home_of(P)));
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let notes = Arc::clone(&told);
+    let progress = move |p: DrainProgress| notes.lock().expect("told").push((p.written, p.left));
+    let report = bed.tier.drain(None, Some(Box::new(progress))).await;
+    assert_eq!((report.written, report.left, report.failed.len()), (1, 1, 1));
+    assert_eq!(*told.lock().expect("told"), [(0, 2), (1, 1), (1, 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recovery_counts_the_copies_that_newer_homes_make_obsolete() {
+    let bed = Bed::new(8, SsdMode::WriteBack, Duration::ZERO).await;
+    assert_eq!(bed.write(P, 1).await.expect("written"), Home::Ssd);
+    bed.sync().await;
+    let slots = bed.layout.slot_at(0)..bed.layout.end();
+    bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
+    assert_eq!(bed.write(P, 2).await.expect("written"), Home::Hdd);
+    bed.sync().await;
+    let again = bed.after_power_cut(1).await;
+    assert_eq!(again.tier.recovery().superseded, 1);
+    assert!(matches!(again.read(P).await, Ok(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_flushes_the_ssd_for_its_records_only_when_the_slots_are_durable() {
+    for synced in [true, false] {
+        let bed = Bed::new(8, SsdMode::WriteBack, Duration::ZERO).await;
+        assert_eq!(bed.write(P, 1).await.expect("written"), Home::Ssd);
+        if synced {
+            bed.sync().await;
+        }
+        let flush = Duration::from_secs(5);
+        bed.ssd.inject(Fault::new(FaultEffect::Slow(flush)).on(IoOp::Flush));
+        let begun = Instant::now();
+        assert_eq!(bed.tier.drain(None, None).await.written, 1);
+        assert_eq!(begun.elapsed(), if synced { flush } else { 2 * flush });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_hdd_is_flushed_before_the_ring_is_full() {
+    let bed = Bed::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
+    for no in 10..17 {
+        bed.write(no, 1).await.expect("written");
+    }
+    sleep(Duration::from_secs(10)).await;
+    assert!(bed.hdd.unflushed() < 7, "the next writer but one would have to wait for a flush");
 }

@@ -87,3 +87,34 @@ impl Slots {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::Entry;
+    use crate::slots::SlotParams;
+    use pagetier_page::SpaceId;
+    use pagetier_policy::{CacParams, Costs, Home, ssd_policy};
+
+    #[test]
+    fn the_pool_is_told_of_pages_that_make_room_for_second_chances() {
+        let page = |no| PageId::new(SpaceId(1), no);
+        let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: true };
+        let full: Vec<_> = (0..48).map(|no| Some(entry(no))).collect();
+        let params = SlotParams { slots: 48, zone: 32, reserve: 4, clean_ahead: 4 };
+        // All get a second chance that may.
+        let policy = ssd_policy("hostile:1", &CacParams::new(Costs::PAPER, 48, 8)).expect("a policy");
+        let mut slots = Slots::new(params, policy, &full, 0);
+        slots.begin_checkpoint(Millis(0));
+        slots.end_checkpoint(true);
+        let mut moves = Vec::new();
+        while let Some(more) = slots.take_back(Millis(0), &|_| false, &mut || Stamp::from_bits(100)) {
+            moves.extend(more);
+        }
+        assert!(!moves.is_empty(), "nothing was moved");
+        let told: Vec<PageId> = std::iter::from_fn(|| slots.take_untold()).collect();
+        let gone: Vec<PageId> = (0..48).map(page).filter(|page| slots.home(*page) == Home::Hdd).collect();
+        assert_eq!(told, gone);
+        assert_eq!(told.len(), moves.len());
+    }
+}

@@ -154,3 +154,28 @@ impl Slots {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slots::SlotParams;
+    use pagetier_policy::{CacParams, Costs, ssd_policy};
+
+    #[test]
+    fn a_copy_on_its_way_wants_no_flush_of_the_home_before_it_is_there() {
+        let policy = ssd_policy("lru2", &CacParams::new(Costs::PAPER, 12, 8)).expect("a policy");
+        let mut slots = Slots::new(SlotParams::new(12, 50.0), policy, &[], 0);
+        slots.begin_checkpoint(Millis(0));
+        slots.end_checkpoint(true);
+        let page = PageId::new(SpaceId(1), 1);
+        let ticket = slots.plan_copy(page, Cause::Evicted, Millis(0), &mut || Stamp::from_bits(1));
+        let mut ticket = ticket.expect("there is room");
+        slots.wait_for_home(&mut ticket, Lsn(0));
+        assert!(!slots.wants_home_flush(&|_| false), "it is not there yet");
+        slots.end_write(ticket, true, 1, Millis(0));
+        assert!(slots.wants_home_flush(&|_| false));
+        assert!(!slots.wants_home_flush(&|_| true), "its home is being written");
+        slots.homes_flushed(&|_| false);
+        assert!(!slots.wants_home_flush(&|_| false), "it is clean");
+    }
+}

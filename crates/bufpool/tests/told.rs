@@ -1,0 +1,236 @@
+//! What the pool's policy is told, and how soon a frame that was given back is used.
+
+use pagetier_bufpool::{
+    DirtyPage, Displaced, Fetched, Pool, PoolError, PoolParams, Tier, TierError, WrittenPage,
+};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoClass, IoOp};
+use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
+use pagetier_policy::{Access, Casa, CleanReason, Costs, FrameId, Home, PoolPolicy};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+const FRAMES: usize = 16;
+/// Its reads fail.
+const BAD: u32 = 99;
+
+fn page(no: u32) -> PageId {
+    PageId::new(SpaceId(1), no)
+}
+
+/// Pages of zeroes; reads and writes take 3 ms.
+#[derive(Default)]
+struct Zeroes {
+    /// Whether a change makes a copy on the SSD invalid.
+    has_copies: AtomicBool,
+    classes: Mutex<Vec<IoClass>>,
+}
+
+fn failed(page: PageId, op: IoOp) -> TierError {
+    let kind = DeviceErrorKind::Io(Arc::new(std::io::Error::other("injected")));
+    let source = DeviceError { device: Arc::from("zeroes"), op, offset: 0, len: 4096, kind };
+    TierError::Device { page, source }
+}
+
+impl Tier for Zeroes {
+    async fn fetch(&self, page: PageId, _: Access, mut buf: IoBuf) -> Fetched {
+        sleep(Duration::from_millis(3)).await;
+        if page.no == BAD {
+            return Fetched { buf, result: Err(failed(page, IoOp::Read)) };
+        }
+        buf.as_mut_slice().fill(0);
+        Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(buf.as_mut_slice());
+        Fetched { buf, result: Ok(Home::Hdd) }
+    }
+
+    async fn fetch_run(&self, first: PageId, bufs: Vec<IoBuf>) -> Vec<Fetched> {
+        let mut fetched = Vec::new();
+        for (no, buf) in (first.no..).zip(bufs) {
+            fetched.push(self.fetch(page(no), Access::Sequential, buf).await);
+        }
+        fetched
+    }
+
+    async fn write(&self, batch: Vec<DirtyPage>, class: IoClass, done: &(dyn Fn(WrittenPage) + Send + Sync)) {
+        self.classes.lock().unwrap().push(class);
+        sleep(Duration::from_millis(3)).await;
+        for DirtyPage { page, image, .. } in batch {
+            done(WrittenPage { page, result: Ok(Home::Hdd), displaced: Displaced(None), image });
+        }
+    }
+
+    async fn flush(&self) -> Result<(), TierError> {
+        Ok(())
+    }
+
+    fn evicted(&self, _: PageId, _: u32, _: &[u8]) -> Displaced {
+        Displaced(None)
+    }
+
+    fn dirtied(&self, _: PageId, _: u32) -> bool {
+        self.has_copies.load(Ordering::Relaxed)
+    }
+
+    fn allocated(&self, _: PageId) {}
+
+    fn discarded(&self, _: PageId) -> bool {
+        true
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Told {
+    Dirtied,
+    Cleaned(CleanReason),
+    Invalidated,
+    Costs(Costs),
+}
+
+type Notes = Arc<Mutex<Vec<Told>>>;
+
+/// CASA, and what it was told.
+#[derive(Debug)]
+struct Recording {
+    casa: Casa,
+    notes: Notes,
+}
+
+impl Recording {
+    fn note(&self, told: Told) {
+        self.notes.lock().unwrap().push(told);
+    }
+}
+
+impl PoolPolicy for Recording {
+    fn name(&self) -> &'static str {
+        self.casa.name()
+    }
+
+    fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access) {
+        self.casa.insert(frame, page, home, access);
+    }
+
+    fn hit(&mut self, frame: FrameId, write: bool) {
+        self.casa.hit(frame, write);
+    }
+
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.casa.first_to_go(accept)
+    }
+
+    fn remove(&mut self, frame: FrameId, evicted: bool) {
+        self.casa.remove(frame, evicted);
+    }
+
+    fn dirtied(&mut self, frame: FrameId) {
+        self.casa.dirtied(frame);
+        self.note(Told::Dirtied);
+    }
+
+    fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
+        self.casa.cleaned(frame, home, reason);
+        self.note(Told::Cleaned(reason));
+    }
+
+    fn ssd_invalidated(&mut self, frame: FrameId) {
+        self.casa.ssd_invalidated(frame);
+        self.note(Told::Invalidated);
+    }
+
+    fn set_costs(&mut self, costs: Costs) {
+        self.casa.set_costs(costs);
+        self.note(Told::Costs(costs));
+    }
+
+    fn len(&self) -> usize {
+        self.casa.len()
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.casa.validate()
+    }
+}
+
+fn start(tier: &Arc<Zeroes>) -> (Pool<Zeroes>, Notes) {
+    let notes = Notes::default();
+    let policy = Box::new(Recording { casa: Casa::new(FRAMES, Costs::PAPER), notes: Arc::clone(&notes) });
+    // No writes unasked.
+    let params = PoolParams { clean_depth: 0, read_ahead_pages: 0, ..PoolParams::new(FRAMES, PageSize::MIN) };
+    (Pool::start(params, policy, Arc::clone(tier), None).unwrap(), notes)
+}
+
+async fn change(pool: &Pool<Zeroes>, no: u32, value: u8) {
+    pool.get_mut(page(no)).await.unwrap()[4] = value;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_was_changed_while_it_was_written_is_told_as_dirty_again() {
+    let tier = Arc::default();
+    let (pool, notes) = start(&tier);
+    for meanwhile in [false, true] {
+        notes.lock().unwrap().clear();
+        change(&pool, 1, 1).await;
+        let flush = async { pool.flush_all().await.unwrap() };
+        let changes = async {
+            sleep(Duration::from_millis(1)).await;
+            if meanwhile {
+                change(&pool, 1, 2).await;
+            }
+        };
+        tokio::join!(flush, changes);
+        let told = notes.lock().unwrap().clone();
+        let last = told.iter().rposition(|told| matches!(told, Told::Cleaned(_))).unwrap();
+        assert_eq!(told[0], Told::Dirtied);
+        assert_eq!(told[last + 1..] == [Told::Dirtied], meanwhile, "{told:?}");
+        pool.flush_all().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_a_change_made_a_copy_invalid_is_told_if_it_did() {
+    for has_copies in [false, true] {
+        let tier = Arc::new(Zeroes { has_copies: has_copies.into(), ..Zeroes::default() });
+        let (pool, notes) = start(&tier);
+        change(&pool, 1, 1).await;
+        let told = notes.lock().unwrap().clone();
+        assert_eq!(told, [Told::Dirtied, Told::Invalidated][..1 + usize::from(has_copies)]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_costs_reach_the_policy() {
+    let tier = Arc::default();
+    let (pool, notes) = start(&tier);
+    let costs = Costs { hdd_read_ms: 5.5, ..Costs::PAPER };
+    pool.set_costs(costs);
+    assert_eq!(*notes.lock().unwrap(), [Told::Costs(costs)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_is_urgent_only_when_staging_buffers_run_out() {
+    let tier = Arc::default();
+    let (pool, _) = start(&tier);
+    change(&pool, 1, 1).await;
+    pool.flush_all().await.unwrap();
+    assert_eq!(*tier.classes.lock().unwrap(), [IoClass::Clean]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_frame_of_a_load_that_failed_is_given_to_a_waiting_request_at_once() {
+    let tier = Arc::default();
+    let (pool, _) = start(&tier);
+    let mut guards = Vec::new();
+    for no in 0..FRAMES as u32 - 1 {
+        guards.push(pool.get(page(no)).await.unwrap());
+    }
+    let begun = Instant::now();
+    let bad = async { assert!(matches!(pool.get(page(BAD)).await, Err(PoolError::Tier(_)))) };
+    let waiting = async {
+        sleep(Duration::from_millis(1)).await;
+        drop(pool.get(page(50)).await.unwrap());
+        begun.elapsed()
+    };
+    let ((), waited) = tokio::join!(bad, waiting);
+    assert_eq!(waited, Duration::from_millis(6), "two reads one after the other, and no pause between them");
+}

@@ -1,0 +1,263 @@
+//! What a policy is told and asked, what it is obeyed in, and what is counted: nothing that could lose data, all that it decides by.
+
+use pagetier_bufpool::{DirtyPage, Tier, WrittenPage};
+use pagetier_devio::{IoBuf, IoClass, SharedDevice, SimDevice, SimPower};
+use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
+use pagetier_policy::{Access, Cause, Home, Millis, SlotId, SsdPolicy, Verdict};
+use pagetier_ssdcache::{
+    Entry, Homes, Layout, Marks, OpenParams, Plan, RememberInMemory, SlotParams, Slots, SsdMode, SsdTier,
+    Superblock, format,
+};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+const NOW: Millis = Millis(0);
+const PAGE: usize = 4096;
+const SLOTS: u32 = 12;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Told {
+    Read(PageId),
+    Considered(PageId, Cause),
+    Wrote(PageId, Home),
+    Inserted(PageId, SlotId),
+    Removed(PageId, bool),
+}
+
+type Notes = Arc<Mutex<Vec<Told>>>;
+
+/// Answers as it is set up to, and notes what it is told.
+#[derive(Debug)]
+struct Script {
+    notes: Notes,
+    verdict: Verdict,
+    through: bool,
+}
+
+impl Script {
+    fn new(verdict: Verdict, through: bool) -> (Box<Self>, Notes) {
+        let notes = Notes::default();
+        (Box::new(Self { notes: Arc::clone(&notes), verdict, through }), notes)
+    }
+
+    fn note(&self, told: Told) {
+        self.notes.lock().unwrap().push(told);
+    }
+}
+
+impl SsdPolicy for Script {
+    fn name(&self) -> &'static str {
+        "script"
+    }
+
+    fn read(&mut self, page: PageId, _: Option<Home>, _: Access, _: Millis) {
+        self.note(Told::Read(page));
+    }
+
+    fn consider(
+        &mut self,
+        page: PageId,
+        cause: Cause,
+        _: usize,
+        _: &mut dyn FnMut(SlotId) -> bool,
+        _: Millis,
+    ) -> Verdict {
+        self.note(Told::Considered(page, cause));
+        self.verdict
+    }
+
+    fn wrote(&mut self, page: PageId, home: Home, _: Millis) {
+        self.note(Told::Wrote(page, home));
+    }
+
+    fn inserted(&mut self, page: PageId, slot: SlotId, _: Millis) {
+        self.note(Told::Inserted(page, slot));
+    }
+
+    fn removed(&mut self, page: PageId, evicted: bool, _: Millis) {
+        self.note(Told::Removed(page, evicted));
+    }
+
+    fn start_zone(
+        &mut self,
+        k: usize,
+        eligible: &mut dyn FnMut(SlotId) -> bool,
+        _: Millis,
+        out: &mut Vec<SlotId>,
+    ) {
+        out.extend((0..SLOTS).map(SlotId).filter(|slot| eligible(*slot)).take(k));
+    }
+
+    fn next_victims(&mut self, _: usize, _: Millis, _: &mut Vec<SlotId>) {}
+
+    fn write_through(&self) -> bool {
+        self.through
+    }
+
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+fn page(no: u32) -> PageId {
+    PageId::new(SpaceId(1), no)
+}
+
+/// Slots with `pages` in the first ones, as the HDD has them, and a zone of `zone` slots.
+fn slots(policy: Box<Script>, pages: u32, zone: u32) -> Slots {
+    let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: true };
+    let map: Vec<_> = (0..SLOTS).map(|no| (no < pages).then(|| entry(no))).collect();
+    let params = SlotParams { slots: SLOTS, zone, reserve: 4, clean_ahead: 2 };
+    let mut slots = Slots::new(params, policy, &map, 0);
+    slots.begin_checkpoint(NOW);
+    slots.end_checkpoint(true);
+    slots
+}
+
+fn stamp() -> Stamp {
+    Stamp::from_bits(100)
+}
+
+#[test]
+fn of_a_slot_write_that_failed_the_policy_is_told_that_its_page_is_not_there() {
+    let (policy, notes) = Script::new(Verdict::AdmitFree, false);
+    let mut slots = slots(policy, 0, SLOTS);
+    let Plan::Ssd(ticket) = slots.plan_dirty(page(1), NOW, &mut stamp) else { panic!("there is room") };
+    slots.end_write(ticket, false, 1, NOW);
+    let told = [Told::Inserted(page(1), ticket.slot), Told::Removed(page(1), false)];
+    assert_eq!(notes.lock().unwrap()[1..], told);
+    slots.validate().unwrap();
+}
+
+#[test]
+fn a_policy_that_admits_without_room_gets_no_slot_of_the_reserve() {
+    let (policy, _) = Script::new(Verdict::AdmitFree, false);
+    let mut slots = slots(policy, SLOTS - 4, SLOTS);
+    assert_eq!(slots.free_slots().writable, 4, "the reserve");
+    assert_eq!(slots.plan_dirty(page(100), NOW, &mut stamp), Plan::Hdd);
+    assert_eq!(slots.plan_copy(page(100), Cause::Evicted, NOW, &mut stamp), None);
+}
+
+#[test]
+fn a_copy_takes_the_place_of_a_victim_when_no_slot_is_free() {
+    let (policy, notes) = Script::new(Verdict::AdmitOver(SlotId(2)), false);
+    let mut slots = slots(policy, SLOTS, SLOTS);
+    let ticket = slots.plan_copy(page(100), Cause::Evicted, NOW, &mut stamp).expect("a victim's slot");
+    assert_eq!((ticket.slot, ticket.displaced), (SlotId(2), Some(page(2))));
+    assert!(notes.lock().unwrap().contains(&Told::Removed(page(2), true)));
+}
+
+#[test]
+fn a_page_written_through_is_considered_and_one_that_must_not_be_is_not() {
+    for may in [true, false] {
+        let (policy, notes) = Script::new(Verdict::AdmitFree, true);
+        let mut slots = slots(policy, 0, SLOTS);
+        assert_eq!(slots.plan_arrived(page(1), may, NOW, &mut stamp).is_some(), may);
+        assert_eq!(notes.lock().unwrap().contains(&Told::Considered(page(1), Cause::Cleaned)), may);
+    }
+}
+
+#[test]
+fn a_page_written_through_that_finds_no_slot_loses_its_copy_and_the_policy_is_told() {
+    for may in [true, false] {
+        let (policy, notes) = Script::new(Verdict::Reject, true);
+        // Outside the zone, its own slot cannot be written.
+        let mut slots = slots(policy, SLOTS, 8);
+        let last = page(SLOTS - 1);
+        assert_eq!(slots.plan_arrived(last, may, NOW, &mut stamp), None);
+        assert_eq!(slots.home(last), Home::Hdd);
+        assert_eq!(notes.lock().unwrap().last(), Some(&Told::Removed(last, false)));
+        assert_eq!(slots.counts().rejected_no_slot, u64::from(may));
+    }
+}
+
+#[test]
+fn a_zone_without_victims_is_named_anew_only_when_something_has_changed() {
+    let (policy, _) = Script::new(Verdict::Reject, false);
+    let mut slots = slots(policy, SLOTS, 8);
+    assert_eq!(slots.map_work(false, NOW), None, "the next zone would be the same");
+}
+
+/// Every page lies where its number says.
+struct Flat;
+
+impl Homes for Flat {
+    fn offset(&self, page: PageId) -> Option<u64> {
+        Some(u64::from(page.no) * PAGE as u64)
+    }
+}
+
+async fn tier(policy: Box<dyn SsdPolicy>) -> SsdTier {
+    let power = SimPower::new();
+    let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power)) as SharedDevice;
+    let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
+    let layout = Layout::for_bytes(1 << 19, PageSize::MIN, 8).unwrap();
+    let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout, marks: Marks::default() };
+    format(&ssd, &superblock, StoreSeed::of_store([1; 16])).await.unwrap();
+    let tier = SsdTier::open(OpenParams {
+        hdd,
+        ssd,
+        seed: StoreSeed::of_store([1; 16]),
+        layout,
+        homes: Arc::new(Flat),
+        policy,
+        zone_percent: 50.0,
+        epoch: 1,
+        admissions_max: 4,
+        mode: SsdMode::WriteBack,
+        closed: false,
+        remember: Arc::new(RememberInMemory::default()),
+        progress: None,
+        #[cfg(feature = "mutations")]
+        mutation: None,
+    });
+    tier.await.unwrap()
+}
+
+async fn write(tier: &SsdTier, no: u32) -> Home {
+    let mut image = IoBuf::zeroed(PAGE);
+    Header { page: page(no), lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(image.as_mut_slice());
+    let home = Mutex::new(None);
+    let done = |written: WrittenPage| *home.lock().unwrap() = Some(written.result.unwrap());
+    let dirty = DirtyPage { page: page(no), image, logical: 1, recovery_lsn: Lsn(0) };
+    let write = tier.write(vec![dirty], IoClass::Clean, &done);
+    timeout(Duration::from_secs(600), write).await.expect("written at last");
+    home.into_inner().unwrap().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_policy_is_told_of_every_write_and_where_it_went() {
+    for (verdict, through) in [
+        (Verdict::Reject, true),
+        (Verdict::AdmitFree, true),
+        (Verdict::Reject, false),
+        (Verdict::AdmitFree, false),
+    ] {
+        let (policy, notes) = Script::new(verdict, through);
+        let tier = tier(policy).await;
+        let home = write(&tier, 3).await;
+        sleep(Duration::from_secs(1)).await;
+        let ssd = verdict == Verdict::AdmitFree;
+        assert_eq!(home, if ssd { Home::Ssd } else { Home::Hdd });
+        let wrote = if ssd && !through { Home::Ssd } else { Home::Hdd };
+        let notes = notes.lock().unwrap();
+        let writes: Vec<_> = notes.iter().filter(|told| matches!(told, Told::Wrote(..))).collect();
+        assert_eq!(writes, [&Told::Wrote(page(3), wrote)], "{verdict:?}, through: {through}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_admits_nothing_on_reading_is_not_asked() {
+    let (policy, notes) = Script::new(Verdict::Reject, false);
+    let tier = tier(policy).await;
+    assert_eq!(write(&tier, 3).await, Home::Hdd);
+    notes.lock().unwrap().clear();
+    let fetched = tier.fetch(page(3), Access::Random, IoBuf::zeroed(PAGE)).await;
+    assert_eq!(fetched.result.unwrap(), Home::Hdd);
+    assert_eq!(*notes.lock().unwrap(), [Told::Read(page(3))]);
+}
