@@ -340,3 +340,52 @@ async fn an_ssd_whose_return_may_be_recorded_is_not_formatted_once_more() {
     assert_eq!((store.ssd_state(), store.ssd_loss()), (SsdState::Active, None));
     expect_all(&store, space, 2).await;
 }
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn formatted_once_more_it_is_not_the_stores() {
+    let bed = Bed::new();
+    let builder = bed.builder().mutation(Some(pagetier_ssdcache::Mutation::AttachInDoubt));
+    let (store, _) = with_only_copies(builder).await;
+    store.set_ssd_mode(SsdMode::Off).await.unwrap();
+    bed.manifest.fail_saves(0, 1, true);
+    assert!(matches!(store.readmit_ssd().await, Err(Error::Manifest { .. })));
+    let _ = store.readmit_ssd().await;
+    drop(store);
+    let opened = bed.after_power_cut(1).builder().open().await;
+    assert!(opened.is_err(), "unnoticed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_nothing_to_acknowledge_nothing_is_saved() {
+    let bed = Bed::new();
+    let store = bed.open().await;
+    bed.manifest.fail_saves(0, 1, false);
+    store.acknowledge_loss().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_is_acknowledged_while_the_rest_is_saved_is_not_told_again() {
+    let bed = Bed::new();
+    let (store, space) = with_only_copies(bed.builder()).await;
+    // Some are in memory: they are written again, and are no loss then.
+    for no in 0..20 {
+        let _ = read(&store, space, no).await.unwrap();
+    }
+    bed.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(1))).on(IoOp::Write));
+    let abandon = async {
+        let lost = store.abandon_ssd().await.unwrap();
+        assert!(lost.pages() > 0, "nothing was lost");
+    };
+    let acknowledge = async {
+        while store.ssd_loss().is_none() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        store.acknowledge_loss().await.unwrap();
+        assert_eq!(store.ssd_loss(), None);
+    };
+    tokio::join!(abandon, acknowledge);
+    assert_eq!(store.ssd_loss(), None);
+    drop(store);
+    assert_eq!(bed.after_power_cut(1).open().await.ssd_loss(), None);
+}

@@ -215,3 +215,18 @@ async fn redo_starts_at_the_oldest_change_that_only_memory_has() {
     store.sync().await.unwrap();
     assert_eq!(store.min_recovery_lsn(), None);
 }
+
+#[tokio::test]
+async fn one_recording_at_a_time_is_under_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (folder.path().join("first.ptr"), folder.path().join("second.ptr"));
+    let store = Devices::new().open(200, 400).await.unwrap();
+    store.start_recording(&first).unwrap();
+    let busy = store.start_recording(&second).unwrap_err();
+    assert_eq!(busy.kind(), std::io::ErrorKind::ResourceBusy);
+    assert!(!second.exists());
+    let _ = store.create_space("t").await.unwrap();
+    store.stop_recording().await.unwrap();
+    store.start_recording(&second).unwrap();
+    assert!(first.exists() && second.exists());
+}
