@@ -5,7 +5,7 @@
 //! they were told, so a run repeats.
 
 use crate::{
-    Access, Cause, CleanReason, FrameId, FrameState, Home, Millis, PageId, PoolPolicy, SlotId, SsdPolicy,
+    Access, Cause, CleanReason, FrameId, FramePolicy, FrameState, Home, Millis, PageId, SlotId, SlotPolicy,
     Verdict,
 };
 
@@ -147,11 +147,7 @@ impl HostileSsd {
     }
 }
 
-impl SsdPolicy for HostileSsd {
-    fn name(&self) -> &'static str {
-        "hostile"
-    }
-
+impl SlotPolicy for HostileSsd {
     fn read(&mut self, _page: PageId, _from: Option<Home>, _access: Access, _now: Millis) {}
 
     fn consider(
@@ -249,11 +245,7 @@ impl HostilePool {
     }
 }
 
-impl PoolPolicy for HostilePool {
-    fn name(&self) -> &'static str {
-        "hostile"
-    }
-
+impl FramePolicy for HostilePool {
     fn insert(&mut self, frame: FrameId, _page: PageId, _home: Home, _access: Access) {
         self.track(frame, true);
         self.malice.note(frame.0);

@@ -1,15 +1,24 @@
 //! CAC and CC by hand: equations, groups, borders, outqueue, zone.
 
+use pagetier_policy::ssd::{Cac, CacOptions, Dropped, NoSsd};
 use pagetier_policy::{
-    Access, Ageing, Cac, CacAged, CacParams, CacWrite, Cause, Cc, Costs, Dropped, GroupStats, Home, Millis,
-    NoSsd, PageId, SlotId, SpaceId, SsdPolicy, Verdict,
+    Access, Cause, Costs, GroupStats, Home, Millis, PageId, SlotId, SlotPolicy, SpaceId, SsdParams,
+    SsdPolicy, Verdict,
 };
 
 const COSTS: Costs = Costs { hdd_read_ms: 70.0, hdd_write_ms: 50.0, ssd_read_ms: 1.0, ssd_write_ms: 3.0 };
 const NOW: Millis = Millis(0);
 
-fn params() -> CacParams {
-    CacParams { outqueue_entries: 8, ..CacParams::new(COSTS, 4, 4) }
+/// The options that a policy's name stands for.
+fn options(name: &str) -> CacOptions {
+    match name.parse() {
+        Ok(SsdPolicy::Cac(options)) => options,
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+fn params() -> SsdParams {
+    SsdParams { outqueue_entries: 8, ..SsdParams::new(COSTS, 4, 4) }
 }
 
 /// Page `no` of space 1; its groups are its own unless others share the space.
@@ -27,19 +36,19 @@ fn s(no: u32) -> SlotId {
 }
 
 /// The page is missed, read `hits` times more in memory, and evicted.
-fn visit(policy: &mut dyn SsdPolicy, page: PageId, home: Home, hits: u32, now: Millis) {
+fn visit(policy: &mut dyn SlotPolicy, page: PageId, home: Home, hits: u32, now: Millis) {
     policy.read(page, Some(home), Access::Random, now);
     policy.logical(page, hits, home, now);
     policy.left_pool(page, now);
 }
 
-fn zone(policy: &mut dyn SsdPolicy, k: usize) -> Vec<u32> {
+fn zone(policy: &mut dyn SlotPolicy, k: usize) -> Vec<u32> {
     let mut out = Vec::new();
     policy.start_zone(k, &mut |_| true, NOW, &mut out);
     out.iter().map(|slot| slot.0).collect()
 }
 
-fn only_group(policy: &dyn SsdPolicy) -> GroupStats {
+fn only_group(policy: &dyn SlotPolicy) -> GroupStats {
     let groups: Vec<_> = policy.groups().into_iter().filter(|g| g.pages > 0).collect();
     assert_eq!(groups.len(), 1, "{groups:?}");
     groups[0]
@@ -47,7 +56,7 @@ fn only_group(policy: &dyn SsdPolicy) -> GroupStats {
 
 #[test]
 fn cc_is_equation_1() {
-    let mut cc = Cc::new(&params());
+    let mut cc = Cac::new(CacOptions::CC, &params());
     visit(&mut cc, p(1), Home::Hdd, 9, NOW);
     cc.inserted(p(1), s(0), NOW);
     visit(&mut cc, p(1), Home::Ssd, 9, NOW);
@@ -61,7 +70,7 @@ fn cc_is_equation_1() {
 #[test]
 fn cac_is_equations_2_to_6() {
     // One subrange, so that the space has one group.
-    let mut cac = Cac::new(&CacParams { subranges_max: 1, ..params() });
+    let mut cac = Cac::new(CacOptions::CAC, &SsdParams { subranges_max: 1, ..params() });
     // Off the SSD: 2 physical of 20 logical reads, one write.
     visit(&mut cac, p(1), Home::Hdd, 9, NOW);
     cac.read(p(1), Some(Home::Hdd), Access::Random, NOW);
@@ -87,7 +96,7 @@ fn cac_is_equations_2_to_6() {
 
 #[test]
 fn sequential_reads_and_allocations_do_not_count() {
-    let mut cac = Cac::new(&params());
+    let mut cac = Cac::new(CacOptions::CAC, &params());
     cac.read(p(1), Some(Home::Hdd), Access::Sequential, NOW);
     cac.read(p(2), None, Access::Random, NOW);
     assert_eq!((cac.benefit(p(1)), cac.benefit(p(2))), (Some(0.0), Some(0.0)));
@@ -106,7 +115,7 @@ fn alpha_at_its_borders() {
         ("missed as often", Some((1, 9)), Some((1, 9)), 1.0),
     ];
     for (case, on, off, alpha) in cases {
-        let mut cac = Cac::new(&CacParams { subranges_max: 1, ..params() });
+        let mut cac = Cac::new(CacOptions::CAC, &SsdParams { subranges_max: 1, ..params() });
         for (home, reads) in [(Home::Hdd, off), (Home::Ssd, on)] {
             let Some((physical, hits)) = reads else { continue };
             if home == Home::Ssd {
@@ -125,7 +134,7 @@ fn alpha_at_its_borders() {
 
 #[test]
 fn group_sums_move_on_the_three_events_only() {
-    let mut cac = Cac::new(&CacParams { subranges_max: 1, ..params() });
+    let mut cac = Cac::new(CacOptions::CAC, &SsdParams { subranges_max: 1, ..params() });
     let sums = |cac: &Cac| cac.groups().first().map(|g| (g.miss_rate_ssd, g.miss_rate_hdd));
     cac.read(p(1), Some(Home::Hdd), Access::Random, NOW);
     cac.logical(p(1), 1, Home::Hdd, NOW);
@@ -149,7 +158,7 @@ fn group_sums_move_on_the_three_events_only() {
 
 #[test]
 fn a_page_whose_rate_changed_takes_its_counts_to_another_group() {
-    let mut cac = Cac::new(&params());
+    let mut cac = Cac::new(CacOptions::CAC, &params());
     // Ten reads in the first minute: a page younger than a minute counts as one minute old.
     visit(&mut cac, p(1), Home::Hdd, 9, Millis(0));
     assert_eq!(only_group(&cac).subrange, 10);
@@ -168,7 +177,7 @@ fn a_page_whose_rate_changed_takes_its_counts_to_another_group() {
 
 #[test]
 fn more_logical_reads_than_fit_a_counter_are_not_lost() {
-    let mut cac = Cac::new(&CacParams { subranges_max: 1, ..params() });
+    let mut cac = Cac::new(CacOptions::CAC, &SsdParams { subranges_max: 1, ..params() });
     cac.read(p(1), Some(Home::Hdd), Access::Random, NOW);
     cac.logical(p(1), 199_999, Home::Hdd, NOW);
     cac.left_pool(p(1), NOW);
@@ -178,7 +187,10 @@ fn more_logical_reads_than_fit_a_counter_are_not_lost() {
 #[test]
 fn a_page_that_drops_out_of_the_outqueue_leaves_its_reads_or_takes_them() {
     for (dropped, left) in [(Dropped::Kept, Some(0.5)), (Dropped::Subtracted, None)] {
-        let mut cac = Cac::new(&CacParams { outqueue_entries: 0, subranges_max: 1, dropped, ..params() });
+        let mut cac = Cac::new(
+            CacOptions::CAC,
+            &SsdParams { outqueue_entries: 0, subranges_max: 1, dropped, ..params() },
+        );
         visit(&mut cac, p(1), Home::Hdd, 1, NOW);
         assert_eq!(cac.benefit(p(1)), None);
         assert_eq!(cac.groups().first().and_then(|g| g.miss_rate_hdd), left, "{dropped:?}");
@@ -188,8 +200,8 @@ fn a_page_that_drops_out_of_the_outqueue_leaves_its_reads_or_takes_them() {
 
 #[test]
 fn the_outqueue_drops_what_was_inserted_longest_ago() {
-    let mut cc = Cc::new(&CacParams { outqueue_entries: 2, ..params() });
-    let remembered = |cc: &Cc| [1, 2, 3].map(|no| cc.benefit(p(no)).is_some());
+    let mut cc = Cac::new(CacOptions::CC, &SsdParams { outqueue_entries: 2, ..params() });
+    let remembered = |cc: &Cac| [1, 2, 3].map(|no| cc.benefit(p(no)).is_some());
     visit(&mut cc, p(1), Home::Hdd, 0, NOW);
     visit(&mut cc, p(2), Home::Hdd, 0, NOW);
     // Read again and evicted again: 1 is now the newest, with both reads remembered.
@@ -211,7 +223,7 @@ fn the_outqueue_drops_what_was_inserted_longest_ago() {
 }
 
 /// Slots 0 to 3 hold pages 0 to 3, read `n` + 1 times.
-fn filled(policy: &mut dyn SsdPolicy) {
+fn filled(policy: &mut dyn SlotPolicy) {
     for no in 0..4 {
         for _ in 0..=no {
             visit(policy, p(no), Home::Hdd, 0, NOW);
@@ -222,7 +234,10 @@ fn filled(policy: &mut dyn SsdPolicy) {
 
 #[test]
 fn free_slots_are_always_given() {
-    for policy in [&mut Cac::new(&params()) as &mut dyn SsdPolicy, &mut Cc::new(&params())] {
+    for policy in [
+        &mut Cac::new(CacOptions::CAC, &params()) as &mut dyn SlotPolicy,
+        &mut Cac::new(CacOptions::CC, &params()),
+    ] {
         assert_eq!(policy.consider(p(9), Cause::Evicted, 1, &mut |_| true, NOW), Verdict::AdmitFree);
         // Nothing is known of the page, and nothing free: no.
         assert_eq!(policy.consider(p(9), Cause::Evicted, 0, &mut |_| true, NOW), Verdict::Reject);
@@ -232,9 +247,9 @@ fn free_slots_are_always_given() {
 
 #[test]
 fn only_the_zone_is_evicted_from() {
-    let mut cc = Cc::new(&params());
+    let mut cc = Cac::new(CacOptions::CC, &params());
     filled(&mut cc);
-    let ask = |cc: &mut Cc, page, unusable: &[u32]| {
+    let ask = |cc: &mut Cac, page, unusable: &[u32]| {
         cc.consider(page, Cause::Cleaned, 0, &mut |slot| !unusable.contains(&slot.0), NOW)
     };
     visit(&mut cc, p(8), Home::Hdd, 0, NOW);
@@ -265,7 +280,7 @@ fn only_the_zone_is_evicted_from() {
 
 #[test]
 fn a_candidate_that_is_read_moves_up_within_the_zone() {
-    let mut cac = Cac::new(&params());
+    let mut cac = Cac::new(CacOptions::CAC, &params());
     filled(&mut cac);
     assert_eq!(zone(&mut cac, 3), [0, 1, 2]);
     let mut next = Vec::new();
@@ -289,14 +304,14 @@ fn a_candidate_that_is_read_moves_up_within_the_zone() {
 
 #[test]
 fn a_candidate_that_outgrew_the_zone_is_none_any_more() {
-    let mut cc = Cc::new(&params());
+    let mut cc = Cac::new(CacOptions::CC, &params());
     filled(&mut cc);
-    let candidates = |cc: &mut Cc| {
+    let candidates = |cc: &mut Cac| {
         let mut next = Vec::new();
         cc.next_victims(9, NOW, &mut next);
         next.iter().map(|slot| slot.0).collect::<Vec<_>>()
     };
-    let consider = |cc: &mut Cc| cc.consider(p(9), Cause::Evicted, 0, &mut |_| true, NOW);
+    let consider = |cc: &mut Cac| cc.consider(p(9), Cause::Evicted, 0, &mut |_| true, NOW);
     assert_eq!(zone(&mut cc, 2), [0, 1]);
     for _ in 0..9 {
         visit(&mut cc, p(0), Home::Ssd, 0, NOW);
@@ -324,7 +339,7 @@ fn a_candidate_that_outgrew_the_zone_is_none_any_more() {
 
 #[test]
 fn candidates_of_a_strict_zone_stay_candidates() {
-    let mut cc = Cc::new(&CacParams { strict_zone: true, ..params() });
+    let mut cc = Cac::new(options("cc:strict-zone"), &params());
     filled(&mut cc);
     assert_eq!(zone(&mut cc, 2), [0, 1]);
     for _ in 0..9 {
@@ -345,7 +360,7 @@ fn candidates_of_a_strict_zone_stay_candidates() {
 
 #[test]
 fn ineligible_slots_stay_out_of_the_zone() {
-    let mut cc = Cc::new(&params());
+    let mut cc = Cac::new(CacOptions::CC, &params());
     filled(&mut cc);
     let mut out = Vec::new();
     cc.start_zone(2, &mut |slot| slot != s(0), NOW, &mut out);
@@ -359,7 +374,10 @@ fn cac_lets_go_of_the_hot_page_that_cc_keeps() {
     // on the SSD 50 times. The other page is missed as often either way, 20 times.
     let (hot, warm) = (alone(1), alone(2));
     let mut kept = Vec::new();
-    for policy in [&mut Cac::new(&params()) as &mut dyn SsdPolicy, &mut Cc::new(&params())] {
+    for policy in [
+        &mut Cac::new(CacOptions::CAC, &params()) as &mut dyn SlotPolicy,
+        &mut Cac::new(CacOptions::CC, &params()),
+    ] {
         visit(policy, hot, Home::Hdd, 999, NOW);
         policy.inserted(hot, s(0), NOW);
         for _ in 0..50 {
@@ -376,7 +394,7 @@ fn cac_lets_go_of_the_hot_page_that_cc_keeps() {
 
 #[test]
 fn a_dropped_space_leaves_no_groups() {
-    let mut cac = Cac::new(&params());
+    let mut cac = Cac::new(CacOptions::CAC, &params());
     visit(&mut cac, alone(7), Home::Hdd, 3, NOW);
     assert_eq!(cac.groups().len(), 1);
     cac.forget(alone(7));
@@ -388,7 +406,7 @@ fn a_dropped_space_leaves_no_groups() {
 #[test]
 fn counts_that_age_are_halved_after_so_many_accesses() {
     // Eight accesses: two for each of four slots.
-    let mut aged = CacAged::new(&CacParams { subranges_max: 1, ageing: Ageing::Every(2), ..params() });
+    let mut aged = Cac::new(options("cac:ageing=2"), &SsdParams { subranges_max: 1, ..params() });
     for _ in 0..4 {
         visit(&mut aged, p(1), Home::Hdd, 9, NOW);
     }
@@ -412,10 +430,10 @@ fn counts_that_age_are_halved_after_so_many_accesses() {
 
 #[test]
 fn counts_are_halved_by_default_once_the_latest_accesses_forecast_better() {
-    let params = CacParams { subranges_max: 1, ..params() };
-    let (mut cac, mut aged) = (Cac::new(&params), CacAged::new(&params));
+    let params = SsdParams { subranges_max: 1, ..params() };
+    let (mut cac, mut aged) = (Cac::new(CacOptions::CAC, &params), Cac::new(options("cac:ageing"), &params));
     // Stretches of ten accesses for each of four slots.
-    let stretches = |policy: &mut dyn SsdPolicy, n: u32, hot: u32, cold: u32| {
+    let stretches = |policy: &mut dyn SlotPolicy, n: u32, hot: u32, cold: u32| {
         for _ in 0..n {
             (0..36).for_each(|_| visit(policy, p(hot), Home::Hdd, 0, NOW));
             (0..4).for_each(|_| visit(policy, p(cold), Home::Hdd, 0, NOW));
@@ -423,7 +441,7 @@ fn counts_are_halved_by_default_once_the_latest_accesses_forecast_better() {
         [p(1), p(2)].map(|page| policy.benefit(page).unwrap() / 69.0)
     };
     assert_eq!([stretches(&mut cac, 3, 1, 2), stretches(&mut aged, 3, 1, 2)], [[108.0, 12.0]; 2]);
-    // The stretch in which it turns has been forecast by nobody.
+    // No forecast knew the stretch in which it turns.
     assert_eq!([stretches(&mut cac, 1, 2, 1), stretches(&mut aged, 1, 2, 1)], [[112.0, 48.0]; 2]);
     assert_eq!(stretches(&mut cac, 1, 2, 1), [116.0, 84.0]);
     assert_eq!(stretches(&mut aged, 1, 2, 1), [58.0, 42.0]);
@@ -432,7 +450,7 @@ fn counts_are_halved_by_default_once_the_latest_accesses_forecast_better() {
 
 #[test]
 fn a_page_that_turned_cold_makes_room_for_one_that_turned_hot() {
-    let admits = |policy: &mut dyn SsdPolicy| {
+    let admits = |policy: &mut dyn SlotPolicy| {
         for _ in 0..30 {
             visit(policy, p(1), Home::Hdd, 0, NOW);
         }
@@ -443,14 +461,14 @@ fn a_page_that_turned_cold_makes_room_for_one_that_turned_hot() {
             policy.consider(p(2), Cause::Cleaned, 0, &mut |_| true, NOW) == Verdict::AdmitOver(s(0))
         })
     };
-    let params = CacParams { subranges_max: 1, ageing: Ageing::Every(2), ..params() };
-    assert_eq!(admits(&mut Cac::new(&params)), None);
-    assert!(admits(&mut CacAged::new(&params)).is_some_and(|reads| reads < 10));
+    let params = SsdParams { subranges_max: 1, ..params() };
+    assert_eq!(admits(&mut Cac::new(CacOptions::CAC, &params)), None);
+    assert!(admits(&mut Cac::new(options("cac:ageing=2"), &params)).is_some_and(|reads| reads < 10));
 }
 
 #[test]
 fn the_write_at_hand_admits_a_dirty_page_sooner_and_a_clean_one_later() {
-    let mut policy = CacWrite::new(&CacParams { subranges_max: 1, ..params() });
+    let mut policy = Cac::new(options("cac:write-at-hand"), &SsdParams { subranges_max: 1, ..params() });
     visit(&mut policy, p(1), Home::Hdd, 0, NOW);
     policy.inserted(p(1), s(0), NOW);
     visit(&mut policy, p(2), Home::Hdd, 0, NOW);
@@ -459,7 +477,7 @@ fn the_write_at_hand_admits_a_dirty_page_sooner_and_a_clean_one_later() {
     let mut verdict = |cause| policy.consider(p(2), cause, 0, &mut |_| true, NOW);
     assert_eq!(verdict(Cause::Cleaned), Verdict::AdmitOver(s(0)));
     assert_eq!(verdict(Cause::Evicted), Verdict::Reject);
-    let mut cac = Cac::new(&CacParams { subranges_max: 1, ..params() });
+    let mut cac = Cac::new(CacOptions::CAC, &SsdParams { subranges_max: 1, ..params() });
     visit(&mut cac, p(1), Home::Hdd, 0, NOW);
     cac.inserted(p(1), s(0), NOW);
     visit(&mut cac, p(2), Home::Hdd, 0, NOW);

@@ -1,16 +1,24 @@
 //! What goes beyond CAC, by hand: dirty victims, pages that are rewritten, the sketch.
 
+use pagetier_policy::ssd::{Cac, CacOptions};
 use pagetier_policy::{
-    Access, Ageing, Cac, CacAgedWriteRewriteSketch, CacDirty, CacParams, CacRewrite, CacSketch, Cause, Costs,
-    Home, Millis, PageId, SlotId, SpaceId, SsdPolicy, Verdict,
+    Access, Cause, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SpaceId, SsdParams, SsdPolicy, Verdict,
 };
 
 const COSTS: Costs = Costs { hdd_read_ms: 70.0, hdd_write_ms: 50.0, ssd_read_ms: 1.0, ssd_write_ms: 3.0 };
 const NOW: Millis = Millis(0);
 
+/// The options that a policy's name stands for.
+fn options(name: &str) -> CacOptions {
+    match name.parse() {
+        Ok(SsdPolicy::Cac(options)) => options,
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
 /// All pages are of one group; α stays 1 as long as none is read from the SSD.
-fn params() -> CacParams {
-    CacParams { outqueue_entries: 2, subranges_max: 1, ..CacParams::new(COSTS, 4, 4) }
+fn params() -> SsdParams {
+    SsdParams { outqueue_entries: 2, subranges_max: 1, ..SsdParams::new(COSTS, 4, 4) }
 }
 
 fn p(no: u32) -> PageId {
@@ -22,23 +30,23 @@ fn s(no: u32) -> SlotId {
 }
 
 /// The page is read from the HDD and leaves the pool.
-fn visit(policy: &mut dyn SsdPolicy, page: PageId) {
+fn visit(policy: &mut dyn SlotPolicy, page: PageId) {
     policy.read(page, Some(Home::Hdd), Access::Random, NOW);
     policy.left_pool(page, NOW);
 }
 
-fn zone(policy: &mut dyn SsdPolicy, k: usize) -> Vec<u32> {
+fn zone(policy: &mut dyn SlotPolicy, k: usize) -> Vec<u32> {
     let mut out = Vec::new();
     policy.start_zone(k, &mut |_| true, NOW, &mut out);
     out.iter().map(|slot| slot.0).collect()
 }
 
-fn benefit(policy: &dyn SsdPolicy, page: PageId) -> f64 {
+fn benefit(policy: &dyn SlotPolicy, page: PageId) -> f64 {
     policy.benefit(page).expect("tracked")
 }
 
 /// Pages 0 and 1 in slots of their numbers, page 0 written there once and so dirty.
-fn one_dirty_one_clean(policy: &mut dyn SsdPolicy) {
+fn one_dirty_one_clean(policy: &mut dyn SlotPolicy) {
     for no in [0, 1] {
         visit(policy, p(no));
         policy.inserted(p(no), s(no), NOW);
@@ -48,7 +56,7 @@ fn one_dirty_one_clean(policy: &mut dyn SsdPolicy) {
 
 #[test]
 fn a_dirty_slot_is_worth_the_copy_that_evicting_it_costs() {
-    let mut policy = CacDirty::new(&params());
+    let mut policy = Cac::new(options("cac:dirty"), &params());
     one_dirty_one_clean(&mut policy);
     // One read each; page 0 has one write, and its eviction costs R_S + W_D.
     assert_eq!([p(0), p(1)].map(|page| benefit(&policy, page)), [69.0 + 47.0 + 51.0, 69.0]);
@@ -67,7 +75,7 @@ fn a_dirty_slot_is_worth_the_copy_that_evicting_it_costs() {
 
 #[test]
 fn of_two_victims_the_clean_one_goes_though_it_is_worth_a_little_more() {
-    let victim = |policy: &mut dyn SsdPolicy| {
+    let victim = |policy: &mut dyn SlotPolicy| {
         one_dirty_one_clean(policy);
         // Two reads against a read and a write: 138 against 116, and 51 for the copy.
         visit(policy, p(1));
@@ -76,13 +84,13 @@ fn of_two_victims_the_clean_one_goes_though_it_is_worth_a_little_more() {
         assert_eq!(zone(policy, 2).len(), 2);
         policy.consider(p(2), Cause::Evicted, 0, &mut |_| true, NOW)
     };
-    assert_eq!(victim(&mut Cac::new(&params())), Verdict::AdmitOver(s(0)));
-    assert_eq!(victim(&mut CacDirty::new(&params())), Verdict::AdmitOver(s(1)));
+    assert_eq!(victim(&mut Cac::new(CacOptions::CAC, &params())), Verdict::AdmitOver(s(0)));
+    assert_eq!(victim(&mut Cac::new(options("cac:dirty"), &params())), Verdict::AdmitOver(s(1)));
 }
 
 #[test]
 fn a_copy_home_within_the_zone_makes_its_slot_the_next_to_go() {
-    let mut policy = CacDirty::new(&params());
+    let mut policy = Cac::new(options("cac:dirty"), &params());
     one_dirty_one_clean(&mut policy);
     visit(&mut policy, p(1));
     assert_eq!(zone(&mut policy, 2), [1, 0]);
@@ -101,7 +109,7 @@ fn a_copy_home_within_the_zone_makes_its_slot_the_next_to_go() {
 
 #[test]
 fn a_copy_counts_as_far_as_the_page_is_rewritten() {
-    let mut policy = CacRewrite::new(&params());
+    let mut policy = Cac::new(options("cac:rewrite"), &params());
     one_dirty_one_clean(&mut policy);
     // Written once: nothing says that it will be again.
     assert_eq!(benefit(&policy, p(0)), 69.0 + 47.0);
@@ -123,9 +131,9 @@ fn a_copy_counts_as_far_as_the_page_is_rewritten() {
 
 #[test]
 fn a_page_that_dropped_out_of_the_outqueue_gets_its_reads_back() {
-    let mut plain = Cac::new(&params());
-    let mut sketched = CacSketch::new(&params());
-    for policy in [&mut plain as &mut dyn SsdPolicy, &mut sketched] {
+    let mut plain = Cac::new(CacOptions::CAC, &params());
+    let mut sketched = Cac::new(options("cac:sketch"), &params());
+    for policy in [&mut plain as &mut dyn SlotPolicy, &mut sketched] {
         (0..3).for_each(|_| visit(policy, p(1)));
         // The outqueue has two entries.
         visit(policy, p(2));
@@ -145,7 +153,7 @@ fn a_page_that_dropped_out_of_the_outqueue_gets_its_reads_back() {
 
 #[test]
 fn a_page_made_anew_has_no_earlier_reads() {
-    let mut policy = CacSketch::new(&params());
+    let mut policy = Cac::new(options("cac:sketch"), &params());
     for no in [1, 1, 2, 3] {
         visit(&mut policy, p(no));
     }
@@ -155,12 +163,12 @@ fn a_page_made_anew_has_no_earlier_reads() {
 
 #[test]
 fn what_the_sketch_knows_is_halved_with_the_counts() {
-    let params = CacParams { ageing: Ageing::Every(2), sketch_halved_after_per_slot: 2, ..params() };
+    let params = SsdParams { sketch_halved_after_per_slot: 2, ..params() };
     // Seven accesses; the eighth halves: four reads of page 1 become two.
     let seven = [1, 1, 1, 1, 2, 3, 3];
-    let mut policy = CacSketch::new(&params);
-    let mut aged = CacAgedWriteRewriteSketch::new(&params);
-    for policy in [&mut policy as &mut dyn SsdPolicy, &mut aged] {
+    let mut policy = Cac::new(options("cac:sketch"), &params);
+    let mut aged = Cac::new(options("cac:ageing=2,write-at-hand,rewrite,sketch"), &params);
+    for policy in [&mut policy as &mut dyn SlotPolicy, &mut aged] {
         for no in seven {
             visit(policy, p(no));
         }

@@ -1,12 +1,20 @@
 //! CAC and CC beside a restatement that keeps a log per page and computes everything from it, on random events.
 
+use pagetier_policy::ssd::{Cac, CacOptions, Dropped};
 use pagetier_policy::{
-    Access, Ageing, Cac, CacAged, CacAgedWrite, CacAgedWriteRewrite, CacAgedWriteRewriteSketch, CacDirty,
-    CacParams, CacRewrite, CacSketch, CacWrite, Cause, Cc, Costs, Dropped, Home, Millis, PageCounts, PageId,
-    SlotId, SpaceId, SsdPolicy, Verdict,
+    Access, Cause, Costs, Home, Millis, PageCounts, PageId, SlotId, SlotPolicy, SpaceId, SsdParams,
+    SsdPolicy, Verdict,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The options that a policy's name stands for.
+fn options(name: &str) -> CacOptions {
+    match name.parse() {
+        Ok(SsdPolicy::Cac(options)) => options,
+        other => panic!("{name}: {other:?}"),
+    }
+}
 
 /// What an access is counted in, so that it can be halved.
 const PARTS: u64 = 64;
@@ -63,7 +71,7 @@ impl Page {
 }
 
 struct Model {
-    params: CacParams,
+    params: SsdParams,
     anticipates: bool,
     /// What the write at hand weighs.
     at_once: f64,
@@ -92,7 +100,7 @@ struct Model {
 }
 
 impl Model {
-    fn new(params: CacParams, anticipates: bool) -> Self {
+    fn new(params: SsdParams, anticipates: bool) -> Self {
         Self {
             params,
             anticipates,
@@ -515,7 +523,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 struct Pair<'a> {
-    real: &'a mut dyn SsdPolicy,
+    real: &'a mut dyn SlotPolicy,
     model: Model,
     now: Millis,
 }
@@ -631,7 +639,7 @@ impl Pair<'_> {
     }
 }
 
-fn run(real: &mut dyn SsdPolicy, model: Model, events: Vec<Event>) -> Result<(), TestCaseError> {
+fn run(real: &mut dyn SlotPolicy, model: Model, events: Vec<Event>) -> Result<(), TestCaseError> {
     let mut pair = Pair { real, model, now: Millis(0) };
     for event in events {
         pair.apply(event)?;
@@ -651,18 +659,18 @@ proptest! {
         outqueue_entries in 0..8usize,
         group_width_per_min in prop_oneof![Just(1.0), Just(40.0)],
     ) {
-        let params = CacParams {
+        let params = SsdParams {
             outqueue_entries,
             group_width_per_min,
             subranges_max: 50,
             dropped: if kept { Dropped::Kept } else { Dropped::Subtracted },
-            ..CacParams::new(Costs::PAPER, 2, 0)
+            ..SsdParams::new(Costs::PAPER, 2, 0)
         };
         let model = Model::new(params, anticipates);
         if anticipates {
-            run(&mut Cac::new(&params), model, events)?;
+            run(&mut Cac::new(CacOptions::CAC, &params), model, events)?;
         } else {
-            run(&mut Cc::new(&params), model, events)?;
+            run(&mut Cac::new(CacOptions::CC, &params), model, events)?;
         }
     }
 
@@ -673,32 +681,31 @@ proptest! {
         outqueue_entries in 0..3usize,
     ) {
         // Counts that are halved later than the events last. Their steps are a power of two: not even a rounding differs.
-        let params = CacParams {
+        let params = SsdParams {
             outqueue_entries,
             subranges_max: 50,
-            ageing: Ageing::Every(u32::MAX),
             sketch_halved_after_per_slot: u32::MAX,
             // Room enough for no two of the pages to share all counters.
             sketch_bytes_per_slot: 1 << 12,
-            ..CacParams::new(Costs::PAPER, 2, 0)
+            ..SsdParams::new(Costs::PAPER, 2, 0)
         };
         let cac = Model::new(params, true);
         match variant {
-            0 => run(&mut Cac::new(&params), cac, events)?,
-            1 => run(&mut CacAged::new(&params), cac, events)?,
-            2 => run(&mut CacWrite::new(&params), Model { at_once: 3.0, ..cac }, events)?,
-            3 => run(&mut CacAgedWrite::new(&params), Model { at_once: 3.0, ..cac }, events)?,
-            4 => run(&mut CacDirty::new(&params), Model { eviction: 1.0, ..cac }, events)?,
-            5 => run(&mut CacRewrite::new(&params), Model { eviction_if_rewritten: 2.0, ..cac }, events)?,
-            6 | 7 => run(&mut CacSketch::new(&params), Model { sketch: Some(BTreeMap::new()), ..cac }, events)?,
+            0 => run(&mut Cac::new(CacOptions::CAC, &params), cac, events)?,
+            1 => run(&mut Cac::new(options("cac:ageing=4294967295"), &params), cac, events)?,
+            2 => run(&mut Cac::new(options("cac:write-at-hand"), &params), Model { at_once: 3.0, ..cac }, events)?,
+            3 => run(&mut Cac::new(options("cac:ageing=4294967295,write-at-hand"), &params), Model { at_once: 3.0, ..cac }, events)?,
+            4 => run(&mut Cac::new(options("cac:dirty"), &params), Model { eviction: 1.0, ..cac }, events)?,
+            5 => run(&mut Cac::new(options("cac:rewrite"), &params), Model { eviction_if_rewritten: 2.0, ..cac }, events)?,
+            6 | 7 => run(&mut Cac::new(options("cac:sketch"), &params), Model { sketch: Some(BTreeMap::new()), ..cac }, events)?,
             8 => {
                 let model = Model { at_once: 3.0, eviction_if_rewritten: 2.0, ..cac };
-                run(&mut CacAgedWriteRewrite::new(&params), model, events)?;
+                run(&mut Cac::new(options("cac:ageing=4294967295,write-at-hand,rewrite"), &params), model, events)?;
             }
             _ => {
                 let sketch = Some(BTreeMap::new());
                 let model = Model { at_once: 3.0, eviction_if_rewritten: 2.0, sketch, ..cac };
-                run(&mut CacAgedWriteRewriteSketch::new(&params), model, events)?;
+                run(&mut Cac::new(options("cac:ageing=4294967295,write-at-hand,rewrite,sketch"), &params), model, events)?;
             }
         }
     }
@@ -711,22 +718,19 @@ proptest! {
         outqueue_entries in 0..8usize,
         halve_after_per_slot in 1..16u32,
     ) {
-        let params = CacParams {
+        let params = SsdParams {
             outqueue_entries,
             subranges_max: 50,
             dropped: if kept { Dropped::Kept } else { Dropped::Subtracted },
-            ageing: Ageing::Every(halve_after_per_slot),
-            ..CacParams::new(Costs::PAPER, 2, 0)
+            ..SsdParams::new(Costs::PAPER, 2, 0)
         };
         let model = Model {
             at_once: if write { 3.0 } else { 0.0 },
             halve_after: Some(2 * u64::from(halve_after_per_slot)),
             ..Model::new(params, true)
         };
-        if write {
-            run(&mut CacAgedWrite::new(&params), model, events)?;
-        } else {
-            run(&mut CacAged::new(&params), model, events)?;
-        }
+        let write = if write { ",write-at-hand" } else { "" };
+        let name = format!("cac:ageing={halve_after_per_slot}{write}");
+        run(&mut Cac::new(options(&name), &params), model, events)?;
     }
 }

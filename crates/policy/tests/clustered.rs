@@ -3,9 +3,9 @@
 mod buffer;
 
 use buffer::{Buffer, Done, page};
+use pagetier_policy::pool::{Casa, Cfdc, Sawc, WindowPercent};
 use pagetier_policy::{
-    Access, Casa, Cfdc, CleanReason, Costs, FrameId, FrameState, Home, PageId, PoolPolicy, PoolPolicyParams,
-    Sawc, SpaceId, WindowPercent,
+    Access, CleanReason, Costs, FrameId, FramePolicy, FrameState, Home, PageId, PoolParams, SpaceId,
 };
 use proptest::prelude::*;
 
@@ -13,8 +13,8 @@ fn f(n: u32) -> FrameId {
     FrameId(n)
 }
 
-fn params(frames: usize) -> PoolPolicyParams {
-    PoolPolicyParams { cluster_pages: 8, ..PoolPolicyParams::new(frames, Costs::PAPER) }
+fn params(frames: usize) -> PoolParams {
+    PoolParams { cluster_pages: 8, ..PoolParams::new(frames, Costs::PAPER) }
 }
 
 fn run(buffer: &mut Buffer, requests: &[i32]) {
@@ -280,7 +280,7 @@ impl Algorithm1 {
 const COSTS: Costs = Costs { hdd_read_ms: 1.0, hdd_write_ms: 4.0, ssd_read_ms: 1.0, ssd_write_ms: 1.0 };
 
 /// CASA with pages 0 to `clean`-1 clean and the next `dirty` ones dirty, loaded in that order into frames of their numbers.
-fn loaded(policy: &mut dyn PoolPolicy, clean: u32, dirty: u32) {
+fn loaded(policy: &mut dyn FramePolicy, clean: u32, dirty: u32) {
     for n in 0..clean + dirty {
         policy.insert(f(n), page(n), Home::Hdd, Access::Random);
         if n >= clean {
@@ -543,7 +543,7 @@ proptest! {
 
     #[test]
     fn casa_is_algorithm_2_and_sawc_with_clustered_writes(requests in requests()) {
-        let params = PoolPolicyParams { costs: COSTS, ..params(FRAMES) };
+        let params = PoolParams { costs: COSTS, ..params(FRAMES) };
         for (name, clustered) in [("casa", false), ("sawc", true)] {
             let mut buffer = Buffer::new(params, name);
             let mut paper = Algorithm2 { b: FRAMES, clustered, ..Algorithm2::default() };

@@ -3,10 +3,8 @@
 mod common;
 
 use common::{COSTS, Event, FRAMES, apply, drain, event, evict, f, order};
-use pagetier_policy::{
-    Access, CleanReason, Costs, FrameId, FrameState, Gd2l, Home, Lru, MidpointLru, PageId, PoolPolicy,
-    SpaceId,
-};
+use pagetier_policy::pool::{Gd2l, Lru, MidpointLru};
+use pagetier_policy::{Access, CleanReason, Costs, FrameId, FramePolicy, FrameState, Home, PageId, SpaceId};
 use proptest::prelude::*;
 
 fn page(frame: u32) -> PageId {

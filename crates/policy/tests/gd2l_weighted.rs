@@ -1,21 +1,20 @@
-//! GD2L with weights: hand-computed traces, GD2L itself where nothing is weighted, and an O(n) restatement beside it on random events.
+//! GD2L with options: hand-computed traces, GD2L itself where nothing is weighted, and an O(n) restatement beside it on random events.
 
 mod common;
 
 use common::{COSTS, Event, FRAMES, apply, drain, event, f, order};
-use pagetier_policy::{
-    Access, CleanReason, FREQUENCY_MAX, Gd2l, Gd2lWeighted, Home, PageId, PoolPolicy, SpaceId, Weights,
-};
+use pagetier_policy::pool::{FREQUENCY_MAX, Gd2l, Gd2lOptions, Gd2lWeighted};
+use pagetier_policy::{Access, CleanReason, FramePolicy, Home, PageId, SpaceId};
 use proptest::prelude::*;
 
-const FREQUENCY: Weights = Weights { frequency: true, write_back: false };
-const WRITE_BACK: Weights = Weights { frequency: false, write_back: true };
-const BOTH: Weights = Weights { frequency: true, write_back: true };
-const NEITHER: Weights = Weights { frequency: false, write_back: false };
+const FREQUENCY: Gd2lOptions = Gd2lOptions { frequency: true, write_back: false };
+const WRITE_BACK: Gd2lOptions = Gd2lOptions { frequency: false, write_back: true };
+const BOTH: Gd2lOptions = Gd2lOptions { frequency: true, write_back: true };
+const NEITHER: Gd2lOptions = Gd2lOptions { frequency: false, write_back: false };
 
 /// Pages in frames from 0 on, one for each home, oldest first.
-fn loaded(weights: Weights, homes: &[Home]) -> Gd2lWeighted {
-    let mut policy = Gd2lWeighted::new(homes.len(), COSTS, weights);
+fn loaded(options: Gd2lOptions, homes: &[Home]) -> Gd2lWeighted {
+    let mut policy = Gd2lWeighted::new(homes.len(), COSTS, options);
     for (n, &home) in (0..).zip(homes) {
         policy.insert(f(n), PageId::new(SpaceId(1), n), home, Access::Random);
     }
@@ -98,7 +97,7 @@ struct Page {
 
 /// All pages in one list. Those of one home, dirt and number of uses are a queue, in the order of the list: least recently used first.
 struct Model {
-    weights: Weights,
+    options: Gd2lOptions,
     pages: Vec<Page>,
     inflation: f64,
 }
@@ -166,12 +165,12 @@ impl Model {
             }
             Event::Hit(frame) => {
                 if let Some(page) = self.take(frame) {
-                    let more = u32::from(self.weights.frequency && page.uses < u32::from(FREQUENCY_MAX));
+                    let more = u32::from(self.options.frequency && page.uses < u32::from(FREQUENCY_MAX));
                     self.mru(Page { uses: page.uses + more, ..page });
                 }
             }
             Event::Dirtied(frame) => {
-                if self.weights.write_back
+                if self.options.write_back
                     && let Some(page) = self.take(frame)
                 {
                     self.mru(Page { dirty: true, ..page });
@@ -222,7 +221,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn without_weights_it_is_gd2l(events in prop::collection::vec(event(), 1..300)) {
+    fn without_options_it_is_gd2l(events in prop::collection::vec(event(), 1..300)) {
         let mut weighted = Gd2lWeighted::new(FRAMES as usize, COSTS, NEITHER);
         let mut gd2l = Gd2l::new(FRAMES as usize, COSTS);
         for event in events {
@@ -239,10 +238,10 @@ proptest! {
     #[test]
     fn it_agrees_with_one_list(
         events in prop::collection::vec(event(), 1..300),
-        weights in prop::sample::select(vec![FREQUENCY, WRITE_BACK, BOTH]),
+        options in prop::sample::select(vec![FREQUENCY, WRITE_BACK, BOTH]),
     ) {
-        let mut weighted = Gd2lWeighted::new(0, COSTS, weights);
-        let mut model = Model { weights, pages: Vec::new(), inflation: 0.0 };
+        let mut weighted = Gd2lWeighted::new(0, COSTS, options);
+        let mut model = Model { options, pages: Vec::new(), inflation: 0.0 };
         for event in events {
             apply(&mut weighted, event);
             model.apply(event);

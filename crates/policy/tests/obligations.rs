@@ -1,20 +1,26 @@
 //! What every policy owes the shell, whatever its name: one table, one set of rules.
 
 use pagetier_policy::{
-    Access, Ageing, CacParams, Cause, CleanReason, Costs, FrameId, FrameState, Home, Millis, POOL_POLICIES,
-    PageId, PoolPolicy, PoolPolicyParams, SSD_POLICIES, SlotId, SpaceId, SsdPolicy, Verdict, ssd_policy,
+    Access, Cause, CleanReason, Costs, FrameId, FramePolicy, FrameState, Home, Millis, PageId, PoolParams,
+    PoolPolicy, SlotId, SlotPolicy, SpaceId, SsdParams, SsdPolicy, Verdict,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 const FRAMES: u32 = 24;
 
-/// Policies of every name, and with windows of all sizes; clusters of four pages.
-fn pool_policies() -> Vec<Box<dyn PoolPolicy>> {
+/// Policies of every name with their options, and with windows of all sizes.
+fn pool_choices() -> Vec<PoolPolicy> {
     let windowed = ["cflru-1", "cflru-100", "ref-10", "ref-100", "cfdc-25", "cfdc-75", "cfdc-100"];
-    let params =
-        PoolPolicyParams { cluster_pages: 4, ..PoolPolicyParams::new(FRAMES as usize, Costs::PAPER) };
-    POOL_POLICIES.iter().chain(&windowed).map(|name| params.policy(name).expect(name)).collect()
+    let weighted = ["gd2l:frequency", "gd2l:write-back"];
+    let named = windowed.iter().chain(&weighted).map(|name| name.parse().expect(name));
+    PoolPolicy::ALL.iter().copied().chain(named).collect()
+}
+
+/// These, with clusters of four pages.
+fn pool_policies() -> Vec<(PoolPolicy, Box<dyn FramePolicy>)> {
+    let params = PoolParams { cluster_pages: 4, ..PoolParams::new(FRAMES as usize, Costs::PAPER) };
+    pool_choices().into_iter().map(|choice| (choice, choice.build(&params))).collect()
 }
 
 /// Page numbers of three to a frame, so that no page is in two frames.
@@ -60,7 +66,7 @@ fn event() -> impl Strategy<Value = Event> {
 
 /// A policy and what the shell knows: the frames that hold pages, and whether these are dirty.
 struct Shell {
-    policy: Box<dyn PoolPolicy>,
+    policy: Box<dyn FramePolicy>,
     held: BTreeMap<u32, bool>,
 }
 
@@ -157,10 +163,9 @@ proptest! {
 
     #[test]
     fn pool_policies_keep_their_word(events in prop::collection::vec(event(), 1..300)) {
-        for policy in pool_policies() {
+        for (name, policy) in pool_policies() {
             let mut shell = Shell { policy, held: BTreeMap::new() };
             for &event in &events {
-                let name = shell.policy.name();
                 shell.apply(event)?;
                 shell.policy.validate().map_err(|e| TestCaseError::fail(format!("{name}: {e}, after {event:?}")))?;
                 prop_assert_eq!(shell.policy.len(), shell.held.len(), "{} after {:?}", name, event);
@@ -176,7 +181,7 @@ proptest! {
 
 #[test]
 fn a_pool_policy_ignores_frames_that_it_does_not_track() {
-    for mut policy in pool_policies() {
+    for (name, mut policy) in pool_policies() {
         policy.insert(FrameId(1), page(1, 0), Home::Hdd, Access::Random);
         // Within the pool, and beyond it.
         for frame in [FrameId(2), FrameId(FRAMES + 1000)] {
@@ -190,26 +195,26 @@ fn a_pool_policy_ignores_frames_that_it_does_not_track() {
             policy.remove(frame, false);
         }
         policy.validate().unwrap();
-        assert_eq!((policy.len(), policy.victim(&mut |_| true)), (1, Some(FrameId(1))), "{}", policy.name());
+        assert_eq!((policy.len(), policy.victim(&mut |_| true)), (1, Some(FrameId(1))), "{}", name);
     }
 }
 
 #[test]
 fn a_pool_policy_grows_with_its_pool() {
-    for mut policy in pool_policies() {
+    for (name, mut policy) in pool_policies() {
         for frame in 0..4 * FRAMES {
             policy.insert(FrameId(frame), PageId::new(SpaceId(9), frame), Home::Hdd, Access::Random);
             policy.dirtied(FrameId(frame));
         }
         policy.validate().unwrap();
-        assert_eq!(policy.len(), 4 * FRAMES as usize, "{}", policy.name());
+        assert_eq!(policy.len(), 4 * FRAMES as usize, "{}", name);
     }
 }
 
 #[test]
 fn one_frame_is_pool_enough() {
-    for name in POOL_POLICIES {
-        let mut policy = PoolPolicyParams::new(1, Costs::PAPER).policy(name).unwrap();
+    for name in pool_choices() {
+        let mut policy = name.build(&PoolParams::new(1, Costs::PAPER));
         for no in 0..4 {
             policy.insert(FrameId(0), PageId::new(SpaceId(1), no), Home::Hdd, Access::Random);
             policy.hit(FrameId(0), true);
@@ -225,14 +230,22 @@ fn one_frame_is_pool_enough() {
 const SLOTS: u32 = 12;
 const PAGES: u32 = 40;
 
-fn ssd_policies() -> impl Iterator<Item = Box<dyn SsdPolicy>> {
-    let params = CacParams {
+/// Policies of every name, and CAC and CC with each option and with many.
+fn ssd_policies() -> impl Iterator<Item = (SsdPolicy, Box<dyn SlotPolicy>)> {
+    let params = SsdParams {
         outqueue_entries: 8,
-        ageing: Ageing::Every(2),
         sketch_halved_after_per_slot: 3,
-        ..CacParams::new(Costs::PAPER, SLOTS as usize, 8)
+        ..SsdParams::new(Costs::PAPER, SLOTS as usize, 8)
     };
-    SSD_POLICIES.iter().map(move |name| ssd_policy(name, &params).expect(name))
+    let many = [
+        "cac:ageing=2,write-at-hand,rewrite,sketch",
+        "cac:ageing=2,dirty,strict-zone",
+        "cc:ageing=2,rewrite",
+    ];
+    let each = SsdPolicy::PARTS.iter().flat_map(|part| [format!("cac:{part}"), format!("cc:{part}")]);
+    let named = each.chain(many.map(str::to_owned)).map(|name| name.parse().expect("a policy"));
+    let all: Vec<SsdPolicy> = SsdPolicy::ALL.iter().copied().chain(named).collect();
+    all.into_iter().map(move |choice| (choice, choice.build(&params)))
 }
 
 fn p(no: u32) -> PageId {
@@ -278,7 +291,7 @@ fn ssd_event() -> impl Strategy<Value = SsdEvent> {
 
 /// An SSD policy under a shell that evicts within the zone: which page is in which slot, and which slots may be evicted.
 struct Ssd {
-    policy: Box<dyn SsdPolicy>,
+    policy: Box<dyn SlotPolicy>,
     slots: Vec<Option<u32>>,
     zone: Vec<SlotId>,
     now: Millis,
@@ -383,10 +396,9 @@ proptest! {
 
     #[test]
     fn ssd_policies_keep_their_word(events in prop::collection::vec(ssd_event(), 1..300)) {
-        for policy in ssd_policies() {
+        for (name, policy) in ssd_policies() {
             let mut ssd = Ssd { policy, slots: vec![None; SLOTS as usize], zone: Vec::new(), now: Millis(0) };
             for &event in &events {
-                let name = ssd.policy.name();
                 ssd.apply(event).map_err(|e| TestCaseError::fail(format!("{name}: {e}, {event:?}")))?;
                 ssd.policy.validate().map_err(|e| TestCaseError::fail(format!("{name}: {e}, after {event:?}")))?;
             }
@@ -396,7 +408,7 @@ proptest! {
 
 #[test]
 fn an_ssd_policy_ignores_pages_that_it_does_not_know() {
-    for mut policy in ssd_policies() {
+    for (name, mut policy) in ssd_policies() {
         let (page, now) = (p(3), Millis(1));
         policy.logical(page, 2, Home::Ssd, now);
         policy.wrote(page, Home::Ssd, now);
@@ -410,7 +422,7 @@ fn an_ssd_policy_ignores_pages_that_it_does_not_know() {
         let mut zone = Vec::new();
         policy.start_zone(9, &mut |_| true, now, &mut zone);
         policy.next_victims(9, now, &mut zone);
-        assert_eq!((zone.len(), policy.benefit(page)), (0, None), "{}", policy.name());
+        assert_eq!((zone.len(), policy.benefit(page)), (0, None), "{}", name);
         assert!(!policy.second_chance(SlotId(0)));
     }
 }

@@ -1,33 +1,33 @@
 //! LRU2, TAC and MV-FIFO (the comparisons of Liu & Salem 2013, section 6) and the doublewrite buffer of Kang et al. by hand, and beside what is said of them.
 
+use pagetier_policy::ssd::{Doublewrite, Lru2, MvFifo, Tac};
 use pagetier_policy::{
-    Access, CacParams, Cause, Costs, Doublewrite, Home, Lru2, Millis, MvFifo, PageId, SlotId, SpaceId,
-    SsdPolicy, Tac, Verdict,
+    Access, Cause, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SpaceId, SsdParams, Verdict,
 };
 use proptest::prelude::*;
 use rustc_hash::FxHashMap;
 
 const NOW: Millis = Millis(0);
 
-fn params(slots: usize) -> CacParams {
-    CacParams::new(Costs::PAPER, slots, 4)
+fn params(slots: usize) -> SsdParams {
+    SsdParams::new(Costs::PAPER, slots, 4)
 }
 
 fn p(no: u32) -> PageId {
     PageId::new(SpaceId(1), no)
 }
 
-fn read(policy: &mut dyn SsdPolicy, no: u32, from: Home) {
+fn read(policy: &mut dyn SlotPolicy, no: u32, from: Home) {
     policy.read(p(no), Some(from), Access::Random, NOW);
 }
 
-fn zone(policy: &mut dyn SsdPolicy, k: usize) -> Vec<u32> {
+fn zone(policy: &mut dyn SlotPolicy, k: usize) -> Vec<u32> {
     let mut out = Vec::new();
     policy.start_zone(k, &mut |_| true, NOW, &mut out);
     out.iter().map(|slot| slot.0).collect()
 }
 
-fn consider(policy: &mut dyn SsdPolicy, no: u32, cause: Cause, free: usize) -> Verdict {
+fn consider(policy: &mut dyn SlotPolicy, no: u32, cause: Cause, free: usize) -> Verdict {
     policy.consider(p(no), cause, free, &mut |_| true, NOW)
 }
 
@@ -121,7 +121,7 @@ fn tac_admits_pages_of_hotter_regions_on_reading_them() {
 #[test]
 fn mv_fifo_knows_the_valid_versions_in_order() {
     let mut fifo = MvFifo::new(&params(4), false);
-    assert_eq!((fifo.name(), fifo.append_group()), ("mv-fifo", Some(1)));
+    assert_eq!(fifo.append_group(), Some(1));
     for (slot, no) in [(0, 7), (1, 8), (2, 7), (3, 9)] {
         fifo.inserted(p(no), SlotId(slot), NOW);
     }
@@ -140,7 +140,7 @@ fn mv_fifo_knows_the_valid_versions_in_order() {
 #[test]
 fn group_second_chance_is_for_pages_read_since_they_were_written() {
     let mut fifo = MvFifo::new(&params(3), true);
-    assert_eq!((fifo.name(), fifo.append_group()), ("mv-fifo-gsc", Some(64)));
+    assert_eq!(fifo.append_group(), Some(64));
     for slot in 0..3 {
         fifo.inserted(p(slot), SlotId(slot), NOW);
     }
@@ -159,7 +159,7 @@ fn group_second_chance_is_for_pages_read_since_they_were_written() {
 fn the_doublewrite_buffer_takes_what_is_cleaned_and_nothing_else() {
     let mut buffer = Doublewrite::new(&params(3));
     assert!(buffer.write_through() && !buffer.admits_on_read());
-    assert_eq!((buffer.name(), buffer.append_group()), ("doublewrite", Some(1)));
+    assert_eq!(buffer.append_group(), Some(1));
     for cause in [Cause::Evicted, Cause::Read] {
         assert_eq!(consider(&mut buffer, 7, cause, 1), Verdict::Reject, "{cause:?}");
     }
@@ -290,7 +290,7 @@ impl Ssd {
 
 /// A policy and a restatement: which slot ranks where is told by `rank`, of what is known of the pages in `ssd`.
 struct Pair<'a, K> {
-    real: &'a mut dyn SsdPolicy,
+    real: &'a mut dyn SlotPolicy,
     ssd: Ssd,
     zone: ZoneModel<K>,
 }

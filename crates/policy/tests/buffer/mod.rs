@@ -2,7 +2,7 @@
 //! when it is evicted.
 
 use pagetier_policy::{
-    Access, CleanReason, FrameId, FrameState, Home, PageId, PoolPolicy, PoolPolicyParams, SpaceId,
+    Access, CleanReason, FrameId, FramePolicy, FrameState, Home, PageId, PoolParams, PoolPolicy, SpaceId,
 };
 use std::collections::BTreeMap;
 
@@ -18,15 +18,16 @@ pub(crate) struct Done {
 }
 
 pub(crate) struct Buffer {
-    pub(crate) policy: Box<dyn PoolPolicy>,
+    pub(crate) policy: Box<dyn FramePolicy>,
     /// Page and whether it is dirty.
     frames: Vec<Option<(u32, bool)>>,
     by_page: BTreeMap<u32, FrameId>,
 }
 
 impl Buffer {
-    pub(crate) fn new(params: PoolPolicyParams, policy: &str) -> Self {
-        let policy = params.policy(policy).expect("a policy of that name");
+    pub(crate) fn new(params: PoolParams, policy: &str) -> Self {
+        let choice: PoolPolicy = policy.parse().expect("a policy of that name");
+        let policy = choice.build(&params);
         Self { policy, frames: vec![None; params.frames], by_page: BTreeMap::new() }
     }
 

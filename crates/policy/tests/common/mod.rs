@@ -1,6 +1,6 @@
 //! Random events for pool policies, and what the tests of several do with one.
 
-use pagetier_policy::{Access, CleanReason, Costs, FrameId, Home, PageId, PoolPolicy};
+use pagetier_policy::{Access, CleanReason, Costs, FrameId, FramePolicy, Home, PageId};
 use proptest::prelude::*;
 
 /// The normalised costs of section 6.2; whole numbers, so that sums are exact.
@@ -11,13 +11,13 @@ pub(crate) fn f(n: u32) -> FrameId {
     FrameId(n)
 }
 
-pub(crate) fn evict(policy: &mut dyn PoolPolicy) -> Option<u32> {
+pub(crate) fn evict(policy: &mut dyn FramePolicy) -> Option<u32> {
     let frame = policy.victim(&mut |_| true)?;
     policy.remove(frame, true);
     Some(frame.0)
 }
 
-pub(crate) fn drain(policy: &mut dyn PoolPolicy) -> Vec<u32> {
+pub(crate) fn drain(policy: &mut dyn FramePolicy) -> Vec<u32> {
     std::iter::from_fn(|| evict(policy)).collect()
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-pub(crate) fn apply(policy: &mut dyn PoolPolicy, event: Event) {
+pub(crate) fn apply(policy: &mut dyn FramePolicy, event: Event) {
     match event {
         Event::Insert(frame, home, access) => policy.insert(f(frame), PageId::default(), home, access),
         Event::Hit(frame) => policy.hit(f(frame), false),
@@ -71,7 +71,7 @@ pub(crate) fn apply(policy: &mut dyn PoolPolicy, event: Event) {
 }
 
 /// The frames in the order in which they would go.
-pub(crate) fn order(policy: &dyn PoolPolicy) -> Vec<u32> {
+pub(crate) fn order(policy: &dyn FramePolicy) -> Vec<u32> {
     let mut order = Vec::new();
     policy.first_to_go(&mut |frame| {
         order.push(frame.0);

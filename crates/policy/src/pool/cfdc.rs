@@ -1,0 +1,263 @@
+//! CFDC: clean-first, dirty-clustered (Ou, Jin & Härder, section 3.1).
+//!
+//! Two regions: the working region W keeps hot pages by LRU, the priority region P (λ of the pool) decides what goes: its clean pages in
+//! LRU order, then the dirty pages of the cluster of lowest priority, and so on cluster by cluster, so that writes go to one place for a while.
+//! For a cluster of n pages, by formula (1),
+//!
+//! > P(c) = IPD(c) / (n² · (globaltime - timestamp(c)))
+//!
+//! with the inter-page distance IPD and the global time counting dirty pages that came into P. A page in P that is used is exchanged for
+//! the LRU page of W (Algorithm 1).
+//!
+//! The paper keeps the clusters in a priority queue, O(log m) for m clusters. Formula (1) falls with time at a pace of each cluster's own, so that the
+//! order changes without any cluster being touched; the queue here is a [`Tournament`], which is exact: O(log m) per change, and
+//! as much for each time that one cluster overtakes another. Everything else is O(1).
+//!
+//! Where the paper is silent, or speaks of one step where there are two:
+//!
+//! - *λ*: half of the pool, the middle of the paper's settings; `cfdc-75` is its CFDC-75.
+//! - *A cluster as old as the global time*: formula (1) divides by zero: its priority is the highest. *Equal priorities*: the cluster of older timestamp goes.
+//! - *The victim cluster* (`c.ipd ← 0`) stays the one of lowest priority until its pages are consumed, also when pages enter it meanwhile; a hit of one of its
+//!   pages, which updates its IPD and timestamp, ends that.
+//! - *A pick does not write*: a cluster becomes the victim cluster when a page of it is evicted, or cleaned for replacement.
+//! - *Writing*: the cleaner gets the victim cluster whole (section 3.3: it "can directly use CFDC's dirty queue"). A page so cleaned goes to the LRU end of the
+//!   clean list, behind others that came so: its eviction follows. Cleaned for another reason, it goes to the list's midpoint (as the 2013 paper
+//!   does with pages that change their queue without being used); in W it stays where it is.
+//! - *Becoming dirty is a use*, should the hit not have come yet, or be lost. *Read-ahead* has no place of its own (section 1.3 advises against it).
+//! - *All of P refused*: then W's pages in LRU order (Algorithm 1, line 9).
+
+use super::LookAhead;
+use super::clusters::{ClusterId, Clusters};
+use super::window::{WindowPercent, WorkingRegion};
+use crate::collections::links::QueueNo;
+use crate::collections::queues::Queues;
+use crate::collections::tournament::{Entry, Tournament};
+use crate::{Access, CleanReason, FrameId, FramePolicy, FrameState, Home, PageId};
+
+/// W of the paper.
+const WORKING: QueueNo = QueueNo(0);
+/// L of the paper, the clean pages of P.
+const CLEAN: QueueNo = QueueNo(1);
+
+/// What formula (1) needs of a cluster beside its pages.
+#[derive(Clone, Copy, Debug, Default)]
+struct Timing {
+    timestamp: u64,
+    victim: bool,
+}
+
+/// Clean-first, dirty-clustered; see the module's text.
+#[derive(Debug)]
+pub struct Cfdc {
+    /// Whether the page is dirty.
+    queues: Queues<bool, 2>,
+    working: WorkingRegion,
+    /// The dirty pages of P.
+    dirty: Clusters,
+    timing: Vec<Timing>,
+    /// Q of the paper: the larger, the lower the priority.
+    queue: Tournament,
+    global_time: u64,
+}
+
+impl Cfdc {
+    /// For a pool of `frames` frames of which λ is the priority region, with clusters of `pages_per_cluster`.
+    #[must_use]
+    pub fn new(frames: usize, lambda: WindowPercent, pages_per_cluster: u32) -> Self {
+        Self {
+            queues: Queues::new(frames),
+            working: WorkingRegion::new(WORKING, frames, lambda),
+            dirty: Clusters::new(frames, pages_per_cluster),
+            timing: Vec::new(),
+            queue: Tournament::new(),
+            global_time: 0,
+        }
+    }
+
+    /// The priority of the cluster that `frame` is in, by formula (1): infinite for one that was just stamped, 0 for the victim cluster. `None`
+    /// for a frame that is in none: clean, or in the working region.
+    #[must_use]
+    pub fn priority(&self, frame: FrameId) -> Option<f64> {
+        let Entry { endless, over, under, since, .. } = self.entry(self.dirty.of(frame)?);
+        let age = (self.global_time - since) as f64;
+        Some(if endless { 0.0 } else { under as f64 / (over as f64 * age) })
+    }
+
+    fn tracked(&self, frame: FrameId) -> bool {
+        self.queues.tracks(frame.0) || self.dirty.of(frame).is_some()
+    }
+
+    /// The inverse of the cluster's priority: what is largest goes first.
+    fn entry(&self, cluster: ClusterId) -> Entry {
+        let Timing { timestamp, victim } = self.timing[cluster.at()];
+        let pages = u64::from(self.dirty.size(cluster));
+        Entry {
+            endless: victim,
+            over: pages * pages,
+            under: self.dirty.inter_page_distance(cluster),
+            since: timestamp,
+            tie: self.dirty.key(cluster).to_u64(),
+        }
+    }
+
+    /// The cluster's pages or timing changed.
+    fn requeue(&mut self, cluster: ClusterId) {
+        let entry = (self.dirty.size(cluster) > 0).then(|| self.entry(cluster));
+        self.queue.set(cluster.at(), entry);
+    }
+
+    fn enter_cluster(&mut self, frame: FrameId) {
+        self.global_time += 1;
+        self.queue.advance(self.global_time);
+        let cluster = self.dirty.enter(frame);
+        if self.dirty.size(cluster) == 1 {
+            if cluster.at() >= self.timing.len() {
+                self.timing.resize(cluster.at() + 1, Timing::default());
+            }
+            self.timing[cluster.at()] = Timing { timestamp: self.global_time, victim: false };
+        }
+        self.requeue(cluster);
+    }
+
+    fn leave_cluster(&mut self, frame: FrameId, cluster: ClusterId) {
+        self.dirty.leave(frame);
+        self.requeue(cluster);
+    }
+
+    fn take_out(&mut self, frame: FrameId) {
+        self.queues.take_out(frame.0);
+        if let Some(cluster) = self.dirty.of(frame) {
+            self.leave_cluster(frame, cluster);
+        }
+    }
+
+    /// "Demote min(W)", when W is full.
+    fn demote(&mut self) {
+        match self.working.demote(&mut self.queues) {
+            Some(frame) if self.queues.value(frame) => self.enter_cluster(FrameId(frame)),
+            Some(frame) => self.queues.put_mru(CLEAN, frame),
+            None => {}
+        }
+    }
+
+    /// A use of the page in `frame`: to the MRU end of W.
+    fn promote(&mut self, frame: FrameId) {
+        if self.queues.queue_of(frame.0) != Some(WORKING) {
+            self.demote();
+            if let Some(cluster) = self.dirty.of(frame) {
+                self.timing[cluster.at()] = Timing { timestamp: self.global_time, victim: false };
+                self.leave_cluster(frame, cluster);
+            }
+        }
+        self.queues.put_mru(WORKING, frame.0);
+    }
+
+    /// A page of P was found. Its cluster, if it is dirty, is the victim cluster from now on.
+    fn found(&mut self, frame: FrameId) {
+        if let Some(cluster) = self.dirty.of(frame) {
+            self.timing[cluster.at()].victim = true;
+            self.requeue(cluster);
+        }
+    }
+
+    fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
+        let clusters = self.queue.largest_first().map(|at| self.dirty.members(ClusterId::new(at)));
+        let lru_first = |queue| self.queues.lru_first(queue).map(FrameId);
+        lru_first(CLEAN).chain(clusters.flatten()).chain(lru_first(WORKING))
+    }
+}
+
+impl FramePolicy for Cfdc {
+    fn insert(&mut self, frame: FrameId, page: PageId, _home: Home, _access: Access) {
+        self.queues.cover(frame.0);
+        self.take_out(frame);
+        self.dirty.holds(frame, page);
+        self.queues.set_value(frame.0, false);
+        self.promote(frame);
+    }
+
+    fn hit(&mut self, frame: FrameId, _write: bool) {
+        if self.tracked(frame) {
+            self.promote(frame);
+        }
+    }
+
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.eviction_order().find(|&frame| accept(frame))
+    }
+
+    fn remove(&mut self, frame: FrameId, evicted: bool) {
+        if evicted {
+            self.found(frame);
+        }
+        self.take_out(frame);
+    }
+
+    fn dirtied(&mut self, frame: FrameId) {
+        if self.tracked(frame) {
+            self.promote(frame);
+            self.queues.set_value(frame.0, true);
+        }
+    }
+
+    fn cleaned(&mut self, frame: FrameId, _home: Home, reason: CleanReason) {
+        if !self.tracked(frame) {
+            return;
+        }
+        self.queues.set_value(frame.0, false);
+        let Some(cluster) = self.dirty.of(frame) else { return };
+        if reason == CleanReason::Replacement {
+            self.found(frame);
+        }
+        self.leave_cluster(frame, cluster);
+        self.queues.put_cleaned(CLEAN, frame.0, reason);
+    }
+
+    /// In eviction order; the cluster that `depth` is reached in is written to its end.
+    fn clean_set(
+        &mut self,
+        depth: usize,
+        max: usize,
+        state: &mut dyn FnMut(FrameId) -> FrameState,
+        out: &mut Vec<FrameId>,
+    ) {
+        let mut ahead = LookAhead::new(depth);
+        let full = out.len().saturating_add(max);
+        let mut cluster = None;
+        for frame in self.eviction_order() {
+            let before = std::mem::replace(&mut cluster, self.dirty.of(frame));
+            let new_ground = cluster.is_none() || cluster != before;
+            if out.len() >= full || ahead.is_over() && new_ground {
+                break;
+            }
+            let state = state(frame);
+            ahead.note(state);
+            if state == FrameState::Dirty {
+                out.push(frame);
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.queues.len() + self.dirty.len()
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.queues.validate()?;
+        self.working.validate(&self.queues)?;
+        self.dirty.validate()?;
+        self.queue.validate()?;
+        if let Some(frame) = self.queues.lru_first(CLEAN).find(|&f| self.queues.value(f)) {
+            return Err(format!("frame {frame} is dirty among the clean"));
+        }
+        let in_clusters: usize = self
+            .queue
+            .largest_first()
+            .map(|at| self.dirty.members(ClusterId::new(at)).filter(|f| self.queues.value(f.0)).count())
+            .sum();
+        if in_clusters != self.dirty.len() {
+            return Err(format!("{in_clusters} dirty frames queued, {} in clusters", self.dirty.len()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! CFLRU: clean-first LRU (Park 2006, as Ou, Jin & Härder restate it in section 2).
+//!
+//! The w least recently used pages of the LRU list are the clean-first region. The victim is the LRU one of its clean pages; only when it has
+//! none, the LRU page, which is dirty. Dirty pages stay longer, and are written less often.
+//!
+//! Three queues: the working region, and the window's clean and dirty pages apart, so that no clean page has to be searched for. Every event is O(1), a
+//! victim costs the frames that are refused before it.
+//!
+//! Where the paper is silent:
+//!
+//! - *w* is "performance critical but difficult to determine": half of the pool unless told otherwise.
+//! - *Writing and evicting are one step there*; here a page is cleaned first. A replacement write puts it at the LRU end of the clean pages, behind those
+//!   that came there before it in the same way: it would have gone. Any other write puts it at their midpoint, as the 2013 paper does with pages that change their queue without being used (section 3.1).
+//! - *Becoming dirty is a use*: the page goes to the MRU end, should its hit not have come yet, or be lost.
+//! - *Read-ahead* has no place of its own: prefetched pages enter as others do.
+//! - *The whole window refused*: then the working region's LRU page.
+
+use super::window::{WindowPercent, WorkingRegion};
+use crate::collections::links::QueueNo;
+use crate::collections::queues::Queues;
+use crate::{Access, CleanReason, FrameId, FramePolicy, Home, PageId};
+
+/// The window's clean pages; the queues are drawn on in the order of their numbers.
+const CLEAN: QueueNo = QueueNo(0);
+/// The window's dirty pages.
+const DIRTY: QueueNo = QueueNo(1);
+const WORKING: QueueNo = QueueNo(2);
+
+/// Clean-first LRU; see the module's text.
+#[derive(Debug)]
+pub struct Cflru {
+    /// Whether the page is dirty.
+    queues: Queues<bool, 3>,
+    working: WorkingRegion,
+}
+
+impl Cflru {
+    /// For a pool of `frames` frames whose clean-first region is `window` of them.
+    #[must_use]
+    pub fn new(frames: usize, window: WindowPercent) -> Self {
+        Self { queues: Queues::new(frames), working: WorkingRegion::new(WORKING, frames, window) }
+    }
+
+    fn promote(&mut self, frame: u32) {
+        if self.queues.queue_of(frame) != Some(WORKING)
+            && let Some(demoted) = self.working.demote(&mut self.queues)
+        {
+            let queue = if self.queues.value(demoted) { DIRTY } else { CLEAN };
+            self.queues.put_mru(queue, demoted);
+        }
+        self.queues.put_mru(WORKING, frame);
+    }
+}
+
+impl FramePolicy for Cflru {
+    fn insert(&mut self, frame: FrameId, _page: PageId, _home: Home, _access: Access) {
+        self.queues.cover(frame.0);
+        self.queues.take_out(frame.0);
+        self.queues.set_value(frame.0, false);
+        self.promote(frame.0);
+    }
+
+    fn hit(&mut self, frame: FrameId, _write: bool) {
+        if self.queues.tracks(frame.0) {
+            self.promote(frame.0);
+        }
+    }
+
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.queues.in_turn().map(FrameId).find(|&frame| accept(frame))
+    }
+
+    fn remove(&mut self, frame: FrameId, _evicted: bool) {
+        self.queues.take_out(frame.0);
+    }
+
+    fn dirtied(&mut self, frame: FrameId) {
+        if self.queues.tracks(frame.0) {
+            self.queues.set_value(frame.0, true);
+            self.promote(frame.0);
+        }
+    }
+
+    fn cleaned(&mut self, frame: FrameId, _home: Home, reason: CleanReason) {
+        let Some(queue) = self.queues.queue_of(frame.0) else { return };
+        self.queues.set_value(frame.0, false);
+        if queue == DIRTY {
+            self.queues.put_cleaned(CLEAN, frame.0, reason);
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.queues.validate()?;
+        self.working.validate(&self.queues)?;
+        for (queue, dirty) in [(CLEAN, false), (DIRTY, true)] {
+            if let Some(frame) = self.queues.lru_first(queue).find(|&f| self.queues.value(f) != dirty) {
+                return Err(format!("frame {frame} is in the wrong queue of the window"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,246 @@
+//! What GD2L and its weighted kin are made of: LRU queues of pages that are worth the same when they are used, each sorted by H.
+//!
+//! A page's *class*, which is its queue, says what a use makes it worth. Everything that is put at the MRU end of one queue was then worth L + that, so that each queue is
+//! sorted by H, and the page of smallest H is at one of the LRU ends. Every event is O(1), a pick O(queues). The readings are told in `gd2l` and `gd2l_weighted`.
+
+use crate::collections::links::QueueNo;
+use crate::collections::queues::Queues;
+use crate::{Access, CleanReason, Costs, FrameId, FramePolicy, Home, PageId};
+
+/// The most uses that count. Higher ones stand for one transaction that uses a page many times rather than for many that do.
+pub const FREQUENCY_MAX: u8 = 10;
+
+/// What GD2L's H counts beside the cost of reading the page again. The default is the paper's GD2L.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Gd2lOptions {
+    /// The uses since the page was loaded, up to [`FREQUENCY_MAX`]: they multiply the cost.
+    pub frequency: bool,
+    /// The write that evicting a dirty page costs.
+    pub write_back: bool,
+}
+
+impl Gd2lOptions {
+    /// The paper's GD2L: neither.
+    pub const PAPER: Self = Self { frequency: false, write_back: false };
+    /// Both.
+    pub const BOTH: Self = Self { frequency: true, write_back: true };
+}
+
+/// What a page is: that makes what it is worth, and its queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Class {
+    pub(crate) home: Home,
+    /// Dirty, if that has a weight.
+    pub(crate) dirty: bool,
+    /// f - 1.
+    pub(crate) more_uses: u8,
+}
+
+impl Class {
+    const fn queue(self) -> QueueNo {
+        let home = matches!(self.home, Home::Hdd) as u8;
+        QueueNo(home | (self.dirty as u8) << 1 | self.more_uses << 2)
+    }
+
+    const fn of(queue: QueueNo) -> Self {
+        let home = if queue.0 & 1 == 0 { Home::Ssd } else { Home::Hdd };
+        Self { home, dirty: queue.0 & 2 != 0, more_uses: queue.0 >> 2 }
+    }
+}
+
+/// GreedyDual over `N` queues: [`Gd2l`](super::Gd2l) or [`Gd2lWeighted`](super::Gd2lWeighted).
+#[derive(Debug)]
+pub struct GreedyDual<const N: usize> {
+    /// H per frame.
+    queues: Queues<f64, N>,
+    options: Gd2lOptions,
+    inflation: f64,
+    /// The last answer to [`FramePolicy::victim`], and what L becomes if that frame goes.
+    chosen: Option<(FrameId, f64)>,
+    costs: Costs,
+}
+
+impl<const N: usize> GreedyDual<N> {
+    /// For a pool of `frames` frames; `N` is the queues that these options make.
+    pub(crate) fn weighted(frames: usize, costs: Costs, options: Gd2lOptions) -> Self {
+        Self { queues: Queues::new(frames), options, inflation: 0.0, chosen: None, costs }
+    }
+
+    /// L, in milliseconds.
+    #[must_use]
+    pub fn inflation(&self) -> f64 {
+        self.inflation
+    }
+
+    /// H of the page in `frame` in milliseconds, not yet reduced by L.
+    #[must_use]
+    pub fn h(&self, frame: FrameId) -> Option<f64> {
+        self.queues.tracks(frame.0).then(|| self.queues.value(frame.0))
+    }
+
+    /// How many frames are in the queue of such pages.
+    pub(crate) fn len_of(&self, class: Class) -> usize {
+        self.queues.len_of(class.queue())
+    }
+
+    fn class(&self, frame: FrameId) -> Option<Class> {
+        self.queues.queue_of(frame.0).map(Class::of)
+    }
+
+    /// What a page of this class used now is worth.
+    fn fresh(&self, class: Class) -> f64 {
+        let costs = &self.costs;
+        let (read, write) = match class.home {
+            Home::Ssd => (costs.ssd_read_ms, costs.ssd_write_ms),
+            Home::Hdd => (costs.hdd_read_ms, costs.hdd_write_ms),
+        };
+        let once = if class.dirty { read + write } else { read };
+        self.inflation + once * f64::from(class.more_uses + 1)
+    }
+
+    /// The H of the page in `frame`; if there is no such frame, of one of this class used now.
+    fn h_or_fresh(&self, frame: Option<u32>, class: Class) -> f64 {
+        frame.map_or_else(|| self.fresh(class), |frame| self.queues.value(frame))
+    }
+
+    fn put_mru(&mut self, frame: FrameId, class: Class) {
+        let queue = class.queue();
+        let h = self.h_or_fresh(self.queues.mru(queue), class).max(self.fresh(class));
+        self.queues.set_value(frame.0, h);
+        self.queues.put_mru(queue, frame.0);
+    }
+
+    fn put_midpoint(&mut self, frame: FrameId, class: Class) {
+        self.queues.take_out(frame.0);
+        let h = self.h_or_fresh(self.queues.midpoint(class.queue()), class);
+        self.queues.set_value(frame.0, h);
+        self.queues.put_midpoint(class.queue(), frame.0);
+    }
+
+    fn put_lru(&mut self, frame: FrameId, class: Class) {
+        self.queues.take_out(frame.0);
+        let h = self.queues.value(frame.0).min(self.h_or_fresh(self.queues.lru(class.queue()), class));
+        self.queues.set_value(frame.0, h);
+        self.queues.put_lru(class.queue(), frame.0);
+    }
+
+    /// Every frame in the order in which they would go: by H, and by queue when equal.
+    fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
+        let mut heads = [(f64::INFINITY, None); N];
+        for (no, head) in heads.iter_mut().enumerate() {
+            if let Some(frame) = self.queues.lru(QueueNo(no as u8)) {
+                *head = (self.queues.value(frame), Some(frame));
+            }
+        }
+        std::iter::from_fn(move || {
+            let mut least = 0;
+            for no in 1..N {
+                if heads[no].0 < heads[least].0 {
+                    least = no;
+                }
+            }
+            let frame = heads[least].1?;
+            let next = self.queues.newer(frame);
+            heads[least] = (next.map_or(f64::INFINITY, |next| self.queues.value(next)), next);
+            Some(FrameId(frame))
+        })
+    }
+}
+
+impl<const N: usize> FramePolicy for GreedyDual<N> {
+    fn insert(&mut self, frame: FrameId, _page: PageId, home: Home, access: Access) {
+        self.queues.cover(frame.0);
+        self.queues.take_out(frame.0);
+        let class = Class { home, dirty: false, more_uses: 0 };
+        match access {
+            Access::Random => self.put_mru(frame, class),
+            Access::Sequential => self.put_midpoint(frame, class),
+        }
+    }
+
+    fn hit(&mut self, frame: FrameId, _write: bool) {
+        let Some(class) = self.class(frame) else { return };
+        let more = u8::from(self.options.frequency && class.more_uses + 1 < FREQUENCY_MAX);
+        self.put_mru(frame, Class { more_uses: class.more_uses + more, ..class });
+    }
+
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.eviction_order().find(|&frame| accept(frame))
+    }
+
+    fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        let mut passed = None;
+        let found = self.eviction_order().find(|&frame| {
+            let takes = evictable(frame);
+            if !takes {
+                passed = Some(frame);
+            }
+            takes
+        });
+        self.chosen = found.map(|frame| (frame, self.queues.value(passed.unwrap_or(frame).0)));
+        found
+    }
+
+    fn remove(&mut self, frame: FrameId, evicted: bool) {
+        if evicted && let Some(h) = self.h(frame) {
+            let chosen = self.chosen.take().filter(|(chosen, _)| *chosen == frame);
+            self.inflation = self.inflation.max(chosen.map_or(h, |(_, level)| level));
+        }
+        self.queues.take_out(frame.0);
+    }
+
+    fn dirtied(&mut self, frame: FrameId) {
+        if let Some(class) = self.class(frame).filter(|_| self.options.write_back) {
+            self.put_mru(frame, Class { dirty: true, ..class });
+        }
+    }
+
+    fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
+        let Some(before) = self.class(frame) else { return };
+        let class = Class { home, dirty: false, ..before };
+        if class == before {
+            return;
+        }
+        // A page whose home is the HDD again, which a write does not do where the SSD is written back, is not about to go.
+        let back_home = (before.home, home) == (Home::Ssd, Home::Hdd);
+        match reason {
+            CleanReason::Replacement if !back_home => self.put_lru(frame, class),
+            _ => self.put_midpoint(frame, class),
+        }
+    }
+
+    fn ssd_evicted(&mut self, frame: FrameId) {
+        if let Some(class) = self.class(frame).filter(|class| class.home == Home::Ssd) {
+            self.put_midpoint(frame, Class { home: Home::Hdd, ..class });
+        }
+    }
+
+    fn ssd_invalidated(&mut self, frame: FrameId) {
+        if let Some(class) = self.class(frame).filter(|class| class.home == Home::Ssd) {
+            self.put_mru(frame, Class { home: Home::Hdd, ..class });
+        }
+    }
+
+    fn set_costs(&mut self, costs: Costs) {
+        self.costs = costs;
+    }
+
+    fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.queues.validate()?;
+        for no in 0..N as u8 {
+            let mut behind = f64::NEG_INFINITY;
+            for frame in self.queues.lru_first(QueueNo(no)) {
+                let h = self.queues.value(frame);
+                if !h.is_finite() || h < behind {
+                    return Err(format!("frame {frame}: H {h} after {behind}"));
+                }
+                behind = h;
+            }
+        }
+        Ok(())
+    }
+}

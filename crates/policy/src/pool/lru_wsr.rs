@@ -1,0 +1,132 @@
+//! LRU-WSR: LRU with a second chance for hot dirty pages (Jung 2008, as Ou, Jin & Härder restate it in section 2).
+//!
+//! One list. The search for a victim starts at the LRU end: a clean page goes, and so does a dirty one that is marked cold; a dirty page that is not
+//! (a *hot* one) is marked cold and passed over.
+//!
+//! The list is kept in two queues, the hot dirty pages apart from those that go at once, each page with the time of its last use, which tells which hot pages a
+//! search passed over. Every event is O(1), the second chances amortised: each has to be earned by a use.
+//!
+//! Where the paper is silent:
+//!
+//! - *Second Chance moves the page* passed over to the MRU end, as the algorithm of that name does. A use makes it hot again; a page is hot when it is loaded.
+//! - *A pick does not write*: the marks are set when the page that the search found is evicted, or cleaned for replacement, since writing and evicting are one
+//!   step there. When it is a hot dirty page itself, the search has been through the whole list and come to it again: all are cold.
+//! - *A cold page that was cleaned* stays where it is. A hot one that was cleaned for another reason than replacement goes to the midpoint of those that go at
+//!   once, as of that page's last use (as the 2013 paper does with pages that change their queue without being used).
+//! - *Becoming dirty is a use*, should the hit not have come yet, or be lost. *Read-ahead* has no place of its own.
+
+use crate::collections::links::QueueNo;
+use crate::collections::queues::Queues;
+use crate::{Access, CleanReason, FrameId, FramePolicy, Home, PageId};
+
+/// Clean pages, and dirty ones that are marked cold.
+const AT_ONCE: QueueNo = QueueNo(0);
+const HOT_DIRTY: QueueNo = QueueNo(1);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Page {
+    /// In uses.
+    last_used: u64,
+    dirty: bool,
+}
+
+/// LRU with a second chance for hot dirty pages; see the module's text.
+#[derive(Debug)]
+pub struct LruWsr {
+    queues: Queues<Page, 2>,
+    uses: u64,
+}
+
+impl LruWsr {
+    /// For a pool of `frames` frames.
+    #[must_use]
+    pub fn new(frames: usize) -> Self {
+        Self { queues: Queues::new(frames), uses: 0 }
+    }
+
+    fn is_hot(&self, frame: u32) -> bool {
+        self.queues.queue_of(frame) == Some(HOT_DIRTY)
+    }
+
+    /// To the MRU end of the list, hot or not.
+    fn put_mru(&mut self, frame: u32, dirty: bool, hot: bool) {
+        self.uses += 1;
+        self.queues.set_value(frame, Page { last_used: self.uses, dirty });
+        self.queues.put_mru(if dirty && hot { HOT_DIRTY } else { AT_ONCE }, frame);
+    }
+
+    /// The search found `found`: gives a second chance to the hot dirty pages that it passed over.
+    fn searched(&mut self, found: u32) {
+        let until = if self.is_hot(found) { u64::MAX } else { self.queues.value(found).last_used };
+        while let Some(frame) = self.queues.lru(HOT_DIRTY)
+            && self.queues.value(frame).last_used < until
+        {
+            self.put_mru(frame, true, false);
+        }
+    }
+}
+
+impl FramePolicy for LruWsr {
+    fn insert(&mut self, frame: FrameId, _page: PageId, _home: Home, _access: Access) {
+        self.queues.cover(frame.0);
+        self.put_mru(frame.0, false, true);
+    }
+
+    fn hit(&mut self, frame: FrameId, _write: bool) {
+        if self.queues.tracks(frame.0) {
+            self.put_mru(frame.0, self.queues.value(frame.0).dirty, true);
+        }
+    }
+
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.queues.in_turn().map(FrameId).find(|&frame| accept(frame))
+    }
+
+    fn remove(&mut self, frame: FrameId, evicted: bool) {
+        if evicted && self.queues.tracks(frame.0) {
+            self.searched(frame.0);
+        }
+        self.queues.take_out(frame.0);
+    }
+
+    fn dirtied(&mut self, frame: FrameId) {
+        if self.queues.tracks(frame.0) {
+            self.put_mru(frame.0, true, true);
+        }
+    }
+
+    fn cleaned(&mut self, frame: FrameId, _home: Home, reason: CleanReason) {
+        if !self.queues.tracks(frame.0) || !self.queues.value(frame.0).dirty {
+            return;
+        }
+        if reason == CleanReason::Replacement {
+            self.searched(frame.0);
+        }
+        let Page { mut last_used, .. } = self.queues.value(frame.0);
+        if self.is_hot(frame.0) {
+            if let Some(midpoint) = self.queues.midpoint(AT_ONCE) {
+                last_used = self.queues.value(midpoint).last_used;
+            }
+            self.queues.put_midpoint(AT_ONCE, frame.0);
+        }
+        self.queues.set_value(frame.0, Page { last_used, dirty: false });
+    }
+
+    fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.queues.validate()?;
+        for queue in [AT_ONCE, HOT_DIRTY] {
+            let pages: Vec<Page> = self.queues.lru_first(queue).map(|f| self.queues.value(f)).collect();
+            if !pages.is_sorted_by_key(|page| page.last_used) {
+                return Err(format!("out of order: {pages:?}"));
+            }
+        }
+        match self.queues.lru_first(HOT_DIRTY).find(|&frame| !self.queues.value(frame).dirty) {
+            Some(frame) => Err(format!("frame {frame} is clean among the hot dirty ones")),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! REF: recently-evicted-first (Seo & Shin 2008, as Ou, Jin & Härder restate it in section 2).
+//!
+//! Victims come from the *victim blocks*: the blocks that had most pages in the victim window, the least recently used part of the LRU list, when they
+//! were chosen. Their pages go in LRU order; when none is left, new victim blocks are chosen. Clean and dirty pages are not told apart.
+//! So for a while all writes go to a few blocks, if in any order.
+//!
+//! The paper finds new victim blocks by a linear search of the window. Here the blocks are kept sorted by their pages in the window: a page
+//! that enters or leaves the window costs O(log m) for m blocks there, everything else O(1), a victim O(number of victim blocks).
+//!
+//! Where the paper is silent:
+//!
+//! - *"At the MRU end of the list"* must read LRU end: it is to be "similar to the clean-first region of CFLRU", and victims come from it.
+//! - *Window and number of victim blocks*: half of the pool, as CFLRU's; 8 blocks. A block is a cluster.
+//! - *Blocks with equally many pages*: the one with the least recently used page comes first.
+//! - *Pages of victim blocks that enter the window later* are victims too. A block whose pages have all left the window is a victim block no more.
+//! - *A pick does not write*: victim blocks are chosen when the first of their pages is evicted, or cleaned for replacement.
+//! - *Pages of the victim blocks that are refused*: the pages go that would after them, those of the next victim blocks; at last the working region's in LRU order.
+//! - *Becoming dirty is a use*, should the hit not have come yet, or be lost. *Read-ahead* has no place of its own.
+
+use super::clusters::{ClusterId, Clusters};
+use super::window::{WindowPercent, WorkingRegion};
+use crate::collections::links::QueueNo;
+use crate::collections::queues::Queues;
+use crate::{Access, CleanReason, FrameId, FramePolicy, Home, PageId};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+const WORKING: QueueNo = QueueNo(0);
+
+/// How many blocks are victim blocks at a time.
+const VICTIM_BLOCKS: usize = 8;
+
+/// Recently-evicted-first; see the module's text.
+#[derive(Debug)]
+pub struct Ref {
+    /// When a page of the window entered it.
+    queues: Queues<u64, 1>,
+    working: WorkingRegion,
+    /// The window's pages by block.
+    window: Clusters,
+    /// The window's blocks: most pages first, then the one that has the page which entered first.
+    by_size: BTreeSet<(Reverse<u32>, u64, ClusterId)>,
+    victims: Vec<ClusterId>,
+    demotions: u64,
+}
+
+impl Ref {
+    /// For a pool of `frames` frames whose victim window is `window` of them, with blocks of `pages_per_block`.
+    #[must_use]
+    pub fn new(frames: usize, window: WindowPercent, pages_per_block: u32) -> Self {
+        Self {
+            queues: Queues::new(frames),
+            working: WorkingRegion::new(WORKING, frames, window),
+            window: Clusters::new(frames, pages_per_block),
+            by_size: BTreeSet::new(),
+            victims: Vec::new(),
+            demotions: 0,
+        }
+    }
+
+    fn works(&self, frame: FrameId) -> bool {
+        self.queues.tracks(frame.0)
+    }
+
+    fn tracked(&self, frame: FrameId) -> bool {
+        self.works(frame) || self.window.of(frame).is_some()
+    }
+
+    fn rank(&self, block: ClusterId) -> (Reverse<u32>, u64, ClusterId) {
+        (Reverse(self.window.size(block)), self.queues.value(self.window.oldest(block).0), block)
+    }
+
+    fn enter_window(&mut self, frame: u32) {
+        self.demotions += 1;
+        self.queues.set_value(frame, self.demotions);
+        let block = self.window.enter(FrameId(frame));
+        if self.window.size(block) > 1 {
+            // What it was before: one page fewer, the same first one.
+            let (Reverse(size), first, _) = self.rank(block);
+            self.by_size.remove(&(Reverse(size - 1), first, block));
+        }
+        self.by_size.insert(self.rank(block));
+    }
+
+    fn take_out(&mut self, frame: FrameId) {
+        if self.works(frame) {
+            self.queues.take_out(frame.0);
+        } else if let Some(block) = self.window.of(frame) {
+            self.by_size.remove(&self.rank(block));
+            self.window.leave(frame);
+            if self.window.size(block) > 0 {
+                self.by_size.insert(self.rank(block));
+            } else {
+                self.victims.retain(|&victim| victim != block);
+            }
+        }
+    }
+
+    fn promote(&mut self, frame: FrameId) {
+        if !self.works(frame) {
+            self.take_out(frame);
+            if let Some(demoted) = self.working.demote(&mut self.queues) {
+                self.enter_window(demoted);
+            }
+        }
+        self.queues.put_mru(WORKING, frame.0);
+    }
+
+    /// A page of the window was found: if there are no victim blocks, those that it was found in become them.
+    fn searched(&mut self, frame: FrameId) {
+        if self.victims.is_empty() && self.window.of(frame).is_some() {
+            self.victims.extend(self.by_size.iter().take(VICTIM_BLOCKS).map(|&(.., block)| block));
+        }
+    }
+
+    fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
+        let others = self.by_size.iter().map(|&(.., block)| block);
+        let mut others = others.filter(|block| !self.victims.contains(block));
+        // The next page of each of the blocks whose turn it is.
+        let first = |block: ClusterId| self.window.oldest(block);
+        let mut heads: Vec<FrameId> = self.victims.iter().copied().map(first).collect();
+        let window = std::iter::from_fn(move || {
+            if heads.is_empty() {
+                heads.extend(others.by_ref().take(VICTIM_BLOCKS).map(first));
+            }
+            let entered = |&at: &usize| self.queues.value(heads[at].0);
+            let at = (0..heads.len()).min_by_key(entered)?;
+            let frame = heads[at];
+            match self.window.next(frame) {
+                Some(next) => heads[at] = next,
+                None => drop(heads.swap_remove(at)),
+            }
+            Some(frame)
+        });
+        window.chain(self.queues.in_turn().map(FrameId))
+    }
+}
+
+impl FramePolicy for Ref {
+    fn insert(&mut self, frame: FrameId, page: PageId, _home: Home, _access: Access) {
+        self.queues.cover(frame.0);
+        self.take_out(frame);
+        self.window.holds(frame, page);
+        self.promote(frame);
+    }
+
+    fn hit(&mut self, frame: FrameId, _write: bool) {
+        if self.tracked(frame) {
+            self.promote(frame);
+        }
+    }
+
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.eviction_order().find(|&frame| accept(frame))
+    }
+
+    fn remove(&mut self, frame: FrameId, evicted: bool) {
+        if evicted {
+            self.searched(frame);
+        }
+        self.take_out(frame);
+    }
+
+    fn dirtied(&mut self, frame: FrameId) {
+        self.hit(frame, true);
+    }
+
+    fn cleaned(&mut self, frame: FrameId, _home: Home, reason: CleanReason) {
+        if reason == CleanReason::Replacement {
+            self.searched(frame);
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.queues.len() + self.window.len()
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.queues.validate()?;
+        self.working.validate(&self.queues)?;
+        self.window.validate()?;
+        let pages: u32 = self.by_size.iter().map(|(Reverse(size), ..)| size).sum();
+        let misplaced = self.by_size.iter().find(|entry| **entry != self.rank(entry.2));
+        let unknown = self.victims.iter().find(|block| self.window.size(**block) == 0);
+        match (misplaced, unknown) {
+            (None, None) if pages as usize == self.window.len() => Ok(()),
+            _ => Err(format!("blocks hold {pages} pages; misplaced {misplaced:?}, unknown {unknown:?}")),
+        }
+    }
+}

@@ -1,0 +1,556 @@
+//! CAC and CC: the SSD keeps the pages of highest estimated benefit (Liu & Salem 2013, sections 5 and 6).
+//!
+//! Per-page counts become a benefit by equations 2 to 6 and 8. CAC anticipates how a page's physical reads and writes change when it moves to or from
+//! the SSD (α, by group); CC takes the counts as they were, which is α = 1 (equation 1). Page statistics, outqueue and eviction zone are the same.
+//! [`CacOptions`] adds what goes beyond the paper.
+
+use super::ageing::{Ager, Due};
+use super::groups::{Dropped, GroupRules, Groups};
+use super::page_stats::{PageStats, Record, RecordId, SUBRANGES_MAX};
+use super::zone::Zone;
+use super::{Ageing, Cause, GroupStats, PageCounts, SlotPolicy, Verdict};
+use crate::collections::dirty_slots::DirtySlots;
+use crate::collections::sketch::Sketch;
+use crate::{Access, Costs, Home, Millis, PageId, SlotId};
+
+/// Whether CAC anticipates a page's reads and writes after a move.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Alpha {
+    /// By the miss rate expansion factor of the page's group (equation 8).
+    #[default]
+    ByGroup,
+    /// α = 1: past counts are taken for future ones (equation 1). No group is kept.
+    One,
+}
+
+/// What the eviction of a dirty slot counts for. A dirty slot holds a version newer than the HDD's; to evict it costs a copy home, R_S + W_D. After a
+/// recovery every slot passes for clean until it is written.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum EvictionCost {
+    /// Nothing, as in the paper.
+    #[default]
+    Ignored,
+    /// The copy: the page's benefit rises by it. Of two equal pages the clean one goes first.
+    Copy,
+    /// The copy, as far as a rewrite would save it. Of a page's w writes so far all but the last were followed by another, so it counts (w - 1) / w; and
+    /// twice, because benefits are sums over many accesses.
+    IfRewritten,
+}
+
+/// How CAC ranks pages. The default is the paper's CAC but for the end of a zone: see [`CacOptions::strict_zone`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct CacOptions {
+    /// Whether reads and writes after a move are anticipated.
+    pub alpha: Alpha,
+    /// When all counts are halved, so that the ranking follows a workload that changes (exponential decay in steps; O(records) each time). Default: never.
+    pub ageing: Option<Ageing>,
+    /// Counts the write at hand. A dirty page that is rejected costs W_D now, and W_S if it is admitted; a clean one costs nothing if it is rejected. CAC
+    /// compares benefits as if both were free. With this option a dirty page needs a little less benefit to be admitted, a clean one a little more.
+    pub write_at_hand: bool,
+    /// What evicting a dirty slot counts for.
+    pub eviction_cost: EvictionCost,
+    /// Keeps a frequency sketch behind the outqueue. A page that drops out of the outqueue leaves its reads there, and gets them back, as reads from the HDD,
+    /// when it is read again. Its group's sums then hold them twice if those of dropped pages stay ([`Dropped::Kept`]).
+    pub sketch: bool,
+    /// A zone ends only when all its candidates have been evicted, as section 5.4 has it. Default: also when the candidates left have outgrown the pages that
+    /// were outside when it began; `docs/policies.md` has the difference.
+    pub strict_zone: bool,
+}
+
+impl CacOptions {
+    /// The paper's CAC.
+    pub const CAC: Self = Self {
+        alpha: Alpha::ByGroup,
+        ageing: None,
+        write_at_hand: false,
+        eviction_cost: EvictionCost::Ignored,
+        sketch: false,
+        strict_zone: false,
+    };
+
+    /// The paper's CC: α = 1.
+    pub const CC: Self = Self { alpha: Alpha::One, ..Self::CAC };
+
+    /// What [`SsdPolicy::Auto`](crate::SsdPolicy::Auto) runs: every extension that improved both TPC-C and the moving hot set in our measurements.
+    pub(crate) const AUTO: Self = Self {
+        ageing: Some(Ageing::DEFAULT),
+        write_at_hand: true,
+        eviction_cost: EvictionCost::IfRewritten,
+        sketch: true,
+        ..Self::CAC
+    };
+
+    /// What one access counts in a record: enough that its halves and quarters count where counts are halved.
+    const fn step(&self) -> u32 {
+        if self.ageing.is_some() { 64 } else { 1 }
+    }
+}
+
+/// Sizes, costs and tuning of an SSD policy. Slots, frames and costs concern every policy; the rest concerns CAC and CC.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct SsdParams {
+    /// Device costs.
+    pub costs: Costs,
+    /// Slots of the SSD.
+    pub slots: usize,
+    /// Frames of the pool.
+    pub frames: usize,
+    /// N_outq, the most pages remembered that are neither buffered nor on the SSD. Default: as many as slots (section 6.1).
+    pub outqueue_entries: usize,
+    /// The width of a subrange in logical reads per minute. Default: 1 (section 5.2).
+    pub group_width_per_min: f64,
+    /// The most subranges per space, the last being open-ended; from 1 to 1023. Default: 1000, section 5.2's example.
+    pub subranges_max: u16,
+    /// The lower bound of α. Default: 1/1000.
+    pub alpha_min: f64,
+    /// The upper bound of α. Default: 1000, far above the cost ratios that decide a benefit's sign.
+    pub alpha_max: f64,
+    /// What becomes of the reads of pages that drop out of the outqueue. Default: they stay in their group's sums.
+    pub dropped: Dropped,
+    /// Physical accesses per slot after which a sketch is halved; it is halved with the counts, too. Default: 40.
+    pub sketch_halved_after_per_slot: u32,
+    /// The memory of a sketch in bytes per slot. Default: 4, a byte for each page of a database of four times the SSD's size.
+    pub sketch_bytes_per_slot: usize,
+}
+
+impl SsdParams {
+    /// The defaults for an SSD of `slots` slots under a pool of `frames` frames.
+    #[must_use]
+    pub const fn new(costs: Costs, slots: usize, frames: usize) -> Self {
+        Self {
+            costs,
+            slots,
+            frames,
+            outqueue_entries: slots,
+            group_width_per_min: 1.0,
+            subranges_max: 1000,
+            alpha_min: 1e-3,
+            alpha_max: 1e3,
+            dropped: Dropped::Kept,
+            sketch_halved_after_per_slot: 40,
+            sketch_bytes_per_slot: 4,
+        }
+    }
+
+    fn group_rules(&self, step: u32) -> GroupRules {
+        GroupRules {
+            width_per_min: self.group_width_per_min,
+            subranges: self.subranges_max.clamp(1, SUBRANGES_MAX),
+            alpha_min: self.alpha_min,
+            alpha_max: self.alpha_max,
+            dropped: self.dropped,
+            step,
+        }
+    }
+}
+
+/// What the write at hand weighs against benefits, which are sums over many accesses.
+const WRITE_AT_HAND_WEIGHT: f64 = 3.0;
+
+/// What a write-back that a rewrite will probably save weighs against them.
+const REWRITE_WEIGHT: f64 = 2.0;
+
+/// How counts become a benefit, and what that takes beside them.
+#[derive(Debug)]
+struct Estimate {
+    options: CacOptions,
+    /// What one access counts in a record.
+    step: u32,
+    costs: Costs,
+    /// None where α = 1.
+    groups: Option<Groups>,
+    /// Slots whose version is newer than the HDD's; empty where that does not matter.
+    dirty: DirtySlots,
+    sketch: Option<Sketch>,
+}
+
+impl Estimate {
+    fn new(options: CacOptions, params: &SsdParams) -> Self {
+        let step = options.step();
+        let groups = match options.alpha {
+            Alpha::ByGroup => Some(Groups::new(params.group_rules(step))),
+            Alpha::One => None,
+        };
+        let sketch_bytes = params.sketch_bytes_per_slot.saturating_mul(params.slots);
+        Self {
+            options,
+            step,
+            costs: params.costs,
+            groups,
+            dirty: DirtySlots::default(),
+            sketch: options.sketch.then(|| Sketch::new(sketch_bytes)),
+        }
+    }
+
+    /// Equations 2 to 6, in milliseconds; with α = 1, equation 1.
+    fn benefit(&self, record: &Record) -> f64 {
+        let costs = &self.costs;
+        let (r_d, r_s) = (f64::from(record.reads_hdd), f64::from(record.reads_ssd));
+        let (w_d, w_s) = (f64::from(record.writes_hdd), f64::from(record.writes_ssd));
+        let saved = match &self.groups {
+            None => {
+                (r_d + r_s) * costs.read_saving_ms() + (w_d + w_s) * (costs.hdd_write_ms - costs.ssd_write_ms)
+            }
+            Some(groups) => {
+                let alpha = groups.alpha(record);
+                let reads = (r_d + r_s / alpha) * costs.hdd_read_ms - (r_s + alpha * r_d) * costs.ssd_read_ms;
+                let writes =
+                    (w_d + w_s / alpha) * costs.hdd_write_ms - (w_s + alpha * w_d) * costs.ssd_write_ms;
+                reads + writes
+            }
+        };
+        saved / f64::from(self.step) + self.eviction_cost(record)
+    }
+
+    /// What it costs to evict the page's slot, as far as that counts.
+    fn eviction_cost(&self, record: &Record) -> f64 {
+        let dirty = || record.slot().is_some_and(|slot| self.dirty.contains(slot));
+        let copy = self.costs.ssd_read_ms + self.costs.hdd_write_ms;
+        match self.options.eviction_cost {
+            EvictionCost::Copy if dirty() => copy,
+            EvictionCost::IfRewritten if dirty() => {
+                let writes =
+                    (f64::from(record.writes_hdd) + f64::from(record.writes_ssd)) / f64::from(self.step);
+                REWRITE_WEIGHT * (1.0 - 1.0 / writes.max(1.0)) * copy
+            }
+            _ => 0.0,
+        }
+    }
+
+    /// What an admission for `cause` saves at once, beside the benefit.
+    fn saved_at_once(&self, cause: Cause) -> f64 {
+        if !self.options.write_at_hand {
+            return 0.0;
+        }
+        WRITE_AT_HAND_WEIGHT
+            * match cause {
+                Cause::Cleaned => self.costs.hdd_write_ms - self.costs.ssd_write_ms,
+                Cause::Evicted | Cause::Read => -self.costs.ssd_write_ms,
+            }
+    }
+
+    fn halve_counts(&mut self, stats: &mut PageStats, now: Millis) {
+        match &mut self.groups {
+            Some(groups) => groups.halve(stats.live_mut(), now),
+            None => stats.live_mut().for_each(|record| {
+                record.settle(self.step);
+                record.halve();
+            }),
+        }
+        self.halve_sketch();
+    }
+
+    fn halve_sketch(&mut self) {
+        if let Some(sketch) = &mut self.sketch {
+            sketch.halve();
+        }
+    }
+
+    fn set_dirty(&mut self, slot: SlotId, dirty: bool) {
+        if self.options.eviction_cost != EvictionCost::Ignored {
+            self.dirty.set(slot, dirty);
+        }
+    }
+
+    /// A page without a record was read: the sketch may remember it.
+    fn restore(&self, record: &mut Record) {
+        if let Some(sketch) = &self.sketch {
+            record.restore_reads(u32::from(sketch.estimate(record.page)) * self.step);
+        }
+    }
+
+    /// A random physical read from `home`, which is a logical one as well.
+    fn read(&mut self, record: &mut Record, home: Home, now: Millis) {
+        if self.groups.is_none() {
+            record.settle(self.step);
+        } else if record.read_waits() {
+            self.settle(record, now);
+        }
+        record.count_read(home, self.step);
+        self.logical(record, 1, home, now);
+    }
+
+    fn logical(&mut self, record: &mut Record, n: u32, home: Home, now: Millis) {
+        let Some(groups) = &mut self.groups else { return };
+        let mut left = record.count_logical(n, home);
+        while left > 0 {
+            groups.settle(record, now);
+            left = record.count_logical(left, home);
+        }
+    }
+
+    /// One of the three events of section 5.2.
+    fn settle(&mut self, record: &mut Record, now: Millis) {
+        if let Some(groups) = &mut self.groups {
+            groups.settle(record, now);
+        }
+    }
+
+    fn assign(&mut self, record: &mut Record, now: Millis) {
+        if let Some(groups) = &mut self.groups {
+            groups.assign(record, now);
+        }
+    }
+
+    /// The record dropped out of the outqueue.
+    fn dropped(&mut self, record: &Record) {
+        if let Some(groups) = &mut self.groups {
+            groups.dropped(record);
+        }
+        if let Some(sketch) = &mut self.sketch {
+            sketch.raise(record.page, record.reads(self.step));
+        }
+    }
+
+    fn forget(&mut self, record: &Record) {
+        if let Some(groups) = &mut self.groups {
+            groups.forget(record);
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let groups = self.groups.as_ref().map_or(0, Groups::memory_bytes);
+        let sketch = self.sketch.as_ref().map_or(0, Sketch::memory_bytes);
+        groups + self.dirty.memory_bytes() + sketch
+    }
+}
+
+/// CAC and CC; see the module's text.
+#[derive(Debug)]
+pub struct Cac {
+    stats: PageStats,
+    zone: Zone,
+    estimate: Estimate,
+    ager: Option<Ager>,
+}
+
+impl Cac {
+    /// With nothing known yet.
+    #[must_use]
+    pub fn new(options: CacOptions, params: &SsdParams) -> Self {
+        let sketch = options.sketch.then_some(params.sketch_halved_after_per_slot);
+        let ages = options.ageing.is_some() || options.sketch;
+        Self {
+            stats: PageStats::new(params.slots, params.frames, params.outqueue_entries),
+            zone: if options.strict_zone { Zone::strict(params.slots) } else { Zone::new(params.slots) },
+            estimate: Estimate::new(options, params),
+            ager: ages.then(|| Ager::new(options.ageing, sketch, params.slots)),
+        }
+    }
+
+    /// The record's counts or group changed: its slot may have to move within the zone.
+    fn reposition(&mut self, id: RecordId) {
+        let record = self.stats.get(id);
+        if let Some(slot) = record.slot().filter(|&slot| self.zone.contains(slot)) {
+            self.zone.update(slot, self.estimate.benefit(record));
+        }
+    }
+
+    /// A physical access of `page` was counted.
+    fn age(&mut self, page: PageId, now: Millis) {
+        let Some(ager) = &mut self.ager else { return };
+        match ager.accessed(page) {
+            Due::Nothing => {}
+            Due::Sketch => self.estimate.halve_sketch(),
+            Due::Counts => {
+                self.estimate.halve_counts(&mut self.stats, now);
+                let (zone, now) = self.zone();
+                zone.scale(0.5, now);
+            }
+        }
+    }
+
+    /// The record of a page that was read.
+    fn find_or_track(&mut self, page: PageId, from: Option<Home>, now: Millis) -> RecordId {
+        self.stats.find(page).unwrap_or_else(|| {
+            let id = self.stats.track(page, now);
+            if from.is_some() {
+                self.estimate.restore(self.stats.get_mut(id));
+            }
+            id
+        })
+    }
+
+    fn settle(&mut self, id: RecordId, now: Millis) {
+        self.estimate.settle(self.stats.get_mut(id), now);
+        self.reposition(id);
+    }
+
+    fn dropped(&mut self, record: Option<Record>) {
+        if let Some(record) = record {
+            self.estimate.dropped(&record);
+        }
+    }
+
+    /// The zone, and what tells it the benefits of its candidates as they are now.
+    fn zone(&mut self) -> (&mut Zone, impl Fn(SlotId) -> f64) {
+        let Self { zone, stats, estimate, .. } = self;
+        (zone, |slot| stats.in_slot(slot).map_or(f64::NEG_INFINITY, |id| estimate.benefit(stats.get(id))))
+    }
+}
+
+impl SlotPolicy for Cac {
+    fn read(&mut self, page: PageId, from: Option<Home>, access: Access, now: Millis) {
+        let id = self.find_or_track(page, from, now);
+        if let (Some(home), Access::Random) = (from, access) {
+            self.estimate.read(self.stats.get_mut(id), home, now);
+            self.reposition(id);
+        }
+        let dropped = self.stats.set_buffered(id, true);
+        self.dropped(dropped);
+        if from.is_some() && access == Access::Random {
+            self.age(page, now);
+        }
+    }
+
+    fn logical(&mut self, page: PageId, n: u32, home: Home, now: Millis) {
+        if let Some(id) = self.stats.find(page) {
+            self.estimate.logical(self.stats.get_mut(id), n, home, now);
+        }
+    }
+
+    fn consider(
+        &mut self,
+        page: PageId,
+        cause: Cause,
+        free_slots: usize,
+        usable: &mut dyn FnMut(SlotId) -> bool,
+        now: Millis,
+    ) -> Verdict {
+        if free_slots > 0 {
+            return Verdict::AdmitFree;
+        }
+        let Some(id) = self.stats.find(page) else { return Verdict::Reject };
+        match cause {
+            Cause::Evicted => self.settle(id, now),
+            Cause::Cleaned | Cause::Read => self.estimate.assign(self.stats.get_mut(id), now),
+        }
+        let benefit = self.estimate.benefit(self.stats.get(id)) + self.estimate.saved_at_once(cause);
+        let (zone, now) = self.zone();
+        zone.decide(benefit, now, usable).map_or(Verdict::Reject, Verdict::AdmitOver)
+    }
+
+    fn wrote(&mut self, page: PageId, home: Home, now: Millis) {
+        if let Some(id) = self.stats.find(page) {
+            let record = self.stats.get_mut(id);
+            record.count_write(home, self.estimate.step);
+            if let (Home::Ssd, Some(slot)) = (home, record.slot()) {
+                self.estimate.set_dirty(slot, true);
+            }
+            match home {
+                Home::Ssd => self.settle(id, now),
+                Home::Hdd => self.reposition(id),
+            }
+            self.age(page, now);
+        }
+    }
+
+    fn inserted(&mut self, page: PageId, slot: SlotId, now: Millis) {
+        if let Some(before) =
+            self.stats.in_slot(slot).map(|id| self.stats.get(id).page).filter(|&p| p != page)
+        {
+            self.removed(before, true, now);
+        }
+        let id = self.stats.find_or_track(page, now);
+        if let Some(before) = self.stats.get(id).slot() {
+            self.zone.remove(before);
+        }
+        self.zone.remove(slot);
+        self.estimate.set_dirty(slot, false);
+        let dropped = self.stats.set_slot(id, Some(slot));
+        self.dropped(dropped);
+    }
+
+    fn recovered(&mut self, page: PageId, slot: SlotId) {
+        let id = self.stats.track(page, Millis(0));
+        self.stats.set_slot(id, Some(slot));
+        self.estimate.settle(self.stats.get_mut(id), Millis(0));
+    }
+
+    fn copied_home(&mut self, page: PageId, slot: SlotId) {
+        if let Some(id) = self.stats.find(page).filter(|id| self.stats.get(*id).slot() == Some(slot)) {
+            self.estimate.set_dirty(slot, false);
+            self.reposition(id);
+        }
+    }
+
+    fn removed(&mut self, page: PageId, evicted: bool, now: Millis) {
+        let Some(id) = self.stats.find(page) else { return };
+        let Some(slot) = self.stats.get(id).slot() else { return };
+        self.zone.remove(slot);
+        if evicted {
+            self.settle(id, now);
+        }
+        let dropped = self.stats.set_slot(id, None);
+        self.dropped(dropped);
+    }
+
+    fn left_pool(&mut self, page: PageId, now: Millis) {
+        if let Some(id) = self.stats.find(page) {
+            self.settle(id, now);
+            let dropped = self.stats.set_buffered(id, false);
+            self.dropped(dropped);
+        }
+    }
+
+    fn forget(&mut self, page: PageId) {
+        if let Some(id) = self.stats.find(page) {
+            if let Some(slot) = self.stats.get(id).slot() {
+                self.zone.remove(slot);
+            }
+            let record = self.stats.forget(id);
+            self.estimate.forget(&record);
+        }
+    }
+
+    fn start_zone(
+        &mut self,
+        k: usize,
+        eligible: &mut dyn FnMut(SlotId) -> bool,
+        _now: Millis,
+        out: &mut Vec<SlotId>,
+    ) {
+        let Self { zone, stats, estimate, .. } = self;
+        let candidates = stats
+            .occupied()
+            .filter(|&(slot, _)| eligible(slot))
+            .map(|(slot, record)| (slot, estimate.benefit(record)));
+        zone.start(k, candidates, out);
+    }
+
+    fn next_victims(&mut self, n: usize, _now: Millis, out: &mut Vec<SlotId>) {
+        let (zone, now) = self.zone();
+        zone.next_victims(n, now, out);
+    }
+
+    fn benefit(&self, page: PageId) -> Option<f64> {
+        self.stats.get_by_page(page).map(|record| self.estimate.benefit(record))
+    }
+
+    fn counts(&self, page: PageId) -> Option<PageCounts> {
+        self.stats.get_by_page(page).map(|record| record.counts(self.estimate.step))
+    }
+
+    fn groups(&self) -> Vec<GroupStats> {
+        self.estimate.groups.as_ref().map_or_else(Vec::new, Groups::stats)
+    }
+
+    fn set_costs(&mut self, costs: Costs) {
+        let before = std::mem::replace(&mut self.estimate.costs, costs);
+        let (zone, now) = self.zone();
+        zone.reprice(&before, &costs, now);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.stats.memory_bytes()
+            + self.zone.memory_bytes()
+            + self.estimate.memory_bytes()
+            + self.ager.as_ref().map_or(0, Ager::memory_bytes)
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.stats.validate()?;
+        self.zone.validate(|slot| self.stats.in_slot(slot).is_some())?;
+        self.estimate.groups.as_ref().map_or(Ok(()), |groups| groups.validate(self.stats.live()))
+    }
+}

@@ -1,0 +1,283 @@
+//! Page groups and their miss rate expansion factors α (Liu & Salem 2013, section 5.2).
+//!
+//! A group is the pages of one space whose logical read rates fall into one subrange; subranges are equally wide, the last is
+//! open-ended. Its sums of physical and logical reads, on the SSD and off it, are moved lazily: a page adds what it has waiting when it is *settled*, and
+//! takes its counts along when its rate has moved it to another group.
+//!
+//! Where the paper is silent:
+//!
+//! - *m_S undefined* (no logical reads on the SSD): α = 1, as the paper says. This comes first.
+//! - *m_D undefined*: 0, as the paper says. *m_D = 0* then divides by zero: the group's pages miss when on the SSD and never when off
+//!   it, α is the upper bound. With m_S = 0 too nothing was ever missed anywhere: α = 1.
+//! - *m_S = 0, m_D > 0*: α would be 0 and equation 4 divide by it: the lower bound.
+//! - *Age of young pages*: the rate of a page younger than the time in which one read is worth one subrange
+//!   (1 / width) is taken over that time, or a page read once would start in the highest group.
+
+use super::page_stats::{Counted, Record};
+use crate::{GroupStats, Millis, SpaceId};
+use rustc_hash::FxHashMap;
+
+/// What becomes of a page's part in its group's sums when its record is dropped (it fell out of the outqueue).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Dropped {
+    /// The reads happened, and stay in the sums: they are what the miss rates were.
+    #[default]
+    Kept,
+    /// They are subtracted: the sums are those of the pages tracked now.
+    Subtracted,
+}
+
+/// How groups are formed and their factors bounded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GroupRules {
+    pub(crate) width_per_min: f64,
+    pub(crate) subranges: u16,
+    pub(crate) alpha_min: f64,
+    pub(crate) alpha_max: f64,
+    pub(crate) dropped: Dropped,
+    /// What an access counts in a record.
+    pub(crate) step: u32,
+}
+
+impl GroupRules {
+    /// The subrange of a page with `logical` reads in `age_min` minutes.
+    fn subrange(&self, logical: u64, age_min: f64) -> u16 {
+        let subranges_up = logical as f64 / (age_min * self.width_per_min).max(1.0);
+        (subranges_up as u64).min(u64::from(self.subranges) - 1) as u16
+    }
+
+    /// Equation 8 and its borders.
+    fn alpha(&self, miss_ssd: Option<f64>, miss_hdd: Option<f64>) -> f64 {
+        let Some(miss_ssd) = miss_ssd else { return 1.0 };
+        let miss_hdd = miss_hdd.unwrap_or(0.0);
+        if miss_ssd == 0.0 && miss_hdd == 0.0 {
+            return 1.0;
+        }
+        (miss_ssd / miss_hdd).clamp(self.alpha_min, self.alpha_max)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    reads_ssd: u64,
+    reads_hdd: u64,
+    logical_ssd: u64,
+    logical_hdd: u64,
+    pages: u64,
+    alpha: f64,
+}
+
+impl Group {
+    const EMPTY: Self =
+        Self { reads_ssd: 0, reads_hdd: 0, logical_ssd: 0, logical_hdd: 0, pages: 0, alpha: 1.0 };
+
+    fn miss_ssd(&self) -> Option<f64> {
+        rate(self.reads_ssd, self.logical_ssd)
+    }
+
+    fn miss_hdd(&self) -> Option<f64> {
+        rate(self.reads_hdd, self.logical_hdd)
+    }
+
+    fn add(&mut self, c: Counted) {
+        self.reads_ssd += u64::from(c.reads_ssd);
+        self.reads_hdd += u64::from(c.reads_hdd);
+        self.logical_ssd += u64::from(c.logical_ssd);
+        self.logical_hdd += u64::from(c.logical_hdd);
+    }
+
+    fn subtract(&mut self, c: Counted) {
+        self.reads_ssd -= u64::from(c.reads_ssd);
+        self.reads_hdd -= u64::from(c.reads_hdd);
+        self.logical_ssd -= u64::from(c.logical_ssd);
+        self.logical_hdd -= u64::from(c.logical_hdd);
+    }
+
+    fn halve(&mut self) {
+        for sum in [&mut self.reads_ssd, &mut self.reads_hdd, &mut self.logical_ssd, &mut self.logical_hdd] {
+            *sum /= 2;
+        }
+    }
+}
+
+fn rate(physical: u64, logical: u64) -> Option<f64> {
+    (logical > 0).then(|| physical as f64 / logical as f64)
+}
+
+/// All groups.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    rules: GroupRules,
+    /// How many minutes the counts of a page go back at the last halving, at most; and when that was.
+    span_min: f64,
+    halved: Option<Millis>,
+    by_space: FxHashMap<SpaceId, Vec<Group>>,
+}
+
+impl Groups {
+    pub(crate) fn new(rules: GroupRules) -> Self {
+        Self { rules, by_space: FxHashMap::default(), span_min: 0.0, halved: None }
+    }
+
+    /// α of the record's group; 1 for a page that has none yet.
+    pub(crate) fn alpha(&self, record: &Record) -> f64 {
+        let group =
+            record.subrange().and_then(|at| self.by_space.get(&record.page.space)?.get(usize::from(at)));
+        group.map_or(1.0, |group| group.alpha)
+    }
+
+    /// The minutes in which the page's counts came together: those before a halving count half.
+    fn age_min(&self, record: &Record, now: Millis) -> f64 {
+        let age = record.age_min(now);
+        self.halved.map_or(age, |at| age.min(self.span_min + now.0.saturating_sub(at.0) as f64 / 60_000.0))
+    }
+
+    /// Halves every sum, and the counts of the `live` records, in which nothing waits any more then.
+    pub(crate) fn halve<'a>(&mut self, live: impl Iterator<Item = &'a mut Record>, now: Millis) {
+        let since = now.0.saturating_sub(self.halved.map_or(0, |at| at.0)) as f64 / 60_000.0;
+        let rules = self.rules;
+        for record in live {
+            self.settle(record, now);
+            let before = record.counted(rules.step);
+            record.halve();
+            if let (Dropped::Subtracted, Some(subrange)) = (rules.dropped, record.subrange()) {
+                // Page by page, or the sums would keep what rounding down takes from each.
+                let group = self.group(record.page.space, subrange);
+                group.subtract(before);
+                group.add(record.counted(rules.step));
+            }
+        }
+        for group in self.by_space.values_mut().flatten() {
+            if rules.dropped == Dropped::Kept {
+                group.halve();
+            }
+            group.alpha = rules.alpha(group.miss_ssd(), group.miss_hdd());
+        }
+        self.span_min = (self.span_min + since) / 2.0;
+        self.halved = Some(now);
+    }
+
+    /// Gives the page a group if it has none.
+    pub(crate) fn assign(&mut self, record: &mut Record, now: Millis) {
+        if record.subrange().is_none() {
+            let subrange = self.rules.subrange(record.logical(self.rules.step), self.age_min(record, now));
+            let counted = record.counted(self.rules.step);
+            self.enter(record, subrange, counted);
+        }
+    }
+
+    /// Brings the sums up to date with the page's counts, and the page into the group that its logical read rate asks for.
+    pub(crate) fn settle(&mut self, record: &mut Record, now: Millis) {
+        let subrange = self.rules.subrange(record.logical(self.rules.step), self.age_min(record, now));
+        let before = record.counted(self.rules.step);
+        let after = record.settle(self.rules.step);
+        if record.subrange() == Some(subrange) {
+            if before != after {
+                let rules = self.rules;
+                let group = self.group(record.page.space, subrange);
+                group.subtract(before);
+                group.add(after);
+                group.alpha = rules.alpha(group.miss_ssd(), group.miss_hdd());
+            }
+        } else {
+            self.leave(record, before);
+            self.enter(record, subrange, after);
+        }
+    }
+
+    /// The record is being dropped by the outqueue.
+    pub(crate) fn dropped(&mut self, record: &Record) {
+        match self.rules.dropped {
+            Dropped::Kept => self.leave(record, Counted::default()),
+            Dropped::Subtracted => self.leave(record, record.counted(self.rules.step)),
+        }
+    }
+
+    /// The page ceased to exist.
+    pub(crate) fn forget(&mut self, record: &Record) {
+        self.dropped(record);
+        let space = record.page.space;
+        if self.by_space.get(&space).is_some_and(|groups| groups.iter().all(|g| g.pages == 0)) {
+            self.by_space.remove(&space);
+        }
+    }
+
+    fn group(&mut self, space: SpaceId, subrange: u16) -> &mut Group {
+        let groups = self.by_space.entry(space).or_default();
+        let at = usize::from(subrange);
+        if at >= groups.len() {
+            groups.resize(at + 1, Group::EMPTY);
+        }
+        &mut groups[at]
+    }
+
+    fn enter(&mut self, record: &mut Record, subrange: u16, counted: Counted) {
+        record.set_subrange(subrange);
+        let rules = self.rules;
+        let group = self.group(record.page.space, subrange);
+        group.pages += 1;
+        group.add(counted);
+        group.alpha = rules.alpha(group.miss_ssd(), group.miss_hdd());
+    }
+
+    fn leave(&mut self, record: &Record, counted: Counted) {
+        let Some(subrange) = record.subrange() else { return };
+        let rules = self.rules;
+        let group = self.group(record.page.space, subrange);
+        group.pages -= 1;
+        group.subtract(counted);
+        group.alpha = rules.alpha(group.miss_ssd(), group.miss_hdd());
+    }
+
+    /// Every group with pages or sums, by space and subrange.
+    pub(crate) fn stats(&self) -> Vec<GroupStats> {
+        let mut all: Vec<GroupStats> = self
+            .by_space
+            .iter()
+            .flat_map(|(&space, groups)| groups.iter().enumerate().map(move |(at, group)| (space, at, group)))
+            .filter(|(.., group)| group.pages > 0 || group.logical_ssd + group.logical_hdd > 0)
+            .map(|(space, at, group)| GroupStats {
+                space,
+                subrange: at as u32,
+                miss_rate_ssd: group.miss_ssd(),
+                miss_rate_hdd: group.miss_hdd(),
+                alpha: group.alpha,
+                pages: group.pages,
+            })
+            .collect();
+        all.sort_unstable_by_key(|group| (group.space, group.subrange));
+        all
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let groups: usize = self.by_space.values().map(|groups| groups.capacity() * size_of::<Group>()).sum();
+        groups + self.by_space.capacity() * (size_of::<(SpaceId, Vec<Group>)>() + 1)
+    }
+
+    /// Recounts the groups' pages, and their sums where these are to be those of the pages tracked now.
+    pub(crate) fn validate<'a>(&self, live: impl Iterator<Item = &'a Record>) -> Result<(), String> {
+        let mut recount = Self::new(self.rules);
+        for record in live {
+            if let Some(subrange) = record.subrange() {
+                let group = recount.group(record.page.space, subrange);
+                group.pages += 1;
+                group.add(record.counted(self.rules.step));
+            }
+        }
+        for (space, groups) in &self.by_space {
+            for (at, have) in groups.iter().enumerate() {
+                let want = *recount.group(*space, at as u16);
+                let sums = |g: &Group| [g.reads_ssd, g.reads_hdd, g.logical_ssd, g.logical_hdd];
+                let sums_hold = match self.rules.dropped {
+                    Dropped::Subtracted => sums(have) == sums(&want),
+                    Dropped::Kept => sums(have).iter().zip(sums(&want)).all(|(have, want)| *have >= want),
+                };
+                let alpha = self.rules.alpha(have.miss_ssd(), have.miss_hdd());
+                if have.pages != want.pages || !sums_hold || have.alpha != alpha {
+                    return Err(format!("group {space}/{at}: {have:?}, counted {want:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}

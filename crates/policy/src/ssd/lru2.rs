@@ -1,0 +1,144 @@
+//! LRU2: the SSD under LRU-2, as Liu & Salem (2013, section 6) have it for comparison; after the lazy cleaning of Do et al. (2011).
+//!
+//! Every page that is cleaned or leaves the pool clean is admitted, in place of the page whose last but one reference lies furthest back. Write-back; pages are
+//! cleaned only when they are evicted; only copies identical to the HDD's are invalidated. Neither cost-based nor anticipatory.
+//!
+//! A reference is O(1), or O(log k) for a page in the zone of k slots; a decision O(log k); a zone O(slots). 24 bytes per slot, and the page index.
+//!
+//! Where the paper is silent:
+//!
+//! - *A reference* is what the SSD sees: the admission, a read from the SSD, a write of a page that is there. An admission of a dirty page is one, not two.
+//! - *Pages referenced once* go before all others, by LRU. What is not on the SSD has no history (no retained information).
+//! - *Zone*: as for CAC, since the paper measures how often LRU2's map is checkpointed (section 6.5): the k pages that LRU-2 would evict first.
+
+use super::zoned_slots::ZonedSlots;
+use crate::{Access, Cause, Home, Millis, PageId, SlotId, SlotPolicy, SsdParams, Verdict};
+use std::num::NonZeroU64;
+
+/// Above every count of references: pages referenced once rank below those referenced twice.
+const TWICE: f64 = (1_u64 << 53) as f64;
+
+#[derive(Clone, Copy, Debug)]
+struct History {
+    /// The number of the last reference.
+    last: NonZeroU64,
+    /// Of the one before.
+    before: Option<NonZeroU64>,
+}
+
+impl History {
+    /// Sorts as LRU-2 does: by the last but one reference; pages without one before, by their only one.
+    fn rank(&self) -> f64 {
+        self.before.map_or(self.last.get() as f64 - TWICE, |before| before.get() as f64)
+    }
+}
+
+/// LRU-2 over the SSD's slots; see the module's text.
+#[derive(Debug)]
+pub struct Lru2 {
+    slots: ZonedSlots<History>,
+    /// The number of the next reference.
+    next: NonZeroU64,
+    /// The page admitted last, if its write is still to be told of: that is no second reference.
+    admitted: Option<PageId>,
+}
+
+impl Lru2 {
+    /// With an empty SSD.
+    #[must_use]
+    pub fn new(params: &SsdParams) -> Self {
+        Self { slots: ZonedSlots::new(params.slots), next: NonZeroU64::MIN, admitted: None }
+    }
+
+    fn next_number(&mut self) -> NonZeroU64 {
+        let next = self.next.saturating_add(1);
+        std::mem::replace(&mut self.next, next)
+    }
+
+    fn reference(&mut self, slot: SlotId) {
+        let last = self.next_number();
+        let refer = |history: &mut History| *history = History { last, before: Some(history.last) };
+        self.slots.update(slot, refer, History::rank);
+    }
+}
+
+/// A page's rank is its history's.
+fn rank(_page: PageId, history: &History) -> f64 {
+    history.rank()
+}
+
+impl SlotPolicy for Lru2 {
+    fn read(&mut self, page: PageId, from: Option<Home>, _access: Access, _now: Millis) {
+        if let Some(slot) = self.slots.find(page).filter(|_| from == Some(Home::Ssd)) {
+            self.admitted = None;
+            self.reference(slot);
+        }
+    }
+
+    fn consider(
+        &mut self,
+        _page: PageId,
+        _cause: Cause,
+        free_slots: usize,
+        usable: &mut dyn FnMut(SlotId) -> bool,
+        _now: Millis,
+    ) -> Verdict {
+        if free_slots > 0 {
+            return Verdict::AdmitFree;
+        }
+        // Admitted, the page would be the one referenced last.
+        self.slots.decide(f64::INFINITY, rank, usable)
+    }
+
+    fn wrote(&mut self, page: PageId, home: Home, _now: Millis) {
+        if home == Home::Ssd
+            && self.admitted.take() != Some(page)
+            && let Some(slot) = self.slots.find(page)
+        {
+            self.reference(slot);
+        }
+    }
+
+    fn inserted(&mut self, page: PageId, slot: SlotId, _now: Millis) {
+        let history = self.slots.take(page).unwrap_or_else(|| {
+            self.admitted = Some(page);
+            History { last: self.next_number(), before: None }
+        });
+        self.slots.put(slot, page, history);
+    }
+
+    fn removed(&mut self, page: PageId, _evicted: bool, _now: Millis) {
+        self.slots.take(page);
+    }
+
+    fn left_pool(&mut self, page: PageId, _now: Millis) {
+        self.admitted.take_if(|admitted| *admitted == page);
+    }
+
+    fn start_zone(
+        &mut self,
+        k: usize,
+        eligible: &mut dyn FnMut(SlotId) -> bool,
+        _now: Millis,
+        out: &mut Vec<SlotId>,
+    ) {
+        self.slots.start_zone(k, eligible, rank, out);
+    }
+
+    fn next_victims(&mut self, n: usize, _now: Millis, out: &mut Vec<SlotId>) {
+        self.slots.next_victims(n, rank, out);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.slots.memory_bytes()
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.slots.validate()?;
+        let later = |history: &History| history.before >= Some(history.last) || history.last >= self.next;
+        match self.slots.occupied().find(|(.., history)| later(history)) {
+            Some((slot, page, history)) => Err(format!("{slot:?} with page {page}: {history:?}")),
+            None => Ok(()),
+        }
+    }
+}

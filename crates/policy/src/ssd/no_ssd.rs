@@ -1,0 +1,45 @@
+//! No SSD cache: every page goes to the HDD.
+
+use crate::{Access, Cause, Home, Millis, PageId, SlotId, SlotPolicy, Verdict};
+
+/// Rejects every page, also when slots are free.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoSsd;
+
+impl SlotPolicy for NoSsd {
+    fn read(&mut self, _page: PageId, _from: Option<Home>, _access: Access, _now: Millis) {}
+
+    fn consider(
+        &mut self,
+        _page: PageId,
+        _cause: Cause,
+        _free_slots: usize,
+        _usable: &mut dyn FnMut(SlotId) -> bool,
+        _now: Millis,
+    ) -> Verdict {
+        Verdict::Reject
+    }
+
+    fn inserted(&mut self, _page: PageId, _slot: SlotId, _now: Millis) {}
+
+    fn removed(&mut self, _page: PageId, _evicted: bool, _now: Millis) {}
+
+    fn start_zone(
+        &mut self,
+        _k: usize,
+        _eligible: &mut dyn FnMut(SlotId) -> bool,
+        _now: Millis,
+        _out: &mut Vec<SlotId>,
+    ) {
+    }
+
+    fn next_victims(&mut self, _n: usize, _now: Millis, _out: &mut Vec<SlotId>) {}
+
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+//! TAC: temperature-aware caching (Canim et al. 2010, as Liu & Salem 2013 restate it in sections 5.4, 6 and 7).
+//!
+//! The SSD is a write-through cache of the pages read most. Statistics are kept by region, not by page: a region's *temperature* is what its random physical reads
+//! would have saved, each R_D - R_S (what equation 1 has for reads; a write saves nothing when it goes to the HDD anyway). A page read from the HDD is
+//! admitted if a slot is free, or if its region is hotter than that of the coldest page in the zone.
+//!
+//! A read is O(1), a decision O(log k) in a zone of k slots, a zone O(slots). 12 bytes per slot, the page index, and some 20 bytes per region ever read.
+//!
+//! Where the papers are silent:
+//!
+//! - *A region* is 32 consecutive pages of a space.
+//! - *Temperatures* only rise: neither text says how they age. Reads from either device count, sequential ones do not (section 5.3).
+//! - *A page changed in the pool* keeps its slot, whose content is void until the page is written: to the HDD and to that slot. A page without a slot is written to
+//!   the HDD only: admission is on reading.
+//! - *Zone*: as for CAC: the k pages of the coldest regions. The page's region must be strictly hotter.
+
+use super::zoned_slots::ZonedSlots;
+use crate::{Access, Cause, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SsdParams, Verdict};
+use rustc_hash::FxHashMap;
+
+/// Pages of a region.
+const REGION_PAGES: u32 = 32;
+
+/// Temperature-aware caching; see the module's text.
+#[derive(Debug)]
+pub struct Tac {
+    costs: Costs,
+    slots: ZonedSlots<()>,
+    /// Random physical reads by region.
+    reads: FxHashMap<PageId, u64>,
+}
+
+impl Tac {
+    /// With an empty SSD.
+    #[must_use]
+    pub fn new(params: &SsdParams) -> Self {
+        Self { costs: params.costs, slots: ZonedSlots::new(params.slots), reads: FxHashMap::default() }
+    }
+
+    /// The temperature of the region that `page` lies in, in milliseconds.
+    #[must_use]
+    pub fn temperature(&self, page: PageId) -> f64 {
+        temperature(&self.reads, &self.costs, page)
+    }
+
+    /// The slots, and what tells them the temperatures of their pages as they are now.
+    fn slots(&mut self) -> (&mut ZonedSlots<()>, impl Fn(PageId, &()) -> f64) {
+        let Self { slots, reads, costs } = self;
+        (slots, |page, ()| temperature(reads, costs, page))
+    }
+}
+
+fn temperature(reads: &FxHashMap<PageId, u64>, costs: &Costs, page: PageId) -> f64 {
+    let reads = reads.get(&region(page)).copied().unwrap_or(0);
+    reads as f64 * costs.read_saving_ms()
+}
+
+fn region(page: PageId) -> PageId {
+    PageId::new(page.space, page.no / REGION_PAGES)
+}
+
+impl SlotPolicy for Tac {
+    fn read(&mut self, page: PageId, from: Option<Home>, access: Access, _now: Millis) {
+        if from.is_some() && access == Access::Random {
+            *self.reads.entry(region(page)).or_default() += 1;
+        }
+    }
+
+    fn consider(
+        &mut self,
+        page: PageId,
+        cause: Cause,
+        free_slots: usize,
+        usable: &mut dyn FnMut(SlotId) -> bool,
+        _now: Millis,
+    ) -> Verdict {
+        if cause != Cause::Read {
+            return Verdict::Reject;
+        }
+        if free_slots > 0 {
+            return Verdict::AdmitFree;
+        }
+        let temperature = self.temperature(page);
+        let (slots, now) = self.slots();
+        slots.decide(temperature, now, usable)
+    }
+
+    fn inserted(&mut self, page: PageId, slot: SlotId, _now: Millis) {
+        self.slots.take(page);
+        self.slots.put(slot, page, ());
+    }
+
+    fn removed(&mut self, page: PageId, _evicted: bool, _now: Millis) {
+        self.slots.take(page);
+    }
+
+    fn start_zone(
+        &mut self,
+        k: usize,
+        eligible: &mut dyn FnMut(SlotId) -> bool,
+        _now: Millis,
+        out: &mut Vec<SlotId>,
+    ) {
+        let (slots, now) = self.slots();
+        slots.start_zone(k, eligible, now, out);
+    }
+
+    fn next_victims(&mut self, n: usize, _now: Millis, out: &mut Vec<SlotId>) {
+        let (slots, now) = self.slots();
+        slots.next_victims(n, now, out);
+    }
+
+    fn write_through(&self) -> bool {
+        true
+    }
+
+    fn admits_on_read(&self) -> bool {
+        true
+    }
+
+    fn benefit(&self, page: PageId) -> Option<f64> {
+        self.reads.contains_key(&region(page)).then(|| self.temperature(page))
+    }
+
+    fn set_costs(&mut self, costs: Costs) {
+        let before = std::mem::replace(&mut self.costs, costs);
+        let (slots, now) = self.slots();
+        slots.reprice(&before, &costs, now);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.slots.memory_bytes() + self.reads.capacity() * (size_of::<(PageId, u64)>() + 1)
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.slots.validate()
+    }
+}

@@ -1,0 +1,392 @@
+//! The eviction zone's candidates: a binary heap of slots by benefit, lowest first, whose entries can be found by slot.
+//!
+//! The zone is the pages of low priority (2013 paper, section 5.4). A candidate whose benefit has risen above the lowest that was left
+//! outside, the *ceiling*, is none of these any more. Once only such are left the zone is spent and has no candidates. Without this rule a few
+//! pages that became hot after the zone began would keep it alive, and the SSD closed to every page below them. A zone of k slots is
+//! not spent before k decisions were taken on it: where benefits drift as a whole, zones would follow each other without pause.
+
+use super::LOOK_MAX;
+use crate::{Costs, SlotId};
+use std::fmt;
+
+/// How many candidates one decision files anew. A group's factor changes with every page that is evicted, and the benefits of
+/// all its pages with it; a zone of millions cannot be sorted again each time. A decision compares with the benefit as it is now in any
+/// case; beyond this number, which candidate is the lowest is told by what is on file.
+const REFILE_MAX: usize = 8;
+
+/// A candidate and its benefit as one number whose order is theirs: by benefit, as `f64::total_cmp` has it; equal ones by slot, so that runs repeat. The heap
+/// compares a lot, and which of two is lower cannot be foreseen: so there is nothing to branch on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry(u128);
+
+const SIGN: u64 = 1 << 63;
+
+impl Entry {
+    fn new(slot: SlotId, benefit: f64) -> Self {
+        let bits = benefit.to_bits();
+        let ascending = if bits & SIGN == 0 { bits | SIGN } else { !bits };
+        Self(u128::from(ascending) << 32 | u128::from(slot.0))
+    }
+
+    fn slot(self) -> SlotId {
+        SlotId(self.0 as u32)
+    }
+
+    fn benefit(self) -> f64 {
+        let ascending = (self.0 >> 32) as u64;
+        f64::from_bits(if ascending & SIGN == 0 { !ascending } else { ascending & !SIGN })
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in slot {}", self.benefit(), self.slot().0)
+    }
+}
+
+/// The slots that may be evicted until the next zone.
+#[derive(Debug)]
+pub(crate) struct Zone {
+    heap: Vec<Entry>,
+    /// Position in the heap + 1 by slot, `0` for slots that are no candidates.
+    at: Vec<u32>,
+    /// Candidates that [`Zone::lowest`] refused in the call under way.
+    aside: Vec<Entry>,
+    /// The lowest benefit outside when the zone began.
+    ceiling: f64,
+    /// Decisions to be taken before the zone can be spent.
+    young_for: usize,
+    /// There is no ceiling: only eviction ends a zone.
+    strict: bool,
+}
+
+impl Zone {
+    pub(crate) fn new(slots: usize) -> Self {
+        let (heap, aside) = (Vec::new(), Vec::new());
+        Self { heap, at: vec![0; slots], aside, ceiling: f64::INFINITY, young_for: 0, strict: false }
+    }
+
+    /// A zone whose candidates stay candidates until they are evicted, however their benefits grow: the paper's words.
+    pub(crate) fn strict(slots: usize) -> Self {
+        Self { strict: true, ..Self::new(slots) }
+    }
+
+    /// Makes the `k` lowest of `slots` the only candidates and appends them to `out`, lowest first. O(n + k log k).
+    pub(crate) fn start(
+        &mut self,
+        k: usize,
+        slots: impl Iterator<Item = (SlotId, f64)>,
+        out: &mut Vec<SlotId>,
+    ) {
+        for entry in self.heap.drain(..) {
+            self.at[entry.slot().at()] = 0;
+        }
+        self.ceiling = f64::INFINITY;
+        // The lowest k + 1 so far and as many more: linear time without memory for the whole cache. Once there are so many, most are higher than all of these.
+        let keep = k.saturating_add(1);
+        let mut low = std::mem::take(&mut self.heap);
+        let mut highest = Entry(u128::MAX);
+        for (slot, benefit) in slots {
+            let entry = Entry::new(slot, benefit);
+            if entry > highest {
+                continue;
+            }
+            low.push(entry);
+            if low.len() / 2 >= keep {
+                highest = *low.select_nth_unstable(keep - 1).1;
+                low.truncate(keep);
+            }
+        }
+        if k < low.len() {
+            let (_, outside, _) = low.select_nth_unstable(k);
+            if !self.strict {
+                self.ceiling = outside.benefit();
+            }
+            low.truncate(k);
+        }
+        low.sort_unstable();
+        out.extend(low.iter().map(|entry| entry.slot()));
+        self.young_for = low.len();
+        // A sorted array is a heap.
+        self.heap = low;
+        for position in 0..self.heap.len() {
+            self.note(position);
+        }
+    }
+
+    pub(crate) fn contains(&self, slot: SlotId) -> bool {
+        self.at.get(slot.at()).is_some_and(|&at| at != 0)
+    }
+
+    /// The benefit of the page in `slot` changed. Ignored for slots that are no candidates.
+    pub(crate) fn update(&mut self, slot: SlotId, benefit: f64) {
+        if self.contains(slot) {
+            let position = self.at[slot.at()] as usize - 1;
+            self.heap[position] = Entry::new(slot, benefit);
+            self.settle(position);
+        }
+    }
+
+    /// `slot` is no candidate any more.
+    pub(crate) fn remove(&mut self, slot: SlotId) {
+        if !self.contains(slot) {
+            return;
+        }
+        let position = self.at[slot.at()] as usize - 1;
+        self.at[slot.at()] = 0;
+        self.heap.swap_remove(position);
+        if position < self.heap.len() {
+            self.settle(position);
+        }
+    }
+
+    /// Takes a decision: the candidate of lowest benefit that `usable` accepts, if that is below `benefit`.
+    pub(crate) fn decide(
+        &mut self,
+        benefit: f64,
+        now: impl Fn(SlotId) -> f64,
+        usable: &mut dyn FnMut(SlotId) -> bool,
+    ) -> Option<SlotId> {
+        self.young_for = self.young_for.saturating_sub(1);
+        let mut found = None;
+        self.lowest(LOOK_MAX, now, |slot, lowest| {
+            // In ascending order: once one is too good, so are the rest.
+            if lowest < benefit && usable(slot) {
+                found = Some(slot);
+            }
+            found.is_some() || lowest >= benefit
+        });
+        found
+    }
+
+    /// Appends the up to `n` candidates of lowest benefit to `out`, lowest first.
+    pub(crate) fn next_victims(&mut self, n: usize, now: impl Fn(SlotId) -> f64, out: &mut Vec<SlotId>) {
+        if n > 0 {
+            self.lowest(n, now, |slot, _| {
+                out.push(slot);
+                false
+            });
+        }
+    }
+
+    /// The candidate of lowest benefit that `accept` takes, looking at no more than `look` of them. Those that come up and whose benefit is `now`
+    /// another than on file, because their group's factor changed, are filed anew first, up to [`REFILE_MAX`] of them.
+    fn lowest(
+        &mut self,
+        look: usize,
+        now: impl Fn(SlotId) -> f64,
+        mut accept: impl FnMut(SlotId, f64) -> bool,
+    ) -> Option<(SlotId, f64)> {
+        let (mut found, mut refiled) = (None, 0);
+        while let Some(&on_file) = self.heap.first() {
+            let slot = on_file.slot();
+            let benefit = now(slot);
+            let entry = Entry::new(slot, benefit);
+            if refiled < REFILE_MAX && entry != on_file {
+                self.heap[0] = entry;
+                self.settle(0);
+                refiled += 1;
+                continue;
+            }
+            if benefit > self.ceiling && self.young_for == 0 {
+                if !self.aside.is_empty() {
+                    break;
+                }
+                self.spend(&now);
+                continue;
+            }
+            if accept(slot, benefit) {
+                found = Some((slot, benefit));
+                break;
+            }
+            self.remove(slot);
+            self.aside.push(entry);
+            if self.aside.len() >= look {
+                break;
+            }
+        }
+        while let Some(entry) = self.aside.pop() {
+            self.heap.push(entry);
+            self.settle(self.heap.len() - 1);
+        }
+        found
+    }
+
+    /// The lowest benefit on file is above the ceiling: brings the rest up to date, and gives up those that are above it too.
+    #[cold]
+    fn spend(&mut self, now: impl Fn(SlotId) -> f64) {
+        self.refresh(now);
+        let low = self.heap.partition_point(|entry| entry.benefit() <= self.ceiling);
+        for entry in self.heap.drain(low..) {
+            self.at[entry.slot().at()] = 0;
+        }
+    }
+
+    /// Costs went from `before` to `after`, and benefits with them, about as much as what a read saves.
+    pub(crate) fn reprice(&mut self, before: &Costs, after: &Costs, now: impl Fn(SlotId) -> f64) {
+        self.scale(after.read_saving_ms() / before.read_saving_ms(), now);
+    }
+
+    /// All benefits became `factor` of what they were, about. A factor that makes no sense lifts the ceiling.
+    pub(crate) fn scale(&mut self, factor: f64, now: impl Fn(SlotId) -> f64) {
+        let scaled = self.ceiling * factor;
+        self.ceiling = if factor > 0.0 && !scaled.is_nan() { scaled } else { f64::INFINITY };
+        self.refresh(now);
+    }
+
+    /// Recomputes every benefit.
+    fn refresh(&mut self, now: impl Fn(SlotId) -> f64) {
+        for entry in &mut self.heap {
+            *entry = Entry::new(entry.slot(), now(entry.slot()));
+        }
+        self.heap.sort_unstable();
+        for position in 0..self.heap.len() {
+            self.note(position);
+        }
+    }
+
+    fn note(&mut self, position: usize) {
+        let slot = self.heap[position].slot().at();
+        if slot >= self.at.len() {
+            self.at.resize(slot + 1, 0);
+        }
+        self.at[slot] = position as u32 + 1;
+    }
+
+    /// Moves the entry at `position` up or down to where it belongs.
+    fn settle(&mut self, mut position: usize) {
+        let (heap, at) = (&mut self.heap[..], &mut self.at[..]);
+        let entry = heap[position];
+        let mut put = |heap: &mut [Entry], entry: Entry, to: usize| {
+            heap[to] = entry;
+            at[entry.slot().at()] = to as u32 + 1;
+        };
+        while position > 0 && entry < heap[(position - 1) / 2] {
+            put(heap, heap[(position - 1) / 2], position);
+            position = (position - 1) / 2;
+        }
+        loop {
+            let left = 2 * position + 1;
+            let child = match heap.get(left..) {
+                Some([low, high, ..]) => left + usize::from(high < low),
+                Some([_]) => left,
+                _ => break,
+            };
+            if entry < heap[child] {
+                break;
+            }
+            put(heap, heap[child], position);
+            position = child;
+        }
+        put(heap, entry, position);
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        (self.heap.capacity() + self.aside.capacity()) * size_of::<Entry>()
+            + self.at.capacity() * size_of::<u32>()
+    }
+
+    /// Checks the order of the heap and the positions, and that every candidate is `occupied`.
+    pub(crate) fn validate(&self, occupied: impl Fn(SlotId) -> bool) -> Result<(), String> {
+        for (position, entry) in self.heap.iter().enumerate() {
+            if position > 0 && *entry < self.heap[(position - 1) / 2] {
+                return Err(format!("zone: {entry:?} lies below its heir"));
+            }
+            if self.at[entry.slot().at()] as usize != position + 1 {
+                return Err(format!("zone: {entry:?} is not where it is noted"));
+            }
+            if !occupied(entry.slot()) {
+                return Err(format!("zone: {entry:?}, a candidate, is empty"));
+            }
+        }
+        let noted = self.at.iter().filter(|&&at| at != 0).count();
+        if noted != self.heap.len() || !self.aside.is_empty() {
+            return Err(format!("zone: {noted} noted, {} in the heap", self.heap.len()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::cell::Cell;
+
+    proptest! {
+        #[test]
+        fn an_entrys_order_is_that_of_its_benefit_and_then_its_slot(
+            a in (any::<f64>(), any::<u32>()),
+            b in (any::<f64>(), any::<u32>()),
+            special in prop::sample::select(vec![0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -1.5]),
+        ) {
+            for b in [b, (special, b.1), (a.0, b.1), a] {
+                let [one, other] = [a, b].map(|(benefit, slot)| Entry::new(SlotId(slot), benefit));
+                prop_assert_eq!(one.cmp(&other), a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+                prop_assert_eq!((other.benefit().to_bits(), other.slot()), (b.0.to_bits(), SlotId(b.1)));
+            }
+        }
+    }
+
+    fn zone_of(benefits: &[f64], k: usize) -> Zone {
+        let mut zone = Zone::new(benefits.len());
+        let slots = benefits.iter().enumerate().map(|(slot, &benefit)| (SlotId(slot as u32), benefit));
+        zone.start(k, slots, &mut Vec::new());
+        zone
+    }
+
+    #[test]
+    fn the_lowest_are_chosen_whatever_their_order() {
+        for n in [0, 1, 2, 5, 40, 301] {
+            for k in [0, 1, 2, 7, 299, 300, 301, 400, usize::MAX] {
+                let benefits: Vec<f64> = (0..n).map(|i| f64::from(i * 7919 % 301)).collect();
+                let mut out = Vec::new();
+                let mut zone = Zone::new(0);
+                let slots = benefits.iter().enumerate().map(|(slot, &b)| (SlotId(slot as u32), b));
+                zone.start(k, slots, &mut out);
+                zone.validate(|_| true).unwrap();
+                let mut sorted = benefits.clone();
+                sorted.sort_by(f64::total_cmp);
+                let chosen: Vec<f64> = out.iter().map(|slot| benefits[slot.at()]).collect();
+                assert_eq!(chosen, sorted[..k.min(sorted.len())]);
+                assert_eq!(zone.ceiling, sorted.get(k).copied().unwrap_or(f64::INFINITY));
+            }
+        }
+    }
+
+    #[test]
+    fn a_decision_files_a_bounded_number_anew_and_compares_with_what_is_true() {
+        let mut benefits: Vec<f64> = (0..1000).map(f64::from).collect();
+        let mut zone = zone_of(&benefits, 1000);
+        // Every benefit rises: all that is on file is too low.
+        benefits.iter_mut().for_each(|b| *b += 5000.0);
+        let looked = Cell::new(0);
+        let now = |slot: SlotId| {
+            looked.set(looked.get() + 1);
+            benefits[slot.at()]
+        };
+        let lowest = zone.lowest(256, now, |_, _| true);
+        assert_eq!(lowest, Some((SlotId(REFILE_MAX as u32), 5000.0 + REFILE_MAX as f64)));
+        assert_eq!(looked.get(), REFILE_MAX + 1);
+        zone.validate(|_| true).unwrap();
+        // Some decisions later all is filed, and the lowest is found.
+        for _ in 0..1000 {
+            zone.lowest(256, |slot| benefits[slot.at()], |_, _| true);
+        }
+        assert_eq!(zone.lowest(256, |slot| benefits[slot.at()], |_, _| true), Some((SlotId(0), 5000.0)));
+    }
+
+    #[test]
+    fn no_more_than_asked_are_looked_at() {
+        let benefits = [4.0, 2.0, 3.0, 1.0];
+        let mut zone = zone_of(&benefits, 4);
+        let mut seen = Vec::new();
+        let refuse = |slot: SlotId, _: f64| {
+            seen.push(slot.0);
+            false
+        };
+        assert_eq!(zone.lowest(3, |slot| benefits[slot.at()], refuse), None);
+        assert_eq!(seen, [3, 1, 2]);
+        zone.validate(|_| true).unwrap();
+    }
+}
