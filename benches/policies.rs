@@ -23,9 +23,10 @@ mod common;
 
 use common::Board;
 use criterion::Criterion;
+use pagetier_policy::ssd::CacOptions;
 use pagetier_policy::{
-    Access, CacParams, Cause, CleanReason, Costs, FrameId, Home, Millis, POOL_POLICIES, PageId, PoolPolicy,
-    SlotId, SpaceId, SsdPolicy, Verdict, pool_policy, ssd_policy,
+    Access, Cause, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, Home, Millis, PageId,
+    PoolPolicy, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, SsdPolicy, Verdict,
 };
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -77,11 +78,11 @@ fn main() {
     let board = Board::default();
     for frames in SIZES {
         for series in Series::BOTH {
-            for name in POOL_POLICIES {
-                pool_benches(&mut criterion, &board, name, series, frames);
+            for &policy in PoolPolicy::ALL {
+                pool_benches(&mut criterion, &board, policy, series, frames);
             }
-            for name in ["cac", "cc"] {
-                ssd_benches(&mut criterion, &board, name, series, frames);
+            for policy in [SsdPolicy::Cac(CacOptions::CAC), SsdPolicy::Cac(CacOptions::CC)] {
+                ssd_benches(&mut criterion, &board, policy, series, frames);
             }
         }
     }
@@ -97,13 +98,14 @@ fn page_in(frame: u32) -> (PageId, Home) {
     (PageId::new(SpaceId(1), frame), if frame.is_multiple_of(2) { Home::Ssd } else { Home::Hdd })
 }
 
-fn insert(policy: &mut dyn PoolPolicy, frame: u32) {
+fn insert(policy: &mut dyn FramePolicy, frame: u32) {
     let (page, home) = page_in(frame);
     policy.insert(FrameId(frame), page, home, Access::Random);
 }
 
-fn pool_benches(criterion: &mut Criterion, board: &Board, name: &str, series: Series, frames: u32) {
-    let Some(mut policy) = pool_policy(name, (frames + NEAR) as usize, Costs::PAPER) else { return };
+fn pool_benches(criterion: &mut Criterion, board: &Board, choice: PoolPolicy, series: Series, frames: u32) {
+    let name = &choice.to_string();
+    let mut policy = choice.build(&FramePolicyParams::new((frames + NEAR) as usize, Costs::PAPER));
     series.order(frames).into_iter().for_each(|frame| insert(policy.as_mut(), frame));
 
     // First, while the lists are in order.
@@ -137,10 +139,11 @@ fn pool_benches(criterion: &mut Criterion, board: &Board, name: &str, series: Se
     policy.validate().expect("sound");
 }
 
-fn ssd_benches(criterion: &mut Criterion, board: &Board, name: &str, series: Series, slots: u32) {
+fn ssd_benches(criterion: &mut Criterion, board: &Board, choice: SsdPolicy, series: Series, slots: u32) {
     // Twice as many pages as slots, and room to remember those that have none.
-    let params = CacParams::new(Costs::PAPER, slots as usize, slots as usize / 4);
-    let Some(policy) = ssd_policy(name, &params) else { return };
+    let params = SlotPolicyParams::new(Costs::PAPER, slots as usize, slots as usize / 4);
+    let name = &choice.to_string();
+    let policy = choice.build(&params);
     let mut ssd = Ssd { policy, slots, now: 0, zone: Vec::new() };
     for page in series.order(slots) {
         ssd.fill(page);
@@ -162,7 +165,7 @@ fn ssd_benches(criterion: &mut Criterion, board: &Board, name: &str, series: Ser
 
 /// An SSD policy with what the tier does around it.
 struct Ssd {
-    policy: Box<dyn SsdPolicy>,
+    policy: Box<dyn SlotPolicy>,
     slots: u32,
     now: u64,
     zone: Vec<SlotId>,

@@ -4,7 +4,8 @@
 //! `cargo run --release --example placement`
 
 use clap::Parser;
-use pagetier_policy::{Costs, PageLoad, Placed, Placement, optimal_placement, parse, two_step_placement};
+use pagetier_policy::{Costs, PageLoad, Placed, Placement, optimal_placement, two_step_placement};
+use pagetier_tpcc::args;
 use plotters::prelude::*;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ struct Cli {
     #[arg(long, default_value_t = 200)]
     ssd: usize,
     /// Milliseconds of an SSD read, HDD read, SSD write and HDD write
-    #[arg(long, value_name = "R_S,R_D,W_S,W_D", value_parser = parse::costs, default_value = "0.16,12,0.4,12.5")]
+    #[arg(long, value_name = "R_S,R_D,W_S,W_D", value_parser = args::costs, default_value = "0.16,12,0.4,12.5")]
     costs: Costs,
     /// How often the page read most is read
     #[arg(long, default_value_t = 30)]

@@ -25,15 +25,8 @@ pub enum OpenError {
     #[error(transparent)]
     SsdTooSmall(#[from] pagetier_ssdcache::TooSmall),
     /// No policy of that name.
-    #[error("there is no {kind} policy called {name:?}; there are: {known}")]
-    UnknownPolicy {
-        /// `pool` or `SSD`.
-        kind: &'static str,
-        /// The name given.
-        name: String,
-        /// The names there are.
-        known: String,
-    },
+    #[error(transparent)]
+    UnknownPolicy(#[from] pagetier_policy::UnknownPolicy),
     /// An option is out of its range.
     #[error("{option}: {why}")]
     BadOption {

@@ -82,11 +82,12 @@ impl PageStore {
         if !(share > 0.0 && share <= 1.0) {
             return Err(invalid(format!("{share} is no share of pages: above 0, up to 1")));
         }
-        let (pool_policy, ssd_policy) = self.life.builder.policies();
+        let (pool_policy, ssd_policy) =
+            self.life.builder.policies().map_err(|why| invalid(why.to_string()))?;
         let sampling = Sampling::new(share);
         let ghosts = Ghosts::new(GhostParams {
-            pool_policy: pool_policy.to_owned(),
-            ssd_policy: ssd_policy.to_owned(),
+            pool_policy,
+            ssd_policy,
             costs: self.costs(),
             cluster_pages: self.life.builder.cluster_pages,
             page_bytes: self.page_size().bytes() as u64,

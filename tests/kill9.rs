@@ -4,7 +4,7 @@
 //! `PAGETIER_KILL_ROUNDS=1000 cargo test --release --test kill9 -- --nocapture` for a campaign; the default is a few rounds. The
 //! writer is this program again, on real files, with io_uring and O_DIRECT where the file system has them, and with threads in turn.
 
-use pagetier::{Backend, PageId, PageSize, PageStore, SSD_POLICIES, SpaceId};
+use pagetier::{Backend, PageId, PageSize, PageStore, SpaceId, SsdPolicy};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::io::{BufRead, BufReader, Write};
@@ -30,7 +30,7 @@ struct Known {
     begun: u32,
 }
 
-async fn open(directory: &Path, threads: bool, ssd_policy: &str) -> PageStore {
+async fn open(directory: &Path, threads: bool, ssd_policy: SsdPolicy) -> PageStore {
     let opened = PageStore::builder()
         .directory(directory)
         .page_size(PageSize::MIN)
@@ -69,7 +69,7 @@ fn the_writer_that_is_killed() {
 
 async fn write_for_ever(directory: &Path, seed: u64) {
     // All but the last, which is none.
-    let ssd_policy = SSD_POLICIES[seed as usize % (SSD_POLICIES.len() - 1)];
+    let ssd_policy = SsdPolicy::ALL[seed as usize % (SsdPolicy::ALL.len() - 1)];
     let store = Arc::new(open(directory, seed % 2 == 1, ssd_policy).await);
     let space = match store.space("t") {
         Some(space) => space,
@@ -100,7 +100,7 @@ fn the_recovery_that_is_killed() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async move {
         say("opening".into());
-        let store = open(Path::new(&directory), seed % 2 == 1, SSD_POLICIES[0]).await;
+        let store = open(Path::new(&directory), seed % 2 == 1, SsdPolicy::ALL[0]).await;
         say("opened".into());
         // The kill is on its way.
         std::future::pending::<()>().await;
@@ -200,7 +200,7 @@ fn kill_a_recovery(directory: &Path, seed: u64) -> bool {
 }
 
 async fn check(directory: &Path, threads: bool, known: &mut [Known]) -> (u64, u64) {
-    let store = open(directory, threads, SSD_POLICIES[0]).await;
+    let store = open(directory, threads, SsdPolicy::ALL[0]).await;
     let Some(space) = store.space("t") else {
         assert!(known.iter().all(|k| k.durable == 0), "the space is gone");
         return (0, 0);

@@ -4,7 +4,7 @@
 //! `PAGETIER_CRASH_SEEDS=N` runs more seeds, `PAGETIER_CRASH_SEED=S` replays one.
 
 use pagetier::{
-    Drain, Error, MemoryManifest, PageId, PageSize, PageStore, SSD_POLICIES, ScrubOptions, SpaceId, SsdMode,
+    Drain, Error, MemoryManifest, PageId, PageSize, PageStore, ScrubOptions, SpaceId, SsdMode, SsdPolicy,
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower};
 use rand::rngs::SmallRng;
@@ -29,7 +29,7 @@ struct World {
     pages: BTreeMap<u32, Allowed>,
     version: u32,
     /// Drawn anew for every life: what is on the SSD stays, whichever policy put it there.
-    ssd_policy: &'static str,
+    ssd_policy: SsdPolicy,
 }
 
 impl World {
@@ -162,7 +162,7 @@ async fn one_life(world: &mut World, rng: &mut SmallRng) -> Result<bool, String>
     let power = SimPower::new();
     world.restart(rng, &power);
     if rng.random_bool(0.3) {
-        world.ssd_policy = SSD_POLICIES[rng.random_range(0..SSD_POLICIES.len() - 1)];
+        world.ssd_policy = SsdPolicy::ALL[rng.random_range(0..SsdPolicy::ALL.len() - 1)];
     }
     power.cut_at(rng.random_range(100..3000));
     let store = match world.open().await {
@@ -200,7 +200,7 @@ fn run(seed: u64) -> Result<u32, String> {
             pages: BTreeMap::new(),
             version: 0,
             // All but the last, which is none.
-            ssd_policy: SSD_POLICIES[seed as usize % (SSD_POLICIES.len() - 1)],
+            ssd_policy: SsdPolicy::ALL[seed as usize % (SsdPolicy::ALL.len() - 1)],
         };
         let store = world.open().await?;
         let space = store.create_space("t").await.map_err(|e| e.to_string())?;

@@ -13,7 +13,7 @@ use crate::memory_manifest::MemoryManifest;
 use pagetier_bufpool::LogGate;
 use pagetier_devio::{Backend, DirectIo, SharedDevice};
 use pagetier_page::{PageSize, StoreSeed};
-use pagetier_policy::{CLUSTER_PAGES, Costs, POOL_POLICIES, SSD_POLICIES};
+use pagetier_policy::{CLUSTER_PAGES, Costs, PoolPolicy, SsdPolicy, UnknownPolicy};
 use pagetier_ssdcache::{Broken, Mutation, Progress, SsdMode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -67,8 +67,8 @@ pub struct Builder {
     pool_bytes: u64,
     page_size: Option<PageSize>,
     page_bytes: Option<u64>,
-    pool_policy: String,
-    ssd_policy: String,
+    pool_policy: Result<PoolPolicy, UnknownPolicy>,
+    ssd_policy: Result<SsdPolicy, UnknownPolicy>,
     pub(crate) cluster_pages: u32,
     zone_percent: f64,
     outqueue: Option<usize>,
@@ -106,8 +106,8 @@ impl Default for Builder {
             pool_bytes: 64 << 20,
             page_size: None,
             page_bytes: None,
-            pool_policy: POOL_POLICIES[0].to_owned(),
-            ssd_policy: SSD_POLICIES[0].to_owned(),
+            pool_policy: Ok(PoolPolicy::default()),
+            ssd_policy: Ok(SsdPolicy::default()),
             cluster_pages: CLUSTER_PAGES,
             zone_percent: 10.0,
             outqueue: None,
@@ -204,17 +204,17 @@ impl Builder {
         self
     }
 
-    /// The pool's replacement policy, one of [`POOL_POLICIES`] in any case. Default: the first. CFLRU, REF and CFDC also take their window in per
-    /// cent of the pool, as `cfdc-75`. CASA, GD2L and those built on it go by the devices' costs: see [`Builder::online_costs`].
-    pub fn pool_policy(mut self, name: &str) -> Self {
-        self.pool_policy = name.to_ascii_lowercase();
+    /// The pool's replacement policy, as [`PoolPolicy::Lru`] or by its name, as `"gd2l:frequency"`. Default: [`PoolPolicy::Auto`]. CASA and GD2L go by the
+    /// devices' costs: see [`Builder::online_costs`]. A name that there is not makes opening fail.
+    pub fn pool_policy(mut self, policy: impl TryInto<PoolPolicy, Error: Into<UnknownPolicy>>) -> Self {
+        self.pool_policy = policy.try_into().map_err(Into::into);
         self
     }
 
-    /// The SSD's policy, one of [`SSD_POLICIES`] in any case. Default: the first. A store may be opened with another one than
-    /// it was closed with: what is on the SSD stays in use.
-    pub fn ssd_policy(mut self, name: &str) -> Self {
-        self.ssd_policy = name.to_ascii_lowercase();
+    /// The SSD's policy, as [`SsdPolicy::Lru2`] or by its name, as `"cac:ageing"`. Default: [`SsdPolicy::Auto`]. A store may be opened with another policy than
+    /// it was closed with: what is on the SSD stays in use. A name that there is not makes opening fail.
+    pub fn ssd_policy(mut self, policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>) -> Self {
+        self.ssd_policy = policy.try_into().map_err(Into::into);
         self
     }
 
@@ -385,9 +385,9 @@ impl Builder {
         )
     }
 
-    /// The policies of pool and SSD, by name.
-    pub(crate) fn policies(&self) -> (&str, &str) {
-        (&self.pool_policy, &self.ssd_policy)
+    /// The policies of pool and SSD.
+    pub(crate) fn policies(&self) -> Result<(PoolPolicy, SsdPolicy), UnknownPolicy> {
+        Ok((self.pool_policy.clone()?, self.ssd_policy.clone()?))
     }
 }
 

@@ -9,9 +9,7 @@ use crate::volume::Volume;
 use pagetier_bufpool::{FRAMES_MIN, Pool, PoolParams};
 use pagetier_devio::{MemoryDevice, OpenOptions, Reap, SharedDevice, open_file};
 use pagetier_page::PageSize;
-use pagetier_policy::{
-    CLUSTER_PAGES_MAX, CacParams, Costs, PoolPolicyParams, parse, pool_policy, ssd_policy,
-};
+use pagetier_policy::{CLUSTER_PAGES_MAX, Costs, FramePolicyParams, SlotPolicyParams};
 use pagetier_ssdcache::{Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier};
 use std::path::Path;
 use std::sync::Arc;
@@ -71,9 +69,9 @@ impl Builder {
             }
         }
         let costs = self.costs.or_else(|| known_costs(manifest)).unwrap_or(Costs::PAPER);
-        let cac = self.cac_params(costs, &prepared.layout, params.frames);
+        let ssd_params = self.ssd_params(costs, &prepared.layout, params.frames);
         // The names were checked above.
-        let policy = ssd_policy(&self.ssd_policy, &cac).ok_or_else(|| self.unknown_ssd_policy())?;
+        let (pool_policy, ssd_policy) = self.policies()?;
         let admissions_max = (params.frames / 64).clamp(2, 64);
         let seed = self.seed(&manifest.store);
         let tier = SsdTier::open(OpenParams {
@@ -82,7 +80,7 @@ impl Builder {
             seed,
             layout: prepared.layout,
             homes: Arc::clone(&volume) as Arc<dyn pagetier_ssdcache::Homes>,
-            policy,
+            policy: ssd_policy.build(&ssd_params),
             zone_percent: self.zone_percent,
             epoch: manifest.epoch,
             admissions_max,
@@ -100,11 +98,10 @@ impl Builder {
         if !was_clean {
             self.find_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
         }
-        let pool_params = PoolPolicyParams {
+        let policy = pool_policy.build(&FramePolicyParams {
             cluster_pages: self.cluster_pages,
-            ..PoolPolicyParams::new(params.frames, costs)
-        };
-        let policy = pool_params.policy(&self.pool_policy).ok_or_else(|| self.unknown_pool_policy())?;
+            ..FramePolicyParams::new(params.frames, costs)
+        });
         let pool = Pool::start(params, policy, Arc::clone(&tier), self.gate.take())?;
         tier.set_redo_from(Box::new(pool.redo_source()));
         let builder = self;
@@ -115,13 +112,8 @@ impl Builder {
         if let Some(bytes) = self.page_bytes {
             self.page_size = Some(PageSize::new(bytes)?);
         }
-        if pool_policy(&self.pool_policy, 0, Costs::PAPER).is_none() {
-            return Err(self.unknown_pool_policy());
-        }
+        self.policies()?;
         let bad = |option, why: String| Err(OpenError::BadOption { option, why });
-        if ssd_policy(&self.ssd_policy, &CacParams::new(Costs::PAPER, 0, 0)).is_none() {
-            return Err(self.unknown_ssd_policy());
-        }
         if !(self.zone_percent > 0.0 && self.zone_percent <= 100.0) {
             return bad("zone_percent", format!("{} is not above 0 and up to 100", self.zone_percent));
         }
@@ -151,16 +143,6 @@ impl Builder {
             return bad("in_memory", "a store in memory needs its HDD as a ready-made device".into());
         }
         Ok(())
-    }
-
-    fn unknown_pool_policy(&self) -> OpenError {
-        let known = parse::pool_policies();
-        OpenError::UnknownPolicy { kind: "pool", name: self.pool_policy.clone(), known }
-    }
-
-    pub(super) fn unknown_ssd_policy(&self) -> OpenError {
-        let known = parse::ssd_policies();
-        OpenError::UnknownPolicy { kind: "SSD", name: self.ssd_policy.clone(), known }
     }
 
     /// Where the manifest is, once no other opener can change it.
@@ -265,8 +247,8 @@ impl Builder {
         Ok(Layout::for_bytes(self.ssd_bytes, page_size, ring)?)
     }
 
-    pub(super) fn cac_params(&self, costs: Costs, layout: &Layout, frames: usize) -> CacParams {
-        let mut params = CacParams::new(costs, layout.slots as usize, frames);
+    pub(super) fn ssd_params(&self, costs: Costs, layout: &Layout, frames: usize) -> SlotPolicyParams {
+        let mut params = SlotPolicyParams::new(costs, layout.slots as usize, frames);
         params.outqueue_entries = self.outqueue.unwrap_or(layout.slots as usize);
         params.group_width_per_min = self.group_width_per_min;
         params

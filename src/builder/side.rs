@@ -7,7 +7,7 @@ use super::{Builder, Place};
 use crate::error::OpenError;
 use crate::store::Meta;
 use pagetier_page::PageSize;
-use pagetier_policy::{Costs, ssd_policy};
+use pagetier_policy::Costs;
 use pagetier_ssdcache::{Found, Layout, Mutation, NewSide, format, identify};
 
 impl Builder {
@@ -61,8 +61,8 @@ impl Builder {
         costs: Costs,
         frames: usize,
     ) -> Result<NewSide, OpenError> {
-        let cac = self.cac_params(costs, &layout, frames);
-        let policy = ssd_policy(&self.ssd_policy, &cac).ok_or_else(|| self.unknown_ssd_policy())?;
+        let (_, ssd_policy) = self.policies()?;
+        let policy = ssd_policy.build(&self.ssd_params(costs, &layout, frames));
         Ok(NewSide { device, layout, policy, zone_percent: self.zone_percent })
     }
 

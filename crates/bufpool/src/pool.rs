@@ -21,7 +21,7 @@ use crate::waiters::Wait;
 use crate::word::{Attempt, Mode};
 use pagetier_devio::IoBuf;
 use pagetier_page::{Flags, Header, Lsn, PageId, Sampling, Stamp};
-use pagetier_policy::{Access, FrameId, Home, PoolPolicy};
+use pagetier_policy::{Access, FrameId, FramePolicy, Home};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -32,9 +32,9 @@ use tokio::time::Instant;
 const NEEDED_AGAIN: Duration = Duration::from_millis(50);
 
 /// The policy with its lock.
-pub(crate) struct Policy(Mutex<Box<dyn PoolPolicy>>);
+pub(crate) struct Policy(Mutex<Box<dyn FramePolicy>>);
 
-pub(crate) struct PolicyGuard<'a>(MutexGuard<'a, Box<dyn PoolPolicy>>);
+pub(crate) struct PolicyGuard<'a>(MutexGuard<'a, Box<dyn FramePolicy>>);
 
 impl Policy {
     pub(crate) fn lock(&self) -> PolicyGuard<'_> {
@@ -53,7 +53,7 @@ impl PolicyGuard<'_> {
 }
 
 impl std::ops::Deref for PolicyGuard<'_> {
-    type Target = Box<dyn PoolPolicy>;
+    type Target = Box<dyn FramePolicy>;
 
     fn deref(&self) -> &Self::Target {
         &self.0
@@ -137,7 +137,7 @@ impl<T: Tier> Pool<T> {
     /// [`PoolError::Memory`] when the frames' memory is not to be had.
     pub fn start(
         params: PoolParams,
-        policy: Box<dyn PoolPolicy>,
+        policy: Box<dyn FramePolicy>,
         tier: Arc<T>,
         gate: Option<Arc<dyn LogGate>>,
     ) -> Result<Self, PoolError> {
@@ -440,7 +440,7 @@ impl<T: Tier> Inner<T> {
     /// All frames free, nobody to clean them.
     pub(crate) fn new(
         params: PoolParams,
-        policy: Box<dyn PoolPolicy>,
+        policy: Box<dyn FramePolicy>,
         tier: Arc<T>,
         gate: Option<Arc<dyn LogGate>>,
         runtime: tokio::runtime::Handle,

@@ -6,7 +6,7 @@ use pagetier_bufpool::{
 };
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
-use pagetier_policy::{Access, Costs, Home, pool_policy};
+use pagetier_policy::{Access, Costs, FramePolicyParams, Home, PoolPolicy};
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::pin::pin;
@@ -164,7 +164,7 @@ impl LogGate for StuckLog {
 
 fn start(tier: &Arc<Slow>, frames: usize, gate: Option<Arc<dyn LogGate>>) -> Pool<Tiered> {
     let params = PoolParams { read_ahead_pages: 0, ..PoolParams::new(frames, PageSize::MIN) };
-    let policy = pool_policy("lru", frames, Costs::PAPER).unwrap();
+    let policy = "lru".parse::<PoolPolicy>().unwrap().build(&FramePolicyParams::new(frames, Costs::PAPER));
     Pool::start(params, policy, Arc::new(Tiered(Arc::clone(tier))), gate).unwrap()
 }
 

@@ -6,7 +6,10 @@ use pagetier_bufpool::{
 };
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoClass, IoOp};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
-use pagetier_policy::{Access, Casa, CleanReason, Costs, FrameId, Home, PoolPolicy, pool_policy};
+use pagetier_policy::pool::Casa;
+use pagetier_policy::{
+    Access, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, Home, PoolPolicy,
+};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -144,7 +147,7 @@ fn pool(memory: &Arc<Memory>, policy: &str, frames: usize) -> Pool<Memory> {
 
 fn pool_ahead(memory: &Arc<Memory>, policy: &str, frames: usize, ahead: usize) -> Pool<Memory> {
     let params = PoolParams { read_ahead_pages: ahead, ..PoolParams::new(frames, PageSize::MIN) };
-    let policy = pool_policy(policy, frames, Costs::PAPER).unwrap();
+    let policy = policy.parse::<PoolPolicy>().unwrap().build(&FramePolicyParams::new(frames, Costs::PAPER));
     Pool::start(params, policy, Arc::clone(memory), Some(Arc::new(Gate(Arc::clone(memory))))).unwrap()
 }
 
@@ -175,7 +178,7 @@ async fn changes_beyond_the_redo_bound_are_written_unasked_and_no_others() {
         read_ahead_pages: 0,
         ..PoolParams::new(16, PageSize::MIN)
     };
-    let policy = pool_policy("lru", 16, Costs::PAPER).unwrap();
+    let policy = "lru".parse::<PoolPolicy>().unwrap().build(&FramePolicyParams::new(16, Costs::PAPER));
     let gate: Arc<dyn LogGate> = Arc::new(Gate(Arc::clone(&memory)));
     let pool = Pool::start(params, policy, Arc::clone(&memory), Some(gate)).unwrap();
     for (no, lsn) in [(1, 10), (2, 900), (3, 1000), (4, 1500)] {
@@ -284,11 +287,7 @@ impl Recording {
     }
 }
 
-impl PoolPolicy for Recording {
-    fn name(&self) -> &'static str {
-        self.casa.name()
-    }
-
+impl FramePolicy for Recording {
     fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access) {
         self.casa.insert(frame, page, home, access);
         self.note(Told::Loaded);

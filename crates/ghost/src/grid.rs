@@ -5,9 +5,7 @@ use crate::reference::Reference;
 use crate::tiers::Tiers;
 use crate::what_if::{Cost, Sampled, WhatIf};
 use pagetier_page::Sampling;
-use pagetier_policy::{
-    CLUSTER_PAGES, CacParams, Costs, POOL_POLICIES, PoolPolicyParams, SSD_POLICIES, ssd_policy,
-};
+use pagetier_policy::{CLUSTER_PAGES, Costs, FramePolicyParams, PoolPolicy, SlotPolicyParams, SsdPolicy};
 
 /// The most ghosts of a grid.
 const GHOSTS_MAX: usize = 256;
@@ -16,9 +14,9 @@ const GHOSTS_MAX: usize = 256;
 #[derive(Clone, PartialEq, Debug)]
 pub struct GhostParams {
     /// The pool's policy.
-    pub pool_policy: String,
+    pub pool_policy: PoolPolicy,
     /// The SSD's policy.
-    pub ssd_policy: String,
+    pub ssd_policy: SsdPolicy,
     /// What an I/O costs.
     pub costs: Costs,
     /// Frames of the pool, as it is.
@@ -42,8 +40,8 @@ impl GhostParams {
     #[must_use]
     pub fn new(pool_pages: u32, ssd_pages: u32) -> Self {
         Self {
-            pool_policy: POOL_POLICIES[0].into(),
-            ssd_policy: SSD_POLICIES[0].into(),
+            pool_policy: PoolPolicy::default(),
+            ssd_policy: SsdPolicy::default(),
             costs: Costs::PAPER,
             pool_pages,
             ssd_pages,
@@ -60,14 +58,6 @@ impl GhostParams {
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GhostError {
-    /// No policy has this name.
-    #[error("there is no {kind} policy {name:?}")]
-    UnknownPolicy {
-        /// `pool` or `SSD`.
-        kind: &'static str,
-        /// The name.
-        name: String,
-    },
     /// A multiple that is no number from 0 on, or of the pool, 0.
     #[error("{0} is no multiple of a size")]
     Factor(f64),
@@ -148,8 +138,8 @@ impl Ghosts {
             }
         };
         WhatIf {
-            pool_policy: params.pool_policy.clone(),
-            ssd_policy: params.ssd_policy.clone(),
+            pool_policy: params.pool_policy.to_string(),
+            ssd_policy: params.ssd_policy.to_string(),
             pool_pages: params.pool_pages,
             ssd_pages: params.ssd_pages,
             page_bytes: params.page_bytes,
@@ -195,11 +185,8 @@ fn ghost(params: &GhostParams, pool_pages: u32, ssd_pages: u32) -> Result<Ghost,
     let look_ahead = ((defaults.look_ahead as f64 * rate).round() as usize).max(1);
     let (costs, cluster_pages) = (params.costs, params.cluster_pages);
     let tiers = TierParams { costs, look_ahead, clock_rate: 1.0 / rate, cluster_pages, ..defaults };
-    let unknown = |kind, name: &str| GhostError::UnknownPolicy { kind, name: name.to_owned() };
-    let pool = PoolPolicyParams { cluster_pages, ..PoolPolicyParams::new(frames as usize, costs) }
-        .policy(&params.pool_policy)
-        .ok_or_else(|| unknown("pool", &params.pool_policy))?;
-    let cac = CacParams::new(params.costs, slots as usize, frames as usize);
-    let ssd = ssd_policy(&params.ssd_policy, &cac).ok_or_else(|| unknown("SSD", &params.ssd_policy))?;
+    let pool = FramePolicyParams { cluster_pages, ..FramePolicyParams::new(frames as usize, costs) };
+    let pool = params.pool_policy.build(&pool);
+    let ssd = params.ssd_policy.build(&SlotPolicyParams::new(params.costs, slots as usize, frames as usize));
     Ok(Ghost { pool_pages, ssd_pages, tiers: Tiers::new(tiers, pool, ssd), marks: Default::default() })
 }

@@ -5,13 +5,13 @@
 //! eviction order are written (replacement writes). Recoverability writes clean the page dirty longest when more frames are dirty than
 //! allowed. A slot is rewritten in place, and a newer SSD copy is copied to the HDD when it is evicted.
 //!
-//! What an SSD policy can do that the paper's own do not is done as the policy says of itself: [`SsdPolicy::write_through`],
-//! [`SsdPolicy::admits_on_read`], [`SsdPolicy::append_group`].
+//! What an SSD policy can do that the paper's own do not is done as the policy says of itself: [`SlotPolicy::write_through`],
+//! [`SlotPolicy::admits_on_read`], [`SlotPolicy::append_group`].
 
 use crate::counts::{Counts, LastCluster, TierParams};
 use crate::reference::{Reference, Use};
 use pagetier_policy::{
-    Access, Cause, CleanReason, FrameId, FrameState, Home, Millis, PageId, PoolPolicy, SlotId, SsdPolicy,
+    Access, Cause, CleanReason, FrameId, FramePolicy, FrameState, Home, Millis, PageId, SlotId, SlotPolicy,
     Verdict,
 };
 use rustc_hash::{FxBuildHasher, FxHashMap};
@@ -57,8 +57,8 @@ enum Place {
 #[derive(Debug)]
 pub struct Tiers {
     params: TierParams,
-    pool: Box<dyn PoolPolicy>,
-    ssd: Box<dyn SsdPolicy>,
+    pool: Box<dyn FramePolicy>,
+    ssd: Box<dyn SlotPolicy>,
     places: FxHashMap<PageId, Place>,
     frames: Vec<Frame>,
     free_frames: Vec<u32>,
@@ -82,7 +82,7 @@ pub struct Tiers {
 impl Tiers {
     /// Empty tiers under these policies.
     #[must_use]
-    pub fn new(params: TierParams, pool: Box<dyn PoolPolicy>, ssd: Box<dyn SsdPolicy>) -> Self {
+    pub fn new(params: TierParams, pool: Box<dyn FramePolicy>, ssd: Box<dyn SlotPolicy>) -> Self {
         let page = PageId::default();
         Self {
             params,
@@ -125,13 +125,13 @@ impl Tiers {
 
     /// The SSD's policy, for its reports.
     #[must_use]
-    pub fn ssd_policy(&self) -> &dyn SsdPolicy {
+    pub fn ssd_policy(&self) -> &dyn SlotPolicy {
         self.ssd.as_ref()
     }
 
     /// The pool's policy.
     #[must_use]
-    pub fn pool_policy(&self) -> &dyn PoolPolicy {
+    pub fn pool_policy(&self) -> &dyn FramePolicy {
         self.pool.as_ref()
     }
 

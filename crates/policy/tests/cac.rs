@@ -2,7 +2,7 @@
 
 use pagetier_policy::ssd::{Cac, CacOptions, Dropped, NoSsd};
 use pagetier_policy::{
-    Access, Cause, Costs, GroupStats, Home, Millis, PageId, SlotId, SlotPolicy, SpaceId, SsdParams,
+    Access, Cause, Costs, GroupStats, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, SpaceId,
     SsdPolicy, Verdict,
 };
 
@@ -17,8 +17,8 @@ fn options(name: &str) -> CacOptions {
     }
 }
 
-fn params() -> SsdParams {
-    SsdParams { outqueue_entries: 8, ..SsdParams::new(COSTS, 4, 4) }
+fn params() -> SlotPolicyParams {
+    SlotPolicyParams { outqueue_entries: 8, ..SlotPolicyParams::new(COSTS, 4, 4) }
 }
 
 /// Page `no` of space 1; its groups are its own unless others share the space.
@@ -70,7 +70,7 @@ fn cc_is_equation_1() {
 #[test]
 fn cac_is_equations_2_to_6() {
     // One subrange, so that the space has one group.
-    let mut cac = Cac::new(CacOptions::CAC, &SsdParams { subranges_max: 1, ..params() });
+    let mut cac = Cac::new(CacOptions::CAC, &SlotPolicyParams { subranges_max: 1, ..params() });
     // Off the SSD: 2 physical of 20 logical reads, one write.
     visit(&mut cac, p(1), Home::Hdd, 9, NOW);
     cac.read(p(1), Some(Home::Hdd), Access::Random, NOW);
@@ -115,7 +115,7 @@ fn alpha_at_its_borders() {
         ("missed as often", Some((1, 9)), Some((1, 9)), 1.0),
     ];
     for (case, on, off, alpha) in cases {
-        let mut cac = Cac::new(CacOptions::CAC, &SsdParams { subranges_max: 1, ..params() });
+        let mut cac = Cac::new(CacOptions::CAC, &SlotPolicyParams { subranges_max: 1, ..params() });
         for (home, reads) in [(Home::Hdd, off), (Home::Ssd, on)] {
             let Some((physical, hits)) = reads else { continue };
             if home == Home::Ssd {
@@ -134,7 +134,7 @@ fn alpha_at_its_borders() {
 
 #[test]
 fn group_sums_move_on_the_three_events_only() {
-    let mut cac = Cac::new(CacOptions::CAC, &SsdParams { subranges_max: 1, ..params() });
+    let mut cac = Cac::new(CacOptions::CAC, &SlotPolicyParams { subranges_max: 1, ..params() });
     let sums = |cac: &Cac| cac.groups().first().map(|g| (g.miss_rate_ssd, g.miss_rate_hdd));
     cac.read(p(1), Some(Home::Hdd), Access::Random, NOW);
     cac.logical(p(1), 1, Home::Hdd, NOW);
@@ -177,7 +177,7 @@ fn a_page_whose_rate_changed_takes_its_counts_to_another_group() {
 
 #[test]
 fn more_logical_reads_than_fit_a_counter_are_not_lost() {
-    let mut cac = Cac::new(CacOptions::CAC, &SsdParams { subranges_max: 1, ..params() });
+    let mut cac = Cac::new(CacOptions::CAC, &SlotPolicyParams { subranges_max: 1, ..params() });
     cac.read(p(1), Some(Home::Hdd), Access::Random, NOW);
     cac.logical(p(1), 199_999, Home::Hdd, NOW);
     cac.left_pool(p(1), NOW);
@@ -189,7 +189,7 @@ fn a_page_that_drops_out_of_the_outqueue_leaves_its_reads_or_takes_them() {
     for (dropped, left) in [(Dropped::Kept, Some(0.5)), (Dropped::Subtracted, None)] {
         let mut cac = Cac::new(
             CacOptions::CAC,
-            &SsdParams { outqueue_entries: 0, subranges_max: 1, dropped, ..params() },
+            &SlotPolicyParams { outqueue_entries: 0, subranges_max: 1, dropped, ..params() },
         );
         visit(&mut cac, p(1), Home::Hdd, 1, NOW);
         assert_eq!(cac.benefit(p(1)), None);
@@ -200,7 +200,7 @@ fn a_page_that_drops_out_of_the_outqueue_leaves_its_reads_or_takes_them() {
 
 #[test]
 fn the_outqueue_drops_what_was_inserted_longest_ago() {
-    let mut cc = Cac::new(CacOptions::CC, &SsdParams { outqueue_entries: 2, ..params() });
+    let mut cc = Cac::new(CacOptions::CC, &SlotPolicyParams { outqueue_entries: 2, ..params() });
     let remembered = |cc: &Cac| [1, 2, 3].map(|no| cc.benefit(p(no)).is_some());
     visit(&mut cc, p(1), Home::Hdd, 0, NOW);
     visit(&mut cc, p(2), Home::Hdd, 0, NOW);
@@ -406,7 +406,7 @@ fn a_dropped_space_leaves_no_groups() {
 #[test]
 fn counts_that_age_are_halved_after_so_many_accesses() {
     // Eight accesses: two for each of four slots.
-    let mut aged = Cac::new(options("cac:ageing=2"), &SsdParams { subranges_max: 1, ..params() });
+    let mut aged = Cac::new(options("cac:ageing=2"), &SlotPolicyParams { subranges_max: 1, ..params() });
     for _ in 0..4 {
         visit(&mut aged, p(1), Home::Hdd, 9, NOW);
     }
@@ -430,7 +430,7 @@ fn counts_that_age_are_halved_after_so_many_accesses() {
 
 #[test]
 fn counts_are_halved_by_default_once_the_latest_accesses_forecast_better() {
-    let params = SsdParams { subranges_max: 1, ..params() };
+    let params = SlotPolicyParams { subranges_max: 1, ..params() };
     let (mut cac, mut aged) = (Cac::new(CacOptions::CAC, &params), Cac::new(options("cac:ageing"), &params));
     // Stretches of ten accesses for each of four slots.
     let stretches = |policy: &mut dyn SlotPolicy, n: u32, hot: u32, cold: u32| {
@@ -461,14 +461,15 @@ fn a_page_that_turned_cold_makes_room_for_one_that_turned_hot() {
             policy.consider(p(2), Cause::Cleaned, 0, &mut |_| true, NOW) == Verdict::AdmitOver(s(0))
         })
     };
-    let params = SsdParams { subranges_max: 1, ..params() };
+    let params = SlotPolicyParams { subranges_max: 1, ..params() };
     assert_eq!(admits(&mut Cac::new(CacOptions::CAC, &params)), None);
     assert!(admits(&mut Cac::new(options("cac:ageing=2"), &params)).is_some_and(|reads| reads < 10));
 }
 
 #[test]
 fn the_write_at_hand_admits_a_dirty_page_sooner_and_a_clean_one_later() {
-    let mut policy = Cac::new(options("cac:write-at-hand"), &SsdParams { subranges_max: 1, ..params() });
+    let mut policy =
+        Cac::new(options("cac:write-at-hand"), &SlotPolicyParams { subranges_max: 1, ..params() });
     visit(&mut policy, p(1), Home::Hdd, 0, NOW);
     policy.inserted(p(1), s(0), NOW);
     visit(&mut policy, p(2), Home::Hdd, 0, NOW);
@@ -477,7 +478,7 @@ fn the_write_at_hand_admits_a_dirty_page_sooner_and_a_clean_one_later() {
     let mut verdict = |cause| policy.consider(p(2), cause, 0, &mut |_| true, NOW);
     assert_eq!(verdict(Cause::Cleaned), Verdict::AdmitOver(s(0)));
     assert_eq!(verdict(Cause::Evicted), Verdict::Reject);
-    let mut cac = Cac::new(CacOptions::CAC, &SsdParams { subranges_max: 1, ..params() });
+    let mut cac = Cac::new(CacOptions::CAC, &SlotPolicyParams { subranges_max: 1, ..params() });
     visit(&mut cac, p(1), Home::Hdd, 0, NOW);
     cac.inserted(p(1), s(0), NOW);
     visit(&mut cac, p(2), Home::Hdd, 0, NOW);

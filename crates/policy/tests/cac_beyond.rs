@@ -2,7 +2,8 @@
 
 use pagetier_policy::ssd::{Cac, CacOptions};
 use pagetier_policy::{
-    Access, Cause, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SpaceId, SsdParams, SsdPolicy, Verdict,
+    Access, Cause, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, SsdPolicy,
+    Verdict,
 };
 
 const COSTS: Costs = Costs { hdd_read_ms: 70.0, hdd_write_ms: 50.0, ssd_read_ms: 1.0, ssd_write_ms: 3.0 };
@@ -17,8 +18,8 @@ fn options(name: &str) -> CacOptions {
 }
 
 /// All pages are of one group; α stays 1 as long as none is read from the SSD.
-fn params() -> SsdParams {
-    SsdParams { outqueue_entries: 2, subranges_max: 1, ..SsdParams::new(COSTS, 4, 4) }
+fn params() -> SlotPolicyParams {
+    SlotPolicyParams { outqueue_entries: 2, subranges_max: 1, ..SlotPolicyParams::new(COSTS, 4, 4) }
 }
 
 fn p(no: u32) -> PageId {
@@ -163,7 +164,7 @@ fn a_page_made_anew_has_no_earlier_reads() {
 
 #[test]
 fn what_the_sketch_knows_is_halved_with_the_counts() {
-    let params = SsdParams { sketch_halved_after_per_slot: 2, ..params() };
+    let params = SlotPolicyParams { sketch_halved_after_per_slot: 2, ..params() };
     // Seven accesses; the eighth halves: four reads of page 1 become two.
     let seven = [1, 1, 1, 1, 2, 3, 3];
     let mut policy = Cac::new(options("cac:sketch"), &params);

@@ -2,7 +2,7 @@
 
 use pagetier_policy::ssd::{Cac, CacOptions, Dropped};
 use pagetier_policy::{
-    Access, Cause, Costs, Home, Millis, PageCounts, PageId, SlotId, SlotPolicy, SpaceId, SsdParams,
+    Access, Cause, Costs, Home, Millis, PageCounts, PageId, SlotId, SlotPolicy, SlotPolicyParams, SpaceId,
     SsdPolicy, Verdict,
 };
 use proptest::prelude::*;
@@ -71,7 +71,7 @@ impl Page {
 }
 
 struct Model {
-    params: SsdParams,
+    params: SlotPolicyParams,
     anticipates: bool,
     /// What the write at hand weighs.
     at_once: f64,
@@ -100,7 +100,7 @@ struct Model {
 }
 
 impl Model {
-    fn new(params: SsdParams, anticipates: bool) -> Self {
+    fn new(params: SlotPolicyParams, anticipates: bool) -> Self {
         Self {
             params,
             anticipates,
@@ -659,12 +659,12 @@ proptest! {
         outqueue_entries in 0..8usize,
         group_width_per_min in prop_oneof![Just(1.0), Just(40.0)],
     ) {
-        let params = SsdParams {
+        let params = SlotPolicyParams {
             outqueue_entries,
             group_width_per_min,
             subranges_max: 50,
             dropped: if kept { Dropped::Kept } else { Dropped::Subtracted },
-            ..SsdParams::new(Costs::PAPER, 2, 0)
+            ..SlotPolicyParams::new(Costs::PAPER, 2, 0)
         };
         let model = Model::new(params, anticipates);
         if anticipates {
@@ -681,13 +681,13 @@ proptest! {
         outqueue_entries in 0..3usize,
     ) {
         // Counts that are halved later than the events last. Their steps are a power of two: not even a rounding differs.
-        let params = SsdParams {
+        let params = SlotPolicyParams {
             outqueue_entries,
             subranges_max: 50,
             sketch_halved_after_per_slot: u32::MAX,
             // Room enough for no two of the pages to share all counters.
             sketch_bytes_per_slot: 1 << 12,
-            ..SsdParams::new(Costs::PAPER, 2, 0)
+            ..SlotPolicyParams::new(Costs::PAPER, 2, 0)
         };
         let cac = Model::new(params, true);
         match variant {
@@ -718,11 +718,11 @@ proptest! {
         outqueue_entries in 0..8usize,
         halve_after_per_slot in 1..16u32,
     ) {
-        let params = SsdParams {
+        let params = SlotPolicyParams {
             outqueue_entries,
             subranges_max: 50,
             dropped: if kept { Dropped::Kept } else { Dropped::Subtracted },
-            ..SsdParams::new(Costs::PAPER, 2, 0)
+            ..SlotPolicyParams::new(Costs::PAPER, 2, 0)
         };
         let model = Model {
             at_once: if write { 3.0 } else { 0.0 },

@@ -5,7 +5,7 @@ mod buffer;
 use buffer::{Buffer, Done, page};
 use pagetier_policy::pool::{Casa, Cfdc, Sawc, WindowPercent};
 use pagetier_policy::{
-    Access, CleanReason, Costs, FrameId, FramePolicy, FrameState, Home, PageId, PoolParams, SpaceId,
+    Access, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, FrameState, Home, PageId, SpaceId,
 };
 use proptest::prelude::*;
 
@@ -13,8 +13,8 @@ fn f(n: u32) -> FrameId {
     FrameId(n)
 }
 
-fn params(frames: usize) -> PoolParams {
-    PoolParams { cluster_pages: 8, ..PoolParams::new(frames, Costs::PAPER) }
+fn params(frames: usize) -> FramePolicyParams {
+    FramePolicyParams { cluster_pages: 8, ..FramePolicyParams::new(frames, Costs::PAPER) }
 }
 
 fn run(buffer: &mut Buffer, requests: &[i32]) {
@@ -543,7 +543,7 @@ proptest! {
 
     #[test]
     fn casa_is_algorithm_2_and_sawc_with_clustered_writes(requests in requests()) {
-        let params = PoolParams { costs: COSTS, ..params(FRAMES) };
+        let params = FramePolicyParams { costs: COSTS, ..params(FRAMES) };
         for (name, clustered) in [("casa", false), ("sawc", true)] {
             let mut buffer = Buffer::new(params, name);
             let mut paper = Algorithm2 { b: FRAMES, clustered, ..Algorithm2::default() };

@@ -1,8 +1,8 @@
 //! What every policy owes the shell, whatever its name: one table, one set of rules.
 
 use pagetier_policy::{
-    Access, Cause, CleanReason, Costs, FrameId, FramePolicy, FrameState, Home, Millis, PageId, PoolParams,
-    PoolPolicy, SlotId, SlotPolicy, SpaceId, SsdParams, SsdPolicy, Verdict,
+    Access, Cause, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, FrameState, Home, Millis,
+    PageId, PoolPolicy, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, SsdPolicy, Verdict,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -19,7 +19,8 @@ fn pool_choices() -> Vec<PoolPolicy> {
 
 /// These, with clusters of four pages.
 fn pool_policies() -> Vec<(PoolPolicy, Box<dyn FramePolicy>)> {
-    let params = PoolParams { cluster_pages: 4, ..PoolParams::new(FRAMES as usize, Costs::PAPER) };
+    let params =
+        FramePolicyParams { cluster_pages: 4, ..FramePolicyParams::new(FRAMES as usize, Costs::PAPER) };
     pool_choices().into_iter().map(|choice| (choice, choice.build(&params))).collect()
 }
 
@@ -214,7 +215,7 @@ fn a_pool_policy_grows_with_its_pool() {
 #[test]
 fn one_frame_is_pool_enough() {
     for name in pool_choices() {
-        let mut policy = name.build(&PoolParams::new(1, Costs::PAPER));
+        let mut policy = name.build(&FramePolicyParams::new(1, Costs::PAPER));
         for no in 0..4 {
             policy.insert(FrameId(0), PageId::new(SpaceId(1), no), Home::Hdd, Access::Random);
             policy.hit(FrameId(0), true);
@@ -232,10 +233,10 @@ const PAGES: u32 = 40;
 
 /// Policies of every name, and CAC and CC with each option and with many.
 fn ssd_policies() -> impl Iterator<Item = (SsdPolicy, Box<dyn SlotPolicy>)> {
-    let params = SsdParams {
+    let params = SlotPolicyParams {
         outqueue_entries: 8,
         sketch_halved_after_per_slot: 3,
-        ..SsdParams::new(Costs::PAPER, SLOTS as usize, 8)
+        ..SlotPolicyParams::new(Costs::PAPER, SLOTS as usize, 8)
     };
     let many = [
         "cac:ageing=2,write-at-hand,rewrite,sketch",

@@ -2,15 +2,15 @@
 
 use pagetier_policy::ssd::{Doublewrite, Lru2, MvFifo, Tac};
 use pagetier_policy::{
-    Access, Cause, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SpaceId, SsdParams, Verdict,
+    Access, Cause, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, SpaceId, Verdict,
 };
 use proptest::prelude::*;
 use rustc_hash::FxHashMap;
 
 const NOW: Millis = Millis(0);
 
-fn params(slots: usize) -> SsdParams {
-    SsdParams::new(Costs::PAPER, slots, 4)
+fn params(slots: usize) -> SlotPolicyParams {
+    SlotPolicyParams::new(Costs::PAPER, slots, 4)
 }
 
 fn p(no: u32) -> PageId {

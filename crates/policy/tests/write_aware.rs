@@ -3,11 +3,11 @@
 mod buffer;
 
 use buffer::{Buffer, Done};
-use pagetier_policy::{Costs, PoolParams};
+use pagetier_policy::{Costs, FramePolicyParams};
 use proptest::prelude::*;
 
-fn params(frames: usize) -> PoolParams {
-    PoolParams { cluster_pages: 4, ..PoolParams::new(frames, Costs::PAPER) }
+fn params(frames: usize) -> FramePolicyParams {
+    FramePolicyParams { cluster_pages: 4, ..FramePolicyParams::new(frames, Costs::PAPER) }
 }
 
 fn buffer(policy: &str, frames: usize) -> Buffer {

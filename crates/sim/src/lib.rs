@@ -10,12 +10,11 @@ mod bound;
 pub mod campaign;
 pub mod fuzz;
 pub mod options;
-mod tpcc;
 mod trace;
 mod zipf;
 
 pub use bound::{Accesses, Bound};
 pub use pagetier_ghost::{Counts, Reference, Source, TierParams, Tiers, Use};
-pub use tpcc::{TABLES, Tpcc, table_name};
+pub use pagetier_tpcc::references::{TABLES, Tpcc, table_name};
 pub use trace::{RECORD_BYTES, Trace, TraceError, TraceSource, decode, encode};
 pub use zipf::Zipf;

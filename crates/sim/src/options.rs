@@ -3,7 +3,8 @@
 use crate::{Source, Tpcc, Trace, Zipf};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use pagetier_policy::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, Costs, POOL_POLICIES, SSD_POLICIES, parse};
+use pagetier_policy::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, Costs, PoolPolicy, SsdPolicy};
+use pagetier_tpcc::args;
 use std::path::PathBuf;
 
 /// The most pages of a tier, of the outqueue, or of a generator: 1 TiB of 16 KiB each. The tables of more would not fit into memory.
@@ -41,13 +42,13 @@ pub struct SourceArgs {
     #[arg(long, value_name = "SKEW", default_value_t = 0.9, value_parser = skew)]
     pub skew: f64,
     /// References of --zipf that write, in per cent
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = parse::percent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = args::percent)]
     pub write_percent: f64,
     /// Pages of --zipf, in per cent, that exchange their ranks during as many references as there are pages
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = parse::percent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = args::percent)]
     pub churn_percent: f64,
     /// References of --zipf, in per cent, that a scan makes without saying so
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = parse::percent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = args::percent)]
     pub scan_percent: f64,
     /// Seed of --tpcc and --zipf; the same one gives the same references
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -65,18 +66,18 @@ pub struct TierArgs {
     #[arg(long, value_name = "PAGES", required_unless_present = "ratio", value_parser = pages(0))]
     pub ssd_pages: Option<u32>,
     /// Sizes of database, SSD and pool to each other, as 30:10:1, instead of pages; with --tpcc
-    #[arg(long, value_name = "DB:SSD:POOL", conflicts_with_all = ["pool_pages", "ssd_pages"], requires = "tpcc", value_parser = parse::ratio)]
+    #[arg(long, value_name = "DB:SSD:POOL", conflicts_with_all = ["pool_pages", "ssd_pages"], requires = "tpcc", value_parser = args::ratio)]
     pub ratio: Option<[f64; 3]>,
-    #[arg(long, value_name = "NAME", default_value = POOL_POLICIES[0], value_parser = parse::pool_policy_name)]
-    #[arg(help = format!("The pool's policy, in any case: {}", parse::pool_policies()))]
+    #[arg(long, value_name = "NAME", default_value_t)]
+    #[arg(help = format!("The pool's policy, in any case: {}", PoolPolicy::known()))]
     #[expect(missing_docs, reason = "the help is made of the list of policies")]
-    pub pool_policy: String,
-    #[arg(long, value_name = "NAME", default_value = SSD_POLICIES[0], value_parser = parse::ssd_policy_name)]
-    #[arg(help = format!("The SSD's policy, in any case: {}", parse::ssd_policies()))]
+    pub pool_policy: PoolPolicy,
+    #[arg(long, value_name = "NAME", default_value_t)]
+    #[arg(help = format!("The SSD's policy, in any case: {}", SsdPolicy::known()))]
     #[expect(missing_docs, reason = "the help is made of the list of policies")]
-    pub ssd_policy: String,
+    pub ssd_policy: SsdPolicy,
     /// Milliseconds of an SSD read, HDD read, SSD write and HDD write; the default is the 2013 paper's
-    #[arg(long, value_name = "R_S,R_D,W_S,W_D", value_parser = parse::costs, default_value = "0.11,7.2,0.27,4.96")]
+    #[arg(long, value_name = "R_S,R_D,W_S,W_D", value_parser = args::costs, default_value = "0.11,7.2,0.27,4.96")]
     pub costs: Costs,
     /// Pages of a cluster: of policies that write in clusters (ref: of a block), and for the cluster switches
     #[arg(long, value_name = "PAGES", default_value_t = CLUSTER_PAGES, value_parser = clap::value_parser!(u32).range(1..=i64::from(CLUSTER_PAGES_MAX)))]
@@ -91,7 +92,7 @@ pub fn pages(least: u32) -> RangedU64ValueParser<u32> {
 
 fn skew(text: &str) -> Result<f64, String> {
     let expected = format!("expected a number from 0 to {SKEW_MAX}");
-    parse::not_negative(text).ok().filter(|skew| *skew <= SKEW_MAX).ok_or(expected)
+    args::not_negative(text).ok().filter(|skew| *skew <= SKEW_MAX).ok_or(expected)
 }
 
 /// References that can be had any number of times, the same each time.

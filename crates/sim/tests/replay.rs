@@ -1,6 +1,7 @@
 //! The command line of `replay`.
 
 use pagetier_policy::{PageId, SpaceId};
+use pagetier_policy::{PoolPolicy, SsdPolicy};
 use pagetier_sim::{Reference, encode};
 use serde_json::Value;
 use std::process::{Command, Output};
@@ -98,7 +99,7 @@ fn all_pairs_see_the_same_references() {
         "all",
     ]);
     let all = all.as_array().unwrap();
-    assert_eq!(all.len(), pagetier_policy::POOL_POLICIES.len() * pagetier_policy::SSD_POLICIES.len());
+    assert_eq!(all.len(), PoolPolicy::ALL.len() * SsdPolicy::ALL.len());
     assert!(all.iter().all(|r| r["requests"] == 6400));
     let table = text(&[
         "--zipf",
@@ -183,8 +184,9 @@ fn the_table_tells_what_the_json_does() {
 fn help_names_every_policy() {
     for help in [text(&["--help"]), String::from_utf8(whatif(&["--help"]).stdout).unwrap()] {
         let words: Vec<_> = help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
-        for name in pagetier_policy::POOL_POLICIES.iter().chain(pagetier_policy::SSD_POLICIES) {
-            assert!(words.contains(name), "{name}: {help}");
+        let names = PoolPolicy::ALL.iter().map(ToString::to_string);
+        for name in names.chain(SsdPolicy::ALL.iter().map(ToString::to_string)) {
+            assert!(words.contains(&name.as_str()), "{name}: {help}");
         }
         assert!(words.contains(&"cfdc-75"), "{help}");
     }
@@ -192,18 +194,17 @@ fn help_names_every_policy() {
 
 #[test]
 fn counts_that_age_are_halved_as_often_as_is_asked_for() {
-    let cost = |policy, more: &[&str]| {
+    let cost = |policy| {
         let zipf = "--zipf 2000 --churn-percent 5 --pool-pages 50 --ssd-pages 500 --warmup 500 --batches 500";
         let all: Vec<&str> =
-            zipf.split(' ').chain(["--ssd-policy", policy]).chain(more.iter().copied()).collect();
+            zipf.split(' ').chain(["--pool-policy", "gd2l", "--ssd-policy", policy]).collect();
         json(&all)["cost"].as_f64().unwrap()
     };
-    let never = cost("cac", &[]);
-    assert_eq!(cost("cac", &["--halve-every", "3"]), never);
-    assert_eq!(cost("cac-aged", &["--halve-every", "1000000"]), never);
+    let never = cost("cac");
+    assert_eq!(cost("cac:ageing=1000000"), never);
     // The hot set moves: so it is better to forget, by default too.
-    assert!(cost("cac-aged", &["--halve-every", "10"]) < 0.98 * never);
-    assert!(cost("cac-aged", &[]) < 0.98 * never);
+    assert!(cost("cac:ageing=10") < 0.98 * never);
+    assert!(cost("cac:ageing") < 0.98 * never);
 }
 
 #[test]
@@ -273,11 +274,11 @@ fn bad_input_is_named() {
     let of_replay: &[Case<'_>] = &[
         (&["--trace", &short, "--warmup", "1"], "all 2 references"),
         (&["--trace", &short, "--warmup", "1", "--bound"], "all 2 references"),
-        (&["--zipf", "9", "--compare", "gd2l"], "gd2l-freq-write+cac-aged-write-rewrite-sketch"),
+        (&["--zipf", "9", "--compare", "gd2l"], "gd2l+cac"),
         (&["--zipf", "9", "--compare", "lru+cc,mru+cc"], "\"mru\""),
         (&["--zipf", "9", "--group-width", "0"], "above 0"),
         (&["--zipf", "9", "--group-width", "nan"], "above 0"),
-        (&["--zipf", "9", "--halve-every", "0"], "'0'"),
+        (&["--zipf", "9", "--ssd-policy", "cac:ageing=0"], "ageing=N"),
         (&["--zipf", "9", "--cpu-us", "nan"], "0 to 1000000"),
         (&["--zipf", "9", "--cpu-us=-1"], "0 to 1000000"),
         (&["--zipf", "9", "--zone-percent", "0"], "above 0, up to 100"),

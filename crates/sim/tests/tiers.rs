@@ -1,15 +1,20 @@
 //! The simulated tiers: I/O counted by hand, the paper's ordering, and nothing lost on random references under every pair of policies.
 
-use pagetier_policy::{
-    CacParams, Costs, POOL_POLICIES, PageId, PoolPolicyParams, SSD_POLICIES, SpaceId, pool_policy, ssd_policy,
-};
+use pagetier_policy::{Costs, FramePolicyParams, PageId, PoolPolicy, SlotPolicyParams, SpaceId, SsdPolicy};
 use pagetier_sim::{Counts, Reference, Source, TierParams, Tiers, Tpcc, Use};
 use proptest::prelude::*;
 
 fn tiers(params: TierParams, pool: &str, ssd: &str) -> Tiers {
     let (frames, slots) = (params.pool_pages as usize, params.ssd_pages as usize);
-    let cac = CacParams { outqueue_entries: slots.max(16), ..CacParams::new(params.costs, slots, frames) };
-    Tiers::new(params, pool_policy(pool, frames, params.costs).unwrap(), ssd_policy(ssd, &cac).unwrap())
+    let cac = SlotPolicyParams {
+        outqueue_entries: slots.max(16),
+        ..SlotPolicyParams::new(params.costs, slots, frames)
+    };
+    Tiers::new(
+        params,
+        pool.parse::<PoolPolicy>().unwrap().build(&FramePolicyParams::new(frames, params.costs)),
+        ssd.parse::<SsdPolicy>().unwrap().build(&cac),
+    )
 }
 
 fn p(no: u32) -> PageId {
@@ -226,10 +231,13 @@ fn cluster_switches_are_counted_by_hand() {
     assert_eq!((t.counts().request_switches, t.counts().cluster_switches, t.counts().hdd_writes), (5, 4, 6));
     assert_eq!(t.counts().cluster_switch_factor(), 0.8);
     // CFDC writes them by cluster.
-    let cfdc =
-        PoolPolicyParams { cluster_pages: 4, ..PoolPolicyParams::new(6, Costs::PAPER) }.policy("cfdc-100");
-    let mut t =
-        Tiers::new(params, cfdc.unwrap(), ssd_policy("none", &CacParams::new(Costs::PAPER, 0, 6)).unwrap());
+    let cfdc = FramePolicyParams { cluster_pages: 4, ..FramePolicyParams::new(6, Costs::PAPER) };
+    let cfdc = "cfdc-100".parse::<PoolPolicy>().map(|policy| policy.build(&cfdc));
+    let mut t = Tiers::new(
+        params,
+        cfdc.unwrap(),
+        "none".parse::<SsdPolicy>().unwrap().build(&SlotPolicyParams::new(Costs::PAPER, 0, 6)),
+    );
     io(&mut t, &[write(0), write(1), write(4), write(2), write(8), write(9), read(40)]);
     assert_eq!((t.counts().cluster_switches, t.counts().hdd_writes), (3, 6));
 }
@@ -343,7 +351,8 @@ proptest! {
         zone_share in 0.01..1.0f64,
     ) {
         let params = TierParams { look_ahead, dirty_share_max, zone_share, ..TierParams::new(pool_pages, ssd_pages) };
-        for (pool, ssd) in POOL_POLICIES.iter().flat_map(|pool| SSD_POLICIES.iter().map(move |ssd| (pool, ssd))) {
+        for (pool, ssd) in PoolPolicy::ALL.iter().flat_map(|pool| SsdPolicy::ALL.iter().map(move |ssd| (pool, ssd))) {
+            let (pool, ssd) = (&pool.to_string(), &ssd.to_string());
             let mut t = tiers(params, pool, ssd);
             for &reference in &references {
                 t.apply(reference);

@@ -10,7 +10,7 @@ use crate::tier::SsdTier;
 use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceError, SharedDevice};
 use pagetier_page::{Lsn, PageId};
-use pagetier_policy::{SlotId, SsdPolicy};
+use pagetier_policy::{SlotId, SlotPolicy};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast;
@@ -22,7 +22,7 @@ pub struct NewSide {
     /// Its division.
     pub layout: Layout,
     /// The SSD policy, empty.
-    pub policy: Box<dyn SsdPolicy>,
+    pub policy: Box<dyn SlotPolicy>,
     /// The eviction zone, in per cent of the slots.
     pub zone_percent: f64,
 }

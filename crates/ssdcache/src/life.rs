@@ -10,7 +10,7 @@ use crate::ring::Ring;
 use crate::slots::{SlotParams, Slots};
 use pagetier_devio::{DeviceError, SharedDevice};
 use pagetier_page::{Lsn, PageId};
-use pagetier_policy::SsdPolicy;
+use pagetier_policy::SlotPolicy;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::{MutexGuard, RwLockWriteGuard};
@@ -207,7 +207,7 @@ impl Quiet<'_> {
         device: SharedDevice,
         layout: Layout,
         zone_percent: f64,
-        policy: Box<dyn SsdPolicy>,
+        policy: Box<dyn SlotPolicy>,
     ) -> Replaced {
         let core = self.core;
         let mut state = core.state.lock();

@@ -27,7 +27,8 @@ use futures_util::StreamExt;
 use futures_util::future::try_join3;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoOp, SharedDevice};
 use pagetier_page::{Defect, Header, Lsn, PageId, Stamp, StampSource, StoreSeed};
-use pagetier_policy::{NoSsd, SsdPolicy};
+use pagetier_policy::SlotPolicy;
+use pagetier_policy::ssd::NoSsd;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::pin::pin;
@@ -132,7 +133,7 @@ pub struct OpenParams {
     /// Where pages have their home.
     pub homes: Arc<dyn Homes>,
     /// The SSD policy, empty.
-    pub policy: Box<dyn SsdPolicy>,
+    pub policy: Box<dyn SlotPolicy>,
     /// The eviction zone, in per cent of the slots.
     pub zone_percent: f64,
     /// The number of this opening; larger than any before, and durably noted as used.

@@ -1,7 +1,7 @@
 //! Slots under policies that append: the order they are given out in, what the front waits for, second chances, and what a device sees of it.
 
 use pagetier_page::{PageId, SpaceId, Stamp};
-use pagetier_policy::{Access, CacParams, Cause, Costs, Home, Millis, SlotId, ssd_policy};
+use pagetier_policy::{Access, Cause, Costs, Home, Millis, SlotId, SlotPolicyParams, SsdPolicy};
 use pagetier_ssdcache::{Entry, Located, MapWork, Plan, SlotParams, Slots, Ticket};
 
 const NOW: Millis = Millis(0);
@@ -25,7 +25,11 @@ impl Bed {
 
     fn recovered(policy: &str, slots: u32, zone: u32, map: &[Option<Entry>]) -> Self {
         let params = SlotParams { slots, zone, reserve: 4, clean_ahead: 2 };
-        let policy = ssd_policy(policy, &CacParams::new(Costs::PAPER, slots as usize, 4)).unwrap();
+        let policy = policy.parse::<SsdPolicy>().unwrap().build(&SlotPolicyParams::new(
+            Costs::PAPER,
+            slots as usize,
+            4,
+        ));
         let mut bed = Self { slots: Slots::new(params, policy, map, 0), stamp: 100, flush: 0 };
         bed.checkpoint();
         bed

@@ -5,7 +5,7 @@ use pagetier_devio::{
     Fault, FaultEffect, FlushFailure, IoBuf, IoClass, IoOp, SharedDevice, SimDevice, SimPower,
 };
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
-use pagetier_policy::{Access, CacParams, Costs, ssd_policy};
+use pagetier_policy::{Access, Costs, SlotPolicyParams, SsdPolicy};
 use pagetier_ssdcache::{
     Flushed, Homes, Layout, Marks, OpenError, OpenParams, Remember, RememberInMemory, SsdMode, SsdTier,
     Superblock, Unproved, format,
@@ -97,14 +97,14 @@ impl World {
 
     async fn try_open(&mut self) -> Result<Store, OpenError> {
         self.epoch += 1;
-        let cac = CacParams::new(Costs::PAPER, self.layout.slots as usize, 64);
+        let cac = SlotPolicyParams::new(Costs::PAPER, self.layout.slots as usize, 64);
         let tier = SsdTier::open(OpenParams {
             hdd: Arc::clone(&self.hdd) as SharedDevice,
             ssd: Arc::clone(&self.ssd) as SharedDevice,
             seed: StoreSeed::of_store([1; 16]),
             layout: self.layout,
             homes: Arc::new(Flat),
-            policy: ssd_policy("lru2", &cac).expect("a policy"),
+            policy: "lru2".parse::<SsdPolicy>().expect("a policy").build(&cac),
             zone_percent: 50.0,
             epoch: self.epoch,
             admissions_max: 4,

@@ -3,7 +3,7 @@
 use pagetier_bufpool::{DirtyPage, Tier, TierError, WrittenPage};
 use pagetier_devio::{Fault, FaultEffect, IoBuf, IoClass, IoOp, SharedDevice, SimDevice, SimPower};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
-use pagetier_policy::{Access, CacParams, Costs, Home, ssd_policy};
+use pagetier_policy::{Access, Costs, Home, SlotPolicyParams, SsdPolicy};
 use pagetier_ssdcache::{
     DrainProgress, ExchangeError, Homes, Layout, NewSide, OpenParams, Remember, RememberInMemory, SsdMode,
     SsdState, SsdTier, Superblock, format,
@@ -62,7 +62,7 @@ impl Bed {
         epoch: u32,
         policy: &'static str,
     ) -> Self {
-        let cac = CacParams::new(Costs::PAPER, layout.slots as usize, 64);
+        let cac = SlotPolicyParams::new(Costs::PAPER, layout.slots as usize, 64);
         let remember: Arc<dyn Remember> = Arc::new(RememberInMemory::default());
         let tier = SsdTier::open(OpenParams {
             hdd: Arc::clone(&hdd) as SharedDevice,
@@ -236,8 +236,9 @@ async fn side(layout: Layout) -> NewSide {
     let marks = pagetier_ssdcache::Marks::default();
     let superblock = Superblock { store: [1; 16], ssd: [3; 16], layout, marks };
     format(&device, &superblock, StoreSeed::of_store([1; 16])).await.expect("formatted");
-    let cac = CacParams::new(Costs::PAPER, layout.slots as usize, 64);
-    let policy = ssd_policy(if layout.slots > 0 { "lru2" } else { "none" }, &cac).expect("a policy");
+    let cac = SlotPolicyParams::new(Costs::PAPER, layout.slots as usize, 64);
+    let policy =
+        if layout.slots > 0 { "lru2" } else { "none" }.parse::<SsdPolicy>().expect("a policy").build(&cac);
     NewSide { device, layout, policy, zone_percent: 50.0 }
 }
 

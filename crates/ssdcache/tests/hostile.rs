@@ -4,7 +4,7 @@
 //! too.
 
 use pagetier_page::{PageId, SpaceId, Stamp};
-use pagetier_policy::{Access, CacParams, Cause, Costs, Home, Millis, SlotId, ssd_policy};
+use pagetier_policy::{Access, Cause, Costs, Home, Millis, SlotId, SlotPolicyParams, SsdPolicy};
 use pagetier_ssdcache::{Located, MapWork, Move, Plan, SlotParams, Slots, Ticket, WriteBack};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -20,7 +20,11 @@ fn page(no: u32) -> PageId {
 
 fn slots(policy: &str, zone: u32) -> Slots {
     let params = SlotParams { slots: SLOTS, zone, reserve: 4, clean_ahead: 4 };
-    let policy = ssd_policy(policy, &CacParams::new(Costs::PAPER, SLOTS as usize, 8)).expect("a policy");
+    let policy = policy.parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(
+        Costs::PAPER,
+        SLOTS as usize,
+        8,
+    ));
     let mut slots = Slots::new(params, policy, &[], 0);
     slots.begin_checkpoint(NOW);
     slots.end_checkpoint(true);
@@ -334,8 +338,8 @@ fn whatever_a_policy_answers_the_newest_versions_are_found_and_never_written_ove
 
 #[test]
 fn the_model_passes_the_policies_that_are_not_hostile() {
-    for policy in pagetier_policy::SSD_POLICIES {
-        let mut world = World::new(7, policy);
+    for policy in SsdPolicy::ALL {
+        let mut world = World::new(7, &policy.to_string());
         for _ in 0..1200 {
             world.step();
         }

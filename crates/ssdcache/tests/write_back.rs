@@ -5,7 +5,7 @@ use pagetier_devio::{
     Device, Fault, FaultEffect, IoBuf, IoBufs, IoClass, IoOp, SharedDevice, SimDevice, SimPower,
 };
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
-use pagetier_policy::{Access, CacParams, Costs, Home, ssd_policy};
+use pagetier_policy::{Access, Costs, Home, SlotPolicyParams, SsdPolicy};
 use pagetier_ssdcache::{
     Homes, Layout, Marks, OpenParams, RememberInMemory, SsdMode, SsdTier, Superblock, format,
 };
@@ -43,14 +43,14 @@ impl Bed {
         let marks = Marks::default();
         let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout, marks };
         format(&device, &superblock, superblock.seed()).await.unwrap();
-        let params = CacParams::new(Costs::PAPER, layout.slots as usize, 64);
+        let params = SlotPolicyParams::new(Costs::PAPER, layout.slots as usize, 64);
         let tier = SsdTier::open(OpenParams {
             hdd: Arc::clone(&hdd) as SharedDevice,
             ssd: device,
             seed: superblock.seed(),
             layout,
             homes: Arc::new(Flat),
-            policy: ssd_policy(policy, &params).unwrap(),
+            policy: policy.parse::<SsdPolicy>().unwrap().build(&params),
             zone_percent: 25.0,
             epoch: 1,
             admissions_max: 4,

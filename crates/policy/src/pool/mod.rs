@@ -19,7 +19,7 @@ pub use casa::Casa;
 pub use ccf_lru::CcfLru;
 pub use cfdc::Cfdc;
 pub use cflru::Cflru;
-pub use choice::{PoolParams, PoolPolicy};
+pub use choice::{FramePolicyParams, PoolPolicy};
 pub use clusters::{CLUSTER_PAGES, CLUSTER_PAGES_MAX};
 pub use gd2l::Gd2l;
 pub use gd2l_weighted::Gd2lWeighted;

@@ -88,7 +88,7 @@ impl CacOptions {
 
 /// Sizes, costs and tuning of an SSD policy. Slots, frames and costs concern every policy; the rest concerns CAC and CC.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct SsdParams {
+pub struct SlotPolicyParams {
     /// Device costs.
     pub costs: Costs,
     /// Slots of the SSD.
@@ -113,7 +113,7 @@ pub struct SsdParams {
     pub sketch_bytes_per_slot: usize,
 }
 
-impl SsdParams {
+impl SlotPolicyParams {
     /// The defaults for an SSD of `slots` slots under a pool of `frames` frames.
     #[must_use]
     pub const fn new(costs: Costs, slots: usize, frames: usize) -> Self {
@@ -165,7 +165,7 @@ struct Estimate {
 }
 
 impl Estimate {
-    fn new(options: CacOptions, params: &SsdParams) -> Self {
+    fn new(options: CacOptions, params: &SlotPolicyParams) -> Self {
         let step = options.step();
         let groups = match options.alpha {
             Alpha::ByGroup => Some(Groups::new(params.group_rules(step))),
@@ -327,7 +327,7 @@ pub struct Cac {
 impl Cac {
     /// With nothing known yet.
     #[must_use]
-    pub fn new(options: CacOptions, params: &SsdParams) -> Self {
+    pub fn new(options: CacOptions, params: &SlotPolicyParams) -> Self {
         let sketch = options.sketch.then_some(params.sketch_halved_after_per_slot);
         let ages = options.ageing.is_some() || options.sketch;
         Self {

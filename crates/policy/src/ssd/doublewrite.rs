@@ -14,7 +14,7 @@
 //! - *A page changed in the pool* keeps its version in the buffer until it is cleaned: what the HDD has, too.
 
 use super::mv_fifo::VersionQueue;
-use crate::SsdParams;
+use crate::SlotPolicyParams;
 
 /// The doublewrite buffer as a read cache; see the module's text.
 pub type Doublewrite = VersionQueue<true>;
@@ -22,7 +22,7 @@ pub type Doublewrite = VersionQueue<true>;
 impl Doublewrite {
     /// With an empty SSD.
     #[must_use]
-    pub fn new(params: &SsdParams) -> Self {
+    pub fn new(params: &SlotPolicyParams) -> Self {
         Self::empty(params, false)
     }
 }

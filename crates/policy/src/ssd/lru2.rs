@@ -12,7 +12,7 @@
 //! - *Zone*: as for CAC, since the paper measures how often LRU2's map is checkpointed (section 6.5): the k pages that LRU-2 would evict first.
 
 use super::zoned_slots::ZonedSlots;
-use crate::{Access, Cause, Home, Millis, PageId, SlotId, SlotPolicy, SsdParams, Verdict};
+use crate::{Access, Cause, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict};
 use std::num::NonZeroU64;
 
 /// Above every count of references: pages referenced once rank below those referenced twice.
@@ -46,7 +46,7 @@ pub struct Lru2 {
 impl Lru2 {
     /// With an empty SSD.
     #[must_use]
-    pub fn new(params: &SsdParams) -> Self {
+    pub fn new(params: &SlotPolicyParams) -> Self {
         Self { slots: ZonedSlots::new(params.slots), next: NonZeroU64::MIN, admitted: None }
     }
 

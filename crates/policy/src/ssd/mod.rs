@@ -17,7 +17,7 @@ mod zone;
 mod zoned_slots;
 
 pub use ageing::Ageing;
-pub use cac::{Alpha, Cac, CacOptions, EvictionCost, SsdParams};
+pub use cac::{Alpha, Cac, CacOptions, EvictionCost, SlotPolicyParams};
 pub use choice::SsdPolicy;
 pub use doublewrite::Doublewrite;
 pub use groups::Dropped;

@@ -18,7 +18,7 @@ use super::LOOK_MAX;
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
 use crate::collections::slot_table::SlotTable;
-use crate::{Access, Cause, Home, Millis, PageId, SlotId, SlotPolicy, SsdParams, Verdict};
+use crate::{Access, Cause, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict};
 
 const QUEUE: QueueNo = QueueNo(0);
 
@@ -48,13 +48,13 @@ pub type MvFifo = VersionQueue<false>;
 impl MvFifo {
     /// With an empty SSD, and group second chance or without.
     #[must_use]
-    pub fn new(params: &SsdParams, second_chances: bool) -> Self {
+    pub fn new(params: &SlotPolicyParams, second_chances: bool) -> Self {
         Self::empty(params, second_chances)
     }
 }
 
 impl<const DOUBLEWRITE: bool> VersionQueue<DOUBLEWRITE> {
-    pub(crate) fn empty(params: &SsdParams, second_chances: bool) -> Self {
+    pub(crate) fn empty(params: &SlotPolicyParams, second_chances: bool) -> Self {
         Self {
             versions: SlotTable::new(params.slots),
             order: Queues::new(params.slots),

@@ -15,7 +15,7 @@
 //! - *Zone*: as for CAC: the k pages of the coldest regions. The page's region must be strictly hotter.
 
 use super::zoned_slots::ZonedSlots;
-use crate::{Access, Cause, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SsdParams, Verdict};
+use crate::{Access, Cause, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict};
 use rustc_hash::FxHashMap;
 
 /// Pages of a region.
@@ -33,7 +33,7 @@ pub struct Tac {
 impl Tac {
     /// With an empty SSD.
     #[must_use]
-    pub fn new(params: &SsdParams) -> Self {
+    pub fn new(params: &SlotPolicyParams) -> Self {
         Self { costs: params.costs, slots: ZonedSlots::new(params.slots), reads: FxHashMap::default() }
     }
 

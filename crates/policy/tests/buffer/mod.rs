@@ -2,7 +2,8 @@
 //! when it is evicted.
 
 use pagetier_policy::{
-    Access, CleanReason, FrameId, FramePolicy, FrameState, Home, PageId, PoolParams, PoolPolicy, SpaceId,
+    Access, CleanReason, FrameId, FramePolicy, FramePolicyParams, FrameState, Home, PageId, PoolPolicy,
+    SpaceId,
 };
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    pub(crate) fn new(params: PoolParams, policy: &str) -> Self {
+    pub(crate) fn new(params: FramePolicyParams, policy: &str) -> Self {
         let choice: PoolPolicy = policy.parse().expect("a policy of that name");
         let policy = choice.build(&params);
         Self { policy, frames: vec![None; params.frames], by_page: BTreeMap::new() }

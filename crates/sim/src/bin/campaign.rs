@@ -4,8 +4,8 @@
 
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use pagetier::{Mutation, SSD_POLICIES};
-use pagetier_sim::campaign::{Base, FaultBase, Plan, Totals, Violation, run_seed, shrink};
+use pagetier::Mutation;
+use pagetier_sim::campaign::{Base, FaultBase, Plan, Totals, Violation, run_seed, shrink, ssd_policy};
 use serde::Serialize;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -215,8 +215,7 @@ impl Campaign {
     /// The SSD policy of the modes that start from one store: the default, or what `--with policy=` says.
     fn policy(&self) -> &'static str {
         let told = self.args.with.iter().rev().find_map(|part| part.strip_prefix("policy="));
-        let known = SSD_POLICIES.iter().find(|name| told == Some(**name));
-        known.copied().unwrap_or(SSD_POLICIES[0])
+        told.and_then(ssd_policy).unwrap_or("auto")
     }
 
     fn random(&self) {

@@ -4,9 +4,9 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use pagetier_ghost::{GhostParams, Ghosts, Sampled, WhatIf, chart};
 use pagetier_page::Sampling;
-use pagetier_policy::parse;
 use pagetier_sim::Reference;
 use pagetier_sim::options::{Input, PAGES_MAX, SourceArgs, TierArgs};
+use pagetier_tpcc::args;
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,16 +33,16 @@ struct RunArgs {
     #[arg(long, value_name = "REFERENCES", default_value_t = 4_000_000, value_parser = clap::value_parser!(u64).range(1..=REQUESTS_MAX))]
     requests: u64,
     /// References that warm up, in per cent of all (below 100); the rest is counted
-    #[arg(long, value_name = "PERCENT", default_value_t = 50.0, value_parser = parse::percent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 50.0, value_parser = args::percent)]
     warmup_percent: f64,
     /// The share of pages that is looked at, above 0 and up to 1
-    #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = parse::share)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = args::share)]
     sample: f64,
     /// Sizes of the SSD, as multiples of --ssd-pages; 1 is always among them
-    #[arg(long, value_name = "FACTORS", value_delimiter = ',', value_parser = parse::not_negative, default_value = "0,0.25,0.5,0.75,1,1.25,1.5,2,3,4")]
+    #[arg(long, value_name = "FACTORS", value_delimiter = ',', value_parser = args::not_negative, default_value = "0,0.25,0.5,0.75,1,1.25,1.5,2,3,4")]
     ssd_factors: Vec<f64>,
     /// Sizes of the pool, as multiples of --pool-pages; 1 is always among them
-    #[arg(long, value_name = "FACTORS", value_delimiter = ',', value_parser = parse::positive, default_value = "0.5,1,2")]
+    #[arg(long, value_name = "FACTORS", value_delimiter = ',', value_parser = args::positive, default_value = "0.5,1,2")]
     pool_factors: Vec<f64>,
     /// The size of a page in bytes, for the report: it tells sizes in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 10, value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
@@ -90,8 +90,8 @@ fn simulate(
     references: &[Reference],
 ) -> Result<WhatIf, Box<dyn Error>> {
     let mut ghosts = Ghosts::new(GhostParams {
-        pool_policy: args.tiers.pool_policy.clone(),
-        ssd_policy: args.tiers.ssd_policy.clone(),
+        pool_policy: args.tiers.pool_policy,
+        ssd_policy: args.tiers.ssd_policy,
         costs: args.tiers.costs,
         cluster_pages: args.tiers.cluster_pages,
         page_bytes: args.run.page_bytes,

@@ -54,7 +54,7 @@ mod world;
 pub use coverage::Coverage;
 pub use exhaustive::Base;
 pub use faults::FaultBase;
-pub use plan::Plan;
+pub use plan::{Plan, ssd_policy};
 pub use seed::{Violation, run_seed};
 pub use shrink::shrink;
 pub use steer::Steer;

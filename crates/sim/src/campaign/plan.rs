@@ -1,7 +1,7 @@
 //! What one seed does: the store's geometry and the work on it, drawn from the seed, each part of which can be overridden for a replay.
 
 use super::steer::Steer;
-use pagetier::{Builder, Mutation, POOL_POLICIES, PageSize, PageStore, SSD_POLICIES};
+use pagetier::{Builder, Mutation, PageSize, PageStore};
 use pagetier_devio::FlushFailure;
 use pagetier_ssdcache::SLOTS_MIN;
 use rand::rngs::SmallRng;
@@ -66,6 +66,42 @@ const WITHIN_ZONE: [&str; 3] = ["cac", "cc", "lru2"];
 
 /// Those that append, or write through: half of all seeds run one of them.
 const OTHERS: [&str; 4] = ["mv-fifo", "mv-fifo-gsc", "doublewrite", "tac"];
+
+/// SSD policies that no paper has, the default first.
+const OWN: [&str; 8] = [
+    "auto",
+    "cac:ageing",
+    "cac:write-at-hand",
+    "cac:dirty",
+    "cac:rewrite",
+    "cac:sketch",
+    "cac:ageing,write-at-hand",
+    "cac:ageing,write-at-hand,rewrite",
+];
+
+/// Pool policies, the default first.
+const POOL_POLICIES: [&str; 13] = [
+    "auto",
+    "gd2l",
+    "gd2l:frequency",
+    "gd2l:write-back",
+    "lru",
+    "midpoint-lru",
+    "cflru",
+    "lru-wsr",
+    "ccf-lru",
+    "ref",
+    "cfdc",
+    "casa",
+    "sawc",
+];
+
+/// The SSD policy of that name, if the campaign draws it.
+#[must_use]
+pub fn ssd_policy(name: &str) -> Option<&'static str> {
+    let all = WITHIN_ZONE.iter().chain(&OTHERS).chain(&OWN).chain(&["none"]);
+    all.copied().find(|known| *known == name)
+}
 
 impl Plan {
     /// Kinds of work that can be left out, by name.
@@ -228,12 +264,10 @@ impl Plan {
         if fixed {
             return;
         }
-        let known = |name: &&str| WITHIN_ZONE.contains(name) || OTHERS.contains(name) || *name == "none";
-        let own: Vec<&'static str> = SSD_POLICIES.iter().copied().filter(|name| !known(name)).collect();
         self.ssd_policy = match drawn {
             0..4 => OTHERS[drawn],
-            4 => SSD_POLICIES[0],
-            5 => own[rng.random_range(0..own.len())],
+            4 => OWN[0],
+            5 => OWN[rng.random_range(0..OWN.len())],
             _ => self.ssd_policy,
         };
     }
@@ -251,8 +285,7 @@ impl Plan {
                 *self = Self { mutation: self.mutation, ..Self::steered(self.seed, steer) };
             }
             "policy" => {
-                let known = pagetier::SSD_POLICIES.iter().find(|name| **name == value);
-                self.ssd_policy = known.ok_or_else(|| format!("{part}: no such policy"))?;
+                self.ssd_policy = ssd_policy(value).ok_or_else(|| format!("{part}: no such policy"))?;
             }
             "lives" => self.lives = number()?,
             "ops" => self.ops = number()?,
@@ -335,8 +368,8 @@ impl Plan {
         PageStore::builder()
             .page_size(PageSize::MIN)
             .ssd_bytes(self.ssd_bytes())
-            .ssd_policy(&named(self.ssd_policy, self.hostile[0]))
-            .pool_policy(&named(self.pool_policy, self.hostile[1]))
+            .ssd_policy(named(self.ssd_policy, self.hostile[0]))
+            .pool_policy(named(self.pool_policy, self.hostile[1]))
             .ring_pages(self.ring)
             .zone_percent(f64::from(self.zone_percent))
             .outqueue(self.outqueue as usize)

@@ -25,7 +25,7 @@ use crate::map::Entry;
 use crate::mutation::{Broken, Mutation};
 use append::Circle;
 use pagetier_page::{Lsn, PageId, Stamp};
-use pagetier_policy::{Access, Cause, Home, Millis, SlotId, SsdPolicy, Verdict};
+use pagetier_policy::{Access, Cause, Home, Millis, SlotId, SlotPolicy, Verdict};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::collections::VecDeque;
 
@@ -83,7 +83,7 @@ const REJECTIONS_PER_LOOK: u64 = 64;
 #[derive(Debug)]
 pub struct Slots {
     params: SlotParams,
-    policy: Box<dyn SsdPolicy>,
+    policy: Box<dyn SlotPolicy>,
     slots: Vec<Slot>,
     by_page: FxHashMap<PageId, SlotId>,
     /// Images of pages without a copy so far, on their way.
@@ -137,7 +137,7 @@ impl Slots {
     #[must_use]
     pub fn new(
         params: SlotParams,
-        policy: Box<dyn SsdPolicy>,
+        policy: Box<dyn SlotPolicy>,
         map: &[Option<Entry>],
         generation: u64,
     ) -> Self {
@@ -610,7 +610,7 @@ impl Slots {
     // ---- views ----------------------------------------------------------------------------------------------
 
     /// The policy, for its statistics.
-    pub fn policy(&mut self) -> &mut dyn SsdPolicy {
+    pub fn policy(&mut self) -> &mut dyn SlotPolicy {
         &mut *self.policy
     }
 

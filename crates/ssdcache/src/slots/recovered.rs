@@ -46,15 +46,20 @@ mod tests {
     use super::*;
     use crate::slots::{Plan, SlotParams};
     use pagetier_page::{PageId, SpaceId, Stamp};
-    use pagetier_policy::{CacParams, Costs, Millis, SSD_POLICIES, ssd_policy};
+    use pagetier_policy::{Costs, Millis, SlotPolicyParams, SsdPolicy};
 
     fn holds(no: u32, stamp: u64, clean: bool) -> Option<Entry> {
         Some(Entry { page: PageId::new(SpaceId(1), no), stamp: Stamp::from_bits(stamp), clean })
     }
 
     fn slots(map: &[Option<Entry>], policy: &str) -> Slots {
-        let params = CacParams::new(Costs::PAPER, 8, 4);
-        Slots::new(SlotParams::new(8, 50.0), ssd_policy(policy, &params).expect("a policy"), map, 3)
+        let params = SlotPolicyParams::new(Costs::PAPER, 8, 4);
+        Slots::new(
+            SlotParams::new(8, 50.0),
+            policy.parse::<SsdPolicy>().expect("a policy").build(&params),
+            map,
+            3,
+        )
     }
 
     /// By slot, the page and whether the HDD lacks it.
@@ -67,7 +72,8 @@ mod tests {
         let trusted = [holds(0, 1, true), holds(1, 2, true), holds(2, 3, false), None, holds(4, 5, true)];
         // Page 1 went home since, page 2 is in the zone in a newer version, page 0 was a copy of the HDD's version after all.
         let found = [holds(0, 1, false), None, holds(7, 8, true), holds(2, 9, false), holds(4, 5, true)];
-        for policy in SSD_POLICIES.iter().filter(|name| **name != "none") {
+        for policy in SsdPolicy::ALL.iter().filter(|policy| **policy != SsdPolicy::None) {
+            let policy = &policy.to_string();
             let at_once = slots(&found, policy);
             let mut amended = slots(&trusted, policy);
             amended.amend(&found);

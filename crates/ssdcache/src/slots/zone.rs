@@ -216,14 +216,18 @@ impl Slots {
 mod tests {
     use crate::slots::{MapWork, Plan, SlotParams, Slots};
     use pagetier_page::{PageId, SpaceId, Stamp};
-    use pagetier_policy::{Access, CacParams, Cause, Costs, Home, Millis, ssd_policy};
+    use pagetier_policy::{Access, Cause, Costs, Home, Millis, SlotPolicyParams, SsdPolicy};
 
     const NOW: Millis = Millis(0);
 
     #[test]
     fn the_policy_learns_which_slots_a_write_back_made_clean() {
         let params = SlotParams { slots: 8, zone: 8, reserve: 0, clean_ahead: 2 };
-        let policy = ssd_policy("cac-dirty", &CacParams::new(Costs::PAPER, 8, 4)).expect("a policy");
+        let policy = "cac:dirty".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(
+            Costs::PAPER,
+            8,
+            4,
+        ));
         let mut slots = Slots::new(params, policy, &[], 0);
         let checkpoint = |slots: &mut Slots| {
             slots.begin_checkpoint(NOW);
@@ -255,7 +259,11 @@ mod tests {
     fn a_spent_zone_is_noticed_at_the_first_page_rejected_for_it() {
         for policy in ["lru2", "cac"] {
             let params = SlotParams { slots: 32, zone: 8, reserve: 4, clean_ahead: 2 };
-            let policy = ssd_policy(policy, &CacParams::new(Costs::PAPER, 32, 64)).expect("a policy");
+            let policy = policy.parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(
+                Costs::PAPER,
+                32,
+                64,
+            ));
             let mut slots = Slots::new(params, policy, &[], 0);
             let (mut stamp, mut rejected, mut admitted) = (0, 0, 0);
             for no in 0..200 {

@@ -5,8 +5,9 @@ mod run;
 mod table;
 
 use clap::Parser;
-use pagetier_policy::{POOL_POLICIES, SSD_POLICIES, parse};
+use pagetier_policy::{PoolPolicy, SsdPolicy};
 use pagetier_sim::options::{Input, SourceArgs, TierArgs, pages};
+use pagetier_tpcc::args::{self, PolicyPair};
 use report::Report;
 use run::Run;
 use std::error::Error;
@@ -39,31 +40,25 @@ struct RunArgs {
     #[arg(long, value_name = "BATCHES", value_parser = clap::value_parser!(u64).range(1..))]
     batches: Option<u64>,
     /// The eviction zone, in per cent of the SSD's pages
-    #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = parse::positive_percent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = args::positive_percent)]
     zone_percent: f64,
     /// Entries of CAC's and CC's outqueue, a page each [default: as many as pages of the SSD]
     #[arg(long, value_name = "ENTRIES", value_parser = pages(0))]
     outqueue: Option<u32>,
     /// Width of CAC's subranges, in logical reads per minute [default: 1]
-    #[arg(long, value_name = "READS", value_parser = parse::positive)]
+    #[arg(long, value_name = "READS", value_parser = args::positive)]
     group_width: Option<f64>,
     /// Bounds of CAC's α, a ratio of miss rates [default: 0.001,1000]
-    #[arg(long, value_name = "MIN,MAX", value_parser = parse::bounds)]
+    #[arg(long, value_name = "MIN,MAX", value_parser = args::bounds)]
     alpha: Option<(f64, f64)>,
     /// Subtract the reads of pages that drop out of the outqueue from their group's [default: they stay]
     #[arg(long)]
     subtract_dropped: bool,
-    /// CAC's and CC's zone ends only when all its candidates have been evicted, as the paper has it [default: also when those left have outgrown the rest]
-    #[arg(long)]
-    strict_zone: bool,
-    /// Halve the counts of policies whose counts age after every so many accesses per slot [default: when they are outdated, in stretches of ten]
-    #[arg(long, value_name = "ACCESSES", value_parser = clap::value_parser!(u32).range(1..))]
-    halve_every: Option<u32>,
     /// Next victims, in pages, that the cleaner looks at when one of them is dirty
     #[arg(long, value_name = "PAGES", default_value_t = 64, value_parser = pages(1))]
     look_ahead: u32,
     /// The most dirty pages, in per cent of the pool; recoverability writes clean the oldest beyond it
-    #[arg(long, value_name = "PERCENT", default_value_t = 100.0, value_parser = parse::percent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 100.0, value_parser = args::percent)]
     dirty_percent_max: f64,
     /// Processor time per reference, in microseconds, up to a second; it passes on the clock that CAC's rates go by
     #[arg(long, value_name = "US", default_value_t = 2.0, value_parser = cpu_us)]
@@ -81,29 +76,29 @@ struct RunArgs {
 
 /// Pairs of policies.
 #[derive(Clone, Debug)]
-struct Pairs(Vec<(String, String)>);
+struct Pairs(Vec<PolicyPair>);
 
 fn pairs(list: &str) -> Result<Pairs, String> {
     if list.eq_ignore_ascii_case("all") {
-        let all = POOL_POLICIES.iter().flat_map(|pool| SSD_POLICIES.iter().map(move |ssd| (*pool, *ssd)));
-        return Ok(Pairs(all.map(|(pool, ssd)| (pool.into(), ssd.into())).collect()));
+        let pair = |pool| SsdPolicy::ALL.iter().map(move |&ssd| PolicyPair { pool, ssd });
+        return Ok(Pairs(PoolPolicy::ALL.iter().flat_map(|&pool| pair(pool)).collect()));
     }
-    list.split(',').map(parse::policy_pair).collect::<Result<_, _>>().map(Pairs)
+    args::policy_pairs(list).map(Pairs)
 }
 
 fn cpu_us(text: &str) -> Result<f64, String> {
     let expected = "expected a number from 0 to 1000000";
-    parse::not_negative(text).ok().filter(|us| *us <= 1e6).ok_or_else(|| expected.into())
+    args::not_negative(text).ok().filter(|us| *us <= 1e6).ok_or_else(|| expected.into())
 }
 
 fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let input = Input::new(&args.source)?;
     let run = Run { args, sizes: input.sizes(&args.tiers)? };
     let bounds = if args.run.bound { run.bounds(&mut *input.source())? } else { Vec::new() };
-    let one = [(args.tiers.pool_policy.clone(), args.tiers.ssd_policy.clone())];
+    let one = [PolicyPair { pool: args.tiers.pool_policy, ssd: args.tiers.ssd_policy }];
     let pairs = args.run.compare.as_ref().map_or(&one[..], |pairs| &pairs.0);
-    let replay = |(pool, ssd): &(String, String)| {
-        let report = run.replay(&mut *input.source(), pool, ssd)?;
+    let replay = |pair: &PolicyPair| {
+        let report = run.replay(&mut *input.source(), pair)?;
         Ok(report.beside(&bounds))
     };
     let reports = pairs.iter().map(replay).collect::<Result<Vec<Report>, Box<dyn Error>>>()?;

@@ -2,8 +2,10 @@
 
 use crate::Args;
 use crate::report::{Alpha, Report, StaticReport, units};
-use pagetier_policy::{Ageing, CacParams, Dropped, PoolPolicyParams, SpaceId, ssd_policy};
+use pagetier_policy::ssd::Dropped;
+use pagetier_policy::{FramePolicyParams, SlotPolicyParams, SpaceId};
 use pagetier_sim::{Accesses, Bound, Reference, Source, TierParams, Tiers, table_name};
+use pagetier_tpcc::args::PolicyPair;
 use std::error::Error;
 use std::time::Instant;
 
@@ -18,12 +20,10 @@ pub(crate) struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn tiers(&self, pool: &str, ssd: &str) -> Result<Tiers, Box<dyn Error>> {
+    fn tiers(&self, pair: &PolicyPair) -> Tiers {
         let (args, tiers, (pool_pages, ssd_pages)) = (&self.args.run, &self.args.tiers, self.sizes);
-        let mut params = CacParams::new(tiers.costs, ssd_pages as usize, pool_pages as usize);
+        let mut params = SlotPolicyParams::new(tiers.costs, ssd_pages as usize, pool_pages as usize);
         params.outqueue_entries = args.outqueue.unwrap_or(ssd_pages) as usize;
-        params.strict_zone = args.strict_zone;
-        params.ageing = args.halve_every.map_or(params.ageing, Ageing::Every);
         params.group_width_per_min = args.group_width.unwrap_or(params.group_width_per_min);
         (params.alpha_min, params.alpha_max) = args.alpha.unwrap_or((params.alpha_min, params.alpha_max));
         if args.subtract_dropped {
@@ -38,13 +38,11 @@ impl Run<'_> {
             cluster_pages: tiers.cluster_pages,
             ..TierParams::new(pool_pages, ssd_pages)
         };
-        let pool_params = PoolPolicyParams {
+        let pool_params = FramePolicyParams {
             cluster_pages: tiers.cluster_pages,
-            ..PoolPolicyParams::new(pool_pages as usize, tiers.costs)
+            ..FramePolicyParams::new(pool_pages as usize, tiers.costs)
         };
-        let pool = pool_params.policy(pool).ok_or("no such pool policy")?;
-        let ssd = ssd_policy(ssd, &params).ok_or("no such SSD policy")?;
-        Ok(Tiers::new(tier_params, pool, ssd))
+        Tiers::new(tier_params, pair.pool.build(&pool_params), pair.ssd.build(&params))
     }
 
     /// Batches that count, at most.
@@ -57,11 +55,10 @@ impl Run<'_> {
     pub(crate) fn replay(
         &self,
         source: &mut dyn Source,
-        pool: &str,
-        ssd: &str,
+        pair: &PolicyPair,
     ) -> Result<Report, Box<dyn Error>> {
         let costs = &self.args.tiers.costs;
-        let mut tiers = self.tiers(pool, ssd)?;
+        let mut tiers = self.tiers(pair);
         let mut batch = Vec::new();
         let mut pass = |tiers: &mut Tiers, source: &mut dyn Source, batches: u64| {
             for _ in 0..batches {
@@ -89,8 +86,8 @@ impl Run<'_> {
             alpha.iter_mut().for_each(|a| a.name = table_name(SpaceId(a.space)));
         }
         Ok(Report {
-            pool_policy: pool.into(),
-            ssd_policy: ssd.into(),
+            pool_policy: pair.pool.to_string(),
+            ssd_policy: pair.ssd.to_string(),
             pool_pages: self.sizes.0,
             ssd_pages: self.sizes.1,
             counts,

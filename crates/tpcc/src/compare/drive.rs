@@ -4,7 +4,7 @@ use super::book::{Finished, Setting};
 use super::matrix::Case;
 use super::observe::{LOOK_EVERY, Observer};
 use super::steady::{Window, is_steady};
-use crate::cli::{Cli, Ratio};
+use crate::cli::{Cli, PolicyList, Ratio};
 use crate::database::{Database, DbError};
 use crate::report::page_io_ms;
 use crate::run::{Crew, Measured, Slice, Stop};
@@ -35,8 +35,7 @@ pub(crate) struct Step<'a> {
 /// The options of a single run of `case`.
 fn options(base: &Cli, case: &Case) -> Cli {
     let mut cli = base.clone();
-    cli.policies.clear();
-    (cli.pool_policy, cli.ssd_policy) = (case.pool_policy.clone(), case.ssd_policy.clone());
+    cli.policies = Some(PolicyList(vec![case.policies()]));
     cli.zone_percent = case.zone_percent;
     cli.db_ratio = Some(Ratio::new(case.shape.db, case.shape.ssd, case.shape.pool));
     cli

@@ -1,9 +1,10 @@
 //! The command line, and what follows from it.
 
+use crate::args::{self, PolicyPair};
 use crate::compare::CompareArgs;
 use clap::{Parser, ValueEnum};
-use pagetier::{COST_POINTS, Costs, POOL_POLICIES, PageSize, SSD_POLICIES};
-use pagetier_policy::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, parse};
+use pagetier::{COST_POINTS, Costs, PageSize, PoolPolicy, SsdPolicy};
+use pagetier_policy::{CLUSTER_PAGES, CLUSTER_PAGES_MAX};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,32 +55,32 @@ pub(crate) struct Cli {
     /// Page size: a power of two from 4KiB to 64KiB [default: 16KiB]
     #[arg(long, value_name = "B", value_parser = page_size)]
     pub(crate) page_size: Option<PageSize>,
-    #[arg(long, value_name = "NAME", default_value = POOL_POLICIES[0], value_parser = parse::pool_policy_name)]
-    #[arg(help = format!("Pool policy, in any case: {}", parse::pool_policies()))]
-    pub(crate) pool_policy: String,
-    #[arg(long, value_name = "NAME", default_value = SSD_POLICIES[0], value_parser = parse::ssd_policy_name)]
-    #[arg(help = format!("SSD policy, in any case: {}", parse::ssd_policies()))]
-    pub(crate) ssd_policy: String,
+    #[arg(long, value_name = "NAME", default_value_t)]
+    #[arg(help = format!("Pool policy, in any case: {}", PoolPolicy::known()))]
+    pub(crate) pool_policy: PoolPolicy,
+    #[arg(long, value_name = "NAME", default_value_t)]
+    #[arg(help = format!("SSD policy, in any case: {}", SsdPolicy::known()))]
+    pub(crate) ssd_policy: SsdPolicy,
     /// Run several policies, as POOL+SSD, from one load: a row each (in memory only), such as LRU+CC,CFDC-75+CAC. With --compare: pairs
     /// beside the figures' own
-    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with_all = ["pool_policy", "ssd_policy"])]
-    pub(crate) policies: Vec<Policies>,
+    #[arg(long, value_name = "LIST", value_parser = policy_list, conflicts_with_all = ["pool_policy", "ssd_policy"])]
+    pub(crate) policies: Option<PolicyList>,
     /// Pages of a cluster, of the pool policies that write in clusters (ref: of a block)
     #[arg(long, value_name = "PAGES", default_value_t = CLUSTER_PAGES, conflicts_with = "compare", value_parser = clap::value_parser!(u32).range(1..=i64::from(CLUSTER_PAGES_MAX)))]
     pub(crate) cluster_pages: u32,
     /// Milliseconds of an SSD read, HDD read, SSD write and HDD write that the policies go by [default: what --calibrate found, else the paper's
     /// 0.11,7.2,0.27,4.96]
-    #[arg(long, value_name = "R_S,R_D,W_S,W_D", value_parser = parse::costs, conflicts_with_all = ["calibrate", "compare"])]
+    #[arg(long, value_name = "R_S,R_D,W_S,W_D", value_parser = args::costs, conflicts_with_all = ["calibrate", "compare"])]
     pub(crate) costs: Option<Costs>,
     /// Measure the costs while running, by moving averages of the last POINTS reads and writes of each device, and tell the policies once a second. The
     /// warm-up then runs with the delays of emulated devices, too
     #[arg(long, value_name = "POINTS", num_args = 0..=1, require_equals = true, default_missing_value = default_points(), conflicts_with = "compare")]
     pub(crate) online_costs: Option<NonZeroUsize>,
     /// Measure the costs before a new database is loaded, for about so many seconds each device; the store keeps them
-    #[arg(long, value_name = "S", num_args = 0..=1, require_equals = true, default_missing_value = "2", value_parser = parse::positive, conflicts_with = "compare")]
+    #[arg(long, value_name = "S", num_args = 0..=1, require_equals = true, default_missing_value = "2", value_parser = args::positive, conflicts_with = "compare")]
     pub(crate) calibrate: Option<f64>,
     /// The SSD's eviction zone, in per cent of its pages, above 0 and up to 100
-    #[arg(long, value_name = "K", default_value_t = 10.0, value_parser = parse::positive_percent)]
+    #[arg(long, value_name = "K", default_value_t = 10.0, value_parser = args::positive_percent)]
     pub(crate) zone_percent: f64,
     /// Entries of the outqueue [default: one for each page of the SSD]
     #[arg(long, value_name = "N")]
@@ -164,7 +165,11 @@ pub(crate) enum Io {
     Threads,
 }
 
-/// A pool policy and an SSD policy.
+/// Pairs of policies.
+#[derive(Clone, Debug)]
+pub(crate) struct PolicyList(pub(crate) Vec<Policies>);
+
+/// A pool policy and an SSD policy, by name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Policies {
     /// The pool's.
@@ -213,11 +218,13 @@ fn pages(bytes: f64, page: PageSize) -> u64 {
     (bytes as u64).div_ceil(page.bytes() as u64)
 }
 
-impl std::str::FromStr for Policies {
-    type Err = String;
+fn policy_list(list: &str) -> Result<PolicyList, String> {
+    Ok(PolicyList(args::policy_pairs(list)?.iter().map(Policies::from).collect()))
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        parse::policy_pair(text).map(|(pool, ssd)| Self { pool, ssd })
+impl From<&PolicyPair> for Policies {
+    fn from(pair: &PolicyPair) -> Self {
+        Self { pool: pair.pool.to_string(), ssd: pair.ssd.to_string() }
     }
 }
 
@@ -232,7 +239,7 @@ impl Cli {
         if self.time == Time::Virtual && self.devices == Some(Devices::Files) {
             return Err("--time virtual needs --devices emulated".into());
         }
-        if !self.policies.is_empty() && !self.emulated() {
+        if self.policies.is_some() && !self.emulated() {
             return Err("--policies compares in memory: add --devices emulated or --time virtual".into());
         }
         if self.emulated() && self.ssd_bytes == Some(0) {
@@ -297,10 +304,9 @@ impl Cli {
 
     /// The policies to run, one after the other.
     pub(crate) fn runs(&self) -> Vec<Policies> {
-        if self.policies.is_empty() {
-            vec![Policies { pool: self.pool_policy.clone(), ssd: self.ssd_policy.clone() }]
-        } else {
-            self.policies.clone()
+        match &self.policies {
+            Some(list) => list.0.clone(),
+            None => vec![Policies { pool: self.pool_policy.to_string(), ssd: self.ssd_policy.to_string() }],
         }
     }
 
@@ -365,7 +371,7 @@ fn page_size(text: &str) -> Result<PageSize, String> {
 }
 
 fn ratio(text: &str) -> Result<Ratio, String> {
-    match parse::ratio(text)? {
+    match args::ratio(text)? {
         [db, ssd, pool] if ssd <= 10.0 * db && pool <= 10.0 * db => Ok(Ratio { db, ssd, pool }),
         _ => Err("neither SSD nor pool may be larger than ten databases".into()),
     }
@@ -477,8 +483,9 @@ mod tests {
     fn help_names_every_policy() {
         let help = Cli::command().render_long_help().to_string();
         let words: Vec<_> = help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
-        for name in POOL_POLICIES.iter().chain(SSD_POLICIES).chain(&["cfdc-75"]) {
-            assert!(words.contains(name), "{name}");
+        let all = PoolPolicy::ALL.iter().map(ToString::to_string);
+        for name in all.chain(SsdPolicy::ALL.iter().map(ToString::to_string)).chain(["cfdc-75".into()]) {
+            assert!(words.contains(&name.as_str()), "{name}");
         }
     }
 }

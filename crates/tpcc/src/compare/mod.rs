@@ -33,7 +33,7 @@ pub(crate) fn compare(cli: &Cli) -> Result<bool, Box<dyn Error>> {
     let base = base(cli);
     let setting = cli.comparison.setting(&base);
     let mut book = Book::read(dir)?;
-    let cases = cli.comparison.cases(&cli.policies);
+    let cases = cli.comparison.cases(cli.policies.as_ref().map_or(&[], |list| list.0.as_slice()));
     let again = cli.comparison.again;
     let open: Vec<_> =
         cases.iter().filter(|case| again || book.finished(&setting, case).is_none()).cloned().collect();

@@ -4,7 +4,7 @@ use crate::cli::{Cli, HddModel, Io, Policies};
 use crate::wal::{Wal, WalError, WalLimits};
 use pagetier::{
     Backend, Builder, Clock, EmulatedDevice, MemoryDevice, MemoryManifest, Model, PageSize, PageStore,
-    SharedDevice,
+    SharedDevice, SsdPolicy,
 };
 use pagetier_devio::{OpenOptions, VirtualClock, open_file};
 use serde::{Deserialize, Serialize};
@@ -230,7 +230,7 @@ impl Site {
             .page_size(page_size)
             .ssd_bytes(ssd_bytes)
             .pool_bytes(LOAD_POOL_BYTES + ssd_bytes / 64)
-            .ssd_policy("none")
+            .ssd_policy(SsdPolicy::None)
             .force(self.force)
             .io(self.io);
         if let Some(budget) = calibration {
@@ -256,8 +256,8 @@ impl Site {
         let builder = PageStore::builder()
             .ssd_bytes(notes.ssd_bytes)
             .pool_bytes(notes.pool_bytes)
-            .pool_policy(&policies.pool)
-            .ssd_policy(&policies.ssd)
+            .pool_policy(policies.pool.as_str())
+            .ssd_policy(policies.ssd.as_str())
             .redo_span_max(notes.log_bytes / 8 * 5)
             // Rows are looked up at random. Neighbouring pages missed by chance (the districts of a Delivery) would set
             // read-ahead off in vain; InnoDB's waits for 56 pages of 64.

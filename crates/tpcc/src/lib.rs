@@ -1,9 +1,9 @@
 //! TPC-C on Pagetier: a small but honest database engine on a page store, and what its storage costs per New-Order.
 //!
-//! `cargo run --release --example tpcc_lite`, and `-- --help` for everything else. Reading order: `schema`,
-//! `btree`, `wal`, `database`, `tx`, then `run`, `report`, `site`, `session`. The unit tests beside the modules run
-//! with `cargo test --example tpcc_lite`.
+//! [`main`] is the program of the example `tpcc_lite`. Reading order: `schema`, `btree`, `wal`, `database`, `tx`, then `run`, `report`, `site`, `session`.
+//! [`references`] has TPC-C's page references alone, for the replay. [`args`] reads what command lines say.
 
+pub mod args;
 mod btree;
 mod catalog;
 mod cli;
@@ -14,6 +14,7 @@ mod load;
 mod locks;
 mod operations;
 mod random;
+pub mod references;
 mod report;
 mod run;
 mod schema;
@@ -34,7 +35,9 @@ use std::process::ExitCode;
 use std::task::{Context, Waker};
 use tokio::runtime::{Builder, Runtime};
 
-fn main() -> ExitCode {
+/// The program `tpcc_lite`: reads the command line, runs, reports.
+#[must_use]
+pub fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Err(why) = cli.check() {
         <Cli as clap::CommandFactory>::command().error(ErrorKind::ArgumentConflict, why).exit();
@@ -57,7 +60,7 @@ fn start(cli: &Cli) -> Result<bool, Box<dyn std::error::Error>> {
     let clock = (cli.time == Time::Virtual).then(VirtualClock::new);
     let runtime = runtime(clock.as_ref())?;
     let rows = runtime.block_on(async { Session::new(cli, clock)?.run().await })?;
-    if cli.json && cli.policies.is_empty() {
+    if cli.json && cli.policies.is_none() {
         println!("{}", serde_json::to_string_pretty(&rows.first())?);
     } else if cli.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);

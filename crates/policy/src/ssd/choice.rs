@@ -1,0 +1,216 @@
+//! Which SSD policy runs, typed and by name.
+
+use super::{
+    Ageing, Alpha, Cac, CacOptions, Doublewrite, EvictionCost, Lru2, MvFifo, NoSsd, SlotPolicy,
+    SlotPolicyParams, Tac,
+};
+use crate::UnknownPolicy;
+use crate::choice::{by_name, split, write_options};
+use std::fmt;
+use std::str::FromStr;
+
+/// Which policy decides what the SSD holds. By name (`Display`, `FromStr` in any case, serde): `auto`, `cac`, `cac:ageing,sketch`, `none`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum SsdPolicy {
+    /// `auto`: the one to take. At present CAC with ageing, the write at hand, spared rewrites and a sketch.
+    #[default]
+    Auto,
+    /// `cac` and, with α = 1, `cc` (Liu & Salem 2013); options as [`CacOptions`] has them.
+    Cac(CacOptions),
+    /// `lru2`: LRU-2 with lazy cleaning (Do et al. 2011).
+    Lru2,
+    /// `tac`: temperature-aware caching, write-through (Canim et al. 2010).
+    Tac,
+    /// `mv-fifo`: a circular queue of page versions (FaCE; Kang et al. 2012); `mv-fifo-gsc` with group second chance.
+    MvFifo {
+        /// Pages that were read in their slots are appended again.
+        second_chances: bool,
+    },
+    /// `doublewrite`: the doublewrite buffer as a read cache (Kang et al.).
+    Doublewrite,
+    /// `none`: nothing is admitted.
+    None,
+    /// Answers at random, or so as to hurt; for tests.
+    #[cfg(feature = "hostile")]
+    #[doc(hidden)]
+    Hostile(u64),
+}
+
+impl SsdPolicy {
+    /// Every policy, the default first, each with the options that its name alone stands for.
+    pub const ALL: &[Self] = &[
+        Self::Auto,
+        Self::Cac(CacOptions::CAC),
+        Self::Cac(CacOptions::CC),
+        Self::Lru2,
+        Self::Tac,
+        Self::MvFifo { second_chances: false },
+        Self::MvFifo { second_chances: true },
+        Self::Doublewrite,
+        Self::None,
+    ];
+
+    /// The options of `cac` and `cc` that texts name. `ageing=N` halves the counts every N accesses per slot.
+    pub const PARTS: &[&str] = &["ageing", "write-at-hand", "dirty", "rewrite", "sketch", "strict-zone"];
+
+    /// The policy, for an empty SSD.
+    #[must_use]
+    pub fn build(self, params: &SlotPolicyParams) -> Box<dyn SlotPolicy> {
+        match self {
+            Self::Auto => Box::new(Cac::new(CacOptions::AUTO, params)),
+            Self::Cac(options) => Box::new(Cac::new(options, params)),
+            Self::Lru2 => Box::new(Lru2::new(params)),
+            Self::Tac => Box::new(Tac::new(params)),
+            Self::MvFifo { second_chances } => Box::new(MvFifo::new(params, second_chances)),
+            Self::Doublewrite => Box::new(Doublewrite::new(params)),
+            Self::None => Box::new(NoSsd),
+            #[cfg(feature = "hostile")]
+            Self::Hostile(seed) => Box::new(crate::HostileSsd::new(seed, params.slots)),
+        }
+    }
+
+    /// The names that there are, for messages.
+    #[must_use]
+    pub fn known() -> String {
+        let names: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
+        format!(
+            "{}; cac and cc also with options, as cac:ageing,sketch, of {} and ageing=N (halved every N accesses per slot)",
+            names.join(", "),
+            Self::PARTS.join(", ")
+        )
+    }
+
+    /// This policy with the option `text` on, if it has it.
+    fn with_option(self, text: &str) -> Option<Self> {
+        let Self::Cac(mut options) = self else { return None };
+        match text.split_once('=') {
+            Some(("ageing", per_slot)) => {
+                let per_slot = per_slot.parse().ok().filter(|n| *n > 0)?;
+                options.ageing = Some(Ageing::Every(per_slot));
+            }
+            Some(_) => return None,
+            None => match text {
+                "ageing" => options.ageing = Some(Ageing::DEFAULT),
+                "write-at-hand" => options.write_at_hand = true,
+                "dirty" => options.eviction_cost = EvictionCost::Copy,
+                "rewrite" => options.eviction_cost = EvictionCost::IfRewritten,
+                "sketch" => options.sketch = true,
+                "strict-zone" => options.strict_zone = true,
+                _ => return None,
+            },
+        }
+        Some(Self::Cac(options))
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let (name, options) = split(text);
+        #[cfg(feature = "hostile")]
+        if let ("hostile", [seed]) = (name.as_str(), options.as_slice()) {
+            return Some(Self::Hostile(seed.parse().ok()?));
+        }
+        let policy = Self::ALL.iter().copied().find(|policy| policy.to_string() == name)?;
+        options.iter().try_fold(policy, |policy, option| policy.with_option(option))
+    }
+}
+
+/// The options that are on, as [`SsdPolicy::PARTS`] names them.
+fn parts(options: &CacOptions) -> Vec<String> {
+    let ageing = options.ageing.map(|ageing| match ageing {
+        Ageing::DEFAULT => "ageing".to_owned(),
+        Ageing::Every(per_slot) => format!("ageing={per_slot}"),
+        Ageing::WhenOutdated(per_slot) => format!("ageing-when-outdated={per_slot}"),
+    });
+    let named = [
+        (options.write_at_hand, "write-at-hand"),
+        (options.eviction_cost == EvictionCost::Copy, "dirty"),
+        (options.eviction_cost == EvictionCost::IfRewritten, "rewrite"),
+        (options.sketch, "sketch"),
+        (options.strict_zone, "strict-zone"),
+    ];
+    ageing
+        .into_iter()
+        .chain(named.into_iter().filter(|(on, _)| *on).map(|(_, name)| name.to_owned()))
+        .collect()
+}
+
+impl fmt::Display for SsdPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.pad("auto"),
+            Self::Cac(options) => {
+                let name = match options.alpha {
+                    Alpha::ByGroup => "cac",
+                    Alpha::One => "cc",
+                };
+                write_options(f, name, parts(options))
+            }
+            Self::Lru2 => f.pad("lru2"),
+            Self::Tac => f.pad("tac"),
+            Self::MvFifo { second_chances: false } => f.pad("mv-fifo"),
+            Self::MvFifo { second_chances: true } => f.pad("mv-fifo-gsc"),
+            Self::Doublewrite => f.pad("doublewrite"),
+            Self::None => f.pad("none"),
+            #[cfg(feature = "hostile")]
+            Self::Hostile(seed) => f.pad(&format!("hostile:{seed}")),
+        }
+    }
+}
+
+impl FromStr for SsdPolicy {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
+        let unknown = || UnknownPolicy { tier: "SSD", text: text.to_owned(), known: Self::known() };
+        Self::read(text).ok_or_else(unknown)
+    }
+}
+
+by_name!(SsdPolicy);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Option<SsdPolicy> {
+        text.parse().ok()
+    }
+
+    #[test]
+    fn every_policy_reads_back_from_its_name_in_any_case() {
+        for policy in SsdPolicy::ALL {
+            let name = policy.to_string();
+            assert_eq!((read(&name), read(&name.to_uppercase())), (Some(*policy), Some(*policy)), "{name}");
+            assert!(SsdPolicy::known().contains(&name), "{name}");
+        }
+        let all =
+            ["cac:ageing,write-at-hand,rewrite,sketch,strict-zone", "cc:sketch", "cac:ageing=40", "cc:dirty"];
+        for text in SsdPolicy::PARTS.iter().map(|part| format!("cac:{part}")).chain(all.map(str::to_owned)) {
+            assert_eq!(read(&text).map(|policy| policy.to_string()), Some(text));
+        }
+    }
+
+    #[test]
+    fn what_names_no_policy_is_refused_with_the_names_that_there_are() {
+        for text in [
+            "",
+            "arc",
+            "cac:",
+            "cac:x",
+            "cac:ageing=0",
+            "cac:ageing=",
+            "cac:sketch=1",
+            "lru2:sketch",
+            "auto:sketch",
+        ] {
+            let error = text.parse::<SsdPolicy>().expect_err(text).to_string();
+            assert!(error.contains("no SSD policy") && error.contains("mv-fifo-gsc"), "{error}");
+        }
+    }
+
+    #[test]
+    fn auto_is_cac_with_the_parts_that_its_docs_name() {
+        let auto = SsdPolicy::Cac(CacOptions::AUTO);
+        assert_eq!(auto.to_string(), "cac:ageing,write-at-hand,rewrite,sketch");
+    }
+}
