@@ -193,7 +193,7 @@ impl<T: Tier> Inner<T> {
             let fetched = inner.tier.fetch_run(first, bufs).await;
             drop(flight);
             for ((frame, page), one) in frames.into_iter().zip(pages).zip(fetched) {
-                // A failed read gives its frame back; whoever wants the page reads it and learns why.
+                // A failed read gives its frame back; the next request for the page reads it and learns why.
                 let Ok(home) = one.result else { continue };
                 keep(one.buf);
                 bump(&inner.counters.prefetched);

@@ -47,7 +47,7 @@ impl Arena {
         self.page_bytes
     }
 
-    /// Where frame `index` is, for somebody who will write to it.
+    /// Where frame `index` is, for a caller that will write to it.
     pub(crate) fn frame_mut(&self, index: usize) -> NonNull<u8> {
         #[cfg(loom)]
         self.watched[index].with_mut(|_| ());
@@ -65,7 +65,7 @@ impl Arena {
     /// The bytes of frame `index`.
     ///
     /// # Safety
-    /// The caller holds the frame's latch (shared suffices), or nobody else can reach the frame, for `'a`.
+    /// The caller holds the frame's latch (shared suffices), or no other task can reach the frame, for `'a`.
     pub(crate) unsafe fn bytes<'a>(&self, index: usize) -> &'a [u8] {
         #[cfg(loom)]
         self.watched[index].with(|_| ());
@@ -76,9 +76,9 @@ impl Arena {
     /// The bytes of frame `index`, to change.
     ///
     /// # Safety
-    /// The caller holds the frame's latch exclusively, or nobody else can reach the frame, for `'a`.
+    /// The caller holds the frame's latch exclusively, or no other task can reach the frame, for `'a`.
     pub(crate) unsafe fn bytes_mut<'a>(&self, index: usize) -> &'a mut [u8] {
-        // SAFETY: in bounds; nobody else reads or writes by the caller's promise.
+        // SAFETY: in bounds; no other task reads or writes by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.frame_mut(index).as_ptr(), self.page_bytes) }
     }
 }

@@ -89,7 +89,7 @@ pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>, neede
             writes.spawn_on(async move { task.write_batch(batch).await.is_ok() }, &inner.runtime);
             continue;
         }
-        // Nobody but the users and their writes keep the pool alive.
+        // Hold no strong reference while idle: users and their writes alone keep the pool alive.
         drop(inner);
         if wait_for_work(&woken, &mut writes).await {
             back_off = BACK_OFF.0;

@@ -127,7 +127,7 @@ impl Frames {
         self.freed.notify_one();
     }
 
-    /// The exclusive holder of `frame` takes its page out and lets go: whoever waits will find the frame gone.
+    /// The exclusive holder of `frame` takes its page out and lets go: waiters will find the frame gone.
     pub(crate) fn abandon(&self, frame: u32, page: PageId) {
         let bucket = self.table.lock(page);
         bucket.remove(&self.all, frame);

@@ -120,7 +120,7 @@ impl<'a, T: Tier> PageMut<'a, T> {
         PageRef::new(pool, frame)
     }
 
-    /// Before the latch is given up: whoever could write the page must know that it is dirty.
+    /// Before the latch is given up: a cleaner that could write the page must know that it is dirty.
     fn publish(&mut self) {
         if std::mem::take(&mut self.modified) {
             let page = self.id();

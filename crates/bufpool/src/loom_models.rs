@@ -156,7 +156,7 @@ fn writes_of(pool: &Pool<Numbers>, page: PageId) -> u8 {
     }
 }
 
-/// Nobody holds anything: every frame is free or has a page, without latch and pin, and the pool's own count agrees.
+/// No task holds anything: every frame is free or has a page, without latch and pin, and the pool's own count agrees.
 fn at_rest(pool: &Pool<Numbers>) {
     let frames = &pool.inner.frames;
     assert!(frames.all.iter().all(|f| f.word.pins() == 0), "a pin was left: {:?}", frames.all);
@@ -225,7 +225,7 @@ fn give_up(pool: &Pool<Numbers>) {
 fn a_waiter_that_gives_up_leaves_nothing_and_holds_up_nobody() {
     model(2, || {
         let pool = pool_with_a(1);
-        let Ok(held) = block_on(pool.get_mut(A)) else { panic!("nobody has it") };
+        let Ok(held) = block_on(pool.get_mut(A)) else { panic!("no task has it") };
         let gives_up = with(&pool, |pool| give_up(&pool));
         let waits = with(&pool, |pool| read(&pool, A));
         drop(held);
@@ -238,7 +238,7 @@ fn a_waiter_that_gives_up_leaves_nothing_and_holds_up_nobody() {
 fn a_waiter_that_gives_up_lets_those_behind_it_in() {
     model(2, || {
         let pool = pool_with_a(1);
-        let Ok(held) = block_on(pool.get(A)) else { panic!("nobody has it") };
+        let Ok(held) = block_on(pool.get(A)) else { panic!("no task has it") };
         let gives_up = with(&pool, |pool| give_up(&pool));
         // It may share the latch with the one that holds it, who does not let go before.
         let waits = with(&pool, |pool| read(&pool, A));
@@ -255,7 +255,7 @@ fn a_hit_never_sees_the_page_that_took_the_frame() {
         let takes = with(&pool, |pool| {
             let inner = &pool.inner;
             let Some(frame) = inner.evict() else { return };
-            assert!(inner.name(frame, B), "nobody else loads it");
+            assert!(inner.name(frame, B), "no other task loads it");
             assert!(block_on(inner.load(frame, B, Access::Random)).is_ok());
             inner.frames.release(frame, Mode::Exclusive);
         });
@@ -275,7 +275,7 @@ fn an_evicted_page_is_not_in_use() {
         let pool = pool_with_a(2);
         let evicts = with(&pool, |pool| {
             if let Some(frame) = pool.inner.evict() {
-                // The frame is this thread's alone: nobody may have it latched or come by it.
+                // The frame is this thread's alone: no other thread may have it latched or reach it.
                 pool.inner.frames.arena.frame_mut(frame as usize);
                 pool.inner.frames.give_back(frame);
             }

@@ -120,7 +120,7 @@ pub enum PoolError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// Look-ups that found the page in memory (loaded, or being loaded by somebody else).
+    /// Look-ups that found the page in memory (loaded, or being loaded by another task).
     pub hits: u64,
     /// Look-ups that had to read the page.
     pub misses: u64,

@@ -228,7 +228,7 @@ impl<T: Tier> Pool<T> {
         self.create(page).await
     }
 
-    /// `None` when somebody else put the page into the table first.
+    /// `None` when another task put the page into the table first.
     async fn try_create(&self, page: PageId) -> Result<Option<PageMut<'_, T>>, PoolError> {
         let inner = &self.inner;
         let frame = inner.free_frame(page).await?;
@@ -423,7 +423,7 @@ impl<T: Tier> std::fmt::Debug for Pool<T> {
 }
 
 impl<T: Tier> Inner<T> {
-    /// A page request, for whoever records or samples them.
+    /// Reports a page request to the recorder and the sampler.
     #[inline]
     pub(crate) fn note(&self, page: PageId, write: bool, sequential: bool) {
         self.recorder.note(page, write, sequential);
@@ -437,7 +437,7 @@ impl<T: Tier> Inner<T> {
         self.hits.hits() + cold.iter().sum::<u64>()
     }
 
-    /// All frames free, nobody to clean them.
+    /// All frames free, no cleaner running.
     pub(crate) fn new(
         params: PoolParams,
         policy: Box<dyn FramePolicy>,
@@ -571,7 +571,7 @@ impl<T: Tier> Inner<T> {
         bump(&self.counters.created);
     }
 
-    /// Puts `page` into the table for the free frame `frame`, latched exclusively. False when somebody was faster.
+    /// Puts `page` into the table for the free frame `frame`, latched exclusively. False when another task was faster.
     pub(crate) fn name(&self, frame: u32, page: PageId) -> bool {
         let bucket = self.frames.table.lock(page);
         if bucket.find(&self.frames.all).is_some() {
@@ -633,7 +633,7 @@ impl<T: Tier> Inner<T> {
                     told = Some(Instant::now());
                     self.needed.notify_one();
                 }
-                // A pin may be dropped without anybody being told: look again now and then.
+                // Dropping a pin wakes no waiter: look again periodically.
                 let again = tokio::time::sleep(Duration::from_millis(5));
                 tokio::select! { biased; () = freed => {}, () = cleaned => {}, () = again => {} }
             }
@@ -675,7 +675,7 @@ impl<T: Tier> Inner<T> {
         if !self.frames.at(victim).word.try_evict() {
             return false;
         }
-        // SAFETY: the frame is gone for everybody else, and nobody had it pinned.
+        // SAFETY: the frame is gone for every other task, and none had it pinned.
         let image = unsafe { self.frames.arena.bytes(victim as usize) };
         let logical = self.frames.at(victim).take_logical();
         let displaced = self.tier.evicted(page, logical, image);

@@ -64,7 +64,7 @@ impl Recorder {
 }
 
 impl Drop for Recorder {
-    /// A recording that nobody stopped is written out all the same.
+    /// A recording that was not stopped is written out all the same.
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
             tracing::warn!(%error, "the trace of page requests is not whole");

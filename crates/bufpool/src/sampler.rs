@@ -65,7 +65,7 @@ impl Sampler {
 
 impl Drop for Sampler {
     fn drop(&mut self) {
-        // Whoever wanted a report has it; the thread ends when it has seen what waits.
+        // The last report has been taken; the thread ends when it has seen what waits.
         self.courier.lock().take();
     }
 }

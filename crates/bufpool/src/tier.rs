@@ -43,7 +43,7 @@ pub trait Tier: Send + Sync + 'static {
     fn flush(&self) -> impl Future<Output = Result<(), TierError>> + Send;
 
     /// The clean page `page` is leaving the pool after `logical` reads not yet reported; `image` is its frame. Called before the page leaves
-    /// the page table, so nobody can load it meanwhile. The tier copies the image if it wants it; it must not block beyond that.
+    /// the page table, so no other task can load it meanwhile. The tier copies the image if it wants it; it must not block beyond that.
     fn evicted(&self, page: PageId, logical: u32, image: &[u8]) -> Displaced;
 
     /// A buffered page was changed for the first time since it was loaded or cleaned. True when its SSD copy was

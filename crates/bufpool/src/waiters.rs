@@ -1,6 +1,6 @@
 //! Waiting for a latch: first come, first served, with the latch handed over.
 //!
-//! A waiter holds a pin. Whoever releases a latch latches on behalf of the waiters whose turn it is. A waiter that is dropped
+//! A waiter holds a pin. The task that releases a latch takes it on behalf of the waiters whose turn it is. A waiter that is dropped
 //! gives back what it was granted meanwhile, and lets those behind it move up.
 
 use crate::frame::Frames;

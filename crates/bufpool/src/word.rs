@@ -11,11 +11,11 @@ const SHARED_MASK: u64 = 0xffff;
 /// So many readers at once that the next ones wait, long before the count could run over into the bits beside it.
 const SHARED_FULL: u64 = 1 << 15;
 const EXCLUSIVE: u64 = 1 << 16;
-/// Somebody waits for the latch: newcomers queue up behind, so that writers are not starved.
+/// A task waits for the latch: newcomers queue up behind, so that writers are not starved.
 const WAITERS: u64 = 1 << 17;
 /// The frame holds no page (any more): no pin may be taken.
 const GONE: u64 = 1 << 18;
-/// Gone while pinned: whoever drops the last pin frees the frame.
+/// Gone while pinned: the last pin to be dropped frees the frame.
 const ORPHAN: u64 = 1 << 19;
 const DIRTY: u64 = 1 << 20;
 const CLEANING: u64 = 1 << 21;
@@ -37,7 +37,7 @@ pub(crate) enum Mode {
 pub(crate) enum Attempt {
     /// Pinned and latched.
     Latched,
-    /// Somebody else has the latch or waits for it.
+    /// Another task has the latch or waits for it.
     Busy,
     /// The frame has no page.
     Gone,
@@ -79,7 +79,7 @@ impl Word {
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, change)
     }
 
-    /// Pins and latches, if nobody is in the way.
+    /// Pins and latches, if the latch is free and no task waits for it.
     pub(crate) fn try_latch(&self, mode: Mode) -> Attempt {
         let open = |w: u64| if w & (GONE | WAITERS) != 0 { None } else { mode.taken(w).map(|w| w + PIN) };
         match self.update(open) {
@@ -124,13 +124,13 @@ impl Word {
         }
     }
 
-    /// A free frame gets a page: pinned and exclusively latched by whoever fills it.
+    /// A free frame gets a page: pinned and exclusively latched by the task that fills it.
     pub(crate) fn begin_fill(&self) {
         debug_assert_eq!(self.0.load(Ordering::Relaxed), GONE);
         self.0.store(PIN | EXCLUSIVE, Ordering::Release);
     }
 
-    /// A clean frame that nobody uses loses its page.
+    /// A clean, unpinned frame loses its page.
     pub(crate) fn try_evict(&self) -> bool {
         self.0.compare_exchange(0, GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }

@@ -25,7 +25,7 @@ fn page(no: u32) -> PageId {
     PageId::new(SPACE, no)
 }
 
-/// A tier whose reads go on in tasks of their own, with the buffer, when nobody waits for them any more.
+/// A tier whose reads go on in tasks of their own, with the buffer, when their caller has given up.
 struct Slow {
     pages: Mutex<HashMap<PageId, Vec<u8>>>,
     in_fetch: Mutex<HashSet<PageId>>,

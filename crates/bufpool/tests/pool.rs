@@ -410,7 +410,7 @@ async fn no_task_keeps_a_dropped_pool_alive() {
     panic!("{} owners are left", Arc::strong_count(&memory));
 }
 
-/// Every word of a page carries the same number whenever nobody holds it exclusively.
+/// Every word of a page carries the same number whenever no guard holds it exclusively.
 #[test]
 fn threads_never_see_a_page_half_changed() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();

@@ -1,6 +1,6 @@
 //! The buffer that travels with an operation and comes back with its result.
 //!
-//! A device keeps the buffer until the kernel is done with it, also when nobody waits any more; so memory that is
+//! A device keeps the buffer until the kernel is done with it, also when no task waits any more; so memory that is
 //! being read into is never freed or handed out twice. A *leased* buffer extends that to memory of someone
 //! else: its owner token says that the memory is in use, and is dropped (or handed back) only afterwards.
 
@@ -22,7 +22,7 @@ pub struct IoBuf {
 enum Kind {
     /// Allocated here with this layout; freed on drop.
     Owned(Layout),
-    /// Somebody's memory; the token is dropped when the buffer is.
+    /// Borrowed memory; its owner's token is dropped when the buffer is.
     Leased(Box<dyn Any + Send>),
     /// Empty: nothing to free.
     Empty,
@@ -65,7 +65,7 @@ impl IoBuf {
     /// buffer, which may be long after the operation's future was dropped, on any thread (a device's own, too).
     ///
     /// # Safety
-    /// `ptr` is valid for reads and writes of `len` initialised bytes, by any thread, and nobody else reads or writes them,
+    /// `ptr` is valid for reads and writes of `len` initialised bytes, by any thread, and no other code reads or writes them,
     /// from now until `owner` is dropped or [`IoBuf::into_owner`] returns it.
     #[must_use]
     pub unsafe fn lease(ptr: NonNull<u8>, len: usize, owner: Box<dyn Any + Send>) -> Self {

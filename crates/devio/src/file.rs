@@ -125,7 +125,7 @@ impl RawFile {
         Completion { bufs: transfer.bufs, result }
     }
 
-    /// A read that nobody waits for any more, and that was never issued: counts as nothing.
+    /// An abandoned read that was never issued: counts as nothing.
     pub(crate) fn abandon(&self, transfer: Transfer) -> Completion {
         self.recorder.end(self.now_ns());
         Completion { bufs: transfer.bufs, result: Ok(()) }

@@ -30,7 +30,7 @@ struct State {
 #[derive(Debug, Default)]
 enum Tenant {
     #[default]
-    Nobody,
+    Vacant,
     Running,
     Leaving(Kept),
 }
@@ -63,7 +63,7 @@ impl Occupancy {
     pub fn occupy(&self) -> Result<(), Occupied> {
         let mut state = self.0.state.lock();
         match state.tenant {
-            Tenant::Nobody => {
+            Tenant::Vacant => {
                 state.tenant = Tenant::Running;
                 Ok(())
             }
@@ -77,7 +77,7 @@ impl Occupancy {
     pub fn leave(&self, kept: Kept) {
         let mut state = self.0.state.lock();
         if state.in_flight == 0 {
-            state.tenant = Tenant::Nobody;
+            state.tenant = Tenant::Vacant;
             drop(state);
             drop(kept);
             self.0.changed.notify_waiters();

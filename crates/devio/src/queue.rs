@@ -1,5 +1,5 @@
 //! The order in which waiting operations are served: demand before prefetch before the rest, first come first served within each,
-//! and nobody starves.
+//! and no caller starves.
 
 use crate::IoClass;
 use std::collections::VecDeque;

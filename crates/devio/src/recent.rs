@@ -100,7 +100,7 @@ impl Window {
         let at = self.next.fetch_add(1, Relaxed) % self.cells.len() as u64;
         let sample = u32::from(us) << 16 | u32::from(sectors);
         let before = self.cells[at as usize].swap(sample, Relaxed);
-        // What leaves the sums was added to them before, or is about to be by whoever put it there: they may wrap, and wrap back.
+        // What leaves the sums was added to them before, or is about to be by the thread that put it there: they may wrap, and wrap back.
         self.busy_us.fetch_add(u64::from(us), Relaxed);
         self.busy_us.fetch_sub(u64::from(before >> 16), Relaxed);
         self.sectors.fetch_add(u64::from(sectors), Relaxed);

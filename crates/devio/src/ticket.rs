@@ -26,7 +26,7 @@ pub(crate) fn ticket<T>() -> (Promise<T>, Ticket<T>) {
 }
 
 impl<T> Promise<T> {
-    /// Hands over the result and wakes the waiting task. A panic of its waker, or of the owner of a leased buffer that nobody waits
+    /// Hands over the result and wakes the waiting task. A panic of its waker, or of the owner of a leased buffer that no task waits
     /// for any more, is caught: it is not the device's, whose thread goes on.
     pub(crate) fn complete(self, value: T) {
         let caught = catch_unwind(AssertUnwindSafe(|| {
@@ -41,7 +41,7 @@ impl<T> Promise<T> {
         }
     }
 
-    /// Whether nobody waits any more.
+    /// Whether the waiting task has given up.
     pub(crate) fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }

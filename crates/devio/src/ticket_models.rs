@@ -1,7 +1,7 @@
 //! Models for loom of the hand-over from a device to the task that waits: the real ticket, with the real buffers.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p pagetier-devio --lib models`. The ring and the threads behind it are the kernel's; what they do
-//! to an operation is what `device` does here: keep it, look whether anybody waits, finish it, hand it over.
+//! to an operation is what `device` does here: keep it, look whether a task waits, finish it, hand it over.
 //!
 //! Broken on purpose, the ticket was caught when it kept a task's first waker, let go of its lock between looking and leaving the waker, overwrote a result
 //! that came in between, and called an operation abandoned that only had no waker yet.
@@ -28,7 +28,7 @@ fn poll_once<T>(ticket: Pin<&mut crate::ticket::Ticket<T>>, waker: &Waker) -> Po
     ticket.poll(&mut Context::from_waker(waker))
 }
 
-/// Somebody's memory, watched: whoever touches it without being ordered after the last one ends the model.
+/// Memory that the model watches: a thread that touches it without being ordered after the last one fails the model.
 #[derive(Default)]
 struct Memory {
     cell: UnsafeCell<u64>,
@@ -131,8 +131,8 @@ fn an_operation_is_given_up_only_when_nobody_waits() {
         let gives_up = thread::spawn(move || {
             let mut ticket = Box::pin(ticket);
             match poll_once(ticket.as_mut(), Waker::noop()) {
-                Poll::Ready(served) => assert!(served, "given up although somebody waits"),
-                Poll::Pending => assert!(block_on(ticket), "given up although somebody waits"),
+                Poll::Ready(served) => assert!(served, "given up although a task waits"),
+                Poll::Pending => assert!(block_on(ticket), "given up although a task waits"),
             }
         });
         assert!(device.join().is_ok());

@@ -2,8 +2,8 @@
 //!
 //! **One ring per device.** The HDD's ring and the SSD's share nothing: neither's completions wait behind the other's, and each ring
 //! has its own short lock. The calling task submits by itself, with one system call outside the lock, so that a read is on its way
-//! without a hand-over; a thread that finds its entry submitted by another one meanwhile saves the call. Somebody then reaps all that has
-//! completed, and wakes each waiting task through the slot that its future shares with the operation. Who, is the opener's choice ([`Reap`]):
+//! without a hand-over; a thread that finds its entry submitted by another one meanwhile saves the call. Completions are then
+//! reaped, and each waiting task is woken through the slot that its future shares with the operation. [`Reap`] selects by whom:
 //!
 //! - **A thread** per ring blocks in `io_uring_enter` until something completes. That needs no executor's help, so it works under any. But one read
 //!   takes three wake-ups, one after the other: the kernel finishes it on the thread that submitted, the reaper is woken, the reaper wakes the task.
@@ -17,7 +17,7 @@
 //! submission and had 10 % fewer operations at depth 32 and 5 % more latency at depth 1; cooperative task running, which was no
 //! different in an idle process but lets completions wait for a submitting thread that computes.
 //!
-//! **Ownership.** An operation (buffers, segment list, promise) lives in the table from its submission to its completion, whoever
+//! **Ownership.** An operation (buffers, segment list, promise) lives in the table from its submission to its completion, whichever task
 //! still waits for it; so the kernel never writes to memory that was freed. At most `queue_depth` operations are with the
 //! kernel; more wait in order of class, and the reaper submits them as places become free. The waiting line holds
 //! buffers that callers brought, so it is bounded by what they have.
@@ -137,7 +137,7 @@ impl State {
     fn push(&mut self, ring: &Ring, mut op: Op) -> Option<Op> {
         let Some(slot) = self.free.pop() else { return Some(op) };
         // SAFETY: the operation stays in the table until its completion is reaped (or is leaked, when the ring is given up);
-        // nobody touches its buffers there.
+        // no other code touches its buffers there.
         let pushed =
             unsafe { ring.push(&mut self.pusher, u64::from(slot), &mut op.transfer, &mut op.segments) };
         if !pushed {

@@ -25,7 +25,7 @@ pub(crate) struct Reaping(Arc<Mutex<Who>>);
 enum Who {
     Task(Pass),
     Thread(JoinHandle<()>),
-    Nobody,
+    Ended,
 }
 
 impl Reaping {
@@ -49,7 +49,7 @@ impl Reaping {
 
     /// The device is closed: finishes everything outstanding.
     pub(crate) fn end(&self, shared: &Shared) {
-        let who = std::mem::replace(&mut *self.0.lock(), Who::Nobody);
+        let who = std::mem::replace(&mut *self.0.lock(), Who::Ended);
         match who {
             Who::Task(pass) => {
                 shared.ring.hush();
@@ -63,7 +63,7 @@ impl Reaping {
                     tracing::error!(device = %shared.file.name, "the reaper panicked");
                 }
             }
-            Who::Thread(_) | Who::Nobody => {}
+            Who::Thread(_) | Who::Ended => {}
         }
     }
 }
@@ -135,10 +135,10 @@ impl Duty {
 }
 
 impl Drop for Duty {
-    /// The runtime is gone, or the device: if the device is still there, its operations need somebody else.
+    /// The runtime is gone, or the device: if the device is still there, its operations need another reaper.
     fn drop(&mut self) {
         let mut who = self.who.lock();
-        match std::mem::replace(&mut *who, Who::Nobody) {
+        match std::mem::replace(&mut *who, Who::Ended) {
             Who::Task(pass) => {
                 self.shared.ring.hush();
                 match start_thread(&self.shared, pass) {
@@ -155,7 +155,7 @@ impl Drop for Duty {
 }
 
 impl Duty {
-    /// There is nobody else: what is outstanding is finished here, and the device accepts nothing more.
+    /// No other reaper is left: what is outstanding is finished here, and the device accepts nothing more.
     #[cold]
     fn go_down(&self, error: &io::Error) {
         tracing::error!(device = %self.shared.file.name, %error, "no thread to reap completions; the device is gone");
@@ -169,7 +169,7 @@ impl std::fmt::Debug for Who {
         f.write_str(match self {
             Self::Task(_) => "Task",
             Self::Thread(_) => "Thread",
-            Self::Nobody => "Nobody",
+            Self::Ended => "Ended",
         })
     }
 }

@@ -47,7 +47,7 @@ unsafe impl Send for Segments {}
 /// The right to push, held with the state lock.
 pub(crate) struct Pusher(());
 
-/// The right to reap. Whoever has it is the only one who reaps; it may pass from a reactor to a thread.
+/// The right to reap. Its holder alone reaps; it may pass from a reactor to a thread.
 pub(crate) struct Reaper(());
 
 impl Pusher {
@@ -166,7 +166,7 @@ impl Ring {
 
     /// Moves the completions that there are to `out`: slot and result.
     pub(crate) fn reap(&self, _: &mut Reaper, out: &mut Vec<(u64, i32)>) {
-        // SAFETY: the `Reaper` says that nobody else has a view of the completion queue.
+        // SAFETY: the `Reaper` says that no other view of the completion queue exists.
         let queue = unsafe { self.uring.completion_shared() };
         out.extend(queue.map(|entry| (entry.user_data(), entry.result())));
     }
@@ -195,7 +195,7 @@ impl Ring {
         Ok(copy)
     }
 
-    /// Takes [`Ring::announce`] back: whoever blocks in [`Ring::wait`] would be woken twice, and by its own waking again. Its first wait
+    /// Takes [`Ring::announce`] back: a thread that blocks in [`Ring::wait`] would be woken twice, and by its own waking again. Its first wait
     /// ends at once, as what was meant to wake it may have been taken for an announcement.
     pub(crate) fn hush(&self) {
         self.wake();

@@ -162,7 +162,7 @@ fn ref_does_not_tell_clean_from_dirty() {
     assert_eq!(b.request(21, false), Done { written: vec![], evicted: Some(2) });
 }
 
-/// A page of the buffer. Whoever does not tell hot from cold passes over `hot`.
+/// A page of the buffer. Policies that do not tell hot from cold ignore `hot`.
 #[derive(Clone, Copy)]
 struct Page {
     no: u32,

@@ -338,7 +338,7 @@ impl<'c> Session<'c> {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(VIRTUAL_NOW_MS, |since| since.as_millis() as i64)
     }
 
-    /// A progress bar: hidden with `--json` and when nobody sees it.
+    /// A progress bar: hidden with `--json` and where there is no terminal.
     fn bar(&self, len: u64, what: &'static str, unit: &str) -> ProgressBar {
         let target = if self.cli.json { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let bar = ProgressBar::with_draw_target(Some(len), target);
@@ -374,7 +374,7 @@ fn db_bytes(store: &PageStore) -> u64 {
     pages * store.page_size().bytes() as u64
 }
 
-/// Closes the store; dropped instead, which is a crash, if somebody still has it.
+/// Closes the store; dropped instead, which is a crash, if another handle is left.
 async fn close(store: Arc<PageStore>) -> Result<(), pagetier::Error> {
     match Arc::try_unwrap(store) {
         Ok(store) => store.close().await,

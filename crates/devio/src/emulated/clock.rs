@@ -144,7 +144,7 @@ impl Agenda {
     }
 }
 
-/// Ends at its time exactly, or at tokio's next tick when nobody calls [`VirtualClock::idle`].
+/// Ends at its time exactly, or at tokio's next tick when the runtime does not call [`VirtualClock::idle`].
 pub(super) struct ExactSleep {
     clock: VirtualClock,
     key: u64,

@@ -167,7 +167,7 @@ impl Shared {
             core.stepper = Some(cx.waker().clone());
             let next = core.step(self.now_ns(), cx, &self.recorder, &mut finished);
             if next == Next::Idle && !matches!(self.clock, Clock::Wall) {
-                // Under the core's lock: whoever queues something from here on starts a new task.
+                // Under the core's lock: a caller that queues an operation from here on starts a new task.
                 core.pumped = false;
                 core.stepper = None;
             }

@@ -50,7 +50,7 @@ impl Entry {
         if winner.endless || mine <= theirs {
             return NEVER;
         }
-        // Both are equal at this time; whoever the tie favours, nothing changes before it.
+        // Both are equal at this time; nothing changes before it, whichever wins the tie.
         let equal =
             (mine * i128::from(self.since) - theirs * i128::from(winner.since)).div_euclid(mine - theirs);
         u64::try_from(equal).unwrap_or(NEVER).max(now + 1)

@@ -8,7 +8,7 @@
 //!
 //! - *Freq*, "the number of logical write requests for p while p is in the buffer": hits that write, and the first change of a page that was loaded to be
 //!   changed. Cleaning does not reset it.
-//! - *The pages written along* are clean from then on, but nobody wants their frames: they go to the midpoint of C, not to its LRU end.
+//! - *The pages written along* are clean from then on, but their frames are not needed yet: they go to the midpoint of C, not to its LRU end.
 //! - *The cleaner's look-ahead* treats every dirty page among the next victims as the p of a ClusteredWrite.
 //! - *Recoverability writes* are not clustered: their set is given.
 

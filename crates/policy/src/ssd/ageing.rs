@@ -1,7 +1,7 @@
 //! When counts age: after so many accesses, or once they forecast the accesses worse than the latest of them do.
 //!
 //! Counts that are halved follow a hot set that moves; where it stays they know half of what they could. Which of the two a workload is can be
-//! told from its accesses: whoever knows a page's probability better needs fewer bits to name the pages that come (the prequential
+//! told from its accesses: the forecast that knows a page's probability better needs fewer bits to name the pages that come (the prequential
 //! comparison of Dawid 1984). Two forecasts are kept of a sample of pages: by all counts, aged as the ranking's are, and by those of the last
 //! stretch of accesses alone. Where the second is the better one at the end of a stretch, the counts are *outdated*, and are halved.
 

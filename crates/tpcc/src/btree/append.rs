@@ -5,7 +5,7 @@ use super::tree::{Tree, TreeError};
 use crate::wal::MiniTx;
 use pagetier::PageMut;
 
-/// Appends entries to a tree that nobody else uses meanwhile. Pages fill up completely.
+/// Appends entries to a tree that has no other user meanwhile. Pages fill up completely.
 pub(crate) struct Appender<'t> {
     tree: &'t Tree,
     leaf: Option<PageMut<'t>>,

@@ -10,7 +10,7 @@
 //!
 //! 1. from the root downward;
 //! 2. on one level from left to right (scans, and the removal of an emptied leaf, which holds the parent);
-//! 3. the meta page, then a page from its list, which nobody else can reach.
+//! 3. the meta page, then a page from its list, which no other task can reach.
 //!
 //! **Splits** go up under the latches that are held already and are one log record, so the tree on disk is
 //! whole after any crash. A leaf that fills by ascending inserts is split at the insertion and stays full.

@@ -135,7 +135,7 @@ impl Tree {
         node::count(node) == self.layout(node).capacity()
     }
 
-    /// Latches `wanted` pages that are nobody's.
+    /// Latches `wanted` pages that belong to no tree.
     async fn spare(&self, wanted: usize) -> Result<Spare<'_>, TreeError> {
         let mut pages = Vec::with_capacity(wanted);
         if wanted == 0 {

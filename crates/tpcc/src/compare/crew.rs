@@ -145,7 +145,7 @@ impl Common<'_> {
         }
     }
 
-    /// A database that nobody needs any more gives its memory back.
+    /// A database gives its memory back after its last run.
     fn let_go(&self, case: &Case) {
         if let Some(of_case) = self.load_of(case) {
             let (left, loaded) = &mut *of_case.loaded.lock();

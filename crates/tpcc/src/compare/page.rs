@@ -155,7 +155,7 @@ fn every_run(body: &mut Html, view: &View<'_>) {
     body.text(
         "p",
         "“By windows” are the measured windows' milliseconds per New-Order, then how far they are from their mean at most. “Took” is the time \
-         that somebody waited for the run. The same run alone, warmed up and measured as long as it was here:",
+         that one waited for the run. The same run alone, warmed up and measured as long as it was here:",
     );
     let commands: Vec<String> =
         rows.iter().filter_map(|(case, outcome)| command(view, case, outcome)).collect();

@@ -109,7 +109,7 @@ impl Progress {
     /// Takes the bars away.
     pub(crate) fn clear(&self) {
         self.all.finish_and_clear();
-        // Nobody is left to see it fail.
+        // There is no terminal left to report the failure to.
         let _gone = self.bars.clear();
     }
 }

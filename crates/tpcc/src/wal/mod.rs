@@ -10,10 +10,10 @@
 //! that has no `Applied`. There is nothing to undo, although dirty pages may be written at any time (steal)
 //! and none needs to be written at commit (no-force).
 //!
-//! **Group commit.** Whoever needs durability first writes and syncs for all who wait behind it.
+//! **Group commit.** The first commit that needs durability writes and syncs for all that wait behind it.
 //!
 //! **Locks.** `sink` before `state`; neither is held across an `.await`. In [`MiniTx::commit`] the LSN is assigned and
-//! set on the pages under `state`, so whoever has read [`Wal::end`] finds every earlier record in the
+//! set on the pages under `state`, so a caller that has read [`Wal::end`] finds every earlier record in the
 //! store's `min_recovery_lsn`.
 
 mod file;
@@ -54,7 +54,7 @@ pub(crate) enum WalError {
         /// The system's error.
         source: Arc<io::Error>,
     },
-    /// Somebody else has the log open.
+    /// Another process has the log open.
     #[error("log {path}: it is in use, here or in another process")]
     InUse {
         /// The directory.
@@ -124,7 +124,7 @@ struct Shared {
     oldest: AtomicU64,
     end: AtomicU64,
     in_memory: bool,
-    /// Nobody shortens the log any more: waiting for it is pointless.
+    /// The log will not be shortened any more: waiting for it is pointless.
     abandoned: AtomicBool,
     leader: tokio::sync::Mutex<()>,
     grown: Notify,
