@@ -159,7 +159,7 @@ pub enum OpenError {
         /// The size that the store needs, in bytes.
         needed: u64,
     },
-    /// A device holds somebody else's data.
+    /// A device holds another program's data.
     #[error("{device}: it holds data that is not Pagetier's; `force(true)` overwrites it")]
     Foreign {
         /// The device.

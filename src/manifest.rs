@@ -184,7 +184,7 @@ pub(crate) struct ManifestStore {
 enum Place {
     /// In a directory.
     Directory { file: ManifestFile, path: PathBuf },
-    /// In memory: the store lives as long as the process (or whoever holds the cell) does.
+    /// In memory: the store lives as long as the process (or any holder of the cell) does.
     Memory(std::sync::Arc<MemoryManifest>),
 }
 

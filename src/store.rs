@@ -231,7 +231,7 @@ impl PageStore {
         Ok(self.pool.get_mut(page).await?)
     }
 
-    /// The page if it is in memory and nobody is in the way; never waits.
+    /// The page if it is in memory and its latch is free; never waits.
     #[must_use]
     pub fn try_get(&self, page: PageId) -> Option<PageRef<'_>> {
         self.pool.try_get(page)

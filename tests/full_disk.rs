@@ -64,7 +64,7 @@ async fn fill_up(disk: &SmallDisk, io: Backend) {
         Ok::<(), Error>(())
     };
 
-    // 1. Pages, the last of them in memory only; then somebody else takes all the room that is left.
+    // 1. Pages, the last of them in memory only; then another file takes all the room that is left.
     while pages < PAGES {
         allocate(&mut pages).await.unwrap();
     }

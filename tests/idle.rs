@@ -1,4 +1,4 @@
-//! An open store that nobody uses takes no processor time. Alone in its process, because it looks at the process's clock.
+//! An open store without requests takes no processor time. Alone in its process, because it looks at the process's clock.
 
 use pagetier::PageStore;
 use rustix::time::{ClockId, clock_gettime};

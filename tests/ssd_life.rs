@@ -198,7 +198,7 @@ async fn another_ssd_is_not_taken_back_in_place_of_the_one_that_failed() {
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
-    // Somebody wiped it.
+    // The SSD is wiped.
     bed.ssd.set_present(false);
     let _ = store.sync().await;
     bed.ssd.set_present(true);

@@ -1,7 +1,7 @@
 //! What the parts of the tier share: devices, state, stamps, flushes.
 //!
 //! Locking: `state` is the only lock held across more than a few instructions, and never across an `.await`. The group
-//! flushes' locks are leaves. Whoever waits for the state to change registers with `changed` before looking at it.
+//! flushes' locks are leaves. A task that waits for the state to change registers with `changed` before it looks.
 
 use crate::backed::{Backed, Settled};
 use crate::flush::{Failures, GroupFlush};
@@ -88,7 +88,7 @@ pub(crate) struct State {
     pub(crate) mode: SsdMode,
     /// Drains under way: until they are over the SSD gets no only copies.
     pub(crate) drains: usize,
-    /// Somebody waits for quiet: no new admissions.
+    /// A task waits for quiet: no new admissions.
     pub(crate) closing: bool,
     /// No change older than this can be on the SSD alone, by the last checkpoint.
     pub(crate) lsn_floor: Lsn,
@@ -175,7 +175,7 @@ pub(crate) struct Core {
     pub(crate) failures: Arc<Failures>,
     /// Home writes that are not durable.
     pub(crate) home_writes: Arc<HomeWrites>,
-    /// The state changed in a way that somebody may wait for.
+    /// The state changed in a way that a task may wait for.
     pub(crate) changed: Notify,
     /// Work for the maintenance task.
     pub(crate) wake: Wake,
@@ -184,7 +184,7 @@ pub(crate) struct Core {
     pub(crate) refusing: Refusing,
     /// Writers are inside with a shared lock. Taken before all that follows; see [`crate::life`].
     pub(crate) gate: tokio::sync::RwLock<()>,
-    /// Held by whoever writes pages home from slots, a batch at a time.
+    /// Held while pages are written home from slots, for one batch.
     pub(crate) home_duty: tokio::sync::Mutex<()>,
     /// Held for a checkpoint or a flush of the maintenance.
     pub(crate) map_duty: tokio::sync::Mutex<()>,

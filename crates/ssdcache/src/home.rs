@@ -112,7 +112,7 @@ impl Core {
         for HomeBound { page, image, .. } in superseded {
             each(Arrived { page, image, result: Err(TierError::NoSuchPage { page }) });
         }
-        // Whoever writes back from slots looks for more by itself, and must not be woken by its own failures.
+        // The write-back loop looks for more by itself, and must not be woken by its own failures.
         let from_pool = batch.iter().any(|b| b.backing != Backing::WriteBack);
         let (span, backed) = (places.ring.as_ref().map(|s| s.id), places.backed);
         let blocks: Vec<u64> = places.journal.iter().map(|(seq, _)| *seq).collect();
@@ -363,7 +363,7 @@ impl Core {
             match flushed {
                 Ok(()) => (batch, self.write_journal(journal).await),
                 error => {
-                    // These blocks are never written: they keep nobody's place.
+                    // These blocks are never written: they reserve no place.
                     let mut state = self.state.lock();
                     for (seq, _) in &journal {
                         state.journal.writing.remove(seq);

@@ -115,7 +115,7 @@ impl Refusing {
     }
 }
 
-/// Nobody writes anywhere, and nothing is under way to the SSD or the HDD. Ends when dropped.
+/// Quiet: no write runs to either device. Ends when dropped.
 pub(crate) struct Quiet<'a> {
     pub(crate) core: &'a Core,
     _gate: RwLockWriteGuard<'a, ()>,
@@ -164,7 +164,7 @@ impl Core {
     }
 
     pub(crate) fn event(&self, event: SsdEvent) {
-        // Nobody may be listening.
+        // There may be no listener.
         let _ = self.events.send(event);
     }
 

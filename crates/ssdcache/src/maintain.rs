@@ -112,7 +112,7 @@ impl Core {
         result.is_ok()
     }
 
-    /// Writes a fuzzy checkpoint of the map: nobody waits for it but writers that ran out of slots.
+    /// Writes a fuzzy checkpoint of the map: only writers that ran out of slots wait for it.
     pub(crate) async fn checkpoint(&self) -> Result<(), DeviceError> {
         let now = self.now();
         // Before the capture: what becomes dirty later is newer.

@@ -542,7 +542,7 @@ impl<'a> Reader<'a> {
         mending
     }
 
-    /// Rewrites homes that a write-back, or a write that the page's own slot backs, left torn, from the slots: as long as a slot has the page nobody reads its
+    /// Rewrites homes that a write-back, or a write that the page's own slot backs, left torn, from the slots: as long as a slot has the page no request reads its
     /// home, but the page may be discarded, or its place become another page's.
     /// After a failed flush of the HDD all of them, whatever is there. The pages that were.
     async fn mend(

@@ -189,7 +189,7 @@ impl Core {
         if asked && state.may_admit(self.admissions_max) {
             let fresh = &mut || self.stamps.fresh();
             if let Some(ticket) = state.slots.plan_copy(page, Cause::Read, now, fresh) {
-                // Whoever reads has no use for this; the next who writes tells the pool.
+                // A read cannot report displaced pages; queue it for the next write.
                 state.slots.note_untold(ticket.displaced);
                 self.copy_to_slot(&mut state, ticket, buf.as_slice());
             } else if state.slots.wants_look() {

@@ -274,7 +274,7 @@ mod tests {
             generation: 0,
             records,
         });
-        assert_eq!(pages(&e)[2], None, "it went home, and the slot to somebody whose write was torn");
+        assert_eq!(pages(&e)[2], None, "it went home, and the slot to a page whose write was torn");
     }
 
     #[test]

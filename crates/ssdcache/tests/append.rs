@@ -163,7 +163,7 @@ fn after_a_recovery_the_front_is_behind_the_slot_written_last() {
 #[test]
 fn a_page_read_since_it_was_written_is_copied_to_the_front() {
     let mut bed = Bed::new("mv-fifo-gsc", 32, 32);
-    assert_eq!(bed.plan(99), Plan::Wait, "nobody knows yet who stays");
+    assert_eq!(bed.plan(99), Plan::Wait, "which pages stay is not decided yet");
     // Groups of 8, a quarter of the zone; one is judged ahead.
     for no in 0..24 {
         while let Some(moves) = bed.take_back(&[]) {

@@ -173,7 +173,7 @@ async fn a_disk_that_takes_no_writes_keeps_nobody_busy() {
         sleep(LONG).await;
         let spent = bed.hdd.ops() + bed.ssd.ops() - before;
         assert!(spent < 100, "{policy}: {spent} operations in an idle minute");
-        // Nobody waits for a slot that the HDD would have to free: the error is told.
+        // No write waits for a slot that the HDD would have to free: it gets the error.
         assert_eq!(bed.write(900, 1).await, None, "{policy}");
     }
 }
@@ -286,7 +286,7 @@ async fn tac_copies_what_is_read_and_what_is_written_home() {
     assert_eq!(bed.write(50, 2).await, Some(Home::Hdd), "only what was read is admitted");
     let stats = bed.tier.stats();
     assert_eq!((stats.dirty_pages, stats.counts.admitted_on_read, stats.counts.renewed), (0, 20, 1));
-    // More at once than may be in flight: the others are simply not admitted, and nobody waits.
+    // More at once than may be in flight: the others are not admitted, and no eviction waits.
     for no in 0..20 {
         bed.tier.discarded(page(no));
     }
@@ -319,7 +319,7 @@ async fn write_backs_that_somebody_waits_for_do_not_yield() {
             (appends, !appends),
             "{policy}: {urgent} urgent, {patient} not; {went_home}"
         );
-        // Nobody waits for what a drain copies.
+        // No write waits for what a drain copies.
         assert!(bed.tier.drain(None, None).await.written > 0, "{policy}");
         assert_eq!(write_backs(&bed)[0], urgent, "{policy}");
     }

@@ -188,7 +188,7 @@ impl Model {
         }
     }
 
-    /// The guard is dropped (or is dropped before anybody else runs).
+    /// The guard is dropped (or is dropped before any other task runs).
     pub(super) fn published(&mut self, page: PageId, version: u32) {
         if let Some(p) = self.page(page) {
             p.published = version;
@@ -288,7 +288,7 @@ impl Model {
         }
     }
 
-    /// After a crash nobody is doing anything.
+    /// After a crash no call is in progress.
     pub(super) fn rest(&mut self) {
         self.doing = Doing::default();
         for p in self.spaces.values_mut().flat_map(|s| s.pages.values_mut()) {

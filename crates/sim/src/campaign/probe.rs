@@ -465,7 +465,7 @@ fn tier_states(m: &pagetier::Moment, inside: &Inside) -> States {
     states
 }
 
-/// An operation in flight, until it is over or nobody waits for it.
+/// An operation in flight, until it completes or its caller gives up.
 struct InFlight {
     probe: Arc<Probe>,
     part: Part,

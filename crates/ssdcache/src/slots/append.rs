@@ -28,7 +28,7 @@ pub(super) struct Circle {
     left_next: u32,
     /// Slots from the front on that were judged, where there are second chances.
     judged: u32,
-    /// Slots judged at a time; 1: nobody gets a second chance.
+    /// Slots judged at a time; 1: no slot gets a second chance.
     group: u32,
     /// Whether a slot of the present zone was given out.
     gave: bool,
@@ -274,14 +274,14 @@ impl Slots {
         s.stuck |= s.state == State::Live && s.stamp == copy.stamp;
     }
 
-    /// Whether the HDD takes writes: as long as it does not, nobody waits for slots whose pages have to go there first.
+    /// Whether the HDD takes writes: as long as it does not, no write waits for slots whose pages have to go there first.
     pub(crate) fn note_home(&mut self, ok: bool) {
         self.home_fails = !ok;
     }
 
     // ---- what the pool has not been told --------------------------------------------------------------------
 
-    /// A page lost its copy at a moment when nobody could be told.
+    /// A page lost its copy at a moment when the pool could not be told.
     pub(crate) fn note_untold(&mut self, displaced: Option<PageId>) {
         self.untold.extend(displaced);
         if self.untold.len() > UNTOLD_MAX {

@@ -41,7 +41,7 @@ impl Slots {
                 None => self.slots[slot.at()].moving = false,
             }
         }
-        // Nobody waits for a slot on behalf of a second chance.
+        // No write waits for a slot on behalf of a second chance.
         self.starved = starved;
         Some(moves)
     }

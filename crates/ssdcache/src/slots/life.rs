@@ -72,7 +72,7 @@ impl Slots {
         self.slots.iter().map(|s| usize::from(s.readers)).sum()
     }
 
-    /// Holds the copy of `page`, if it has one that nobody reads, so that it is written home as by a write-back. Ends with
+    /// Holds the copy of `page`, if it has one without a reader, so that it is written home as by a write-back. Ends with
     /// [`Slots::end_write_back`].
     pub fn hold_copy(&mut self, page: PageId) -> Option<WriteBack> {
         let slot = *self.by_page.get(&page)?;

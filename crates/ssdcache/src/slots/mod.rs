@@ -37,7 +37,7 @@ enum State {
     Writing,
     /// The newest version of its page below memory.
     Live,
-    /// An obsolete version: free once the flush numbered `durable_at` is over and nobody reads it.
+    /// An obsolete version: free once the flush numbered `durable_at` has completed and it has no reader.
     Retired,
     /// A write into it failed: not used again before the next opening.
     Bad,
