@@ -365,7 +365,7 @@ async fn a_drop_that_could_not_be_recorded_takes_nothing_that_is_synced_later() 
     }
 }
 
-/// The second save of a drop finds the disk full, or fails after it took effect: the room is nobody's until a save succeeds, in this run and after a crash.
+/// The second save of a drop finds the disk full, or fails after it took effect: the room belongs to no space until a save succeeds, in this run and after a crash.
 #[tokio::test(start_paused = true)]
 async fn room_of_a_drop_whose_end_was_not_recorded_is_given_to_no_other_space() {
     for (replaced, saves) in [(false, 1), (true, 1), (false, 3), (true, 3)] {

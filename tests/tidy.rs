@@ -11,7 +11,7 @@ const WIDTH_MAX: usize = 110;
 const ROW_WIDTH_MAX: usize = 700;
 
 /// Where `unsafe` may appear; each use says there why it is sound.
-const UNSAFE: [&str; 12] = [
+const UNSAFE: [&str; 13] = [
     "benches/hit_path.rs",
     "crates/bufpool/src/arena.rs",
     "crates/bufpool/src/clean.rs",
@@ -24,6 +24,7 @@ const UNSAFE: [&str; 12] = [
     "crates/devio/tests/conformance.rs",
     "crates/devio/tests/open.rs",
     "crates/devio/tests/reactor.rs",
+    "crates/sim/tests/fuzz_corpus.rs",
 ];
 
 /// Words that leave the actor unnamed, and home-made ones that the field has a term for.
@@ -107,7 +108,7 @@ fn comments_and_prose_are_not_too_wide() {
 fn comments_and_documents_name_the_actor() {
     let banned = |text: &str| {
         let text = text.to_lowercase();
-        let mut words = text.split(|c: char| !c.is_alphanumeric());
+        let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
         words.any(|word| BANNED.contains(&word))
     };
     let in_code = breaches(&files("rs"), |file, line| {
