@@ -128,15 +128,17 @@ impl FromStr for PolicyPair {
     }
 }
 
-/// Pairs with commas between them, as `lru+cc,gd2l+cac:ageing,sketch`. A part that begins with the name of a pool policy begins a pair; any other is one more option of the
-/// policy before it.
+/// Pairs with commas between them, as `lru+cc,gd2l+cac:ageing,sketch`. A part with a `+` or a pool policy begins a pair, unless it
+/// begins with an option; any other is one more option of the policy before it.
 ///
 /// # Errors
 /// What was expected.
 pub fn policy_pairs(list: &str) -> Result<Vec<PolicyPair>, String> {
     let mut pairs: Vec<String> = Vec::new();
     for part in list.split(',') {
-        let begins = part.split(['+', ':']).next().is_some_and(|name| name.parse::<PoolPolicy>().is_ok());
+        let head = part.split(['+', ':']).next().unwrap_or_default().trim().to_ascii_lowercase();
+        let option = PoolPolicy::PARTS.contains(&head.as_str());
+        let begins = !option && (part.contains('+') || head.parse::<PoolPolicy>().is_ok());
         match pairs.last_mut().filter(|_| !begins && !part.trim().is_empty()) {
             Some(pair) => *pair = format!("{pair},{part}"),
             None => pairs.push(part.to_owned()),

@@ -81,6 +81,9 @@ impl PoolPolicy {
         Self::Sawc,
     ];
 
+    /// The options of `gd2l` that texts name.
+    pub const PARTS: &[&str] = &[FREQUENCY, WRITE_BACK];
+
     /// The policy, for an empty pool.
     #[must_use]
     pub fn build(self, params: &FramePolicyParams) -> Box<dyn FramePolicy> {
