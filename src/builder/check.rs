@@ -152,7 +152,7 @@ impl Builder {
         marks: Marks,
         manifest: &Manifest,
     ) -> Result<(), OpenError> {
-        if self.broken().is(Mutation::EpochUnchecked) || self.broken().is(Mutation::RecoveryUnflushed) {
+        if self.broken().is(Mutation::EpochUnchecked) {
             return Ok(());
         }
         let device = device.to_owned();
@@ -160,7 +160,8 @@ impl Builder {
         if opened.max(closed) > manifest.epoch || generation > manifest.generation {
             return Err(OpenError::StaleManifest { device, tier, opened, known: manifest.epoch });
         }
-        if opened < manifest.opened || closed < manifest.closed {
+        let unopened = opened < manifest.opened && !self.broken().is(Mutation::RecoveryUnflushed);
+        if unopened || closed < manifest.closed {
             let (last, last_closed) = (manifest.opened, manifest.closed);
             return Err(OpenError::StaleDevice { device, tier, opened, closed, last, last_closed });
         }

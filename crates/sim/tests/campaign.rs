@@ -152,6 +152,7 @@ fn broken_protocols_are_caught_by_the_lives_steered_to_them() {
         (Mutation::DoublewriteBeforeFlush, Steer::TornHomes),
         (Mutation::DoublewriteFreedEarly, Steer::TornHomes),
         (Mutation::DoublewriteNotMended, Steer::TornHomes),
+        (Mutation::RecoveryUnflushed, Steer::Killed),
     ] {
         let plan = |seed| Plan { mutation: Some(mutation), ..Plan::steered(seed, steer) };
         let found = (100..148).any(|seed| run_seed(&plan(seed), &GO, &mut Totals::default()).is_err());

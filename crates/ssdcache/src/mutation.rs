@@ -92,7 +92,7 @@ pub enum Mutation {
     FailedHomeKept,
     /// Nothing is flushed before a recovery's first write: a kill between a ring write and its flush, a recovery that rewrites the home, a power cut.
     /// Leaving out the recovery's own flushes would be harmless in a whole store: an opening marks both devices before, and flushes the marks. So the
-    /// marks are left out too, and not compared.
+    /// marks of openings are left out too, and not missed; those of closes are not.
     RecoveryUnflushed,
     /// A recovered ring goes on at place 0 and keeps outdated images: an older image outlives the newest one, the home rots, and a recovery
     /// mends it with the older version.
