@@ -81,6 +81,9 @@ pub enum Mutation {
     FlushInCaller,
     /// A failed flush is forgotten by the next opening: it takes what it can read for durable, and a power cut takes that away.
     FailureNotRemembered,
+    /// An opening reckons with failed flushes only if the manifest has a note of them. Kill the process right after a flush has failed, before the note
+    /// is made; open; cut the power.
+    KilledTrusted,
     /// Without a ring, a copy of a home write that is not durable is clean: it is evicted or its page goes home again, the power is cut, and the SSD is
     /// given up or the slot reused.
     CleanUnflushedRingOff,
@@ -204,6 +207,7 @@ impl Mutation {
     /// - `EndsBySoundHomes`: `ends.rs`, `the_last_page_is_never_missing_when_its_home_rots`
     /// - `MisplacedMissing`: `ends.rs`, `a_home_with_another_pages_image_is_corrupt`
     /// - `BlankByLooks`: `growth.rs`, `room_whose_zeroes_a_failed_flush_lost_is_made_blank_again`
+    /// - `KilledTrusted`: `failed_flush.rs`, `an_ssd_flush_that_failed_right_before_a_kill_costs_no_synced_version`
     /// - `AttachedUnchecked`: `attach.rs`, `a_device_with_data_further_in_is_refused`
     /// - `UnreadableIsEmpty`: `unreadable.rs`, `after_a_crash_what_is_not_known_is_refused_by_name_and_can_be_given_up`
     #[cfg(feature = "mutations")]
@@ -215,6 +219,7 @@ impl Mutation {
         Self::MisplacedMissing,
         Self::BlankByLooks,
         Self::AttachedUnchecked,
+        Self::KilledTrusted,
         Self::UnreadableIsEmpty,
         Self::SlackGivenAway,
         Self::RewriteWaits,

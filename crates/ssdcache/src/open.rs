@@ -116,7 +116,8 @@ pub struct RecoveryReport {
     pub superseded: u64,
     /// Home pages rewritten from the doublewrite ring, or from the slots that backed them.
     pub repaired: u64,
-    /// Pages written once more, as they were, because a flush had failed that should have made them durable.
+    /// Pages and blocks written once more, as they were, because the flush that should have made them durable failed, or may have failed: after any end
+    /// but a close in order.
     pub rewritten: u64,
 }
 
@@ -294,7 +295,8 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     report.superseded = verdict.superseded as u64;
     let runtime = Handle::current();
     let home_writes = Arc::new(HomeWrites::default());
-    let unproved = params.remember.recall();
+    let noted = params.remember.recall();
+    let unproved = params.unproved(&noted);
     let failures =
         Failures { remember: Arc::clone(&params.remember), home_writes: Arc::clone(&home_writes), broken };
     let failures = Arc::new(failures);
@@ -303,11 +305,10 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     let flushes = RecoveryFlushes { hdd: &hdd_flush, ssd: &side.flush };
     report.rewritten = reader.prove(&evidence, &unproved, &flushes).await?;
     reader.heal(&mut verdict).await?;
-    let mut mended = reader.mend(&evidence, &verdict, &unproved).await?;
-    let repaired = reader.repair(&evidence, unproved.hdd).await?;
-    report.repaired = (mended.len() + repaired.len()) as u64;
-    mended.extend(repaired);
-    report.rewritten += reader.rewrite_homes(&unproved.homes, &mended).await?;
+    let mut written = reader.mend(&evidence, &verdict, &unproved).await?;
+    written.add(reader.repair(&evidence, unproved.hdd).await?);
+    report.repaired = written.mended;
+    report.rewritten += written.again + reader.rewrite_homes(&unproved.homes, &written.pages).await?;
     // Also what reads well now may be in a volatile cache only, and the ring is about to be written over.
     flushes.hdd().await?;
     let ring_from = reader.ring_from().await?;
@@ -369,13 +370,44 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
         }
         core.checkpoint().await?;
     }
-    if !unproved.is_empty()
+    if !noted.is_empty()
         && let Err(error) = core.failures.remember.proved(&[Flushed::Hdd, Flushed::Ssd])
     {
         // The next opening does it all once more.
         tracing::warn!(%error, "what failed flushes left unproved is durable now, but the manifest took no note of it");
     }
     Ok((core, report))
+}
+
+/// Why a recovery wrote a home.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum HomeWrite {
+    /// It was torn, missing or too old.
+    Mended,
+    /// It reads well, but may not be durable.
+    Again,
+}
+
+/// The homes that a recovery wrote.
+#[derive(Debug, Default)]
+struct HomesWritten {
+    pages: FxHashSet<PageId>,
+    mended: u64,
+    again: u64,
+}
+
+impl HomesWritten {
+    fn note(&mut self, page: PageId, written: Option<HomeWrite>) {
+        self.pages.extend(written.map(|_| page));
+        self.mended += u64::from(written == Some(HomeWrite::Mended));
+        self.again += u64::from(written == Some(HomeWrite::Again));
+    }
+
+    fn add(&mut self, other: Self) {
+        self.pages.extend(other.pages);
+        self.mended += other.mended;
+        self.again += other.again;
+    }
 }
 
 /// The flushes of a recovery, whose failures are remembered as any.
@@ -550,8 +582,8 @@ impl<'a> Reader<'a> {
         evidence: &Evidence,
         verdict: &Verdict,
         unproved: &Unproved,
-    ) -> Result<FxHashSet<PageId>, DeviceError> {
-        let mut mended = FxHashSet::default();
+    ) -> Result<HomesWritten, DeviceError> {
+        let mut written = HomesWritten::default();
         for (home, slot) in self.mending(evidence, verdict, unproved) {
             let Some(Entry { page, .. }) = verdict.entries[slot] else { continue };
             let (at, bytes) = (self.params.layout.slot_at(slot as u32), self.params.layout.page_size.bytes());
@@ -561,15 +593,18 @@ impl<'a> Reader<'a> {
                 read => read?,
             };
             let stamp = verdict.entries[slot].map(|e| e.stamp);
-            let sound = self.check(image.as_slice(), page, stamp).is_ok();
-            if !sound || (!unproved.hdd && self.home_is_sound(page, home).await?) {
+            if self.check(image.as_slice(), page, stamp).is_err() {
+                continue;
+            }
+            let home_is_sound = self.home_is_sound(page, home).await?;
+            if home_is_sound && !unproved.hdd {
                 continue;
             }
             self.grow_to(home)?;
             self.params.hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
-            mended.insert(page);
+            written.note(page, Some(if home_is_sound { HomeWrite::Again } else { HomeWrite::Mended }));
         }
-        Ok(mended)
+        Ok(written)
     }
 
     /// A crash may have undone the growth of the HDD that brought it to `home`.
@@ -597,10 +632,11 @@ impl<'a> Reader<'a> {
         Ok(!self.check(buf.as_slice(), page, None).is_err_and(unsound))
     }
 
-    /// Rewrites home pages that are torn, lost or older than their image in the ring; with `all` also those that read well. The pages that were.
-    async fn repair(&self, evidence: &Evidence, all: bool) -> Result<FxHashSet<PageId>, DeviceError> {
+    /// Rewrites home pages that are torn, lost or older than their image in the ring; with `all` also those that read well.
+    async fn repair(&self, evidence: &Evidence, all: bool) -> Result<HomesWritten, DeviceError> {
+        let mut homes = HomesWritten::default();
         if self.params.broken().is(Mutation::RingNotRepaired) {
-            return Ok(FxHashSet::default());
+            return Ok(homes);
         }
         let floor = evidence.ring_floor();
         let written_back = evidence.written_back();
@@ -620,12 +656,11 @@ impl<'a> Reader<'a> {
             self.repair_one(found, home, index, all).await.map(|written| (found.page, written))
         });
         let mut repairs = futures_util::stream::iter(repairs).buffer_unordered(REPAIRS_MAX);
-        let mut repaired = FxHashSet::default();
         while let Some(one) = repairs.next().await {
             let (page, written) = one?;
-            repaired.extend(written.then_some(page));
+            homes.note(page, written);
         }
-        Ok(repaired)
+        Ok(homes)
     }
 
     /// Where the ring goes on: behind its newest image, so that an older image of a page never outlives the newest one. Voids those that would.
@@ -644,14 +679,14 @@ impl<'a> Reader<'a> {
         Ok(last.map_or(0, |(place, _)| (place + 1) % self.params.layout.ring_pages))
     }
 
-    /// Whether the home of the page that stands at `index` of the ring had to be rewritten; with `always`, it is.
+    /// Mends the home of the page that stands at `index` of the ring, if it has to be; with `always`, it is written in any case.
     async fn repair_one(
         &self,
         found: Image,
         home: u64,
         index: u32,
         always: bool,
-    ) -> Result<bool, DeviceError> {
+    ) -> Result<Option<HomeWrite>, DeviceError> {
         let (hdd, layout) = (&self.params.hdd, &self.params.layout);
         let page_bytes = layout.page_size.bytes();
         self.grow_to(home)?;
@@ -661,7 +696,7 @@ impl<'a> Reader<'a> {
             if always {
                 hdd.write(home, IoBufs::from_iter([current]), IoClass::Recovery).await.result?;
             }
-            return Ok(always);
+            return Ok(always.then_some(HomeWrite::Again));
         }
         let mut image = current;
         // Once more, if only the transfer was bad.
@@ -676,10 +711,10 @@ impl<'a> Reader<'a> {
         }
         if self.check(image.as_slice(), found.page, Some(found.stamp)).is_err() {
             tracing::error!(page = %found.page, "its image in the ring does not read well any more: a torn home stays torn");
-            return Ok(false);
+            return Ok(None);
         }
         hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
-        Ok(true)
+        Ok(Some(HomeWrite::Mended))
     }
 
     /// Reads twice if need be: what a crash tore reads the same again, but what only the transfer spoiled must not be taken for gone. An older

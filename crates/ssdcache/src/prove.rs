@@ -3,12 +3,17 @@
 //! Readable is not durable: after a kill, what recovery reads may be unflushed still, and its first write may need it. After a failed flush it
 //! may even never become durable, so it is written once more first: the same bytes to the same places, which a power cut cannot tear into
 //! anything that the failed flush could not have left.
+//!
+//! A process can be killed between the failure of a flush and the note of it. So after any end but a close in order a flush may have failed, noted or
+//! not, and what this recovery goes by and no flush is known to have covered is written once more. A sound header of the map says that a flush
+//! has covered its body and the slots that it vouches for. That leaves the headers and marks, the journal, the ring, and the slots of the zone
+//! that were written since or were being written then.
 
 use crate::core::check;
 use crate::images::readable;
 use crate::layout::BLOCK_BYTES;
 use crate::mutation::Mutation;
-use crate::open::{Reader, RecoveryFlushes};
+use crate::open::{OpenParams, Reader, RecoveryFlushes};
 use crate::read::read_one;
 use crate::recovery::Evidence;
 use crate::remember::Unproved;
@@ -22,6 +27,16 @@ const CHUNK_BYTES: u64 = 1 << 20;
 
 /// A range is read until two reads in a row agree, so often at most: what only a transfer spoiled must not be written back.
 const READS_MAX: usize = 4;
+
+impl OpenParams {
+    /// What may never become durable although it can be read. `noted` of it is what the manifest knows.
+    pub(crate) fn unproved(&self, noted: &Unproved) -> Unproved {
+        let broken = self.broken();
+        let trusts = [Mutation::KilledTrusted, Mutation::FailureNotRemembered, Mutation::RecoveryUnflushed];
+        let unknown = !self.closed && !trusts.into_iter().any(|rule| broken.is(rule));
+        Unproved { hdd: noted.hdd || unknown, ssd: noted.ssd || unknown, homes: noted.homes.clone() }
+    }
+}
 
 impl Reader<'_> {
     /// Flushes both devices; what a failed flush of the SSD left unproved is written once more before. The pages and blocks that were.
@@ -46,13 +61,16 @@ impl Reader<'_> {
         Ok(rewritten)
     }
 
-    /// Where on the SSD is what this recovery goes by: maps, journal, ring, and the slots of the zone.
+    /// Where on the SSD is what this recovery goes by and no flush may have covered.
     fn evidence_ranges(&self, evidence: &Evidence) -> Vec<Range<u64>> {
         let layout = self.params.layout;
         let mut ranges = Vec::new();
         if layout.slots > 0 {
-            // Each area also keeps the mark of the other.
-            ranges.push(layout.map_at(0)..layout.map_at(2));
+            for area in 0..2 {
+                let blocks = [0, 1].map(|copy| layout.map_header_at(area, copy));
+                let blocks = blocks.into_iter().chain([layout.map_mark_at(area)]);
+                ranges.extend(blocks.map(|at| at..at + BLOCK_BYTES));
+            }
             let journal = layout.journal_at(0);
             ranges.push(journal..journal + u64::from(layout.journal_blocks) * BLOCK_BYTES);
         }
@@ -60,9 +78,8 @@ impl Reader<'_> {
             let page_bytes = layout.page_size.bytes() as u64;
             ranges.push(layout.ring_at(0)..layout.ring_at(0) + u64::from(layout.ring_pages) * page_bytes);
         }
-        let zone = evidence.map.zone.iter().enumerate().filter(|(_, in_zone)| **in_zone);
-        for (slot, _) in zone {
-            let (at, end) = (layout.slot_at(slot as u32), layout.slot_at(slot as u32 + 1));
+        for slot in evidence.unflushed_slots() {
+            let (at, end) = (layout.slot_at(slot), layout.slot_at(slot + 1));
             match ranges.last_mut().filter(|last| last.end == at) {
                 Some(last) => last.end = end,
                 None => ranges.push(at..end),
@@ -71,13 +88,18 @@ impl Reader<'_> {
         ranges
     }
 
-    /// Writes what stands in `range` of the SSD there once more. The pages or blocks that it is.
+    /// Writes what stands in `range` of the SSD there once more. The pages or blocks that it is. Leaves out blocks that cannot be read: it does not go by
+    /// them.
     async fn rewrite(&self, range: Range<u64>) -> Result<u64, DeviceError> {
         let (ssd, mut at) = (&self.params.ssd, range.start);
         while at < range.end {
-            let bytes = (range.end - at).min(CHUNK_BYTES) as usize;
-            rewrite_same(ssd, at, bytes).await?;
-            at += bytes as u64;
+            let end = range.end.min(at + CHUNK_BYTES);
+            if !rewrite_same(ssd, at, (end - at) as usize).await? {
+                for block in (at..end).step_by(BLOCK_BYTES as usize) {
+                    rewrite_same(ssd, block, BLOCK_BYTES as usize).await?;
+                }
+            }
+            at = end;
         }
         Ok((range.end - range.start).div_ceil(self.params.layout.page_size.bytes() as u64))
     }
@@ -120,19 +142,24 @@ impl Reader<'_> {
     }
 }
 
-async fn rewrite_same(device: &SharedDevice, at: u64, bytes: usize) -> Result<(), DeviceError> {
+/// False: it cannot be read.
+async fn rewrite_same(device: &SharedDevice, at: u64, bytes: usize) -> Result<bool, DeviceError> {
     let (mut image, result) = read_one(device, at, IoBuf::zeroed(bytes), IoClass::Recovery).await;
-    result?;
+    if !readable(result)? {
+        return Ok(false);
+    }
     for _ in 1..READS_MAX {
         let (again, result) = read_one(device, at, IoBuf::zeroed(bytes), IoClass::Recovery).await;
-        result?;
+        if !readable(result)? {
+            return Ok(false);
+        }
         let same = again.as_slice() == image.as_slice();
         image = again;
         if same {
             break;
         }
     }
-    device.write(at, IoBufs::from_iter([image]), IoClass::Recovery).await.result
+    device.write(at, IoBufs::from_iter([image]), IoClass::Recovery).await.result.map(|()| true)
 }
 
 #[cfg(test)]
@@ -153,7 +180,7 @@ mod tests {
             sim.write(0, written, IoClass::Recovery).await.result.expect("written");
             sim.inject(Fault::new(FaultEffect::BitFlip).on(IoOp::Read).from_op(sim.ops() + nth).times(1));
             let device: SharedDevice = Arc::clone(&sim) as SharedDevice;
-            rewrite_same(&device, 0, BYTES).await.expect("rewritten");
+            assert!(rewrite_same(&device, 0, BYTES).await.expect("rewritten"));
             assert!(sim.snapshot()[..BYTES] == *content.as_slice(), "spoiled by read {nth}");
         }
     }

@@ -109,6 +109,15 @@ impl Evidence {
         unnamed.min().filter(|_| !self.closed)
     }
 
+    /// Slots with images that the checkpoint does not vouch for: written since, or being written at its capture.
+    pub(crate) fn unflushed_slots(&self) -> impl Iterator<Item = u32> + '_ {
+        let zone = (0..self.map.zone.len() as u32).filter(|slot| self.map.zone[*slot as usize]);
+        zone.filter(|slot| {
+            let image = self.zone.get(slot);
+            image.is_some_and(|image| image.stamp > self.watermark || self.map.in_flight[*slot as usize])
+        })
+    }
+
     /// Outside the zone: what the checkpoint says. Inside: what stands there, if it was written after the checkpoint or is what
     /// the checkpoint says.
     fn candidate(&self, slot: u32) -> Option<Entry> {
