@@ -1,8 +1,9 @@
 //! What it costs to read a page that is in memory: `cargo bench --bench hit_path [-- --quick]`.
 //!
-//! A store on devices in memory, everything resident, 8 bytes read from each page through its guard. Beside it in the same run the floor: a
-//! hash table from page to frame (open addressing, no deletions), an atomic pin, the same 8 bytes, an atomic unpin; no latch, no
-//! policy, no generations. Any pool whose pages can be evicted must do that much.
+//! A store on devices in memory, everything resident, 8 bytes read from each page through its guard. Beside
+//! it in the same run the floor: a hash table from page to frame (open addressing, no deletions), an atomic
+//! pin, the same 8 bytes, an atomic unpin; no latch, no policy, no generations. Any pool whose pages can be
+//! evicted must do that much.
 //!
 //! | name | is |
 //! | --- | --- |
@@ -12,8 +13,8 @@
 //! | `uniform`, `zipf` | 32,768 pages (512 MiB), uniform and skewed (exponent 0.9): cache misses included |
 //! | `1`, `2` | tasks that read at once, on a runtime of two workers: a task's time per read |
 //!
-//! The table at the end sets each beside the floor. With `one/2` both read the same page, and the floor's cache line travels as
-//! the store's does.
+//! The table at the end sets each beside the floor. With `one/2` both read the same page, and the floor's
+//! cache line travels as the store's does.
 
 mod common;
 

@@ -1,17 +1,21 @@
 //! What it costs to read a page that is not in memory: `cargo bench --bench miss_path [-- --quick]`.
 //!
-//! A store without an SSD tier on a real file (io_uring, O_DIRECT), 1 GiB of written pages of 16 KiB, a pool of 16 MiB. The pages
-//! are read once each in random order, so every read misses: a victim is evicted, the page is read, checked and handed out in a
-//! guard, 8 bytes of it are read. One task waits for one page at a time (latency), or 32 tasks do (IOPS).
+//! A store without an SSD tier on a real file (io_uring, O_DIRECT), 1 GiB of written pages of 16 KiB, a pool
+//! of 16 MiB. The pages are read once each in random order, so every read misses: a victim is evicted, the
+//! page is read, checked and handed out in a guard, 8 bytes of it are read. One task waits for one page at a
+//! time (latency), or 32 tasks do (IOPS).
 //!
-//! The limit is the device's, by fio on the same file in the same minute. A round is fio, then raw reads through `pagetier-devio`
-//! and reads through the store, each on a runtime of one thread and on one of two workers. The table at the end has the medians of the
-//! rounds, and the medians of each round's ratios to fio. Where there is no fio, the raw reads take its place: that leaves out what
-//! the device layer costs, and the table says so.
+//! The limit is the device's, by fio on the same file in the same minute. A round is fio, then raw reads
+//! through `pagetier-devio` and reads through the store, each on a runtime of one thread and on one of two
+//! workers. The table at the end has the medians of the rounds, and the medians of each round's ratios to
+//! fio. Where there is no fio, the raw reads take its place: that leaves out what the device layer costs, and
+//! the table says so.
 //!
-//! The file lies in cargo's target directory, or where `PAGETIER_BENCH_DIR` says; the file system there must have O_DIRECT.
+//! The file lies in cargo's target directory, or where `PAGETIER_BENCH_DIR` says; the file system there must
+//! have O_DIRECT.
 //!
-//! With a name (`cargo bench --bench miss_path -- store`) criterion measures the store alone, to be compared with an earlier run.
+//! With a name (`cargo bench --bench miss_path -- store`) criterion measures the store alone, to be compared
+//! with an earlier run.
 
 use criterion::{BenchmarkId, Criterion};
 use pagetier::{Backend, DirectIo, PageId, PageStore, SpaceId};

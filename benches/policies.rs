@@ -1,13 +1,17 @@
 //! What a policy's decisions cost, by the number of frames: `cargo bench --bench policies [-- --quick]`.
 //!
-//! Every operation of the pool policies is meant to take the same time in a pool of any size. What does depend on the size is how much of
-//! the policy's lists lies in the processor's caches, and that would hide the rest. So there are two series:
+//! Every operation of the pool policies is meant to take the same time in a pool of any size. What does
+//! depend on the size is how much of the policy's lists lies in the processor's caches, and that would hide
+//! the rest. So there are two series:
 //!
-//! - **near**: the lists are as long as the pool, but the operations touch only a part of them that the caches can hold or foresee. Hits go round
-//!   64 frames spread over the pool, whose list neighbours soon are each other. Pages are inserted and discarded in 64 frames more. The page that
-//!   replaces a victim is written to the SSD at once, which in GD2L makes it the next victim; in the other policies the victims lie in
-//!   memory in the order of the list, so that the next one has been fetched ahead. This is the operation itself, and should be flat.
-//! - **far**: the same operations on frames in random order. This is what a large pool sees, cache misses included.
+//! - **near**: the lists are as long as the pool, but the operations touch only a part of them that the
+//!   caches can hold or foresee. Hits go round 64 frames spread over the pool, whose list neighbours soon are
+//!   each other. Pages are inserted and discarded in 64 frames more. The page that replaces a victim is
+//!   written to the SSD at once, which in GD2L makes it the next victim; in the other policies the victims
+//!   lie in memory in the order of the list, so that the next one has been fetched ahead. This is the
+//!   operation itself, and should be flat.
+//! - **far**: the same operations on frames in random order. This is what a large pool sees, cache misses
+//!   included.
 //!
 //! | operation | is |
 //! | --- | --- |

@@ -1,13 +1,16 @@
 //! How long a store takes to open after a crash: `cargo bench --bench recovery [-- --quick]`.
 //!
-//! A store with an SSD cache of 10 GiB (655,360 pages of 16 KiB; 1 GiB with `--quick`) and an eviction zone of 10 % on real files (io_uring,
-//! O_DIRECT). Its SSD is filled with pages that the HDD does not have, some of them are changed, and the store is dropped without being
-//! closed, which is a crash. Then, in turn, several times: the store is opened (and dropped again), and every slot of the SSD is read
-//! and checked, as a recovery without a checkpoint would have to. The table has the medians, and the bytes that each read.
+//! A store with an SSD cache of 10 GiB (655,360 pages of 16 KiB; 1 GiB with `--quick`) and an eviction zone
+//! of 10 % on real files (io_uring, O_DIRECT). Its SSD is filled with pages that the HDD does not have, some
+//! of them are changed, and the store is dropped without being closed, which is a crash. Then, in turn,
+//! several times: the store is opened (and dropped again), and every slot of the SSD is read and checked, as
+//! a recovery without a checkpoint would have to. The table has the medians, and the bytes that each read.
 //!
-//! It fails when recovery reads more than the maps, the journal, the ring and the zone, or takes more than 15 % of the time of the scan.
+//! It fails when recovery reads more than the maps, the journal, the ring and the zone, or takes more than 15
+//! % of the time of the scan.
 //!
-//! The files lie in cargo's target directory, or where `PAGETIER_BENCH_DIR` says: 11 GiB are needed there, on a file system with O_DIRECT.
+//! The files lie in cargo's target directory, or where `PAGETIER_BENCH_DIR` says: 11 GiB are needed there, on
+//! a file system with O_DIRECT.
 
 use futures_util::StreamExt;
 use indicatif::{ProgressBar, ProgressStyle};

@@ -1,9 +1,10 @@
 //! What the ghosts of `PageStore::start_what_if` cost the store: `cargo bench --bench what_if [-- --quick]`.
 //!
-//! A store on devices in memory, read by two tasks, skewed (exponent 0.9), in turns without ghosts and with them; everything resident, and with a pool for a
-//! quarter of the pages. The table has the median time per read, the median of the ratios of
-//! neighbouring turns, and the ratio of the best turns, which other work on the machine disturbs least. Devices in memory answer at once: beside
-//! real ones misses cost more, and ghosts relatively less.
+//! A store on devices in memory, read by two tasks, skewed (exponent 0.9), in turns without ghosts and with
+//! them; everything resident, and with a pool for a quarter of the pages. The table has the median time per
+//! read, the median of the ratios of neighbouring turns, and the ratio of the best turns, which other work on
+//! the machine disturbs least. Devices in memory answer at once: beside real ones misses cost more, and
+//! ghosts relatively less.
 
 use pagetier::{MemoryDevice, MemoryManifest, PageId, PageStore, WhatIf, WhatIfOptions};
 use rand::SeedableRng;

@@ -1,5 +1,6 @@
-//! The static two-tier placement of the 2014 paper (section 3): which pages belong into memory and which onto the SSD, when it is known how often
-//! each is read and written. Prints what the optimum and the two-step heuristic cost, and draws both as the paper's Figure 3 does.
+//! The static two-tier placement of the 2014 paper (section 3): which pages belong into memory and which onto
+//! the SSD, when it is known how often each is read and written. Prints what the optimum and the two-step
+//! heuristic cost, and draws both as the paper's Figure 3 does.
 //!
 //! `cargo run --release --example placement`
 
@@ -12,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// Finds the best static placement of pages in memory and on the SSD, and draws it.
 ///
-/// The defaults are the instance of Figure 3. The paper does not give the scale of its axes; here pages are read up to 30 times and
-/// written up to 60 times, which shows the picture that it describes.
+/// The defaults are the instance of Figure 3. The paper does not give the scale of its axes; here pages are
+/// read up to 30 times and written up to 60 times, which shows the picture that it describes.
 #[derive(Debug, Parser)]
 #[command(verbatim_doc_comment)]
 struct Cli {

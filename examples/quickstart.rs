@@ -28,7 +28,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("page {id} says {}", String::from_utf8_lossy(&page[..5]));
     drop(page);
 
-    // What was written before `sync` survives a crash; `close` also leaves the caches warm for the next opening.
+    // What was written before `sync` survives a crash; `close` also leaves the caches warm for the next
+    // opening.
     store.sync().await?;
     store.close().await?;
 

@@ -1,7 +1,9 @@
-//! What a page read and a page write cost on each device, measured as in section 6.2 of the 2013 paper, in seconds not hours.
+//! What a page read and a page write cost on each device, measured as in section 6.2 of the 2013 paper, in
+//! seconds not hours.
 //!
-//! Two phases: reads alone give the read cost; then reads and writes mixed, from whose total the reads' share is taken away. Service times are the
-//! devices' own statistics (on real devices the time with an operation in flight, one at a time here).
+//! Two phases: reads alone give the read cost; then reads and writes mixed, from whose total the reads' share
+//! is taken away. Service times are the devices' own statistics (on real devices the time with an operation
+//! in flight, one at a time here).
 
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::PageSize;
@@ -18,12 +20,14 @@ const CHUNK_BYTES: usize = 1 << 20;
 const CHUNKS_MAX: u64 = 64;
 const CHUNKS_MIN: u64 = 2;
 
-/// Measures both devices, each for about `budget`: a third for writing the pages that are used, a third for each phase. A slow device may take longer, for two writes of
-/// 1 MiB and 16 of pages are the least. **Overwrites** with zeroes what lies from `hdd_from` and `ssd_from` bytes on: for devices that hold nothing yet.
-/// [`crate::Builder::calibrate`] does it when a store is created.
+/// Measures both devices, each for about `budget`: a third for writing the pages that are used, a third for
+/// each phase. A slow device may take longer, for two writes of 1 MiB and 16 of pages are the least.
+/// **Overwrites** with zeroes what lies from `hdd_from` and `ssd_from` bytes on: for devices that hold
+/// nothing yet. [`crate::Builder::calibrate`] does it when a store is created.
 ///
-/// The figures describe random access within what the devices hold now, by one request at a time; a disk whose whole width is used later seeks farther.
-/// Takes its time from tokio, so that it works in virtual time too. Cancelling it leaves zeroes behind, nothing else.
+/// The figures describe random access within what the devices hold now, by one request at a time; a disk
+/// whose whole width is used later seeks farther. Takes its time from tokio, so that it works in virtual time
+/// too. Cancelling it leaves zeroes behind, nothing else.
 ///
 /// # Errors
 /// A device failed.
@@ -57,7 +61,8 @@ async fn measure(
     Ok((read_ms.max(1e-3), write_ms.max(read_ms / 10.0).max(1e-3)))
 }
 
-/// Writes pages all over the device, for `budget`: parts of a file that were never written are read without the disk.
+/// Writes pages all over the device, for `budget`: parts of a file that were never written are read without
+/// the disk.
 async fn fill(
     device: &SharedDevice,
     from: u64,

@@ -58,7 +58,8 @@ pub enum OpenError {
         /// The directory.
         path: PathBuf,
     },
-    /// The file or block device cannot be had for the store alone, not even with `force`: overwriting it would destroy what uses it.
+    /// The file or block device cannot be had for the store alone, not even with `force`: overwriting it
+    /// would destroy what uses it.
     #[error("{device}: it cannot be used by this store alone: {why}; release it first", device = .device.display())]
     DeviceInUse {
         /// The device.
@@ -90,7 +91,8 @@ pub enum OpenError {
         /// This store.
         expected: String,
     },
-    /// The SSD is not the one that the store was last used with, or it is missing; it may hold newer pages than the HDD.
+    /// The SSD is not the one that the store was last used with, or it is missing; it may hold newer pages
+    /// than the HDD.
     #[error(
         "the SSD {expected} of this store {what}; it may hold newer pages than the HDD, so the store does not open without it: bring it back, or accept the loss (`accept_ssd_loss(true)`)"
     )]
@@ -218,7 +220,8 @@ pub enum Error {
         /// The space.
         space: SpaceId,
     },
-    /// The manifest could not be written. Nothing was changed in this run; a later opening may find either one.
+    /// The manifest could not be written. Nothing was changed in this run; a later opening may find either
+    /// one.
     #[error("the manifest could not be written: {source}")]
     Manifest {
         /// The system's reason.
@@ -228,8 +231,8 @@ pub enum Error {
     /// A device could not be grown, read or written.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The SSD holds the only copies of some pages, so the store does not go on without it: bring it back (`readmit_ssd`), or accept the loss
-    /// (`abandon_ssd`).
+    /// The SSD holds the only copies of some pages, so the store does not go on without it: bring it back
+    /// (`readmit_ssd`), or accept the loss (`abandon_ssd`).
     #[error(
         "the SSD holds the only copies of {pages} pages: drain it, bring it back (`readmit_ssd`), or accept the loss (`abandon_ssd`)"
     )]

@@ -1,7 +1,8 @@
 //! Pagetier: an embeddable async *hybrid page store* for people who write databases and key-value engines.
 //!
-//! Three tiers: a buffer pool in memory (GD2L: evicts by the cost of getting a page back), a write-back cache on SSD (CAC: admits
-//! by anticipated benefit, and is warm after a crash), and an HDD where every page has its home.
+//! Three tiers: a buffer pool in memory (GD2L: evicts by the cost of getting a page back), a write-back cache
+//! on SSD (CAC: admits by anticipated benefit, and is warm after a crash), and an HDD where every page has
+//! its home.
 //!
 //! It needs a tokio runtime for its background tasks and timers; device I/O completes under any.
 

@@ -173,7 +173,8 @@ impl Life {
         });
     }
 
-    /// Runs `step` in a task of its own, alone: dropped, it goes on. What it writes to a device must not land when that is in use already.
+    /// Runs `step` in a task of its own, alone: dropped, it goes on. What it writes to a device must not land
+    /// when that is in use already.
     async fn alone<T, F>(
         self: &Arc<Self>,
         step: impl FnOnce(Arc<Self>) -> F + Send + 'static,
@@ -193,7 +194,8 @@ impl Life {
         task.await.unwrap_or_else(|_| Err(ending()))
     }
 
-    /// Exchanges the SSD for the ring's file. `lost`: accept that the only copies there are lost, and list them.
+    /// Exchanges the SSD for the ring's file. `lost`: accept that the only copies there are lost, and list
+    /// them.
     async fn go_on_without(&self, lost: Option<&mut Abandoned>) -> Result<Exchanged, Error> {
         let mut meta = self.meta.lock().await;
         let doublewrite = self.tier.has_ring();
@@ -207,7 +209,8 @@ impl Life {
     /// Exchanges what is in use for a new, blank SSD.
     async fn attach(&self) -> Result<(), Error> {
         let mut meta = self.meta.lock().await;
-        // An exchange that could not be recorded may be in the manifest all the same: the SSD that it names must stay what it is.
+        // An exchange that could not be recorded may be in the manifest all the same: the SSD that it names
+        // must stay what it is.
         let refusing = self.tier.refusing_for_good();
         if let Some(cause) = refusing.filter(|_| !self.builder.broken().is(Mutation::AttachInDoubt)) {
             return Err(Error::Refusing { cause });
@@ -218,7 +221,8 @@ impl Life {
         self.exchange(ssd, Some(id), None, &mut meta).await.map(drop)
     }
 
-    /// One save of the manifest names the new side and lists what goes with the old one: there is no moment with only one of the two.
+    /// One save of the manifest names the new side and lists what goes with the old one: there is no moment
+    /// with only one of the two.
     async fn exchange(
         &self,
         new: NewSide,
@@ -261,8 +265,9 @@ impl Life {
         Ok(())
     }
 
-    /// Takes those of `pages` out of `lost` that are written again, and durable, and out of the manifest's list, which was `before` without `lost`: an
-    /// earlier loss of the same pages stays in it. Which ones were saved.
+    /// Takes those of `pages` out of `lost` that are written again, and durable, and out of the manifest's
+    /// list, which was `before` without `lost`: an earlier loss of the same pages stays in it. Which ones
+    /// were saved.
     async fn save_lost(
         &self,
         before: Option<OnlyCopies>,
@@ -343,7 +348,8 @@ impl Life {
 }
 
 impl PageStore {
-    // ---- the SSD's life -------------------------------------------------------------------------------------
+    // ---- the SSD's life
+    // -------------------------------------------------------------------------------------
 
     /// What happens to the SSD from now on.
     #[must_use]
@@ -363,15 +369,19 @@ impl PageStore {
         self.life.tier.mode()
     }
 
-    /// Changes what the SSD is used for. Among [`SsdMode::WriteBack`], [`SsdMode::WriteThrough`] and [`SsdMode::ReadOnly`] at once, for pages written from now on:
-    /// versions that are on the SSD alone stay there until they are written again or drained ([`PageStore::drain_ssd`]).
+    /// Changes what the SSD is used for. Among [`SsdMode::WriteBack`], [`SsdMode::WriteThrough`] and
+    /// [`SsdMode::ReadOnly`] at once, for pages written from now on: versions that are on the SSD alone stay
+    /// there until they are written again or drained ([`PageStore::drain_ssd`]).
     ///
-    /// To [`SsdMode::Off`] it drains the SSD first, then goes on with a ring in the store's directory and records that: the SSD may be taken away, and
-    /// the store opens without it. From there to another mode it starts with the SSD blank, as [`PageStore::readmit_ssd`]. Hold no guards meanwhile: writes wait.
-    /// Cancel-safe: a drain under way ends after its batch, and the mode is the old one; an exchange that has begun goes on.
+    /// To [`SsdMode::Off`] it drains the SSD first, then goes on with a ring in the store's directory and
+    /// records that: the SSD may be taken away, and the store opens without it. From there to another mode it
+    /// starts with the SSD blank, as [`PageStore::readmit_ssd`]. Hold no guards meanwhile: writes wait.
+    /// Cancel-safe: a drain under way ends after its batch, and the mode is the old one; an exchange that has
+    /// begun goes on.
     ///
     /// # Errors
-    /// [`Error::SsdOnlyCopies`] when not everything could be drained; a device or the manifest failed. The mode is the old one then.
+    /// [`Error::SsdOnlyCopies`] when not everything could be drained; a device or the manifest failed. The
+    /// mode is the old one then.
     pub async fn set_ssd_mode(&self, mode: SsdMode) -> Result<(), Error> {
         let life = &self.life;
         match (life.tier.mode(), mode) {
@@ -406,12 +416,15 @@ impl PageStore {
         }
     }
 
-    /// Writes every page home whose newest version is on the SSD alone. Afterwards the SSD holds no only copy, and everything written home is durable; pages
-    /// stay readable all the time, and its copies stay in use. While it runs, changed pages go to the HDD; when it is over they go where the mode says: to keep the SSD
-    /// without only copies, set [`SsdMode::WriteThrough`] before. Cancel-safe: dropped, it ends after its batch of at most 32 pages.
+    /// Writes every page home whose newest version is on the SSD alone. Afterwards the SSD holds no only
+    /// copy, and everything written home is durable; pages stay readable all the time, and its copies stay in
+    /// use. While it runs, changed pages go to the HDD; when it is over they go where the mode says: to keep
+    /// the SSD without only copies, set [`SsdMode::WriteThrough`] before. Cancel-safe: dropped, it ends after
+    /// its batch of at most 32 pages.
     ///
-    /// Says how many pages are left: when the deadline passed, or when copies cannot be read or the HDD takes no writes ([`DrainReport::failed`]). Pages
-    /// whose only copy is damaged but which are in memory are written again from there, soon after.
+    /// Says how many pages are left: when the deadline passed, or when copies cannot be read or the HDD takes
+    /// no writes ([`DrainReport::failed`]). Pages whose only copy is damaged but which are in memory are
+    /// written again from there, soon after.
     pub async fn drain_ssd(&self, drain: Drain) -> DrainReport {
         let Drain { deadline, progress } = drain;
         let report = self.life.tier.drain(deadline, progress).await;
@@ -424,10 +437,12 @@ impl PageStore {
 
     /// Takes the SSD back into use.
     ///
-    /// After a failure it must be the same one, with what was on it. Every copy is read: it is proved current by its stamp, or void. Versions whose flush
-    /// failed are written once more. Writes are accepted again when it succeeds. From [`SsdMode::Off`] the SSD of the builder's options (blank, or an
-    /// earlier one of this store) is formatted: nothing that was on it counts. Hold no guards meanwhile: writes wait, and
-    /// pages that were lost there but are in memory are written again. What else is lost [`PageStore::ssd_loss`] tells from then on. Cancel-safe: taking back goes on.
+    /// After a failure it must be the same one, with what was on it. Every copy is read: it is proved current
+    /// by its stamp, or void. Versions whose flush failed are written once more. Writes are accepted again
+    /// when it succeeds. From [`SsdMode::Off`] the SSD of the builder's options (blank, or an earlier one of
+    /// this store) is formatted: nothing that was on it counts. Hold no guards meanwhile: writes wait, and
+    /// pages that were lost there but are in memory are written again. What else is lost
+    /// [`PageStore::ssd_loss`] tells from then on. Cancel-safe: taking back goes on.
     ///
     /// # Errors
     /// [`Error::Readmit`], [`Error::Attach`], [`Error::Refusing`]; the SSD stays as it was.
@@ -435,10 +450,12 @@ impl PageStore {
         self.life.alone(|life| async move { life.readmit().await }).await
     }
 
-    /// Goes on without the SSD although it may hold the only copies of some pages: it is lost for good. What of that is in memory is written
-    /// again; the rest is what the result lists: those pages read as older versions, or do not exist any more. Writes are accepted again. The store opens without
-    /// the SSD from now on; [`PageStore::readmit_ssd`] starts with a blank one. The list is durable before the SSD is given up, see [`PageStore::ssd_loss`]; until pages in
-    /// memory are durable at home, it holds these, too. Hold no guards meanwhile. Cancel-safe: dropped, it goes on.
+    /// Goes on without the SSD although it may hold the only copies of some pages: it is lost for good. What
+    /// of that is in memory is written again; the rest is what the result lists: those pages read as older
+    /// versions, or do not exist any more. Writes are accepted again. The store opens without the SSD from
+    /// now on; [`PageStore::readmit_ssd`] starts with a blank one. The list is durable before the SSD is
+    /// given up, see [`PageStore::ssd_loss`]; until pages in memory are durable at home, it holds these, too.
+    /// Hold no guards meanwhile. Cancel-safe: dropped, it goes on.
     ///
     /// # Errors
     /// The HDD, the ring's file or the manifest failed, or writes are refused because of the HDD.
@@ -446,22 +463,25 @@ impl PageStore {
         self.life.alone(|life| async move { life.abandon().await }).await
     }
 
-    /// The log position from which redo would be needed if the SSD were lost now: every older change is on the HDD (or in memory, see
-    /// [`PageStore::min_recovery_lsn`]). `None`: nothing is on the SSD alone. After a recovery it may be older than need be. It relies on what `flush_to` relies on: that a change
+    /// The log position from which redo would be needed if the SSD were lost now: every older change is on
+    /// the HDD (or in memory, see [`PageStore::min_recovery_lsn`]). `None`: nothing is on the SSD alone.
+    /// After a recovery it may be older than need be. It relies on what `flush_to` relies on: that a change
     /// is not given an older LSN than `min_recovery_lsn` told.
     #[must_use]
     pub fn oldest_ssd_lsn(&self) -> Option<Lsn> {
         self.life.tier.oldest_lsn()
     }
 
-    /// What was lost with SSDs that were given up ([`PageStore::abandon_ssd`], [`Builder::accept_ssd_loss`]) or came back damaged ([`PageStore::readmit_ssd`]), all of it
-    /// together: in this run or an earlier one. `None`: nothing, or it was acknowledged.
+    /// What was lost with SSDs that were given up ([`PageStore::abandon_ssd`], [`Builder::accept_ssd_loss`])
+    /// or came back damaged ([`PageStore::readmit_ssd`]), all of it together: in this run or an earlier one.
+    /// `None`: nothing, or it was acknowledged.
     #[must_use]
     pub fn ssd_loss(&self) -> Option<SsdLoss> {
         self.life.loss.lock().clone()
     }
 
-    /// Forgets what [`PageStore::ssd_loss`] tells: the embedder has dealt with it. Durable when it returns. Cancel-safe.
+    /// Forgets what [`PageStore::ssd_loss`] tells: the embedder has dealt with it. Durable when it returns.
+    /// Cancel-safe.
     ///
     /// # Errors
     /// The manifest cannot be written: the list is still there.

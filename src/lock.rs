@@ -7,12 +7,13 @@
 //! | a block device | opened with O_EXCL: neither mounted, nor part of an array, nor another store's |
 //! | a ready-made device | its [`Occupancy`](pagetier_devio::Occupancy) |
 //!
-//! **Leaving.** When a store is dropped, its [`Fence`] closes: no operation starts any more. What is under way goes on in the kernel, so
-//! the locks pass to the devices, which drop them when the last operation has ended. An opener that meets a leaving store
-//! waits for that; one that meets a running store is refused at once.
+//! **Leaving.** When a store is dropped, its [`Fence`] closes: no operation starts any more. What is under
+//! way goes on in the kernel, so the locks pass to the devices, which drop them when the last operation has
+//! ended. An opener that meets a leaving store waits for that; one that meets a running store is refused at
+//! once.
 //!
-//! **After `kill -9`** the kernel closes the files of a process that had an io_uring late, over a second on a busy disk. A lock whose holder
-//! is gone is waited for too.
+//! **After `kill -9`** the kernel closes the files of a process that had an io_uring late, over a second on a
+//! busy disk. A lock whose holder is gone is waited for too.
 
 use crate::error::OpenError;
 use pagetier_devio::{Fence, InFlight, Kept, Occupied, SharedDevice};
@@ -29,7 +30,8 @@ use tokio::time::{Instant, sleep};
 const WAIT_MAX: Duration = Duration::from_secs(30);
 /// How often it looks meanwhile.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long a block device may be busy without being mounted: the kernel may be cleaning up after a killed process.
+/// How long a block device may be busy without being mounted: the kernel may be cleaning up after a killed
+/// process.
 const BUSY_MAX: Duration = Duration::from_secs(3);
 
 const RUNNING: u8 = b'R';
@@ -105,8 +107,8 @@ impl Tenure {
         Ok(())
     }
 
-    /// Takes `device` for this store, with the file or block device at `path` if that is where it is. Hands out the device behind the
-    /// tenure's fence.
+    /// Takes `device` for this store, with the file or block device at `path` if that is where it is. Hands
+    /// out the device behind the tenure's fence.
     pub(crate) async fn take(
         &self,
         device: SharedDevice,
@@ -157,7 +159,8 @@ impl Tenure {
         Ok(())
     }
 
-    /// Of a device that was locked before (an SSD that is put back), the lock is taken anew: another device may stand there now.
+    /// Of a device that was locked before (an SSD that is put back), the lock is taken anew: another device
+    /// may stand there now.
     async fn lock_device(&self, path: &Path) -> Result<(), OpenError> {
         if let Some(held) = &mut *self.held.lock() {
             held.locks.devices.retain(|lock| lock.path != path);
@@ -192,8 +195,8 @@ fn already_open(path: &Path) -> OpenError {
     OpenError::AlreadyOpen { path: path.to_owned() }
 }
 
-/// The lock on a store's directory. The file `lock` holds a byte that says whether its holder is leaving, the holder's process, and when
-/// that started.
+/// The lock on a store's directory. The file `lock` holds a byte that says whether its holder is leaving, the
+/// holder's process, and when that started.
 #[derive(Debug)]
 struct DirectoryLock(OwnedFd);
 
@@ -220,7 +223,8 @@ impl DirectoryLock {
         Ok(lock)
     }
 
-    /// Says who holds it. Advice for other openers only: the lock itself is the kernel's, so a full disk does not matter.
+    /// Says who holds it. Advice for other openers only: the lock itself is the kernel's, so a full disk does
+    /// not matter.
     fn sign(&self) {
         let pid = std::process::id();
         let text = format!("{} {pid} {}\n", char::from(RUNNING), started_at(pid).unwrap_or_default());

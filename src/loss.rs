@@ -11,18 +11,19 @@ pub(crate) const RUNS_MAX: usize = 1 << 16;
 /// The same where there is no room for more.
 pub(crate) const RUNS_MIN: usize = 256;
 
-/// The pages that may read as an older version than the last `sync` that covered them, or not at all, because the SSD that held newer ones
-/// was given up.
+/// The pages that may read as an older version than the last `sync` that covered them, or not at all, because
+/// the SSD that held newer ones was given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SsdLoss {
-    /// Every page listed was on the SSD alone, and no other is affected. Otherwise the pages listed *may* be affected, and no other is: after a
-    /// crash these are all pages of all spaces, those included that lie beyond a space's end as the HDD shows it.
+    /// Every page listed was on the SSD alone, and no other is affected. Otherwise the pages listed *may* be
+    /// affected, and no other is: after a crash these are all pages of all spaces, those included that lie
+    /// beyond a space's end as the HDD shows it.
     pub exact: bool,
     /// By space, the pages affected.
     pub spaces: Vec<LostPages>,
-    /// Redo of the embedder's log from here on brings all of them back; `None` when it is not known (the embedder may have noted
-    /// [`crate::PageStore::oldest_ssd_lsn`]), or nothing is lost.
+    /// Redo of the embedder's log from here on brings all of them back; `None` when it is not known (the
+    /// embedder may have noted [`crate::PageStore::oldest_ssd_lsn`]), or nothing is lost.
     pub redo_from: Option<Lsn>,
 }
 
@@ -77,7 +78,8 @@ impl OnlyCopies {
         SsdLoss { exact: !self.coarse, spaces, redo_from: self.redo_from.map(Lsn) }
     }
 
-    /// Every page that may ever have been allocated: where a space ended may have been known to the SSD alone.
+    /// Every page that may ever have been allocated: where a space ended may have been known to the SSD
+    /// alone.
     pub(crate) fn all_of(manifest: &Manifest) -> Self {
         let end = |s: &SpaceRecord| {
             let extents: u64 = s.runs.iter().map(|(_, count)| count).sum();
@@ -92,7 +94,8 @@ impl OnlyCopies {
         self.runs.is_empty() && !self.coarse
     }
 
-    /// Both losses. Redo has to begin where the earlier one wants it, and nowhere if that is not known of both.
+    /// Both losses. Redo has to begin where the earlier one wants it, and nowhere if that is not known of
+    /// both.
     pub(crate) fn merge(self, other: Self) -> Self {
         if self.is_none() {
             return other;
@@ -141,7 +144,8 @@ pub(crate) fn only_copies(pages: &[(PageId, Lsn)], runs_max: usize) -> OnlyCopie
     OnlyCopies { redo_from, runs, coarse }
 }
 
-/// The sorted runs in at most `runs_max`, and whether they had to be widened for that: with wider and wider gaps if there are many.
+/// The sorted runs in at most `runs_max`, and whether they had to be widened for that: with wider and wider
+/// gaps if there are many.
 fn shortened(all: &[(u32, u32, u32)], runs_max: usize) -> (Vec<(u32, u32, u32)>, bool) {
     let mut gap = 0;
     loop {

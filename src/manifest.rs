@@ -1,4 +1,5 @@
-//! The manifest: what the store is, which spaces it has, and where on the HDD they lie. Replaced as a whole, atomically.
+//! The manifest: what the store is, which spaces it has, and where on the HDD they lie. Replaced as a whole,
+//! atomically.
 
 use crate::error::OpenError;
 use crate::memory_manifest::MemoryManifest;
@@ -14,7 +15,8 @@ use std::path::{Path, PathBuf};
 /// The manifest format that this version writes.
 const MANIFEST_FORMAT: u32 = 2;
 
-/// Far more than there can be: with the largest pages, the volume's end still is a number of bytes that a file can have.
+/// Far more than there can be: with the largest pages, the volume's end still is a number of bytes that a
+/// file can have.
 const EXTENTS_MAX: u64 = 1 << 40;
 
 /// The manifest's contents.
@@ -28,19 +30,22 @@ pub(crate) struct Manifest {
     pub(crate) generation: u64,
     /// Grows with every opening, before anything else is written.
     pub(crate) epoch: u32,
-    /// The last opening that both devices have noted; only then does it write anything else. 0: the store's first opening is not over.
+    /// The last opening that both devices have noted; only then does it write anything else. 0: the store's
+    /// first opening is not over.
     pub(crate) opened: u32,
     /// The last opening that was closed in order.
     pub(crate) closed: u32,
     /// The id of the SSD, if the store has one.
     pub(crate) ssd: Option<String>,
-    /// Written by a close in order: the pages whose newest version was on the SSD alone. `None` while the store is open, and after a crash.
+    /// Written by a close in order: the pages whose newest version was on the SSD alone. `None` while the
+    /// store is open, and after a crash.
     #[serde(default)]
     pub(crate) ssd_pages: Option<OnlyCopies>,
     /// What was lost with SSDs that were given up, until the user acknowledges it.
     #[serde(default)]
     pub(crate) loss: Option<OnlyCopies>,
-    /// The devices' costs in milliseconds (R_D, W_D, R_S, W_S), if they were calibrated when the store was created.
+    /// The devices' costs in milliseconds (R_D, W_D, R_S, W_S), if they were calibrated when the store was
+    /// created.
     #[serde(default)]
     pub(crate) costs_ms: Option<[String; 4]>,
     /// What failed flushes left unproved. [`ManifestStore`] keeps it: what a caller gives is not written.
@@ -227,7 +232,8 @@ impl ManifestStore {
         bytes.map(|b| decode(&b)).transpose()
     }
 
-    /// Replaces the manifest durably, but for [`Manifest::unproved`], which stays as it is. After an error either one may be found later.
+    /// Replaces the manifest durably, but for [`Manifest::unproved`], which stays as it is. After an error
+    /// either one may be found later.
     pub(crate) fn save(&self, manifest: &Manifest, slack: Slack) -> std::io::Result<()> {
         let noted = self.unproved.lock();
         let unproved = self.noted(&noted);
@@ -348,7 +354,8 @@ mod tests {
         assert!(decode(&bytes[..10]).is_err());
     }
 
-    /// A space of 64 pages in extents 0 and 2, with extent 1 free, in a store that was opened as often as it can be.
+    /// A space of 64 pages in extents 0 and 2, with extent 1 free, in a store that was opened as often as it
+    /// can be.
     fn at_its_limits() -> Manifest {
         let mut manifest = Manifest::new("s".into(), PageSize::MIN);
         manifest.epoch = Stamp::EPOCHS - 2;

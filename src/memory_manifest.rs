@@ -48,8 +48,9 @@ impl MemoryManifest {
         self.0.lock().saves
     }
 
-    /// Test-only: after `skip` more saves, `count` saves fail for want of space. With `replaced` the manifest is replaced nonetheless, as by a
-    /// rename whose fsync failed. A second call takes the place of the first.
+    /// Test-only: after `skip` more saves, `count` saves fail for want of space. With `replaced` the manifest
+    /// is replaced nonetheless, as by a rename whose fsync failed. A second call takes the place of the
+    /// first.
     #[doc(hidden)]
     pub fn fail_saves(&self, skip: u64, count: u64, replaced: bool) {
         let mut cell = self.0.lock();

@@ -1,4 +1,5 @@
-//! Device costs as they are measured while the store runs, by n-point moving averages (Ou et al., section 3.2.2).
+//! Device costs as they are measured while the store runs, by n-point moving averages (Ou et al., section
+//! 3.2.2).
 
 use crate::life::Life;
 use pagetier_devio::{RecentCost, SharedDevice};

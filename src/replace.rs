@@ -1,17 +1,20 @@
 //! Replacing the manifest's file atomically and durably, also on a file system without a free byte.
 //!
-//! Two files of the same rounded size stand in the directory. The new contents are written over the spare one, which is flushed and then
-//! exchanged with the manifest by `RENAME_EXCHANGE`: no block and no directory entry is added. `manifest.json` is whole at every moment, and it
-//! alone is ever read: a spare never takes the place of a rotten manifest.
+//! Two files of the same rounded size stand in the directory. The new contents are written over the spare
+//! one, which is flushed and then exchanged with the manifest by `RENAME_EXCHANGE`: no block and no directory
+//! entry is added. `manifest.json` is whole at every moment, and it alone is ever read: a spare never takes
+//! the place of a rotten manifest.
 //!
-//! The spare may be written over only while it is certain that the disk, too, has it under that name. After an exchange whose fsync of the
-//! directory failed it is not, and the spare may be the manifest that a crash leaves: then a new file is written instead. When there is no room for
-//! one, the two are exchanged there and back, which makes the directory write its names once more, and is flushed. A process that starts
-//! does not know how its predecessor ended. It prefers a new file as well, and when there is no room for one relies on an fsync of the directory: the
-//! spare may be older than what its predecessor saved last, so it must not be the manifest for a moment.
+//! The spare may be written over only while it is certain that the disk, too, has it under that name. After
+//! an exchange whose fsync of the directory failed it is not, and the spare may be the manifest that a crash
+//! leaves: then a new file is written instead. When there is no room for one, the two are exchanged there and
+//! back, which makes the directory write its names once more, and is flushed. A process that starts does not
+//! know how its predecessor ended. It prefers a new file as well, and when there is no room for one relies on
+//! an fsync of the directory: the spare may be older than what its predecessor saved last, so it must not be
+//! the manifest for a moment.
 //!
-//! Contents that name more than before are saved only when both files have the room for them and the slack: otherwise the next save would need room
-//! that a full disk does not have.
+//! Contents that name more than before are saved only when both files have the room for them and the slack:
+//! otherwise the next save would need room that a full disk does not have.
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, RenameFlags, renameat_with};
@@ -27,7 +30,8 @@ const FRESH: &str = "manifest.json.new";
 
 /// Both files are a multiple of this, in bytes.
 const ROUND_BYTES: usize = 64 << 10;
-/// The least room that a file has beyond its contents, in bytes: what a store can still note when its disk is full.
+/// The least room that a file has beyond its contents, in bytes: what a store can still note when its disk is
+/// full.
 const SLACK_BYTES: usize = 16 << 10;
 
 /// What is known of the spare file.
@@ -71,7 +75,8 @@ impl ManifestFile {
         }
     }
 
-    /// Replaces the contents. Durable when it returns `Ok`; after an error either contents may be found later.
+    /// Replaces the contents. Durable when it returns `Ok`; after an error either contents may be found
+    /// later.
     pub(crate) fn replace(&self, bytes: &[u8], slack: Slack) -> Result<()> {
         let mut spare = self.spare.lock();
         let known = *spare;
@@ -123,7 +128,8 @@ impl ManifestFile {
         renameat_with(&directory, SPARE, &directory, FILE, RenameFlags::EXCHANGE)
     }
 
-    /// Makes the names durable although an fsync of them failed: what that may have lost is written once more.
+    /// Makes the names durable although an fsync of them failed: what that may have lost is written once
+    /// more.
     fn restate_names(&self) -> Result<()> {
         self.exchange()?;
         self.exchange()?;
@@ -184,7 +190,8 @@ fn padded(len: usize) -> usize {
     (len + SLACK_BYTES).next_multiple_of(ROUND_BYTES)
 }
 
-/// Writes `bytes` and line ends up to `least` bytes, or the size that a file with these contents has. Durable when it returns.
+/// Writes `bytes` and line ends up to `least` bytes, or the size that a file with these contents has. Durable
+/// when it returns.
 fn write_padded(mut file: File, bytes: &[u8], least: usize) -> Result<()> {
     let size = if bytes.len() <= least { least } else { padded(bytes.len()) };
     let mut all = Vec::with_capacity(size);

@@ -81,7 +81,8 @@ pub struct Finding {
     pub page: PageId,
     /// What is wrong; names page, device and offset.
     pub error: TierError,
-    /// Whether it was healed: given up or rewritten from the other copy, or the page was in memory and is written anew.
+    /// Whether it was healed: given up or rewritten from the other copy, or the page was in memory and is
+    /// written anew.
     pub healed: bool,
 }
 
@@ -157,9 +158,11 @@ impl Drop for Scrub {
 }
 
 impl PageStore {
-    /// Starts going over every copy on the SSD and every home on the HDD: reads each, verifies checksum, id and (on the SSD) version, compares
-    /// homes with clean copies, and heals: a bad copy that the HDD has too is given up, a bad home is rewritten from the copy on the SSD, a bad only copy of a page
-    /// in memory is written anew. What is left is reported. Pages allocated after the start are not looked at. Must be called in a tokio runtime.
+    /// Starts going over every copy on the SSD and every home on the HDD: reads each, verifies checksum, id
+    /// and (on the SSD) version, compares homes with clean copies, and heals: a bad copy that the HDD has too
+    /// is given up, a bad home is rewritten from the copy on the SSD, a bad only copy of a page in memory is
+    /// written anew. What is left is reported. Pages allocated after the start are not looked at. Must be
+    /// called in a tokio runtime.
     pub fn scrub(&self, options: ScrubOptions) -> Scrub {
         let course = Arc::new(Course::default());
         let total = u64::from(self.life.tier.slots()) * u64::from(options.slots);

@@ -5,8 +5,8 @@ use pagetier_bufpool::PoolParams;
 use pagetier_page::PageSize;
 use pagetier_ssdcache::{Layout, SlotParams};
 
-/// The size of an SSD file that can hold `pages` pages beside the free slots, maps, journal and default doublewrite ring that it needs: what
-/// [`crate::Builder::ssd_bytes`] takes. 0 for none.
+/// The size of an SSD file that can hold `pages` pages beside the free slots, maps, journal and default
+/// doublewrite ring that it needs: what [`crate::Builder::ssd_bytes`] takes. 0 for none.
 ///
 /// ```
 /// # use pagetier::{PageSize, ssd_bytes_for};
@@ -33,7 +33,8 @@ pub fn ssd_bytes_for(pages: u64, page_size: PageSize) -> u64 {
     enough * page
 }
 
-/// The memory for a pool of `pages` pages over an SSD of `ssd_bytes`, with the tables of both: what [`crate::Builder::pool_bytes`] takes.
+/// The memory for a pool of `pages` pages over an SSD of `ssd_bytes`, with the tables of both: what
+/// [`crate::Builder::pool_bytes`] takes.
 ///
 /// ```
 /// # use pagetier::{PageSize, pool_bytes_for, ssd_bytes_for};

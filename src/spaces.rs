@@ -1,7 +1,9 @@
-//! Spaces: made, grown and dropped, each so that a failure or a crash between two steps leaves nothing half-done.
+//! Spaces: made, grown and dropped, each so that a failure or a crash between two steps leaves nothing
+//! half-done.
 //!
-//! What is added takes effect in memory last: a growth reaches the HDD (durably), then the manifest, then the table that pages are
-//! allocated from. What is taken away is marked in the manifest first; its extents are free once the manifest no longer names the space.
+//! What is added takes effect in memory last: a growth reaches the HDD (durably), then the manifest, then the
+//! table that pages are allocated from. What is taken away is marked in the manifest first; its extents are
+//! free once the manifest no longer names the space.
 
 use crate::error::Error;
 use crate::loss::{RUNS_MAX, RUNS_MIN, only_copies};
@@ -23,7 +25,8 @@ impl PageStore {
     /// Makes a space called `name`. Durable when it returns. Cancel-safe: it happens or it does not.
     ///
     /// # Errors
-    /// The name is taken, or the manifest cannot be written: there is no such space then, though after a crash the next opening may find it, empty.
+    /// The name is taken, or the manifest cannot be written: there is no such space then, though after a
+    /// crash the next opening may find it, empty.
     pub async fn create_space(&self, name: &str) -> Result<SpaceId, Error> {
         let mut meta = self.meta.lock().await;
         if self.volume.by_name(name).is_some() {
@@ -38,14 +41,16 @@ impl PageStore {
         Ok(id)
     }
 
-    /// Drops `space` with all its pages. Waits for writes of them that are under way; guards of its pages must have been dropped, or this
-    /// waits for them too. Durable when it returns.
+    /// Drops `space` with all its pages. Waits for writes of them that are under way; guards of its pages
+    /// must have been dropped, or this waits for them too. Durable when it returns.
     ///
-    /// Cancelled, the space is gone or it is as it was. If it is gone, its room on the HDD is free after a second call, or the next opening.
+    /// Cancelled, the space is gone or it is as it was. If it is gone, its room on the HDD is free after a
+    /// second call, or the next opening.
     ///
     /// # Errors
-    /// There is no such space; the HDD cannot be flushed; or the manifest cannot be written. If [`PageStore::spaces`] lists the space then, it is as it
-    /// was, though after a crash it may be gone; otherwise it is gone, and as if this had been cancelled.
+    /// There is no such space; the HDD cannot be flushed; or the manifest cannot be written. If
+    /// [`PageStore::spaces`] lists the space then, it is as it was, though after a crash it may be gone;
+    /// otherwise it is gone, and as if this had been cancelled.
     pub async fn drop_space(&self, space: SpaceId) -> Result<(), Error> {
         let mut meta = self.meta.lock().await;
         let unmarked = self.life.builder.broken().is(Mutation::DropUnmarked);
@@ -120,8 +125,9 @@ impl PageStore {
         Ok(())
     }
 
-    /// Leaves nothing in `range` of the HDD, so that a page that is never written there does not read as damaged. Until it has ended nothing grows, also when it
-    /// is dropped: its writes would land on the pages of the next growth.
+    /// Leaves nothing in `range` of the HDD, so that a page that is never written there does not read as
+    /// damaged. Until it has ended nothing grows, also when it is dropped: its writes would land on the pages
+    /// of the next growth.
     async fn blank(
         &self,
         meta: OwnedMutexGuard<Meta>,
@@ -136,7 +142,8 @@ impl PageStore {
         task.await.unwrap_or_else(|_| Err(ending()))
     }
 
-    /// After a save that may have marked a space as dropped, although it failed: what is written to it from then on would go with it.
+    /// After a save that may have marked a space as dropped, although it failed: what is written to it from
+    /// then on would go with it.
     pub(crate) async fn settle_manifest(&self) -> Result<(), Error> {
         if !self.doubtful.load(Ordering::Acquire) {
             return Ok(());
@@ -145,8 +152,8 @@ impl PageStore {
         if self.doubtful.load(Ordering::Acquire) { meta.save(&self.volume) } else { Ok(()) }
     }
 
-    /// The end of a close in order, when everything is durable: the devices note it, then the manifest. A manifest that says so therefore proves that the
-    /// devices must, too.
+    /// The end of a close in order, when everything is durable: the devices note it, then the manifest. A
+    /// manifest that says so therefore proves that the devices must, too.
     pub(crate) async fn note_close(&self) -> Result<(), Error> {
         let mut meta = self.meta.lock().await;
         let epoch = meta.manifest.epoch;
@@ -170,7 +177,8 @@ impl PageStore {
     }
 }
 
-/// Writes zeroes whatever can be read there: after a failed flush, zeroes that an earlier growth wrote may be readable and never become durable.
+/// Writes zeroes whatever can be read there: after a failed flush, zeroes that an earlier growth wrote may be
+/// readable and never become durable.
 async fn blank(hdd: &SharedDevice, range: Range<u64>, broken: Broken) -> Result<(), DeviceError> {
     let zeroes = |bytes: u64| IoBufs::from_iter([IoBuf::zeroed(bytes as usize)]);
     let mut at = range.start;

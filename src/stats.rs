@@ -4,7 +4,8 @@ use pagetier_bufpool::{PoolMemory, PoolStats};
 use pagetier_devio::DeviceStats;
 use pagetier_ssdcache::TierStats;
 
-/// Counters since the store was opened, and sizes now. Differences of two snapshots describe what happened between them.
+/// Counters since the store was opened, and sizes now. Differences of two snapshots describe what happened
+/// between them.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {

@@ -23,7 +23,8 @@ use tokio::sync::Mutex;
 /// A page, shared with other readers; derefs to its payload. See [`PageStore::get`].
 pub type PageRef<'a> = pagetier_bufpool::PageRef<'a, SsdTier>;
 
-/// A page, exclusively; derefs to its payload, and the first mutable access makes it dirty. See [`PageStore::get_mut`].
+/// A page, exclusively; derefs to its payload, and the first mutable access makes it dirty. See
+/// [`PageStore::get_mut`].
 pub type PageMut<'a> = pagetier_bufpool::PageMut<'a, SsdTier>;
 
 /// An ordered read of a space. See [`PageStore::scan`].
@@ -31,10 +32,11 @@ pub type Scan<'a> = pagetier_bufpool::Scan<'a, SsdTier>;
 
 /// An open page store. Share it in an `Arc`; every method takes `&self`.
 ///
-/// Dropped without [`PageStore::close`] it stops as in a crash: nothing that [`PageStore::sync`] promised is lost.
+/// Dropped without [`PageStore::close`] it stops as in a crash: nothing that [`PageStore::sync`] promised is
+/// lost.
 ///
-/// Holding several guards at once: latch in an order that all tasks keep (parent before child, left before right), as with any
-/// latch; a guard held while waiting for another page keeps its frame in memory.
+/// Holding several guards at once: latch in an order that all tasks keep (parent before child, left before
+/// right), as with any latch; a guard held while waiting for another page keeps its frame in memory.
 #[derive(Debug)]
 pub struct PageStore {
     /// The first to be dropped: no I/O starts after it.
@@ -61,9 +63,11 @@ pub(crate) struct Meta {
     pub(crate) fence: Fence,
     /// The generation that is certainly durable.
     pub(crate) durable_generation: u64,
-    /// How far the HDD is known to reach after a crash, in bytes. Its size may be more: a growth is durable only after a flush.
+    /// How far the HDD is known to reach after a crash, in bytes. Its size may be more: a growth is durable
+    /// only after a flush.
     pub(crate) hdd_bytes_durable: u64,
-    /// A save failed that may have taken effect and would take a space away: `sync` promises nothing before the next one succeeds.
+    /// A save failed that may have taken effect and would take a space away: `sync` promises nothing before
+    /// the next one succeeds.
     pub(crate) doubtful: Arc<AtomicBool>,
     broken: Broken,
 }
@@ -85,7 +89,8 @@ impl Meta {
         self.change(volume, |_| ())
     }
 
-    /// The same after `edit`. When it fails, nothing has changed in memory; which of the two the disk has is not known.
+    /// The same after `edit`. When it fails, nothing has changed in memory; which of the two the disk has is
+    /// not known.
     pub(crate) fn change(&mut self, volume: &Volume, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
         self.replace(|manifest| {
             volume.record(manifest);
@@ -173,7 +178,8 @@ impl PageStore {
         }
     }
 
-    // ---- spaces ---------------------------------------------------------------------------------------------
+    // ---- spaces
+    // ---------------------------------------------------------------------------------------------
 
     /// The space called `name`, if there is one.
     #[must_use]
@@ -195,11 +201,12 @@ impl PageStore {
         self.volume.pages(space).ok_or(Error::NoSuchSpace { space })
     }
 
-    // ---- pages ----------------------------------------------------------------------------------------------
+    // ---- pages
+    // ----------------------------------------------------------------------------------------------
 
-    /// A new page at the end of `space`, all zeroes, latched exclusively. It is part of the space for good once a
-    /// [`PageStore::sync`] (or the embedder's redo, see [`PageStore::recreate`]) covers it. Cancel-safe; a page
-    /// number may be left unused.
+    /// A new page at the end of `space`, all zeroes, latched exclusively. It is part of the space for good
+    /// once a [`PageStore::sync`] (or the embedder's redo, see [`PageStore::recreate`]) covers it.
+    /// Cancel-safe; a page number may be left unused.
     ///
     /// # Errors
     /// There is no such space, it is full, the HDD cannot grow, or no frame is to be had.
@@ -212,11 +219,12 @@ impl PageStore {
         }
     }
 
-    /// The page, shared: latched against writers and pinned until the guard is dropped. A hit neither allocates nor yields.
-    /// Waiting is first come, first served. Cancel-safe.
+    /// The page, shared: latched against writers and pinned until the guard is dropped. A hit neither
+    /// allocates nor yields. Waiting is first come, first served. Cancel-safe.
     ///
     /// # Errors
-    /// The page does not exist, cannot be read, or is corrupt in its only copy; or no frame is to be had in time.
+    /// The page does not exist, cannot be read, or is corrupt in its only copy; or no frame is to be had in
+    /// time.
     #[inline]
     pub async fn get(&self, page: PageId) -> Result<PageRef<'_>, Error> {
         Ok(self.pool.get(page).await?)
@@ -237,8 +245,9 @@ impl PageStore {
         self.pool.try_get(page)
     }
 
-    /// For redo: the page exclusively, as it is or, when it was allocated before a crash but never written, anew and all
-    /// zeroes. A page that is corrupt is an error; [`PageStore::overwrite`] replaces it. The space grows to hold it. Cancel-safe.
+    /// For redo: the page exclusively, as it is or, when it was allocated before a crash but never written,
+    /// anew and all zeroes. A page that is corrupt is an error; [`PageStore::overwrite`] replaces it. The
+    /// space grows to hold it. Cancel-safe.
     ///
     /// # Errors
     /// As [`PageStore::get_mut`] and [`PageStore::allocate`].
@@ -253,9 +262,10 @@ impl PageStore {
         Ok(self.pool.get_or_create(page).await?)
     }
 
-    /// For redo with full page images, and to repair a page whose only copy is corrupt or cannot be read: the page exclusively, all zeroes and dirty,
-    /// without reading what is there. It may exist or not, in memory or not; the space grows to hold it. The next [`PageStore::sync`] writes it anew, and
-    /// its older copies count for nothing from then on. Cancel-safe: dropped, it changed nothing but the space's size.
+    /// For redo with full page images, and to repair a page whose only copy is corrupt or cannot be read: the
+    /// page exclusively, all zeroes and dirty, without reading what is there. It may exist or not, in memory
+    /// or not; the space grows to hold it. The next [`PageStore::sync`] writes it anew, and its older copies
+    /// count for nothing from then on. Cancel-safe: dropped, it changed nothing but the space's size.
     ///
     /// # Errors
     /// As [`PageStore::allocate`].
@@ -273,21 +283,22 @@ impl PageStore {
         Ok(())
     }
 
-    /// The pages `range` of `space` in order, read ahead in large reads, without disturbing what is hot in memory. Pages that
-    /// were never written are skipped.
+    /// The pages `range` of `space` in order, read ahead in large reads, without disturbing what is hot in
+    /// memory. Pages that were never written are skipped.
     #[must_use]
     pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_> {
         let end = range.end.min(self.volume.pages(space).unwrap_or(0));
         self.pool.scan(space, range.start..end)
     }
 
-    /// Starts reading `pages` into memory; returns at once. A hint: pages that do not exist or do not fit are left out.
+    /// Starts reading `pages` into memory; returns at once. A hint: pages that do not exist or do not fit are
+    /// left out.
     pub fn prefetch(&self, pages: &[PageId]) {
         self.pool.prefetch(pages);
     }
 
-    /// The page's contents are of no value any more: it leaves memory and SSD without being written. A later `get` finds an earlier
-    /// version or fails. Cancel-safe.
+    /// The page's contents are of no value any more: it leaves memory and SSD without being written. A later
+    /// `get` finds an earlier version or fails. Cancel-safe.
     ///
     /// # Errors
     /// The page does not exist.
@@ -298,10 +309,11 @@ impl PageStore {
         Ok(self.pool.discard(page).await?)
     }
 
-    // ---- durability -----------------------------------------------------------------------------------------
+    // ---- durability
+    // -----------------------------------------------------------------------------------------
 
-    /// Makes everything that was written before this call durable. Writes no map checkpoint, and for pages that go to the HDD needs
-    /// no HDD flush. Cancel-safe: writes under way finish.
+    /// Makes everything that was written before this call durable. Writes no map checkpoint, and for pages
+    /// that go to the HDD needs no HDD flush. Cancel-safe: writes under way finish.
     ///
     /// # Errors
     /// The first failure; pages that could not be written stay dirty in memory.
@@ -310,8 +322,8 @@ impl PageStore {
         Ok(self.pool.flush_all().await?)
     }
 
-    /// Writes every page whose recovery LSN is at most `lsn`, and makes it durable: afterwards the embedder's redo
-    /// starts after `lsn`. Cancel-safe.
+    /// Writes every page whose recovery LSN is at most `lsn`, and makes it durable: afterwards the embedder's
+    /// redo starts after `lsn`. Cancel-safe.
     ///
     /// # Errors
     /// As [`PageStore::sync`].
@@ -326,8 +338,8 @@ impl PageStore {
         self.pool.min_recovery_lsn()
     }
 
-    /// Ends in order: everything is written and durable, the SSD's map is checkpointed exactly, the next opening is warm and reads
-    /// little. Dropped half-way, it is a crash, and safe.
+    /// Ends in order: everything is written and durable, the SSD's map is checkpointed exactly, the next
+    /// opening is warm and reads little. Dropped half-way, it is a crash, and safe.
     ///
     /// # Errors
     /// The first failure. The store is closed all the same, as by a crash.
@@ -338,13 +350,16 @@ impl PageStore {
         self.note_close().await
     }
 
-    // ---- traces ---------------------------------------------------------------------------------------------
+    // ---- traces
+    // ---------------------------------------------------------------------------------------------
 
-    /// Records every page request from now on to the file `path` as a page trace (`.ptr`, see [`TraceRecord`](pagetier_page::TraceRecord)), which
-    /// `replay` of `pagetier-sim` reads. A file that exists is overwritten.
+    /// Records every page request from now on to the file `path` as a page trace (`.ptr`, see
+    /// [`TraceRecord`](pagetier_page::TraceRecord)), which `replay` of `pagetier-sim` reads. A file that
+    /// exists is overwritten.
     ///
     /// # Errors
-    /// The file cannot be created, or a recording is under way already ([`std::io::ErrorKind::ResourceBusy`]).
+    /// The file cannot be created, or a recording is under way already
+    /// ([`std::io::ErrorKind::ResourceBusy`]).
     pub fn start_recording(&self, path: impl AsRef<Path>) -> std::io::Result<()> {
         if self.pool.recorded().is_some() {
             return Err(std::io::ErrorKind::ResourceBusy.into());
@@ -373,7 +388,8 @@ impl PageStore {
         stopped.unwrap_or_else(|_| Err(std::io::Error::other("the runtime is shutting down")))
     }
 
-    // ---- views ----------------------------------------------------------------------------------------------
+    // ---- views
+    // ----------------------------------------------------------------------------------------------
 
     /// Counters, sizes and device statistics at this moment.
     #[must_use]
@@ -402,8 +418,8 @@ impl PageStore {
         self.tier.groups()
     }
 
-    /// What CAC (or CC, without logical reads) has counted of the page since it began to track it; `None` for other policies, and when
-    /// it has forgotten the page.
+    /// What CAC (or CC, without logical reads) has counted of the page since it began to track it; `None` for
+    /// other policies, and when it has forgotten the page.
     #[must_use]
     pub fn page_counts(&self, page: PageId) -> Option<PageCounts> {
         self.tier.counts(page)
@@ -427,7 +443,8 @@ impl PageStore {
         self.life.costs()
     }
 
-    /// New device costs for both policies. With [`crate::Builder::online_costs`] they last until the next measurement.
+    /// New device costs for both policies. With [`crate::Builder::online_costs`] they last until the next
+    /// measurement.
     ///
     /// # Errors
     /// [`Error::BadCosts`] when one of them is not a positive number; the policies keep those that they have.

@@ -45,8 +45,8 @@ impl UnprovedRecord {
     }
 }
 
-/// Notes failed flushes in the manifest for as long as the store lives, and while a flush is under way: until its result is noted, no other
-/// opener gets the store.
+/// Notes failed flushes in the manifest for as long as the store lives, and while a flush is under way: until
+/// its result is noted, no other opener gets the store.
 pub(crate) struct InManifest {
     manifests: Weak<ManifestStore>,
     tenure: Arc<Tenure>,

@@ -1,8 +1,8 @@
 //! The HDD as a volume: a superblock, then extents, each of which belongs to one space.
 //!
-//! One device for all spaces: positions are the disk's, so that sorting and merging of writes sees what the arm sees, and a block
-//! device serves as well as a file. The table is small (runs of extents) and in memory; changes reach the manifest before they
-//! are used.
+//! One device for all spaces: positions are the disk's, so that sorting and merging of writes sees what the
+//! arm sees, and a block device serves as well as a file. The table is small (runs of extents) and in memory;
+//! changes reach the manifest before they are used.
 
 use crate::manifest::{Manifest, SpaceRecord};
 use dashmap::DashMap;
@@ -95,7 +95,8 @@ impl HddSuperblock {
     /// Makes `hdd` the volume of its store, without extents.
     pub(crate) async fn format(&self, hdd: &SharedDevice) -> Result<(), DeviceError> {
         hdd.grow(DATA_AT)?;
-        // This store's own stands until the new one does: cut short, what is behind it would pass for another program's.
+        // This store's own stands until the new one does: cut short, what is behind it would pass for another
+        // program's.
         let (found, newest) = identify_hdd(hdd).await?;
         if matches!(found, FoundHdd::Volume(found) if found.store == self.store) {
             return self.write(hdd, newest).await;
@@ -184,7 +185,8 @@ struct Extents {
     free: Vec<(u64, u64)>,
 }
 
-/// More extents for a space: planned, and taken into the volume once the HDD has them and the manifest says so.
+/// More extents for a space: planned, and taken into the volume once the HDD has them and the manifest says
+/// so.
 #[derive(Debug)]
 pub(crate) struct Growth {
     space: SpaceId,
@@ -341,8 +343,8 @@ impl Volume {
         }
     }
 
-    /// More extents for `space`. Nothing is changed: see [`Volume::grow`]. The caller holds the manifest's lock until it has grown.
-    /// Up to byte `leftovers_to` others may have left something on the HDD.
+    /// More extents for `space`. Nothing is changed: see [`Volume::grow`]. The caller holds the manifest's
+    /// lock until it has grown. Up to byte `leftovers_to` others may have left something on the HDD.
     pub(crate) fn plan_growth(&self, space: SpaceId, leftovers_to: u64) -> Option<Growth> {
         let s = self.live(space)?;
         let wanted = (s.pages / 32).clamp(EXTENT_PAGES, GROWTH_PAGES_MAX) / EXTENT_PAGES;

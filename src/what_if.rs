@@ -29,13 +29,15 @@ impl Default for WhatIfOptions {
 }
 
 impl WhatIfOptions {
-    /// The pool as it is and twice as large, each with half the SSD, the SSD as it is, and twice as large: six ghosts.
+    /// The pool as it is and twice as large, each with half the SSD, the SSD as it is, and twice as large:
+    /// six ghosts.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The share of pages to look at, above 0 and up to 1. The cost of looking goes with it, and with the number of sizes. Default: so many that 256 of them would fill the pool, between
-    /// a thousandth and a quarter.
+    /// The share of pages to look at, above 0 and up to 1. The cost of looking goes with it, and with the
+    /// number of sizes. Default: so many that 256 of them would fill the pool, between a thousandth and a
+    /// quarter.
     pub fn share(mut self, share: f64) -> Self {
         self.share = Some(share);
         self
@@ -58,14 +60,18 @@ impl WhatIfOptions {
 pub(crate) type Ghostly = Mutex<Option<Arc<Mutex<Stream>>>>;
 
 impl PageStore {
-    /// Runs ghosts from now on: pools and SSDs of other sizes, without contents, under the store's policies and its costs as they are now, over those of the requests that
-    /// concern a sample of the pages (SHARDS; see [`Sampling`](pagetier_page::Sampling)). A thread of their own runs them; when it does not keep up, requests
-    /// of the sample are left out and counted rather than waited for. Memory: about 200 bytes for each page of the sample that a ghost would hold, for each ghost.
+    /// Runs ghosts from now on: pools and SSDs of other sizes, without contents, under the store's policies
+    /// and its costs as they are now, over those of the requests that concern a sample of the pages (SHARDS;
+    /// see [`Sampling`](pagetier_page::Sampling)). A thread of their own runs them; when it does not keep up,
+    /// requests of the sample are left out and counted rather than waited for. Memory: about 200 bytes for
+    /// each page of the sample that a ghost would hold, for each ghost.
     ///
-    /// Ghosts begin empty, and reports are of the later half of what they have seen: let it run until the store's working set has come by twice.
+    /// Ghosts begin empty, and reports are of the later half of what they have seen: let it run until the
+    /// store's working set has come by twice.
     ///
     /// # Errors
-    /// They run already ([`io::ErrorKind::ResourceBusy`]); a share or a multiple that is none ([`io::ErrorKind::InvalidInput`]); the system gives no thread.
+    /// They run already ([`io::ErrorKind::ResourceBusy`]); a share or a multiple that is none
+    /// ([`io::ErrorKind::InvalidInput`]); the system gives no thread.
     pub fn start_what_if(&self, options: &WhatIfOptions) -> io::Result<()> {
         let mut ghostly = self.ghostly.lock();
         if ghostly.is_some() {
@@ -109,14 +115,15 @@ impl PageStore {
         Ok(())
     }
 
-    /// What other sizes would have cost so far, up to some thousand requests of the sample ago; `None` when no ghosts run.
+    /// What other sizes would have cost so far, up to some thousand requests of the sample ago; `None` when
+    /// no ghosts run.
     #[must_use]
     pub fn what_if(&self) -> Option<WhatIf> {
         self.ghostly.lock().as_ref().map(|stream| stream.lock().report())
     }
 
-    /// Lets the ghosts see what is left, ends them, and says what other sizes would have cost; `None` when none ran. Dropped, they end all
-    /// the same.
+    /// Lets the ghosts see what is left, ends them, and says what other sizes would have cost; `None` when
+    /// none ran. Dropped, they end all the same.
     pub async fn stop_what_if(&self) -> Option<WhatIf> {
         let stream = self.ghostly.lock().take()?;
         let pool = self.pool.clone();

@@ -1,4 +1,5 @@
-//! What may become a store's SSD or ring after its first opening: a device with another program's data is refused, wherever it shows.
+//! What may become a store's SSD or ring after its first opening: a device with another program's data is
+//! refused, wherever it shows.
 
 mod bed;
 

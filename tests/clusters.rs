@@ -1,4 +1,5 @@
-//! Policies that clean in clusters do so in the store: the cleaner takes the policy's write set, and the disk has shorter ways to go.
+//! Policies that clean in clusters do so in the store: the cleaner takes the policy's write set, and the disk
+//! has shorter ways to go.
 
 use pagetier::SharedDevice;
 use pagetier::{Clock, EmulatedDevice, MemoryDevice, MemoryManifest, Model, PageId, PageSize, PageStore};
@@ -10,7 +11,8 @@ const PAGE: u64 = 4096;
 const PAGES: u32 = 4000;
 const FRAMES: u64 = 800;
 
-/// Milliseconds of a disk's time for each page written under `policy` without an SSD, while pages all over it are changed.
+/// Milliseconds of a disk's time for each page written under `policy` without an SSD, while pages all over it
+/// are changed.
 async fn ms_per_write(policy: &str, cluster_pages: u32) -> f64 {
     let model = Model::disk_7200rpm(u64::from(PAGES) * PAGE).with_page_bytes(PAGE as u32);
     let memory = Arc::new(MemoryDevice::new("hdd", 0));

@@ -1,5 +1,6 @@
-//! Futures dropped at any moment while their I/O is under way, on real files: the kernel never writes into memory that was let go of,
-//! and nothing that was not dropped is lost. The ordinary run checks contents; memory is checked by
+//! Futures dropped at any moment while their I/O is under way, on real files: the kernel never writes into
+//! memory that was let go of, and nothing that was not dropped is lost. The ordinary run checks contents;
+//! memory is checked by
 //!
 //! ```text
 //! RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test --target x86_64-unknown-linux-gnu --test drops

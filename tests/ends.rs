@@ -1,4 +1,5 @@
-//! Where a space ends after a crash, when homes rotted, were torn, or cannot be read: a page that was synced is never missing.
+//! Where a space ends after a crash, when homes rotted, were torn, or cannot be read: a page that was synced
+//! is never missing.
 
 mod bed;
 
@@ -17,8 +18,8 @@ fn builder(bed: &Bed, broken: bool) -> pagetier::Builder {
     builder
 }
 
-/// A store whose last page is `LAST`, in version 1 at home only; the pages before it are allocated, every third was never written. It is left as a crash
-/// or a close leaves it.
+/// A store whose last page is `LAST`, in version 1 at home only; the pages before it are allocated, every
+/// third was never written. It is left as a crash or a close leaves it.
 async fn at_home(close: bool) -> (Bed, SpaceId) {
     let bed = Bed::new();
     let store = builder(&bed, false).open().await.unwrap();

@@ -9,7 +9,8 @@ use std::sync::Arc;
 /// The version that the other store's pages have; ours are in versions below.
 const THEIRS: u32 = 77;
 
-/// Devices that a store with the same spaces used through many openings, so that its epochs are above those of the next one.
+/// Devices that a store with the same spaces used through many openings, so that its epochs are above those
+/// of the next one.
 async fn used_bed(mutation: bool) -> Bed {
     let bed = Bed::new();
     let store = builder(&bed, mutation).open().await.unwrap();
@@ -23,7 +24,8 @@ async fn used_bed(mutation: bool) -> Bed {
     Bed { manifest: Arc::new(MemoryManifest::default()), ..bed.after_power_cut(1) }
 }
 
-/// A new store on `bed`: half of its pages are written and synced, some of the others are allocated, more are reserved.
+/// A new store on `bed`: half of its pages are written and synced, some of the others are allocated, more are
+/// reserved.
 async fn new_store(bed: &Bed, mutation: bool) -> (PageStore, SpaceId) {
     let store = builder(bed, mutation).force(true).open().await.unwrap();
     let space = store.create_space("t").await.unwrap();

@@ -1,7 +1,9 @@
-//! A file system that fills up under the store, with the kernel in the path: a small ext4 or xfs on a loop device. A page that was allocated has its room
-//! and can be written; allocating more is an error that says so. Once there is room again, the store goes on, and nothing was lost.
+//! A file system that fills up under the store, with the kernel in the path: a small ext4 or xfs on a loop
+//! device. A page that was allocated has its room and can be written; allocating more is an error that says
+//! so. Once there is room again, the store goes on, and nothing was lost.
 //!
-//! Needs root, loop devices, `mkfs.ext4` and `mkfs.xfs`; without them the test says so on standard error and does nothing.
+//! Needs root, loop devices, `mkfs.ext4` and `mkfs.xfs`; without them the test says so on standard error and
+//! does nothing.
 
 mod mounted;
 
@@ -30,7 +32,8 @@ async fn check(store: &PageStore, space: SpaceId, pages: u32, version: impl Fn(u
     }
 }
 
-/// Whether it says, directly or through a page that could not be written, that the device is full or that no frame became free.
+/// Whether it says, directly or through a page that could not be written, that the device is full or that no
+/// frame became free.
 fn tells_of_a_full_disk(error: &Error) -> bool {
     match error {
         Error::Pool(PoolError::Exhausted { .. }) => true,
@@ -177,7 +180,8 @@ async fn a_store_on_a_full_file_system_opens_reads_and_frees() {
     }
 }
 
-/// The directory's file system is full, the devices are elsewhere: pages are written as ever, changes of the manifest fail by name.
+/// The directory's file system is full, the devices are elsewhere: pages are written as ever, changes of the
+/// manifest fail by name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_manifest_directory_stops_no_page() {
     for kind in KINDS {

@@ -1,5 +1,5 @@
-//! Extremes of geometry: a store without a ring, without an SSD, with a ring of one batch, fewer slots than a batch, a zone as small as can be.
-//! Each writes, syncs, is cut off, and reads what was synced.
+//! Extremes of geometry: a store without a ring, without an SSD, with a ring of one batch, fewer slots than a
+//! batch, a zone as small as can be. Each writes, syncs, is cut off, and reads what was synced.
 
 mod bed;
 

@@ -1,5 +1,5 @@
-//! Spaces that are made, grown and dropped while the HDD has no room, the manifest cannot be written, or the call is cancelled: what `sync` promised is there
-//! after a crash, and no room is lost.
+//! Spaces that are made, grown and dropped while the HDD has no room, the manifest cannot be written, or the
+//! call is cancelled: what `sync` promised is there after a crash, and no room is lost.
 
 mod bed;
 
@@ -183,8 +183,8 @@ async fn a_page_never_written_does_not_exist_although_its_place_was_left_torn() 
     }
 }
 
-/// The flush fails that should make a growth's zeroes durable. The next opening can read them, and a power cut takes them away. Pages that were never
-/// written but show something then.
+/// The flush fails that should make a growth's zeroes durable. The next opening can read them, and a power
+/// cut takes them away. Pages that were never written but show something then.
 async fn blank_again(broken: bool, cut: u64) -> Vec<u32> {
     let bed = Bed::new();
     let store = bed.open().await;
@@ -365,7 +365,8 @@ async fn a_drop_that_could_not_be_recorded_takes_nothing_that_is_synced_later() 
     }
 }
 
-/// The second save of a drop finds the disk full, or fails after it took effect: the room belongs to no space until a save succeeds, in this run and after a crash.
+/// The second save of a drop finds the disk full, or fails after it took effect: the room belongs to no space
+/// until a save succeeds, in this run and after a crash.
 #[tokio::test(start_paused = true)]
 async fn room_of_a_drop_whose_end_was_not_recorded_is_given_to_no_other_space() {
     for (replaced, saves) in [(false, 1), (true, 1), (false, 3), (true, 3)] {

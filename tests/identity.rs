@@ -1,5 +1,5 @@
-//! Devices with a past: older copies, files cut short, an older manifest. And devices as a cancelled or crashed opening or close leaves them, which must
-//! never be taken for those.
+//! Devices with a past: older copies, files cut short, an older manifest. And devices as a cancelled or
+//! crashed opening or close leaves them, which must never be taken for those.
 
 mod bed;
 

@@ -1,4 +1,5 @@
-//! An open store without requests takes no processor time. Alone in its process, because it looks at the process's clock.
+//! An open store without requests takes no processor time. Alone in its process, because it looks at the
+//! process's clock.
 
 use pagetier::PageStore;
 use rustix::time::{ClockId, clock_gettime};

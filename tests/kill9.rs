@@ -1,8 +1,10 @@
-//! A process that is killed with SIGKILL while it writes: nothing acknowledged is lost, nothing is torn, the SSD comes back warm. After a
-//! third of the kills the recovery is killed as well, up to three times in a row.
+//! A process that is killed with SIGKILL while it writes: nothing acknowledged is lost, nothing is torn, the
+//! SSD comes back warm. After a third of the kills the recovery is killed as well, up to three times in a
+//! row.
 //!
-//! `PAGETIER_KILL_ROUNDS=1000 cargo test --release --test kill9 -- --nocapture` for a campaign; the default is a few rounds. The
-//! writer is this program again, on real files, with io_uring and O_DIRECT where the file system has them, and with threads in turn.
+//! `PAGETIER_KILL_ROUNDS=1000 cargo test --release --test kill9 -- --nocapture` for a campaign; the default
+//! is a few rounds. The writer is this program again, on real files, with io_uring and O_DIRECT where the
+//! file system has them, and with threads in turn.
 
 use pagetier::{Backend, PageId, PageSize, PageStore, SpaceId, SsdPolicy};
 use rand::rngs::SmallRng;
@@ -145,7 +147,8 @@ fn spawn(test: &str, variable: &str, directory: &Path, seed: u64) -> Child {
         .unwrap()
 }
 
-/// Runs the writer and kills it after a random time. Gives back the SSD's pages when it opened, once it was ready.
+/// Runs the writer and kills it after a random time. Gives back the SSD's pages when it opened, once it was
+/// ready.
 fn run_and_kill(directory: &Path, seed: u64, known: &mut [Known]) -> Option<u64> {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut writer = spawn("the_writer_that_is_killed", DIRECTORY, directory, seed);
@@ -184,7 +187,8 @@ fn run_and_kill(directory: &Path, seed: u64, known: &mut [Known]) -> Option<u64>
     opened_with
 }
 
-/// Opens the store in another process and kills that within the time that an opening takes. True: before it was open.
+/// Opens the store in another process and kills that within the time that an opening takes. True: before it
+/// was open.
 fn kill_a_recovery(directory: &Path, seed: u64) -> bool {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut opener = spawn("the_recovery_that_is_killed", RECOVERED, directory, seed);

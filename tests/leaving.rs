@@ -1,4 +1,5 @@
-//! A store is dropped with I/O under way and opened again at once: nothing of the old one lands after what the new one writes.
+//! A store is dropped with I/O under way and opened again at once: nothing of the old one lands after what
+//! the new one writes.
 
 mod bed;
 
@@ -46,7 +47,8 @@ async fn small_store(bed: &Bed, broken: Broken) -> (PageStore, SpaceId) {
     (store, space)
 }
 
-/// The version that the page has in the end: 3 is written by the second store, 2 is under way when the first is dropped.
+/// The version that the page has in the end: 3 is written by the second store, 2 is under way when the first
+/// is dropped.
 async fn newest(broken: Broken, slow_ring: Duration, slow_home: Duration) -> u32 {
     let bed = Bed::new();
     let (store, space) = small_store(&bed, broken).await;

@@ -1,4 +1,5 @@
-//! The embedder's log: no image is on any device whose log is not durable, and a log that failed for a while holds nothing up once it works again.
+//! The embedder's log: no image is on any device whose log is not durable, and a log that failed for a while
+//! holds nothing up once it works again.
 
 mod bed;
 

@@ -1,4 +1,5 @@
-//! What is lost with an SSD is told exactly and durably, wherever a crash or a cancelled call comes, until it is acknowledged.
+//! What is lost with an SSD is told exactly and durably, wherever a crash or a cancelled call comes, until it
+//! is acknowledged.
 
 mod bed;
 
@@ -229,7 +230,8 @@ async fn losses_add_up_until_they_are_acknowledged() {
     assert_eq!(bed.after_power_cut(1).open().await.ssd_loss(), None);
 }
 
-/// An acknowledgement that could not be recorded: the list is told whole in this run, and whole or not at all after a crash.
+/// An acknowledgement that could not be recorded: the list is told whole in this run, and whole or not at all
+/// after a crash.
 #[tokio::test(start_paused = true)]
 async fn an_acknowledgement_whose_save_fails_leaves_the_list_or_takes_it_away() {
     for replaced in [false, true] {

@@ -1,4 +1,5 @@
-//! One flipped bit in each block of the map areas, after a close and after a crash: what opens is right, what is not is refused by name.
+//! One flipped bit in each block of the map areas, after a close and after a crash: what opens is right, what
+//! is not is refused by name.
 
 mod bed;
 
@@ -6,7 +7,8 @@ use bed::{Bed, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{OpenError, SpaceId};
 use pagetier_ssdcache::{BLOCK_BYTES, OpenError as SsdError};
 
-/// A store whose maps tell of different versions; closed in order if `close`, otherwise left as a power cut finds it after a `sync`.
+/// A store whose maps tell of different versions; closed in order if `close`, otherwise left as a power cut
+/// finds it after a `sync`.
 async fn worked(close: bool, policy: &str) -> (Bed, SpaceId) {
     let bed = Bed::new();
     let store = bed.builder().ssd_policy(policy).open().await.unwrap();
@@ -68,7 +70,8 @@ async fn every_block(close: bool, policy: &str) {
             flipped(&bed, space, version, &[block + within], &mut seen).await;
         }
     }
-    // The header is there twice, the body once; in what follows the used part of its block only some bits tell.
+    // The header is there twice, the body once; in what follows the used part of its block only some bits
+    // tell.
     assert!((1..=4).contains(&seen.bodies) && seen.headers == 0, "{seen:?}");
     // Both headers of a map at once: the mark in the other area tells.
     for area in 0..2 {

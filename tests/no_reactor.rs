@@ -1,5 +1,6 @@
-//! A store on a runtime whose I/O is not enabled. All panics of its process are counted, also those that are caught: in a program built with `panic = "abort"` each would end
-//! it. The only one is the question for the reactor, which the device layer does not ask in such a program (`crates/devio/src/uring_reap.rs`).
+//! A store on a runtime whose I/O is not enabled. All panics of its process are counted, also those that are
+//! caught: in a program built with `panic = "abort"` each would end it. The only one is the question for the
+//! reactor, which the device layer does not ask in such a program (`crates/devio/src/uring_reap.rs`).
 
 use pagetier::{Backend, PageId, PageStore};
 use std::path::Path;

@@ -14,7 +14,8 @@ fn device(name: &str, model: Model) -> SharedDevice {
     Arc::new(EmulatedDevice::new(memory, model.with_page_bytes(PAGE as u32), Clock::Tokio))
 }
 
-/// A store that believes both devices equal, and has been used for a while; `points`: what its averages are of.
+/// A store that believes both devices equal, and has been used for a while; `points`: what its averages are
+/// of.
 async fn used(points: Option<usize>) -> PageStore {
     let equal = Costs { hdd_read_ms: 1.0, hdd_write_ms: 1.0, ssd_read_ms: 1.0, ssd_write_ms: 1.0 };
     let mut builder = PageStore::builder()

@@ -30,7 +30,8 @@ fn is_damaged(result: &Result<u32, Error>) -> bool {
     matches!(result, Err(Error::Pool(PoolError::Tier(Corrupt { .. } | Device { .. }))))
 }
 
-/// Every third page's copies rot, on both devices; each is overwritten, and reads as that at once, after a cut and after a close.
+/// Every third page's copies rot, on both devices; each is overwritten, and reads as that at once, after a
+/// cut and after a close.
 async fn heals(policy: &str, ring_pages: u32) {
     let (bed, space) = at_rest(policy, ring_pages).await;
     let rotten = || (0..PAGES).step_by(3);

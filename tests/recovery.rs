@@ -1,5 +1,5 @@
-//! Recovery: dropped at any point it harms nothing, done twice it finds the same, and what it takes from the checkpoint is verified when it is
-//! first read.
+//! Recovery: dropped at any point it harms nothing, done twice it finds the same, and what it takes from the
+//! checkpoint is verified when it is first read.
 
 mod bed;
 
@@ -42,7 +42,8 @@ async fn an_opening_dropped_at_any_await_is_like_a_crash() {
     assert!(interrupted > 60, "three openings were interrupted {interrupted} times");
 }
 
-/// Opens after a power cut, dropped at its first await, then at its second, until it ends. How often it was dropped.
+/// Opens after a power cut, dropped at its first await, then at its second, until it ends. How often it was
+/// dropped.
 async fn drop_at_every_await(bed: &Bed, space: SpaceId) -> u64 {
     for polls in 1.. {
         // Latency makes every operation an await.

@@ -1,6 +1,8 @@
-//! The kernel in the path of a slow disk: the HDD is a file that the kernel serves one request at a time, each taking milliseconds.
+//! The kernel in the path of a slow disk: the HDD is a file that the kernel serves one request at a time,
+//! each taking milliseconds.
 //!
-//! Needs the helper `slow-disk` beside the project, root and FUSE; without them the test says so on standard error and does nothing.
+//! Needs the helper `slow-disk` beside the project, root and FUSE; without them the test says so on standard
+//! error and does nothing.
 
 mod mounted;
 

@@ -1,5 +1,5 @@
-//! Power cuts while the SSD is drained, switched between modes, taken out of use and put back, fails and is taken back: every page reads as one of
-//! the versions that the contract allows.
+//! Power cuts while the SSD is drained, switched between modes, taken out of use and put back, fails and is
+//! taken back: every page reads as one of the versions that the contract allows.
 //!
 //! `PAGETIER_CRASH_SEEDS=N` runs more seeds, `PAGETIER_CRASH_SEED=S` replays one.
 

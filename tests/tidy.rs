@@ -1,4 +1,5 @@
-//! The house rules that a program can check: widths, words, `unsafe`, dead files, links, and that every policy and document stands in its list.
+//! The house rules that a program can check: widths, words, `unsafe`, dead files, links, and that every
+//! policy and document stands in its list.
 
 use pagetier::{PoolPolicy, SsdPolicy};
 use std::fs;
@@ -34,7 +35,8 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The files below the root whose name ends in `.extension`, each by its path from there; built and hidden folders are left out.
+/// The files below the root whose name ends in `.extension`, each by its path from there; built and hidden
+/// folders are left out.
 fn files(extension: &str) -> Vec<(String, String)> {
     fn walk(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).expect("a folder of the repository").flatten() {

@@ -1,5 +1,5 @@
-//! Two stores on one directory, or on the same devices by another way: the second is refused while the first runs, and waits while the
-//! first leaves or the kernel cleans up after it.
+//! Two stores on one directory, or on the same devices by another way: the second is refused while the first
+//! runs, and waits while the first leaves or the kernel cleans up after it.
 
 use pagetier::{Builder, OpenError, PageId, PageSize, PageStore};
 use std::io::{BufRead, BufReader};

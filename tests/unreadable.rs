@@ -1,5 +1,6 @@
-//! Single blocks of the SSD that cannot be read (EIO) when a store opens: it opens where what they held is known, and is refused by name where it is not. Then
-//! the loss of the SSD can be accepted, and its report is complete.
+//! Single blocks of the SSD that cannot be read (EIO) when a store opens: it opens where what they held is
+//! known, and is refused by name where it is not. Then the loss of the SSD can be accepted, and its report is
+//! complete.
 
 mod bed;
 
@@ -9,7 +10,8 @@ use pagetier_devio::{Fault, FaultEffect, IoOp};
 use pagetier_ssdcache::{BLOCK_BYTES, Layout, OpenError as SsdError};
 use std::ops::Range;
 
-/// Every page in version 2; then half of them in version 3, and in version 4, all of it synced, some of it under the newest checkpoint.
+/// Every page in version 2; then half of them in version 3, and in version 4, all of it synced, some of it
+/// under the newest checkpoint.
 async fn worked(close: bool) -> (Bed, SpaceId) {
     let bed = Bed::new();
     let store = bed.open().await;

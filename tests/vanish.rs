@@ -1,8 +1,9 @@
-//! The file system under a store loses its device in the middle of the work, and comes back: ext4 and xfs on a loop device whose backing disk dies. Operations fail with
-//! typed errors, nothing that was synced is lost, and a second opener is refused before, meanwhile and afterwards.
+//! The file system under a store loses its device in the middle of the work, and comes back: ext4 and xfs on
+//! a loop device whose backing disk dies. Operations fail with typed errors, nothing that was synced is lost,
+//! and a second opener is refused before, meanwhile and afterwards.
 //!
-//! Needs the helper `slow-disk` beside the project, root, FUSE, loop devices, `mkfs.ext4` and `mkfs.xfs`; without them the test says so on standard error and does
-//! nothing.
+//! Needs the helper `slow-disk` beside the project, root, FUSE, loop devices, `mkfs.ext4` and `mkfs.xfs`;
+//! without them the test says so on standard error and does nothing.
 
 mod mounted;
 

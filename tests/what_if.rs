@@ -1,4 +1,5 @@
-//! Ghosts over the live requests of a store: they see the sample, and they say what other sizes would have cost.
+//! Ghosts over the live requests of a store: they see the sample, and they say what other sizes would have
+//! cost.
 
 mod bed;
 

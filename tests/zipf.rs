@@ -1,7 +1,9 @@
-//! Read-only requests with a zipf distribution through the whole store on emulated devices, in virtual time: how many reach the disk?
+//! Read-only requests with a zipf distribution through the whole store on emulated devices, in virtual time:
+//! how many reach the disk?
 //!
-//! Memory holds a thirtieth of the pages, the SSD a third. Where requests are independent, as here, the best that a placement fixed for ever can do is the share of the
-//! requests that goes to the pages that fit neither.
+//! Memory holds a thirtieth of the pages, the SSD a third. Where requests are independent, as here, the best
+//! that a placement fixed for ever can do is the share of the requests that goes to the pages that fit
+//! neither.
 
 use pagetier::{
     Clock, EmulatedDevice, MemoryDevice, MemoryManifest, Model, PageId, PageSize, PageStore, SharedDevice,

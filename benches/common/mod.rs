@@ -1,4 +1,5 @@
-//! Figures as ratios: a bench notes here what each of its measurements took, and prints them beside their peers at the end.
+//! Figures as ratios: a bench notes here what each of its measurements took, and prints them beside their
+//! peers at the end.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -41,8 +42,8 @@ impl Board {
     }
 }
 
-/// The median over all operations, and the best of the longer samples, in nanoseconds. Short samples, such as those of the
-/// warm-up, weigh little or nothing: they measure the harness.
+/// The median over all operations, and the best of the longer samples, in nanoseconds. Short samples, such as
+/// those of the warm-up, weigh little or nothing: they measure the harness.
 fn summary(samples: &[Sample]) -> (f64, f64) {
     let mut sorted = samples.to_vec();
     sorted.sort_by(|a, b| a.ns.total_cmp(&b.ns));

@@ -12,8 +12,9 @@ const INNER_BYTES: u64 = 128 << 10;
 /// No device has a larger alignment.
 const STEP: u64 = 4096;
 
-/// What of a device of `size` bytes is looked at: offset and length. Labels of file systems, arrays and partition tables lie there: ext4 and
-/// xfs at the start, md at the start, at 4 KiB or at the end, GPT and ZFS at both ends, btrfs at 64 KiB and further in.
+/// What of a device of `size` bytes is looked at: offset and length. Labels of file systems, arrays and
+/// partition tables lie there: ext4 and xfs at the start, md at the start, at 4 KiB or at the end, GPT and
+/// ZFS at both ends, btrfs at 64 KiB and further in.
 fn places(size: u64) -> Vec<(u64, u64)> {
     let size = size / STEP * STEP;
     let inner = INNER.into_iter().map(|at| (at, INNER_BYTES));
@@ -22,7 +23,8 @@ fn places(size: u64) -> Vec<(u64, u64)> {
     all.map(|(at, len)| (at, len.min(size.saturating_sub(at)))).filter(|(_, len)| *len > 0).collect()
 }
 
-/// Refuses a device with anything but zeroes where data shows. A file that was just made passes without a read.
+/// Refuses a device with anything but zeroes where data shows. A file that was just made passes without a
+/// read.
 pub(super) async fn refuse_data(device: &SharedDevice) -> Result<(), OpenError> {
     for (at, len) in places(device.size()) {
         let bufs = IoBufs::from_iter([IoBuf::zeroed(len as usize)]);

@@ -143,8 +143,9 @@ impl Builder {
         Ok(sb.layout)
     }
 
-    /// Manifest and device must know of the same openings. An opening is noted by the manifest (`epoch`), the devices, and again by the manifest (`opened`);
-    /// a close by the devices, then the manifest. So the device is never behind `opened` and `closed`, nor before `epoch`, wherever a crash came.
+    /// Manifest and device must know of the same openings. An opening is noted by the manifest (`epoch`), the
+    /// devices, and again by the manifest (`opened`); a close by the devices, then the manifest. So the
+    /// device is never behind `opened` and `closed`, nor before `epoch`, wherever a crash came.
     fn check_marks(
         &self,
         tier: &'static str,

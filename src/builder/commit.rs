@@ -1,9 +1,11 @@
 //! What an opening writes before it recovers: who the devices belong to, and that it takes place.
 //!
-//! 1. A new store only: the manifest, with the store's id. Devices that bear it are its own, however the opening ends.
+//! 1. A new store only: the manifest, with the store's id. Devices that bear it are its own, however the
+//!    opening ends.
 //! 2. Devices that are new are formatted.
 //! 3. The manifest: the number of this opening; the id of a new SSD, and what is lost with the one before it.
-//! 4. The HDD, then the SSD note the number. Each is flushed, which also makes durable what a killed process left readable.
+//! 4. The HDD, then the SSD note the number. Each is flushed, which also makes durable what a killed process
+//!    left readable.
 //! 5. The manifest notes that they have. Before that nothing else is written.
 
 use super::Builder;

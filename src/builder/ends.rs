@@ -17,8 +17,9 @@ struct Homes<'a> {
 }
 
 impl Builder {
-    /// After a crash the manifest's page counts may be short: looks for the last page of every space on the SSD, and on the HDD in the extents that the
-    /// space was given ahead. Extents are blank when a space gets them, so every home that is not blank was written, also one that rotted.
+    /// After a crash the manifest's page counts may be short: looks for the last page of every space on the
+    /// SSD, and on the HDD in the extents that the space was given ahead. Extents are blank when a space gets
+    /// them, so every home that is not blank was written, also one that rotted.
     pub(super) async fn find_ends(
         &self,
         volume: &Volume,
@@ -50,8 +51,8 @@ impl Builder {
 }
 
 impl Homes<'_> {
-    /// The last page of the extent of `first`, which lies at `at`, whose home was written. A home that cannot be read counts: reading
-    /// the page then says why.
+    /// The last page of the extent of `first`, which lies at `at`, whose home was written. A home that cannot
+    /// be read counts: reading the page then says why.
     async fn last_written(&self, first: PageId, at: u64) -> Result<Option<u32>, DeviceError> {
         let page_bytes = self.page_size.bytes() as u64;
         let there = (self.hdd.size().saturating_sub(at) / page_bytes).min(u64::from(EXTENT_PAGES));

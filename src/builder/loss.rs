@@ -5,7 +5,8 @@ use super::check::PreparedSsd;
 use crate::manifest::{Manifest, OnlyCopies};
 
 impl Builder {
-    /// What opening with `prepared` gives up; `None`: the SSD (or the ring's file) is the one that the store was last used with, or the store is new.
+    /// What opening with `prepared` gives up; `None`: the SSD (or the ring's file) is the one that the store
+    /// was last used with, or the store is new.
     pub(super) fn what_is_lost(&self, manifest: &Manifest, prepared: &PreparedSsd) -> Option<OnlyCopies> {
         if prepared.format.is_none() || manifest.is_unused() {
             return None;

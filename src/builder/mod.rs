@@ -142,8 +142,8 @@ impl Builder {
         self
     }
 
-    /// Keeps the manifest in `manifest` instead of a directory: for stores on emulated or simulated devices, which must then
-    /// be given too.
+    /// Keeps the manifest in `manifest` instead of a directory: for stores on emulated or simulated devices,
+    /// which must then be given too.
     pub fn in_memory(mut self, manifest: Arc<MemoryManifest>) -> Self {
         self.memory = Some(manifest);
         self
@@ -173,20 +173,23 @@ impl Builder {
         self
     }
 
-    /// How much of the SSD to use when the store is created, in bytes; 0: no SSD. An existing store keeps its size. Default: 256 MiB.
+    /// How much of the SSD to use when the store is created, in bytes; 0: no SSD. An existing store keeps its
+    /// size. Default: 256 MiB.
     pub fn ssd_bytes(mut self, bytes: u64) -> Self {
         self.ssd_bytes = bytes;
         self
     }
 
-    /// Pages of the doublewrite ring when the store is created; 0 turns it off: torn pages on the HDD are then the embedder's to
-    /// repair, and `sync` flushes the HDD. At most 65,536. Default: 256, fewer on a small SSD.
+    /// Pages of the doublewrite ring when the store is created; 0 turns it off: torn pages on the HDD are
+    /// then the embedder's to repair, and `sync` flushes the HDD. At most 65,536. Default: 256, fewer on a
+    /// small SSD.
     pub fn ring_pages(mut self, pages: u32) -> Self {
         self.ring_pages = Some(pages);
         self
     }
 
-    /// The memory that the store may take, in bytes: pages, their metadata, staging copies, the SSD's tables and outqueue. Default: 64 MiB.
+    /// The memory that the store may take, in bytes: pages, their metadata, staging copies, the SSD's tables
+    /// and outqueue. Default: 64 MiB.
     pub fn pool_bytes(mut self, bytes: u64) -> Self {
         self.pool_bytes = bytes;
         self
@@ -204,28 +207,31 @@ impl Builder {
         self
     }
 
-    /// The pool's replacement policy, as [`PoolPolicy::Lru`] or by its name, as `"gd2l:frequency"`. Default: [`PoolPolicy::Auto`]. CASA and GD2L go by the
-    /// devices' costs: see [`Builder::online_costs`]. A name that there is not makes opening fail.
+    /// The pool's replacement policy, as [`PoolPolicy::Lru`] or by its name, as `"gd2l:frequency"`. Default:
+    /// [`PoolPolicy::Auto`]. CASA and GD2L go by the devices' costs: see [`Builder::online_costs`]. A name
+    /// that there is not makes opening fail.
     pub fn pool_policy(mut self, policy: impl TryInto<PoolPolicy, Error: Into<UnknownPolicy>>) -> Self {
         self.pool_policy = policy.try_into().map_err(Into::into);
         self
     }
 
-    /// The SSD's policy, as [`SsdPolicy::Lru2`] or by its name, as `"cac:ageing"`. Default: [`SsdPolicy::Auto`]. A store may be opened with another policy than
-    /// it was closed with: what is on the SSD stays in use. A name that there is not makes opening fail.
+    /// The SSD's policy, as [`SsdPolicy::Lru2`] or by its name, as `"cac:ageing"`. Default:
+    /// [`SsdPolicy::Auto`]. A store may be opened with another policy than it was closed with: what is on the
+    /// SSD stays in use. A name that there is not makes opening fail.
     pub fn ssd_policy(mut self, policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>) -> Self {
         self.ssd_policy = policy.try_into().map_err(Into::into);
         self
     }
 
-    /// Pages of a cluster of the pool policies that write in clusters (CFDC, SAWC), and of a block of REF: neighbours in a space, from 1 to 65,536.
-    /// Default: 64.
+    /// Pages of a cluster of the pool policies that write in clusters (CFDC, SAWC), and of a block of REF:
+    /// neighbours in a space, from 1 to 65,536. Default: 64.
     pub fn cluster_pages(mut self, pages: u32) -> Self {
         self.cluster_pages = pages;
         self
     }
 
-    /// The eviction zone, in per cent of the SSD's slots, above 0 and up to 100: what a recovery reads. Default: 10.
+    /// The eviction zone, in per cent of the SSD's slots, above 0 and up to 100: what a recovery reads.
+    /// Default: 10.
     pub fn zone_percent(mut self, percent: f64) -> Self {
         self.zone_percent = percent;
         self
@@ -243,24 +249,26 @@ impl Builder {
         self
     }
 
-    /// The devices' costs. Default: the paper's (7.2, 4.96, 0.11 and 0.27 ms); [`crate::calibrate`] measures them.
+    /// The devices' costs. Default: the paper's (7.2, 4.96, 0.11 and 0.27 ms); [`crate::calibrate`] measures
+    /// them.
     pub fn costs(mut self, costs: Costs) -> Self {
         self.costs = Some(costs);
         self
     }
 
-    /// Measures the devices for about `budget` each ([`crate::calibrate`]) when the store is created, unless [`Builder::costs`] gives their costs. The store remembers the
-    /// outcome. Default: not.
+    /// Measures the devices for about `budget` each ([`crate::calibrate`]) when the store is created, unless
+    /// [`Builder::costs`] gives their costs. The store remembers the outcome. Default: not.
     pub fn calibrate(mut self, budget: Duration) -> Self {
         self.calibrate = Some(budget);
         self
     }
 
-    /// Measures the devices while the store runs, by moving averages over the last `points` reads and writes of pages of each
-    /// ([`crate::COST_POINTS`] in the paper: Ou et al., section 3.2.2), and tells the policies once a second. A merged write's time is shared by its
-    /// pages; operations longer than 65 ms are left out. Until there are enough of a kind, [`Builder::costs`] or what a calibration found
-    /// counts. 16 bytes of memory for each point; at most 2^24 points. Default: not, so that a policy which weighs reads against writes (CASA, CAC, GD2L) goes by the
-    /// costs that it was opened with.
+    /// Measures the devices while the store runs, by moving averages over the last `points` reads and writes
+    /// of pages of each ([`crate::COST_POINTS`] in the paper: Ou et al., section 3.2.2), and tells the
+    /// policies once a second. A merged write's time is shared by its pages; operations longer than 65 ms are
+    /// left out. Until there are enough of a kind, [`Builder::costs`] or what a calibration found counts. 16
+    /// bytes of memory for each point; at most 2^24 points. Default: not, so that a policy which weighs reads
+    /// against writes (CASA, CAC, GD2L) goes by the costs that it was opened with.
     pub fn online_costs(mut self, points: usize) -> Self {
         self.cost_points = Some(points.max(1));
         self
@@ -284,9 +292,10 @@ impl Builder {
         self
     }
 
-    /// Whether a new store may overwrite data on a device that is not Pagetier's, or another store's. Without it, a device must be
-    /// zero where file systems, arrays and partition tables keep their labels: its first and last MiB, and btrfs' inner copies. A block device that is
-    /// mounted or otherwise in use is refused in any case. Default: no.
+    /// Whether a new store may overwrite data on a device that is not Pagetier's, or another store's. Without
+    /// it, a device must be zero where file systems, arrays and partition tables keep their labels: its first
+    /// and last MiB, and btrfs' inner copies. A block device that is mounted or otherwise in use is refused
+    /// in any case. Default: no.
     pub fn force(mut self, force: bool) -> Self {
         self.force = force;
         self
@@ -298,7 +307,8 @@ impl Builder {
         self
     }
 
-    /// The span of log, in LSN units, that redo may have to go through; older changes are written out. Default: no bound.
+    /// The span of log, in LSN units, that redo may have to go through; older changes are written out.
+    /// Default: no bound.
     pub fn redo_span_max(mut self, span: u64) -> Self {
         self.redo_span_max = Some(span);
         self
@@ -324,24 +334,29 @@ impl Builder {
         self
     }
 
-    /// The device for the doublewrite ring while the store has no SSD, ready made. Default: the file `ring` in the directory; in memory, for a store
-    /// without one (its ring then does not outlive the process, and a store with an SSD does not go on without it by itself).
+    /// The device for the doublewrite ring while the store has no SSD, ready made. Default: the file `ring`
+    /// in the directory; in memory, for a store without one (its ring then does not outlive the process, and
+    /// a store with an SSD does not go on without it by itself).
     pub fn ring_device(mut self, device: SharedDevice) -> Self {
         self.ring = Place::Device(device);
         self
     }
 
-    /// What the SSD is used for at first; [`crate::PageStore::set_ssd_mode`] changes it later. [`SsdMode::Off`] is refused here: open the store without
-    /// an SSD, or switch it off once it is open. Default: [`SsdMode::WriteBack`].
+    /// What the SSD is used for at first; [`crate::PageStore::set_ssd_mode`] changes it later.
+    /// [`SsdMode::Off`] is refused here: open the store without an SSD, or switch it off once it is open.
+    /// Default: [`SsdMode::WriteBack`].
     pub fn ssd_mode(mut self, mode: SsdMode) -> Self {
         self.ssd_mode = mode;
         self
     }
 
-    /// Whether the store may open without its SSD (`ssd_bytes(0)`), or with a blank one or an older copy in its place, although the lost one may have held newer
-    /// pages than the HDD; an older copy is formatted. The same goes for the file of the ring of a store without an SSD. [`crate::PageStore::ssd_loss`] then says which
-    /// pages, also in later openings. When the store's own SSD is there after all, nothing is lost: if it has blocks that cannot be read and
-    /// opening fails with [`pagetier_ssdcache::OpenError::Unreadable`], leave it out or put a blank one in its place to give it up. Default: no.
+    /// Whether the store may open without its SSD (`ssd_bytes(0)`), or with a blank one or an older copy in
+    /// its place, although the lost one may have held newer pages than the HDD; an older copy is formatted.
+    /// The same goes for the file of the ring of a store without an SSD. [`crate::PageStore::ssd_loss`] then
+    /// says which pages, also in later openings. When the store's own SSD is there after all, nothing is
+    /// lost: if it has blocks that cannot be read and opening fails with
+    /// [`pagetier_ssdcache::OpenError::Unreadable`], leave it out or put a blank one in its place to give it
+    /// up. Default: no.
     pub fn accept_ssd_loss(mut self, accept: bool) -> Self {
         self.accept_ssd_loss = accept;
         self

@@ -17,17 +17,17 @@ use std::sync::Arc;
 impl Builder {
     /// Opens the store, or creates it.
     ///
-    /// After a crash this recovers the SSD's map from the last checkpoint and the eviction zone, and repairs torn pages. Dropping the
-    /// future is like a crash: safe.
+    /// After a crash this recovers the SSD's map from the last checkpoint and the eviction zone, and repairs
+    /// torn pages. Dropping the future is like a crash: safe.
     ///
     /// # Errors
-    /// [`OpenError`], naming what is wrong and what to do; nothing on disk was changed then, except that a directory or
-    /// files may have been created.
+    /// [`OpenError`], naming what is wrong and what to do; nothing on disk was changed then, except that a
+    /// directory or files may have been created.
     ///
     /// # Panics
-    /// Outside a tokio runtime, or in one whose timers are not enabled: `enable_all()`. The store's tasks and completions run on that
-    /// runtime, so it must be running while the store is used from others. Where its I/O is not enabled, and in a program built with
-    /// `panic = "abort"`, a thread takes in completions.
+    /// Outside a tokio runtime, or in one whose timers are not enabled: `enable_all()`. The store's tasks and
+    /// completions run on that runtime, so it must be running while the store is used from others. Where its
+    /// I/O is not enabled, and in a program built with `panic = "abort"`, a thread takes in completions.
     pub async fn open(mut self) -> Result<PageStore, OpenError> {
         self.check_options()?;
         // Dropped with an opening that fails or is cancelled.

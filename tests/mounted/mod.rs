@@ -66,7 +66,8 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: a store that was just dropped may hold its files for a moment. The loop device goes with the mount.
+        // Lazily: a store that was just dropped may hold its files for a moment. The loop device goes with
+        // the mount.
         let _ = Command::new("umount").args(["-l"]).arg(&self.mount).status();
     }
 }

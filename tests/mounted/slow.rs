@@ -1,4 +1,5 @@
-//! A disk of a process of its own, which serves one request at a time and can die: the helper `slow-disk` beside the project. Needs root and FUSE.
+//! A disk of a process of its own, which serves one request at a time and can die: the helper `slow-disk`
+//! beside the project. Needs root and FUSE.
 
 use super::run;
 use pagetier::{PageId, PageStore, SpaceId};

@@ -1,11 +1,14 @@
-//! A hit in Pagetier beside hits in other in-memory caches: `cargo bench` in this directory, `-- --quick` for fewer rounds.
+//! A hit in Pagetier beside hits in other in-memory caches: `cargo bench` in this directory, `-- --quick` for
+//! fewer rounds.
 //!
-//! Everything is resident: 32,768 pages of 16 KiB (512 MiB in each cache). A read looks the page up and takes 8 bytes of it: through a
-//! guard in Pagetier, through an `Arc<[u8]>` in the others, whose values are bytes of the same length. Keys, order of keys and place of
-//! the 8 bytes are the same for all; the others have room for twice as many values, so that none of their shards evicts.
+//! Everything is resident: 32,768 pages of 16 KiB (512 MiB in each cache). A read looks the page up and takes
+//! 8 bytes of it: through a guard in Pagetier, through an `Arc<[u8]>` in the others, whose values are bytes
+//! of the same length. Keys, order of keys and place of the 8 bytes are the same for all; the others have
+//! room for twice as many values, so that none of their shards evicts.
 //!
-//! The ways of reading are not the same service. A Pagetier guard holds a latch against writers and a pin against eviction; an `Arc` of
-//! a cache keeps bytes alive that may be out of date. The others do not tell apart clean and dirty, nor where a page lies.
+//! The ways of reading are not the same service. A Pagetier guard holds a latch against writers and a pin
+//! against eviction; an `Arc` of a cache keeps bytes alive that may be out of date. The others do not tell
+//! apart clean and dirty, nor where a page lies.
 //!
 //! | name | is |
 //! | --- | --- |
@@ -17,8 +20,9 @@
 //! | `uniform`, `zipf` | keys drawn uniformly, and skewed (exponent 0.9) |
 //! | `1`, `2` | tasks that read at once, on a runtime of two workers: a task's time per read |
 //!
-//! The caches take turns in every round. The table has the medians of the rounds, and the medians of each round's ratios to Pagetier.
-//! Pagetier's pages lie in huge pages, as a pool's do; the others' values where the allocator puts them, as their users' do.
+//! The caches take turns in every round. The table has the medians of the rounds, and the medians of each
+//! round's ratios to Pagetier. Pagetier's pages lie in huge pages, as a pool's do; the others' values where
+//! the allocator puts them, as their users' do.
 
 use pagetier::{MemoryDevice, MemoryManifest, PageId, PageStore, SpaceId};
 use parking_lot::Mutex;
@@ -100,7 +104,8 @@ fn draws(keys: &str, task: u64) -> Draws {
     (0..DRAWS).map(|_| page(one())).collect()
 }
 
-/// Where page `no` is read: not the same everywhere, or all reads would compete for a few sets of the processor's caches.
+/// Where page `no` is read: not the same everywhere, or all reads would compete for a few sets of the
+/// processor's caches.
 #[inline]
 fn place(no: u32) -> usize {
     (no.wrapping_mul(0x85eb_ca6b) >> 21) as usize * 7

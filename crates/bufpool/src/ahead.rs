@@ -1,7 +1,8 @@
 //! Read-ahead: scans, explicit prefetches, and the detector of linear access.
 //!
-//! Read-ahead only uses frames that are free or evictable at once, and never holds more than an eighth of the pool in flight. Its pages
-//! enter the policy as sequential: they move up only when they are read on demand later.
+//! Read-ahead only uses frames that are free or evictable at once, and never holds more than an eighth of the
+//! pool in flight. Its pages enter the policy as sequential: they move up only when they are read on demand
+//! later.
 
 use crate::guard::PageRef;
 use crate::params::PoolError;
@@ -17,9 +18,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Misses in a row, each on the page after the last, that make a linear access: half an extent, as cautious as InnoDB (56 of
-/// 64 by default). With 4, TPC-C's deliveries, which visit the neighbouring pages of ten districts in order, made a third
-/// of all HDD reads useless read-ahead.
+/// Misses in a row, each on the page after the last, that make a linear access: half an extent, as cautious
+/// as InnoDB (56 of 64 by default). With 4, TPC-C's deliveries, which visit the neighbouring pages of ten
+/// districts in order, made a third of all HDD reads useless read-ahead.
 const LINEAR_AFTER: u32 = 32;
 
 /// Spaces watched at once; beyond that the detector starts anew.
@@ -67,8 +68,8 @@ impl Detector {
 }
 
 impl<T: Tier> Pool<T> {
-    /// Starts reading those of `pages` that are not in memory, neighbours together. Returns at once; pages for which no frame is to be
-    /// had, or which do not exist, are left out.
+    /// Starts reading those of `pages` that are not in memory, neighbours together. Returns at once; pages
+    /// for which no frame is to be had, or which do not exist, are left out.
     pub fn prefetch(&self, pages: &[PageId]) {
         for run in pages.chunk_by(|a, b| a.space == b.space && a.no.checked_add(1) == Some(b.no)) {
             if let Some(first) = run.first() {

@@ -9,7 +9,8 @@ pub(crate) struct Arena {
     base: NonNull<u8>,
     bytes: usize,
     page_bytes: usize,
-    /// For each frame a cell that stands for its bytes: two accesses that nothing puts in order end the model.
+    /// For each frame a cell that stands for its bytes: two accesses that nothing puts in order end the
+    /// model.
     #[cfg(loom)]
     watched: Box<[loom::cell::UnsafeCell<()>]>,
 }
@@ -22,7 +23,8 @@ unsafe impl Sync for Arena {}
 impl Arena {
     pub(crate) fn new(frames: usize, page_bytes: usize) -> std::io::Result<Self> {
         let bytes = frames * page_bytes;
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches nothing that
+        // exists.
         let base = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -31,7 +33,8 @@ impl Arena {
                 MapFlags::PRIVATE,
             )
         }?;
-        // SAFETY: the range is the mapping just made; advice does not change its contents. Without huge pages it just fails.
+        // SAFETY: the range is the mapping just made; advice does not change its contents. Without huge pages
+        // it just fails.
         let _ = unsafe { rustix::mm::madvise(base, bytes, Advice::LinuxHugepage) };
         let base = NonNull::new(base.cast()).ok_or(std::io::ErrorKind::OutOfMemory)?;
         Ok(Self {
@@ -85,7 +88,8 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this arena's own; leases and guards keep the arena alive through their `Arc` or borrow.
+        // SAFETY: the mapping is this arena's own; leases and guards keep the arena alive through their `Arc`
+        // or borrow.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

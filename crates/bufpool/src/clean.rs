@@ -1,9 +1,9 @@
-//! The page cleaners: replacement writes for the pages that will be evicted next, recoverability writes for the oldest changes, and
-//! the writes of `sync` and `flush_to`.
+//! The page cleaners: replacement writes for the pages that will be evicted next, recoverability writes for
+//! the oldest changes, and the writes of `sync` and `flush_to`.
 //!
-//! A page being written is copied first: its latch is held for a memcpy. Dirty becomes being-written; a change meanwhile makes it dirty
-//! again, a failure too. At most one write of a page is in flight. Writes run in tasks of their own, so that a caller who is dropped leaves
-//! nothing half done.
+//! A page being written is copied first: its latch is held for a memcpy. Dirty becomes being-written; a
+//! change meanwhile makes it dirty again, a failure too. At most one write of a page is in flight. Writes run
+//! in tasks of their own, so that a caller who is dropped leaves nothing half done.
 
 use crate::frame::{Frame, NO_LSN};
 use crate::params::PoolError;
@@ -20,7 +20,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// After a failed write the cleaner waits this long, twice as long each time, up to the second number; less if it is needed.
+/// After a failed write the cleaner waits this long, twice as long each time, up to the second number; less
+/// if it is needed.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
 
 /// A staged copy of a page, on its way.
@@ -32,8 +33,8 @@ struct Staged<T: Tier> {
     recovery_lsn: Lsn,
 }
 
-/// The write of a page. One that is dropped before it ended (its task was aborted, the tier panicked) has failed: the page
-/// is dirty again, and a new staging buffer takes the place of the one that is lost.
+/// The write of a page. One that is dropped before it ended (its task was aborted, the tier panicked) has
+/// failed: the page is dirty again, and a new staging buffer takes the place of the one that is lost.
 struct Write<T: Tier> {
     pool: Arc<Inner<T>>,
     frame: u32,
@@ -119,10 +120,12 @@ impl<T: Tier> Inner<T> {
         let frames = &self.frames;
         // When the next victims are all pinned, those behind them have to do.
         let starved = self.starved.swap(false, Ordering::Relaxed);
-        // Pages bound for the disk would soon have all staging buffers, and those bound for the SSD, a hundred times as fast, none.
+        // Pages bound for the disk would soon have all staging buffers, and those bound for the SSD, a
+        // hundred times as fast, none.
         let home_max = (self.params.staging / 2).max(1);
         let mut home_room = home_max.saturating_sub(self.homeward.load(Ordering::Relaxed));
-        // With the disk busy there is little to be found further back, and looking for it would hold up everybody.
+        // With the disk busy there is little to be found further back, and looking for it would hold up
+        // everybody.
         let any = starved && home_room > 0;
         let depth = if any { frames.all.len() } else { self.params.clean_depth };
         let mut state = |f: FrameId| {
@@ -298,7 +301,8 @@ impl<T: Tier> Inner<T> {
 }
 
 impl<T: Tier> Pool<T> {
-    /// Writes every page that is dirty now and makes it durable: `sync`. Dropped, the writes under way still finish.
+    /// Writes every page that is dirty now and makes it durable: `sync`. Dropped, the writes under way still
+    /// finish.
     ///
     /// # Errors
     /// The first failure; pages that could not be written stay dirty.
@@ -306,8 +310,9 @@ impl<T: Tier> Pool<T> {
         self.flush_where(|frame| frame.word.is_dirty() || frame.word.is_cleaning()).await
     }
 
-    /// Writes every page whose recovery LSN is at most `lsn`, and makes it durable. Afterwards redo needs nothing up to `lsn`, as long as
-    /// the embedder dirties no page with older LSNs. Dropped, the writes under way still finish.
+    /// Writes every page whose recovery LSN is at most `lsn`, and makes it durable. Afterwards redo needs
+    /// nothing up to `lsn`, as long as the embedder dirties no page with older LSNs. Dropped, the writes
+    /// under way still finish.
     ///
     /// # Errors
     /// As [`Pool::flush_all`].
@@ -393,8 +398,9 @@ enum Turn<T: Tier> {
 }
 
 impl<T: Tier> Inner<T> {
-    /// Stages `page` for a flush. When `may_wait`, waits for its latch, for a write of it under way, and for a staging buffer; for
-    /// each with nothing else in hand, so that dropping the flush loses nothing and others can go on.
+    /// Stages `page` for a flush. When `may_wait`, waits for its latch, for a write of it under way, and for
+    /// a staging buffer; for each with nothing else in hand, so that dropping the flush loses nothing and
+    /// others can go on.
     async fn stage_for_flush(self: &Arc<Self>, page: PageId, may_wait: bool) -> Turn<T> {
         loop {
             let (cleaned, unstaged) = (self.cleaned.notified(), self.staged.notified());
@@ -449,8 +455,8 @@ impl<T: Tier> std::fmt::Debug for Inner<T> {
 
 #[cfg(all(test, loom))]
 impl<T: Tier> Inner<T> {
-    /// For the models: one write of the page in `frame`, from staging to its end, which says `ok`; `write` is what is done with the staged
-    /// copy, if the page was dirty.
+    /// For the models: one write of the page in `frame`, from staging to its end, which says `ok`; `write` is
+    /// what is done with the staged copy, if the page was dirty.
     pub(crate) fn clean_one(self: &Arc<Self>, frame: u32, ok: bool, write: impl FnOnce(&[u8])) -> bool {
         let Some(buf) = self.staging.pop() else { return false };
         match self.try_stage(frame, buf, CleanReason::Replacement) {

@@ -23,7 +23,8 @@ pub(crate) struct Frame {
     pub(crate) page: AtomicU64,
     /// The LSN of the first change since the page was last clean.
     pub(crate) recovery_lsn: AtomicU64,
-    /// The same of the version that is being written. Kept when the write fails: the changes are still missing below.
+    /// The same of the version that is being written. Kept when the write fails: the changes are still
+    /// missing below.
     pub(crate) writing_lsn: AtomicU64,
     /// The next frame in the page table's chain.
     pub(crate) next: AtomicU32,
@@ -41,8 +42,8 @@ impl Frame {
         self.logical.swap(0, Ordering::Relaxed)
     }
 
-    /// The smallest LSN that redo would need for this page. An LSN moves from `recovery_lsn` to `writing_lsn` only, and is in both
-    /// on the way; reading them in that order never misses it.
+    /// The smallest LSN that redo would need for this page. An LSN moves from `recovery_lsn` to `writing_lsn`
+    /// only, and is in both on the way; reading them in that order never misses it.
     pub(crate) fn redo_from(&self) -> Option<Lsn> {
         let lsn = self.recovery_lsn.load(Ordering::Acquire).min(self.writing_lsn.load(Ordering::Acquire));
         (lsn != NO_LSN).then_some(Lsn(lsn))

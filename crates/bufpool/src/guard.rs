@@ -1,4 +1,5 @@
-//! Guards: a page in memory, latched and pinned until the guard is dropped. They are `Send` and may be held across `.await`.
+//! Guards: a page in memory, latched and pinned until the guard is dropped. They are `Send` and may be held
+//! across `.await`.
 
 use crate::frame::NO_LSN;
 use crate::pool::Inner;
@@ -67,7 +68,8 @@ impl<T: Tier> std::fmt::Debug for PageRef<'_, T> {
 }
 
 impl<'a, T: Tier> PageMut<'a, T> {
-    /// The caller has the exclusive latch and a pin; both become the guard's. A page that is `fresh` is dirty from the start.
+    /// The caller has the exclusive latch and a pin; both become the guard's. A page that is `fresh` is dirty
+    /// from the start.
     pub(crate) fn new(pool: &'a Inner<T>, frame: u32, fresh: bool) -> Self {
         Self { pool, frame, modified: fresh, lsn_set: false }
     }
@@ -94,8 +96,9 @@ impl<'a, T: Tier> PageMut<'a, T> {
         Header::peek(self.image()).lsn
     }
 
-    /// Notes that the change made through this guard is logged at `lsn`: the page is not written before the log is durable
-    /// up to there. The first LSN since the page was clean is its recovery LSN. Makes the page dirty.
+    /// Notes that the change made through this guard is logged at `lsn`: the page is not written before the
+    /// log is durable up to there. The first LSN since the page was clean is its recovery LSN. Makes the page
+    /// dirty.
     pub fn set_lsn(&mut self, lsn: Lsn) {
         self.modified = true;
         let header = Header { lsn, ..Header::peek(self.image()) };

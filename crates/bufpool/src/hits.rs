@@ -1,15 +1,15 @@
 //! Hits on their way to the policy: small lossy buffers, one for a thread or a few, applied in batches.
 //!
-//! A hit costs one counter increment and one store. Every [`BATCH`] hits the thread tries the policy's lock; if it is taken, the batch is
-//! lost to the policy (never to the counters). One thread alone loses nothing.
+//! A hit costs one counter increment and one store. Every [`BATCH`] hits the thread tries the policy's lock;
+//! if it is taken, the batch is lost to the policy (never to the counters). One thread alone loses nothing.
 
 use crate::sync::{AtomicU32, AtomicU64};
 use crossbeam::utils::CachePadded;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Hits applied at once. At 32 the lock's cost is well below a nanosecond a hit, and the policy lags by no more than
-/// the hits of a few microseconds.
+/// Hits applied at once. At 32 the lock's cost is well below a nanosecond a hit, and the policy lags by no
+/// more than the hits of a few microseconds.
 pub(crate) const BATCH: usize = if cfg!(loom) { 2 } else { 32 };
 
 const STRIPES: usize = if cfg!(loom) { 1 } else { 16 };

@@ -1,7 +1,9 @@
-//! Models for loom: the real pool (table, latch words, waiters, hit buffers, policy) under every order that a few threads can come in.
+//! Models for loom: the real pool (table, latch words, waiters, hit buffers, policy) under every order that a
+//! few threads can come in.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p pagetier-bufpool --lib loom` tries all orders with at most two preemptions;
-//! `LOOM_MAX_PREEMPTIONS=4` more. A frame's bytes are watched: two accesses without an order between them fail the model.
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p pagetier-bufpool --lib loom` tries all orders with at most
+//! two preemptions; `LOOM_MAX_PREEMPTIONS=4` more. A frame's bytes are watched: two accesses without an order
+//! between them fail the model.
 //!
 //! Broken on purpose, the code was caught by them:
 //!
@@ -35,7 +37,7 @@ use loom::future::block_on;
 use loom::thread;
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::{Flags, HEADER_BYTES, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
-use pagetier_policy::{Access, Costs, Home, pool_policy};
+use pagetier_policy::{Access, Costs, FramePolicyParams, Home, PoolPolicy};
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -120,7 +122,7 @@ fn pool(frames: usize) -> Pool<Numbers> {
     let mut params = PoolParams::new(frames, PageSize::MIN);
     params.staging = 2;
     params.read_ahead_pages = 0;
-    let Some(policy) = pool_policy("lru", frames, Costs::PAPER) else { panic!("there is LRU") };
+    let policy = PoolPolicy::Lru.build(&FramePolicyParams::new(frames, Costs::PAPER));
     let inner = Inner::new(params, policy, Arc::new(Numbers::default()), None, RUNTIME.handle().clone());
     match inner {
         Ok(inner) => Pool { inner: Arc::new(inner) },
@@ -156,7 +158,8 @@ fn writes_of(pool: &Pool<Numbers>, page: PageId) -> u8 {
     }
 }
 
-/// No task holds anything: every frame is free or has a page, without latch and pin, and the pool's own count agrees.
+/// No task holds anything: every frame is free or has a page, without latch and pin, and the pool's own count
+/// agrees.
 fn at_rest(pool: &Pool<Numbers>) {
     let frames = &pool.inner.frames;
     assert!(frames.all.iter().all(|f| f.word.pins() == 0), "a pin was left: {:?}", frames.all);

@@ -8,8 +8,9 @@ use pagetier_page::{Lsn, PageId};
 use std::sync::atomic::Ordering;
 
 impl<T: Tier> Pool<T> {
-    /// The storage below has lost its newest version of `page`: when the page is in memory it becomes dirty, so that it is written
-    /// again, with the recovery LSN `lsn` (or an older one that it has). False when it is not in memory. Waits for the page's latch. Cancel-safe.
+    /// The storage below has lost its newest version of `page`: when the page is in memory it becomes dirty,
+    /// so that it is written again, with the recovery LSN `lsn` (or an older one that it has). False when it
+    /// is not in memory. Waits for the page's latch. Cancel-safe.
     pub async fn rewrite(&self, page: PageId, lsn: Lsn) -> bool {
         let inner = &self.inner;
         let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await else { return false };
@@ -28,7 +29,8 @@ impl<T: Tier> Pool<T> {
         })
     }
 
-    /// [`Pool::min_recovery_lsn`] for the storage below, which must not keep the pool alive: 0 (anything may be dirty) once it is gone.
+    /// [`Pool::min_recovery_lsn`] for the storage below, which must not keep the pool alive: 0 (anything may
+    /// be dirty) once it is gone.
     pub fn redo_source(&self) -> impl Fn() -> Option<Lsn> + Send + Sync + use<T> {
         let inner = std::sync::Arc::downgrade(&self.inner);
         move || match inner.upgrade() {

@@ -24,8 +24,8 @@ pub struct PoolParams {
     pub read_ahead_pages: usize,
     /// How long a request waits for a frame when all are pinned or dirty, before [`PoolError::Exhausted`].
     pub exhausted_after: Duration,
-    /// The span of log, in LSN units, that redo may have to go through: older changes are written out. `None`: no bound
-    /// beyond what `flush_to` is asked for.
+    /// The span of log, in LSN units, that redo may have to go through: older changes are written out.
+    /// `None`: no bound beyond what `flush_to` is asked for.
     pub redo_span_max: Option<u64>,
 }
 
@@ -52,7 +52,8 @@ impl PoolParams {
         }
     }
 
-    /// For as many frames as fit into `bytes` with their metadata, `policy_bytes` each for the policy, and the staging copies.
+    /// For as many frames as fit into `bytes` with their metadata, `policy_bytes` each for the policy, and
+    /// the staging copies.
     #[must_use]
     pub fn for_budget(bytes: u64, page_size: PageSize, policy_bytes: usize) -> Self {
         let per_frame = (page_size.bytes() + FRAME_OVERHEAD_BYTES + policy_bytes) as u64;
@@ -89,7 +90,8 @@ pub enum PoolError {
     /// The storage below failed.
     #[error(transparent)]
     Tier(#[from] TierError),
-    /// Every frame stayed pinned or dirty for the time allowed. Retry with fewer guards held, or give the pool more memory.
+    /// Every frame stayed pinned or dirty for the time allowed. Retry with fewer guards held, or give the
+    /// pool more memory.
     #[error("no frame became free for page {page} in {waited:?}: all {frames} are pinned or dirty")]
     Exhausted {
         /// The page that was asked for.

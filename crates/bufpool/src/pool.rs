@@ -1,11 +1,12 @@
 //! The pool: look up, load, create, evict.
 //!
-//! The path of a look-up: (1) find the frame without a lock, (2) pin and latch it in one step, (3) check that it still holds the page,
-//! (4) note the hit. Everything else is cold: waiting for a latch, or a miss.
+//! The path of a look-up: (1) find the frame without a lock, (2) pin and latch it in one step, (3) check that
+//! it still holds the page, (4) note the hit. Everything else is cold: waiting for a latch, or a miss.
 //!
-//! The path of a miss: (1) a free frame, or a victim's; (2) the page's name into the table, latched exclusively: others wait for the latch, so
-//! the page is read once; (3) the read, straight into the frame, by a lease; (4) the policy learns of it. A load that is
-//! dropped or fails gives its frame back when the device is done with it.
+//! The path of a miss: (1) a free frame, or a victim's; (2) the page's name into the table, latched
+//! exclusively: others wait for the latch, so the page is read once; (3) the read, straight into the frame,
+//! by a lease; (4) the policy learns of it. A load that is dropped or fails gives its frame back when the
+//! device is done with it.
 
 use crate::ahead::Detector;
 use crate::courier::Recorded;
@@ -182,8 +183,8 @@ impl<T: Tier> Pool<T> {
         self.inner.hit(page, Mode::Shared).map(|frame| PageRef::new(&self.inner, frame))
     }
 
-    /// A new page, all zeroes and dirty. `page` must not exist yet, or hold nothing of value: what read-ahead may have found under its
-    /// name is overwritten. Cancel-safe.
+    /// A new page, all zeroes and dirty. `page` must not exist yet, or hold nothing of value: what read-ahead
+    /// may have found under its name is overwritten. Cancel-safe.
     ///
     /// # Errors
     /// No frame is to be had.
@@ -202,8 +203,8 @@ impl<T: Tier> Pool<T> {
         }
     }
 
-    /// The page `page`, to change; when it does not exist below, a new one as by [`Pool::create`]. Two callers at once get the same
-    /// page, one after the other. Cancel-safe.
+    /// The page `page`, to change; when it does not exist below, a new one as by [`Pool::create`]. Two
+    /// callers at once get the same page, one after the other. Cancel-safe.
     ///
     /// # Errors
     /// As [`Pool::get`], but for a page that does not exist.
@@ -219,8 +220,8 @@ impl<T: Tier> Pool<T> {
         }
     }
 
-    /// The page `page`, all zeroes and dirty, whether it exists or not, without reading what is below: that may be damaged. What memory has of it is
-    /// overwritten, too. Cancel-safe: dropped, it changed nothing.
+    /// The page `page`, all zeroes and dirty, whether it exists or not, without reading what is below: that
+    /// may be damaged. What memory has of it is overwritten, too. Cancel-safe: dropped, it changed nothing.
     ///
     /// # Errors
     /// No frame is to be had.
@@ -242,8 +243,9 @@ impl<T: Tier> Pool<T> {
         Ok(Some(PageMut::new(inner, frame, true)))
     }
 
-    /// Drops the page from memory without writing it, and its copies below as far as they are caches. Waits for a write of it
-    /// that is under way. What a later `get` finds is an earlier version of the page, or none. Cancel-safe.
+    /// Drops the page from memory without writing it, and its copies below as far as they are caches. Waits
+    /// for a write of it that is under way. What a later `get` finds is an earlier version of the page, or
+    /// none. Cancel-safe.
     ///
     /// # Errors
     /// None today; reserved.
@@ -298,8 +300,8 @@ impl<T: Tier> Pool<T> {
         Ok(())
     }
 
-    /// Records every page request from now on as a page trace to `out`, until [`Pool::stop_recording`]. False, and nothing changes, when
-    /// a recording is under way already.
+    /// Records every page request from now on as a page trace to `out`, until [`Pool::stop_recording`].
+    /// False, and nothing changes, when a recording is under way already.
     ///
     /// # Errors
     /// The system gives no thread for the writer.
@@ -313,7 +315,8 @@ impl<T: Tier> Pool<T> {
         self.inner.recorder.recorded()
     }
 
-    /// Ends the recording. Blocks until its writer has written everything; without a recording it does nothing.
+    /// Ends the recording. Blocks until its writer has written everything; without a recording it does
+    /// nothing.
     ///
     /// # Errors
     /// The writer failed: the trace ends early.
@@ -321,8 +324,9 @@ impl<T: Tier> Pool<T> {
         self.inner.recorder.stop()
     }
 
-    /// Shows the requests of pages of a sample to `sink`, on a thread of its own, until [`Pool::stop_sampling`] or the pool's end. False, and nothing
-    /// changes, when sampling is under way already.
+    /// Shows the requests of pages of a sample to `sink`, on a thread of its own, until
+    /// [`Pool::stop_sampling`] or the pool's end. False, and nothing changes, when sampling is under way
+    /// already.
     ///
     /// # Errors
     /// The system gives no thread.
@@ -390,8 +394,9 @@ impl<T: Tier> Pool<T> {
         self.inner.policy.lock().set_costs(costs);
     }
 
-    /// The oldest log position that redo needs for what is dirty in memory; `None` when nothing is dirty. Pages that were written
-    /// are clean, but safe only after a flush ([`Pool::flush_to`] any LSN): take this, flush, then give up log.
+    /// The oldest log position that redo needs for what is dirty in memory; `None` when nothing is dirty.
+    /// Pages that were written are clean, but safe only after a flush ([`Pool::flush_to`] any LSN): take
+    /// this, flush, then give up log.
     #[must_use]
     pub fn min_recovery_lsn(&self) -> Option<Lsn> {
         self.inner.frames.all.iter().filter_map(crate::frame::Frame::redo_from).min()
@@ -571,7 +576,8 @@ impl<T: Tier> Inner<T> {
         bump(&self.counters.created);
     }
 
-    /// Puts `page` into the table for the free frame `frame`, latched exclusively. False when another task was faster.
+    /// Puts `page` into the table for the free frame `frame`, latched exclusively. False when another task
+    /// was faster.
     pub(crate) fn name(&self, frame: u32, page: PageId) -> bool {
         let bucket = self.frames.table.lock(page);
         if bucket.find(&self.frames.all).is_some() {
@@ -586,7 +592,8 @@ impl<T: Tier> Inner<T> {
     pub(crate) fn lease(&self, frame: u32, page: PageId) -> IoBuf {
         let owner = Box::new(Lease { frames: Arc::clone(&self.frames), frame, page, kept: false });
         let at = self.frames.arena.frame_mut(frame as usize);
-        // SAFETY: the owner keeps the arena alive and the frame exclusively latched for as long as the buffer lives.
+        // SAFETY: the owner keeps the arena alive and the frame exclusively latched for as long as the buffer
+        // lives.
         unsafe { IoBuf::lease(at, self.frames.arena.page_bytes(), owner) }
     }
 
@@ -713,7 +720,8 @@ impl<T: Tier> Inner<T> {
             return;
         }
         let mut policy = self.policy.lock();
-        // The requests came before the change: told after it, they would be for a page that was dirty already, and on another home.
+        // The requests came before the change: told after it, they would be for a page that was dirty
+        // already, and on another home.
         self.drain_hits(&mut policy);
         let invalidated = !being_written && self.tier.dirtied(page, f.take_logical());
         policy.dirtied(FrameId(frame));

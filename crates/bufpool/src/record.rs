@@ -1,7 +1,9 @@
-//! Recording page requests: every look-up as a record of a page trace (`.ptr`), in the order in which they came in.
+//! Recording page requests: every look-up as a record of a page trace (`.ptr`), in the order in which they
+//! came in.
 //!
-//! Off, it costs a look-up one relaxed load. On, a short lock and twelve bytes; a thread of its own writes them out. A writer that does
-//! not keep up loses whole stretches of records, which are counted, rather than slowing the store down.
+//! Off, it costs a look-up one relaxed load. On, a short lock and twelve bytes; a thread of its own writes
+//! them out. A writer that does not keep up loses whole stretches of records, which are counted, rather than
+//! slowing the store down.
 
 use crate::courier::{Chunk, Courier, Recorded};
 use pagetier_page::{PageId, TRACE_RECORD_BYTES, TraceRecord};

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Requests handed over at once.
 const CHUNK_ITEMS: usize = 1024;
 
-/// Looks at samples: the requests, the number of all requests up to the last of them, and of those of the sample that got lost before.
+/// Looks at samples: the requests, the number of all requests up to the last of them, and of those of the
+/// sample that got lost before.
 pub type SampleSink = Box<dyn FnMut(&[TraceRecord], u64, u64) + Send>;
 
 #[derive(Debug, Default)]

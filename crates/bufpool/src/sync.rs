@@ -1,8 +1,8 @@
-//! What the pool synchronises with: the standard library, parking_lot and crossbeam; under `cfg(loom)` the model checker's
-//! stand-ins, with the same names and methods.
+//! What the pool synchronises with: the standard library, parking_lot and crossbeam; under `cfg(loom)` the
+//! model checker's stand-ins, with the same names and methods.
 //!
-//! Whatever says who may touch a page or a frame comes from here. Statistics and limits do not: a model need not try
-//! every order of them.
+//! Whatever says who may touch a page or a frame comes from here. Statistics and limits do not: a model need
+//! not try every order of them.
 
 #[cfg(not(loom))]
 mod real {

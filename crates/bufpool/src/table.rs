@@ -1,8 +1,9 @@
-//! Which frame holds a page. Made for a fixed number of frames: bucket heads, and chains through the frames themselves.
+//! Which frame holds a page. Made for a fixed number of frames: bucket heads, and chains through the frames
+//! themselves.
 //!
-//! Lookups take no lock. They may run beside a change of the chain and miss a page that is there, or find a frame whose page
-//! has just changed; so a frame found is pinned and its page checked again, and "not there" is confirmed under the
-//! bucket's lock. Changes hold that lock.
+//! Lookups take no lock. They may run beside a change of the chain and miss a page that is there, or find a
+//! frame whose page has just changed; so a frame found is pinned and its page checked again, and "not there"
+//! is confirmed under the bucket's lock. Changes hold that lock.
 
 use crate::frame::Frame;
 use crate::sync::{AtomicU32, Mutex, MutexGuard};

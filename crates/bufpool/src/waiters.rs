@@ -1,7 +1,7 @@
 //! Waiting for a latch: first come, first served, with the latch handed over.
 //!
-//! A waiter holds a pin. The task that releases a latch takes it on behalf of the waiters whose turn it is. A waiter that is dropped
-//! gives back what it was granted meanwhile, and lets those behind it move up.
+//! A waiter holds a pin. The task that releases a latch takes it on behalf of the waiters whose turn it is. A
+//! waiter that is dropped gives back what it was granted meanwhile, and lets those behind it move up.
 
 use crate::frame::Frames;
 use crate::sync::{AtomicU64, Mutex};

@@ -1,14 +1,15 @@
 //! The word of a frame: who latches and pins it, and what state it is in. One method per transition.
 //!
-//! A *pin* keeps the frame's page in memory; a latch holder has one, a waiter too. Lookups pin and latch in one
-//! compare-and-swap, release both in one subtraction.
+//! A *pin* keeps the frame's page in memory; a latch holder has one, a waiter too. Lookups pin and latch in
+//! one compare-and-swap, release both in one subtraction.
 
 use crate::sync::AtomicU64;
 use std::sync::atomic::Ordering;
 
 const SHARED: u64 = 1;
 const SHARED_MASK: u64 = 0xffff;
-/// So many readers at once that the next ones wait, long before the count could run over into the bits beside it.
+/// So many readers at once that the next ones wait, long before the count could run over into the bits beside
+/// it.
 const SHARED_FULL: u64 = 1 << 15;
 const EXCLUSIVE: u64 = 1 << 16;
 /// A task waits for the latch: newcomers queue up behind, so that writers are not starved.
@@ -140,7 +141,8 @@ impl Word {
         self.0.load(Ordering::Relaxed) == 0
     }
 
-    /// The exclusive holder takes the page out: dirty or not, it is gone. The frame is freed with the last pin.
+    /// The exclusive holder takes the page out: dirty or not, it is gone. The frame is freed with the last
+    /// pin.
     pub(crate) fn orphan(&self) {
         let set = |w: u64| Some((w | GONE | ORPHAN) & !(DIRTY | CLEANING));
         let _ = self.update(set);
@@ -176,7 +178,8 @@ impl Word {
         w & (DIRTY | CLEANING | EXCLUSIVE | WAITERS | GONE) == DIRTY
     }
 
-    /// A copy has been staged: dirty becomes being-written. False when it is not dirty or being written already.
+    /// A copy has been staged: dirty becomes being-written. False when it is not dirty or being written
+    /// already.
     pub(crate) fn begin_clean(&self) -> bool {
         self.update(|w| (w & (DIRTY | CLEANING) == DIRTY).then_some((w & !DIRTY) | CLEANING)).is_ok()
     }

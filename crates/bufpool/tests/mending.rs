@@ -1,4 +1,5 @@
-//! What must hold when things go wrong half-way: aborted tasks, panics below, dropped calls, guards in the way.
+//! What must hold when things go wrong half-way: aborted tasks, panics below, dropped calls, guards in the
+//! way.
 
 use pagetier_bufpool::{
     DirtyPage, Displaced, Fetched, GateFuture, LogGate, Pool, PoolError, PoolParams, Tier, TierError,
@@ -424,8 +425,8 @@ async fn dropped_waiters_neither_keep_the_latch_nor_stop_those_behind() {
     pool.validate().unwrap();
 }
 
-/// Real threads: loads dropped in mid-read while the device goes on filling the frame, evictions, discards, flushes. Every word
-/// of a page is the same number whenever it can be seen.
+/// Real threads: loads dropped in mid-read while the device goes on filling the frame, evictions, discards,
+/// flushes. Every word of a page is the same number whenever it can be seen.
 #[test]
 fn threads_that_drop_their_reads_never_see_a_frame_that_is_being_filled() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();

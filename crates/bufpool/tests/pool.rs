@@ -324,7 +324,8 @@ impl FramePolicy for Recording {
     }
 }
 
-/// CASA's τ moves by a write that finds its page dirty (Algorithm 2, line 8), not by the one that makes it so (line 5).
+/// CASA's τ moves by a write that finds its page dirty (Algorithm 2, line 8), not by the one that makes it so
+/// (line 5).
 #[tokio::test(start_paused = true)]
 async fn the_write_that_makes_a_page_dirty_is_told_before_that_it_is() {
     let memory = Memory::with_pages(4);

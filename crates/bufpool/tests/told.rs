@@ -5,7 +5,8 @@ use pagetier_bufpool::{
 };
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoClass, IoOp};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
-use pagetier_policy::{Access, Casa, CleanReason, Costs, FrameId, Home, PoolPolicy};
+use pagetier_policy::pool::Casa;
+use pagetier_policy::{Access, CleanReason, Costs, FrameId, FramePolicy, Home};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -102,11 +103,7 @@ impl Recording {
     }
 }
 
-impl PoolPolicy for Recording {
-    fn name(&self) -> &'static str {
-        self.casa.name()
-    }
-
+impl FramePolicy for Recording {
     fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access) {
         self.casa.insert(frame, page, home, access);
     }

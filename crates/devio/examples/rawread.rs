@@ -5,11 +5,12 @@
 //! fio --name=r --filename=FILE --ioengine=io_uring --direct=1 --bs=16k --rw=randread --iodepth=DEPTH --runtime=SECONDS --time_based
 //! ```
 //!
-//! DEPTH tasks read one page at a time each. Prints operations per second, mean and 99th percentile of the latency as the
-//! tasks saw it, and the processor time per read.
+//! DEPTH tasks read one page at a time each. Prints operations per second, mean and 99th percentile of the
+//! latency as the tasks saw it, and the processor time per read.
 //!
-//! Seen on a virtual machine with 2 cores (Linux 6.18, ext4 on virtio, busy with other work, November 2026), medians of 7 (depth 1)
-//! and 5 (depth 32) interleaved rounds of a second, latency and operations as ratios to fio in the same round:
+//! Seen on a virtual machine with 2 cores (Linux 6.18, ext4 on virtio, busy with other work, November 2026),
+//! medians of 7 (depth 1) and 5 (depth 32) interleaved rounds of a second, latency and operations as ratios
+//! to fio in the same round:
 //!
 //! | depth | fio | uring, current-thread runtime | uring, 2 workers | threads, current-thread runtime |
 //! | --- | --- | --- | --- | --- |

@@ -1,8 +1,9 @@
 //! The buffer that travels with an operation and comes back with its result.
 //!
-//! A device keeps the buffer until the kernel is done with it, also when no task waits any more; so memory that is
-//! being read into is never freed or handed out twice. A *leased* buffer extends that to memory of someone
-//! else: its owner token says that the memory is in use, and is dropped (or handed back) only afterwards.
+//! A device keeps the buffer until the kernel is done with it, also when no task waits any more; so memory
+//! that is being read into is never freed or handed out twice. A *leased* buffer extends that to memory of
+//! someone else: its owner token says that the memory is in use, and is dropped (or handed back) only
+//! afterwards.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::any::Any;
@@ -28,13 +29,16 @@ enum Kind {
     Empty,
 }
 
-// SAFETY: the buffer is exclusively held (an allocation of its own, or leased under that contract), and the token is `Send`.
+// SAFETY: the buffer is exclusively held (an allocation of its own, or leased under that contract), and the
+// token is `Send`.
 unsafe impl Send for IoBuf {}
-// SAFETY: through `&IoBuf` the bytes can only be read, and the token, which may not be `Sync`, cannot be reached.
+// SAFETY: through `&IoBuf` the bytes can only be read, and the token, which may not be `Sync`, cannot be
+// reached.
 unsafe impl Sync for IoBuf {}
 
 impl IoBuf {
-    /// A buffer of `len` zero bytes, aligned to [`BUF_ALIGN`]. Aborts, as any allocation, when memory is exhausted.
+    /// A buffer of `len` zero bytes, aligned to [`BUF_ALIGN`]. Aborts, as any allocation, when memory is
+    /// exhausted.
     ///
     /// # Panics
     /// When `len` is not a possible size of an allocation (over `isize::MAX`).
@@ -61,12 +65,13 @@ impl IoBuf {
         buf
     }
 
-    /// A buffer in memory that belongs to someone else. `owner` stands for the right to use it: it is dropped with the
-    /// buffer, which may be long after the operation's future was dropped, on any thread (a device's own, too).
+    /// A buffer in memory that belongs to someone else. `owner` stands for the right to use it: it is dropped
+    /// with the buffer, which may be long after the operation's future was dropped, on any thread (a device's
+    /// own, too).
     ///
     /// # Safety
-    /// `ptr` is valid for reads and writes of `len` initialised bytes, by any thread, and no other code reads or writes them,
-    /// from now until `owner` is dropped or [`IoBuf::into_owner`] returns it.
+    /// `ptr` is valid for reads and writes of `len` initialised bytes, by any thread, and no other code reads
+    /// or writes them, from now until `owner` is dropped or [`IoBuf::into_owner`] returns it.
     #[must_use]
     pub unsafe fn lease(ptr: NonNull<u8>, len: usize, owner: Box<dyn Any + Send>) -> Self {
         Self { ptr, len, kind: Kind::Leased(owner) }
@@ -87,7 +92,8 @@ impl IoBuf {
     /// The bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: valid and initialised for `len` bytes, and not written while borrowed: writing takes `&mut self` or `self`.
+        // SAFETY: valid and initialised for `len` bytes, and not written while borrowed: writing takes `&mut
+        // self` or `self`.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 

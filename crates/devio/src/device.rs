@@ -39,7 +39,8 @@ pub enum IoClass {
     UrgentClean,
     /// The SSD's own write-back: reads of victims and their writes to the HDD.
     WriteBack,
-    /// The SSD's own write-back when pages cannot be written to the SSD, or had to go to the disk, for want of it: takes turns with reads.
+    /// The SSD's own write-back when pages cannot be written to the SSD, or had to go to the disk, for want
+    /// of it: takes turns with reads.
     UrgentWriteBack,
     /// The doublewrite ring.
     Ring,
@@ -90,20 +91,22 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
     /// When the space is not to be had.
     fn grow(&self, bytes: u64) -> Result<(), DeviceError>;
 
-    /// Tells the device that a range holds nothing of value any more (TRIM, hole punch). A hint; reads of the range
-    /// return anything until it is written again.
+    /// Tells the device that a range holds nothing of value any more (TRIM, hole punch). A hint; reads of the
+    /// range return anything until it is written again.
     fn discard(&self, offset: u64, len: u64)
     -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>>;
 
-    /// Offers memory that many operations will use (the pool's arena), as address and length of each region, so that the kernel need not
-    /// look it up for each. The regions must stay mapped, unmoved, as long as operations on them are issued: the device
-    /// does not touch them otherwise, but it would read into pages that are no longer there for anyone to see. Returns
-    /// whether it was taken up, which takes support and a sufficient limit of locked memory; everything works the same without.
+    /// Offers memory that many operations will use (the pool's arena), as address and length of each region,
+    /// so that the kernel need not look it up for each. The regions must stay mapped, unmoved, as long as
+    /// operations on them are issued: the device does not touch them otherwise, but it would read into pages
+    /// that are no longer there for anyone to see. Returns whether it was taken up, which takes support and a
+    /// sufficient limit of locked memory; everything works the same without.
     fn register(&self, _regions: &[(NonNull<u8>, usize)]) -> bool {
         false
     }
 
-    /// Which store uses the device, and how many operations are under way, those included whose futures were dropped.
+    /// Which store uses the device, and how many operations are under way, those included whose futures were
+    /// dropped.
     fn occupancy(&self) -> &Occupancy;
 
     /// The granularity of offsets, lengths and buffer addresses, in bytes: a power of two.
@@ -112,8 +115,9 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
     /// Counts, bytes, service times and busy time so far.
     fn stats(&self) -> DeviceStats;
 
-    /// From now on keeps a moving average of what the last `points` reads and writes of pages took ([`crate::COST_POINTS`] in the paper that it is
-    /// from), for [`Device::recent_costs`]. Further calls change nothing. 8 bytes of memory for each point.
+    /// From now on keeps a moving average of what the last `points` reads and writes of pages took
+    /// ([`crate::COST_POINTS`] in the paper that it is from), for [`Device::recent_costs`]. Further calls
+    /// change nothing. 8 bytes of memory for each point.
     fn track_costs(&self, _points: usize) {}
 
     /// What pages cost lately; `None` before [`Device::track_costs`], or where nothing is measured.

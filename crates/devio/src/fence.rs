@@ -14,8 +14,9 @@ use std::sync::Arc;
 
 /// One opening's right to do I/O. Clones are the same.
 ///
-/// Once [`Fence::close`] has returned, no device that the fence guards starts another operation for this opening: each fails with
-/// [`DeviceErrorKind::Closed`]. Operations that started before go on; [`Device::occupancy`] counts them.
+/// Once [`Fence::close`] has returned, no device that the fence guards starts another operation for this
+/// opening: each fails with [`DeviceErrorKind::Closed`]. Operations that started before go on;
+/// [`Device::occupancy`] counts them.
 #[derive(Clone, Debug)]
 pub struct Fence(Arc<RwLock<bool>>);
 
@@ -32,13 +33,14 @@ impl Fence {
         Arc::new(FencedDevice { fence: self.clone(), inner: device })
     }
 
-    /// Ends the right. Waits for operations that are being started on other threads at this moment, not for their end.
+    /// Ends the right. Waits for operations that are being started on other threads at this moment, not for
+    /// their end.
     pub fn close(&self) {
         *self.0.write() = false;
     }
 
-    /// What `act` returns, if the fence is open; it is not closed meanwhile. For what is not an operation on a device: `act` must not
-    /// close the fence.
+    /// What `act` returns, if the fence is open; it is not closed meanwhile. For what is not an operation on
+    /// a device: `act` must not close the fence.
     pub fn while_open<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
         // The lock may be held further up this thread's stack, while another thread waits to close.
         let open = self.0.read_recursive();

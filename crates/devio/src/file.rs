@@ -1,4 +1,5 @@
-//! An opened file or block device: what both real backends know about it, and the operations that need no queue.
+//! An opened file or block device: what both real backends know about it, and the operations that need no
+//! queue.
 
 use crate::check::{Spot, check, check_range, total_len};
 use crate::device::IoBufs;

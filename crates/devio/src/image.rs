@@ -1,7 +1,7 @@
 //! Sparse bytes with cheap copies: what memory and simulated devices keep their contents in.
 //!
-//! Chunks that were never written take no memory and read as zeros. A copy shares the chunks until either side
-//! writes them. Locking order: the table, then one chunk at a time.
+//! Chunks that were never written take no memory and read as zeros. A copy shares the chunks until either
+//! side writes them. Locking order: the table, then one chunk at a time.
 
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -11,8 +11,8 @@ const CHUNK: usize = 16 << 10;
 
 type Chunk = Option<Arc<[u8; CHUNK]>>;
 
-/// The bytes of a device. Concurrent reads and writes of the same range may see each other's in part, as on a disk, but never by
-/// less than a chunk's share of them.
+/// The bytes of a device. Concurrent reads and writes of the same range may see each other's in part, as on a
+/// disk, but never by less than a chunk's share of them.
 #[derive(Debug, Default)]
 pub(crate) struct Image {
     chunks: RwLock<Vec<Mutex<Chunk>>>,
@@ -74,7 +74,8 @@ impl Image {
         });
     }
 
-    /// A copy that shares what is not changed afterwards. A cut between chunks, not within, when there are writers.
+    /// A copy that shares what is not changed afterwards. A cut between chunks, not within, when there are
+    /// writers.
     pub(crate) fn fork(&self) -> Self {
         let chunks = self.chunks.read().iter().map(|chunk| Mutex::new(chunk.lock().clone())).collect();
         Self { chunks: RwLock::new(chunks) }

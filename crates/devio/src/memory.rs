@@ -1,7 +1,7 @@
 //! A device in memory: for tests, virtual-time runs and stores that need not last.
 //!
-//! Bytes never written take no memory and read as zeros. Every operation is carried out by the call itself; its future is
-//! ready at once.
+//! Bytes never written take no memory and read as zeros. Every operation is carried out by the call itself;
+//! its future is ready at once.
 
 use crate::check::{Spot, check, check_range, refused, total_len};
 use crate::device::IoBufs;
@@ -46,8 +46,8 @@ impl MemoryDevice {
         }
     }
 
-    /// An independent copy of its contents as they are, under the same name, with statistics from zero. Cheap: unchanged parts are
-    /// shared.
+    /// An independent copy of its contents as they are, under the same name, with statistics from zero.
+    /// Cheap: unchanged parts are shared.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self::with_image(Arc::clone(&self.name), self.image.fork(), self.size())

@@ -1,7 +1,8 @@
 //! Which store uses a device, and whether any of its operations is still under way.
 //!
-//! Every operation holds an [`InFlight`] from its start to the moment the device is done with it, whether or not its future is still
-//! there. So a store that was dropped gives up its devices (and the locks that go with them) when its last operation has ended.
+//! Every operation holds an [`InFlight`] from its start to the moment the device is done with it, whether or
+//! not its future is still there. So a store that was dropped gives up its devices (and the locks that go
+//! with them) when its last operation has ended.
 
 use parking_lot::Mutex;
 use std::any::Any;
@@ -72,8 +73,8 @@ impl Occupancy {
         }
     }
 
-    /// The store that has the device starts no more operations. When the last one under way has ended, `kept` is dropped and the device is
-    /// free: at once if there is none.
+    /// The store that has the device starts no more operations. When the last one under way has ended, `kept`
+    /// is dropped and the device is free: at once if there is none.
     pub fn leave(&self, kept: Kept) {
         let mut state = self.0.state.lock();
         if state.in_flight == 0 {

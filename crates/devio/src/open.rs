@@ -42,9 +42,10 @@ pub enum Reap {
     /// A thread of the device. Works under any executor.
     #[default]
     Thread,
-    /// The tokio runtime in whose context the device is opened, through its reactor: two wake-ups fewer for a read that a task waits for. It
-    /// must run whenever operations are awaited, on whatever runtime; when it ends, a thread takes over. Outside a runtime, in one without I/O, and
-    /// in a program built with `panic = "abort"` (there is no way to ask a runtime for its I/O but to catch a panic): as `Thread`.
+    /// The tokio runtime in whose context the device is opened, through its reactor: two wake-ups fewer for a
+    /// read that a task waits for. It must run whenever operations are awaited, on whatever runtime; when it
+    /// ends, a thread takes over. Outside a runtime, in one without I/O, and in a program built with `panic =
+    /// "abort"` (there is no way to ask a runtime for its I/O but to catch a panic): as `Thread`.
     Reactor,
 }
 
@@ -59,7 +60,8 @@ pub struct OpenOptions {
     pub create: bool,
     /// Open for reading only. Default: no.
     pub read_only: bool,
-    /// Operations handed to the kernel at the same time, 1 to 4096; more wait in order of class. Default: 128.
+    /// Operations handed to the kernel at the same time, 1 to 4096; more wait in order of class. Default:
+    /// 128.
     pub queue_depth: u32,
     /// Who takes in io_uring's completions. Default: a thread.
     pub reap: Reap,
@@ -108,8 +110,9 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// Opens a regular file or a block device.
 ///
 /// # Errors
-/// [`DeviceErrorKind::Unusable`], naming the path and what to do: it is missing (and `create` is off), a directory or something else that
-/// is no device, may not be opened, cannot do direct I/O though it is required, or io_uring is required and not to be had.
+/// [`DeviceErrorKind::Unusable`], naming the path and what to do: it is missing (and `create` is off), a
+/// directory or something else that is no device, may not be opened, cannot do direct I/O though it is
+/// required, or io_uring is required and not to be had.
 pub fn open_file(path: &Path, options: &OpenOptions) -> Result<Opened, DeviceError> {
     let name: Arc<str> = path.display().to_string().into();
     open(path, &name, options).map_err(|why| {
@@ -214,7 +217,8 @@ fn is_block_device(path: &Path, fd: &OwnedFd) -> Result<bool, String> {
     }
 }
 
-/// The alignment for direct I/O; `None` when the file system takes the flag but goes through the page cache all the same.
+/// The alignment for direct I/O; `None` when the file system takes the flag but goes through the page cache
+/// all the same.
 fn direct_alignment(fd: &OwnedFd, block_device: bool) -> Option<usize> {
     let asked = StatxFlags::DIOALIGN;
     if let Ok(stat) = rustix::fs::statx(fd, c"", rustix::fs::AtFlags::EMPTY_PATH, asked)

@@ -1,5 +1,5 @@
-//! The order in which waiting operations are served: demand before prefetch before the rest, first come first served within each,
-//! and no caller starves.
+//! The order in which waiting operations are served: demand before prefetch before the rest, first come first
+//! served within each, and no caller starves.
 
 use crate::IoClass;
 use std::collections::VecDeque;
@@ -13,8 +13,8 @@ const FAIRNESS: u32 = 4;
 /// The rank of a class: 0 goes first.
 pub(crate) const fn rank(class: IoClass) -> usize {
     match class {
-        // Little, and others wait for it: writers for a map checkpoint, pages going home for the journal. Or what saves the disk as much as it takes: write-backs
-        // that come too late.
+        // Little, and others wait for it: writers for a map checkpoint, pages going home for the journal. Or
+        // what saves the disk as much as it takes: write-backs that come too late.
         IoClass::Demand | IoClass::UrgentClean | IoClass::UrgentWriteBack | IoClass::Meta => 0,
         IoClass::Prefetch => 1,
         IoClass::Clean | IoClass::WriteBack | IoClass::Ring | IoClass::Recovery => 2,
@@ -41,7 +41,8 @@ impl<T> RankQueue<T> {
 
     pub(crate) fn pop(&mut self) -> Option<T> {
         self.picks = self.picks.wrapping_add(1);
-        // The ranks take turns at going first out of turn: with two of them never empty, the third would starve.
+        // The ranks take turns at going first out of turn: with two of them never empty, the third would
+        // starve.
         let turn =
             if self.picks.is_multiple_of(FAIRNESS) { (self.picks / FAIRNESS) as usize % RANKS } else { 0 };
         let first = self.ranks[turn].pop_front();

@@ -1,8 +1,10 @@
-//! What the last n reads and the last n writes of pages took: a moving average, as Ou et al. detect cost ratios with (section 3.2.2).
+//! What the last n reads and the last n writes of pages took: a moving average, as Ou et al. detect cost
+//! ratios with (section 3.2.2).
 //!
-//! A sample is the busy time charged to one operation (see [`crate::DeviceStats`]) in whole microseconds, two bytes of it as in the paper, and the
-//! operation's length: a merged write of many pages is one sample, and its time is shared by its pages. Taking a sample in is one array element
-//! and a few additions, without a lock. Bursts of more than 65,535 µs are left out.
+//! A sample is the busy time charged to one operation (see [`crate::DeviceStats`]) in whole microseconds, two
+//! bytes of it as in the paper, and the operation's length: a merged write of many pages is one sample, and
+//! its time is shared by its pages. Taking a sample in is one array element and a few additions, without a
+//! lock. Bursts of more than 65,535 µs are left out.
 
 use crate::IoClass;
 use crate::stats::Slot;
@@ -43,7 +45,8 @@ pub struct RecentCosts {
     pub write: RecentCost,
 }
 
-/// Whether an operation moves pages on a user's behalf: not the store's own books, and no rare pass over everything.
+/// Whether an operation moves pages on a user's behalf: not the store's own books, and no rare pass over
+/// everything.
 const fn counts(class: IoClass) -> bool {
     !matches!(class, IoClass::Ring | IoClass::Meta | IoClass::Recovery)
 }
@@ -100,7 +103,8 @@ impl Window {
         let at = self.next.fetch_add(1, Relaxed) % self.cells.len() as u64;
         let sample = u32::from(us) << 16 | u32::from(sectors);
         let before = self.cells[at as usize].swap(sample, Relaxed);
-        // What leaves the sums was added to them before, or is about to be by the thread that put it there: they may wrap, and wrap back.
+        // What leaves the sums was added to them before, or is about to be by the thread that put it there:
+        // they may wrap, and wrap back.
         self.busy_us.fetch_add(u64::from(us), Relaxed);
         self.busy_us.fetch_sub(u64::from(before >> 16), Relaxed);
         self.sectors.fetch_add(u64::from(sectors), Relaxed);

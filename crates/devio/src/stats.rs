@@ -1,11 +1,12 @@
 //! What a device did so far: operations, bytes, times and errors, by class and direction.
 //!
-//! Recording is a handful of relaxed atomic additions; a snapshot is not a cut in time, but every counter is exact.
+//! Recording is a handful of relaxed atomic additions; a snapshot is not a cut in time, but every counter is
+//! exact.
 //!
-//! **Busy time** of a real device is the time during which at least one operation was in flight. The stretch between
-//! two completions is charged to the operation that ends it, so that the classes' busy times add up to the device's.
-//! An emulated device is charged the service time of its model instead. **Latency** runs from the call
-//! to the completion, the device's queue included.
+//! **Busy time** of a real device is the time during which at least one operation was in flight. The stretch
+//! between two completions is charged to the operation that ends it, so that the classes' busy times add up
+//! to the device's. An emulated device is charged the service time of its model instead. **Latency** runs
+//! from the call to the completion, the device's queue included.
 
 use crate::recent::{Recent, RecentCosts};
 use crate::{DeviceErrorKind, IoClass};
@@ -49,8 +50,8 @@ impl TimeHistogram {
         self.counts.iter().sum()
     }
 
-    /// The time that a share `quantile` (0 to 1) of the values does not exceed, in nanoseconds, to within an eighth, from above; 0 when
-    /// it is empty.
+    /// The time that a share `quantile` (0 to 1) of the values does not exceed, in nanoseconds, to within an
+    /// eighth, from above; 0 when it is empty.
     #[must_use]
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
@@ -217,8 +218,8 @@ pub struct DeviceStats {
     pub errors: ErrorCounts,
     /// Repeated attempts.
     pub retries: RetryCounts,
-    /// How many operations the device serves at the same time, for [`DeviceStats::utilisation`]: 1, or the channels of an emulated
-    /// flash device. 0 counts as 1.
+    /// How many operations the device serves at the same time, for [`DeviceStats::utilisation`]: 1, or the
+    /// channels of an emulated flash device. 0 counts as 1.
     pub servers: u32,
 }
 
@@ -291,8 +292,8 @@ impl DeviceStats {
         self.classes.iter().map(ClassStats::busy_ns).sum::<u64>() + self.flush.busy_ns
     }
 
-    /// The share of `elapsed` (and of the device's servers) that it was busy: 0 to 1, or slightly more when an operation straddles the
-    /// snapshot.
+    /// The share of `elapsed` (and of the device's servers) that it was busy: 0 to 1, or slightly more when
+    /// an operation straddles the snapshot.
     #[must_use]
     #[allow(clippy::cast_precision_loss)]
     pub fn utilisation(&self, elapsed: Duration) -> f64 {
@@ -410,7 +411,8 @@ impl Recorder {
         }
     }
 
-    /// An operation that [`Recorder::begin`] announced at `began_ns` ends now: returns the busy time to charge it.
+    /// An operation that [`Recorder::begin`] announced at `began_ns` ends now: returns the busy time to
+    /// charge it.
     pub(crate) fn end(&self, now_ns: u64) -> u64 {
         let before = self.charged_to_ns.fetch_max(now_ns, Relaxed);
         self.in_flight.fetch_sub(1, Relaxed);

@@ -1,5 +1,5 @@
-//! What a completion is handed over with: the standard library and parking_lot; under `cfg(loom)` the model checker's stand-ins, with the
-//! same names and methods.
+//! What a completion is handed over with: the standard library and parking_lot; under `cfg(loom)` the model
+//! checker's stand-ins, with the same names and methods.
 
 #[cfg(not(loom))]
 pub(crate) use parking_lot::Mutex;

@@ -1,8 +1,8 @@
 //! The fallback: positioned vectored system calls on a few threads of its own.
 //!
-//! Threads are started as needed up to a bound, wait on a condition variable when there is nothing to do, and end with the device, after
-//! the last operation. Operations wait in order of class; the queue holds buffers that callers brought, so it is
-//! bounded by what they have.
+//! Threads are started as needed up to a bound, wait on a condition variable when there is nothing to do, and
+//! end with the device, after the last operation. Operations wait in order of class; the queue holds buffers
+//! that callers brought, so it is bounded by what they have.
 
 use crate::device::IoBufs;
 use crate::file::RawFile;
@@ -173,7 +173,8 @@ impl Drop for ThreadPoolDevice {
         };
         self.shared.work.notify_all();
         for thread in threads {
-            // The last handle may be dropped by a completion, on one of these threads: that one ends by itself.
+            // The last handle may be dropped by a completion, on one of these threads: that one ends by
+            // itself.
             if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
                 tracing::error!(device = %self.shared.file.name, "an I/O thread panicked");
             }

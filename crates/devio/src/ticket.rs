@@ -1,4 +1,5 @@
-//! How a completion reaches the task that waits: a slot that both sides share, with the waker in it. No channel, one allocation.
+//! How a completion reaches the task that waits: a slot that both sides share, with the waker in it. No
+//! channel, one allocation.
 //!
 //! Dropping the [`Ticket`] detaches the operation: its result is dropped when it arrives.
 
@@ -26,8 +27,8 @@ pub(crate) fn ticket<T>() -> (Promise<T>, Ticket<T>) {
 }
 
 impl<T> Promise<T> {
-    /// Hands over the result and wakes the waiting task. A panic of its waker, or of the owner of a leased buffer that no task waits
-    /// for any more, is caught: it is not the device's, whose thread goes on.
+    /// Hands over the result and wakes the waiting task. A panic of its waker, or of the owner of a leased
+    /// buffer that no task waits for any more, is caught: it is not the device's, whose thread goes on.
     pub(crate) fn complete(self, value: T) {
         let caught = catch_unwind(AssertUnwindSafe(|| {
             let before = std::mem::replace(&mut *self.0.lock(), State::Done(value));

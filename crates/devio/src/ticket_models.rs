@@ -1,10 +1,13 @@
-//! Models for loom of the hand-over from a device to the task that waits: the real ticket, with the real buffers.
+//! Models for loom of the hand-over from a device to the task that waits: the real ticket, with the real
+//! buffers.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p pagetier-devio --lib models`. The ring and the threads behind it are the kernel's; what they do
-//! to an operation is what `device` does here: keep it, look whether a task waits, finish it, hand it over.
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p pagetier-devio --lib models`. The ring and the threads
+//! behind it are the kernel's; what they do to an operation is what `device` does here: keep it, look whether
+//! a task waits, finish it, hand it over.
 //!
-//! Broken on purpose, the ticket was caught when it kept a task's first waker, let go of its lock between looking and leaving the waker, overwrote a result
-//! that came in between, and called an operation abandoned that only had no waker yet.
+//! Broken on purpose, the ticket was caught when it kept a task's first waker, let go of its lock between
+//! looking and leaving the waker, overwrote a result that came in between, and called an operation abandoned
+//! that only had no waker yet.
 
 use crate::IoBuf;
 use crate::ticket::{Promise, ticket};
@@ -28,7 +31,8 @@ fn poll_once<T>(ticket: Pin<&mut crate::ticket::Ticket<T>>, waker: &Waker) -> Po
     ticket.poll(&mut Context::from_waker(waker))
 }
 
-/// Memory that the model watches: a thread that touches it without being ordered after the last one fails the model.
+/// Memory that the model watches: a thread that touches it without being ordered after the last one fails the
+/// model.
 #[derive(Default)]
 struct Memory {
     cell: UnsafeCell<u64>,
@@ -57,7 +61,8 @@ fn lease(memory: &Arc<Memory>) -> IoBuf {
     unsafe { IoBuf::lease(NonNull::dangling(), 0, owner) }
 }
 
-/// What a device does to an operation that it took: the kernel writes to the buffer's memory, then the buffer goes to the task.
+/// What a device does to an operation that it took: the kernel writes to the buffer's memory, then the buffer
+/// goes to the task.
 fn device(promise: Promise<IoBuf>, buf: IoBuf, memory: &Memory) {
     memory.cell.with_mut(|_| ());
     assert_eq!(memory.given_back.load(Ordering::Relaxed), 0, "given back while the device has it");

@@ -1,4 +1,5 @@
-//! One operation on a file, as a state machine: what is still to be transferred, and what each answer of the kernel means.
+//! One operation on a file, as a state machine: what is still to be transferred, and what each answer of the
+//! kernel means.
 //!
 //! Both real backends drive it: they issue the rest, tell it the answer, and do what it says.
 
@@ -116,7 +117,8 @@ impl Transfer {
         }
     }
 
-    /// The kernel's answer to the last issue: bytes, or an error number. `alignment` and `size` are the device's.
+    /// The kernel's answer to the last issue: bytes, or an error number. `alignment` and `size` are the
+    /// device's.
     pub(crate) fn advance(&mut self, answer: Result<u64, i32>, alignment: usize, size: u64) -> Step {
         match answer {
             Ok(bytes) => self.progress(bytes, alignment, size),

@@ -1,33 +1,37 @@
 //! The io_uring backend.
 //!
-//! **One ring per device.** The HDD's ring and the SSD's share nothing: neither's completions wait behind the other's, and each ring
-//! has its own short lock. The calling task submits by itself, with one system call outside the lock, so that a read is on its way
-//! without a hand-over; a thread that finds its entry submitted by another one meanwhile saves the call. Completions are then
-//! reaped, and each waiting task is woken through the slot that its future shares with the operation. [`Reap`] selects by whom:
+//! **One ring per device.** The HDD's ring and the SSD's share nothing: neither's completions wait behind the
+//! other's, and each ring has its own short lock. The calling task submits by itself, with one system call
+//! outside the lock, so that a read is on its way without a hand-over; a thread that finds its entry
+//! submitted by another one meanwhile saves the call. Completions are then reaped, and each waiting task is
+//! woken through the slot that its future shares with the operation. [`Reap`] selects by whom:
 //!
-//! - **A thread** per ring blocks in `io_uring_enter` until something completes. That needs no executor's help, so it works under any. But one read
-//!   takes three wake-ups, one after the other: the kernel finishes it on the thread that submitted, the reaper is woken, the reaper wakes the task.
-//! - **The tokio reactor** of the runtime that opened the device: the ring announces completions through an eventfd, and a task of the runtime
-//!   reaps. The thread that submitted usually waits in that reactor, so one wake-up is left. When the runtime ends before the
-//!   device, a thread takes over (`uring_reap`).
+//! - **A thread** per ring blocks in `io_uring_enter` until something completes. That needs no executor's
+//!   help, so it works under any. But one read takes three wake-ups, one after the other: the kernel finishes
+//!   it on the thread that submitted, the reaper is woken, the reaper wakes the task.
+//! - **The tokio reactor** of the runtime that opened the device: the ring announces completions through an
+//!   eventfd, and a task of the runtime reaps. The thread that submitted usually waits in that reactor, so
+//!   one wake-up is left. When the runtime ends before the device, a thread takes over (`uring_reap`).
 //!
 //! An idle device takes no CPU time either way.
 //!
-//! Measured against it, and not chosen: submission by the reaper (single issuer, deferred task work), which costs a wake-up before each
-//! submission and had 10 % fewer operations at depth 32 and 5 % more latency at depth 1; cooperative task running, which was no
-//! different in an idle process but lets completions wait for a submitting thread that computes.
+//! Measured against it, and not chosen: submission by the reaper (single issuer, deferred task work), which
+//! costs a wake-up before each submission and had 10 % fewer operations at depth 32 and 5 % more latency at
+//! depth 1; cooperative task running, which was no different in an idle process but lets completions wait for
+//! a submitting thread that computes.
 //!
-//! **Ownership.** An operation (buffers, segment list, promise) lives in the table from its submission to its completion, whichever task
-//! still waits for it; so the kernel never writes to memory that was freed. At most `queue_depth` operations are with the
-//! kernel; more wait in order of class, and the reaper submits them as places become free. The waiting line holds
-//! buffers that callers brought, so it is bounded by what they have.
+//! **Ownership.** An operation (buffers, segment list, promise) lives in the table from its submission to its
+//! completion, whichever task still waits for it; so the kernel never writes to memory that was freed. At
+//! most `queue_depth` operations are with the kernel; more wait in order of class, and the reaper submits
+//! them as places become free. The waiting line holds buffers that callers brought, so it is bounded by what
+//! they have.
 //!
-//! **End.** Dropping the device waits until everything outstanding is finished. If the kernel refuses the ring for good
-//! (it should not), waiting tasks get [`DeviceErrorKind::Gone`] without their buffers, which are leaked: the kernel may
-//! still write to them.
+//! **End.** Dropping the device waits until everything outstanding is finished. If the kernel refuses the
+//! ring for good (it should not), waiting tasks get [`DeviceErrorKind::Gone`] without their buffers, which
+//! are leaked: the kernel may still write to them.
 //!
-//! **Locking.** The state lock is taken by submitters and by who reaps; promises are completed after it is released. The lock of who
-//! reaps (`uring_reap`) comes before it.
+//! **Locking.** The state lock is taken by submitters and by who reaps; promises are completed after it is
+//! released. The lock of who reaps (`uring_reap`) comes before it.
 
 use crate::device::IoBufs;
 use crate::file::RawFile;
@@ -48,7 +52,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// After how many refused waits in a row the ring is given up (the pauses between them add up to some seconds).
+/// After how many refused waits in a row the ring is given up (the pauses between them add up to some
+/// seconds).
 const REFUSALS_MAX: u32 = 200;
 
 /// A file served by io_uring. See the module.
@@ -81,7 +86,8 @@ pub(crate) struct Op {
     promise: Promise<Completion>,
 }
 
-/// Operations to be completed outside the lock, with their results; `None` for a read that was given up before it was issued.
+/// Operations to be completed outside the lock, with their results; `None` for a read that was given up
+/// before it was issued.
 pub(crate) type Ended = Vec<(Op, Option<Result<(), DeviceErrorKind>>)>;
 
 /// What one pass of reaping works with; the vectors are empty between passes.
@@ -136,8 +142,8 @@ impl State {
     /// Hands `op` to the kernel; gives it back when there is no free slot.
     fn push(&mut self, ring: &Ring, mut op: Op) -> Option<Op> {
         let Some(slot) = self.free.pop() else { return Some(op) };
-        // SAFETY: the operation stays in the table until its completion is reaped (or is leaked, when the ring is given up);
-        // no other code touches its buffers there.
+        // SAFETY: the operation stays in the table until its completion is reaped (or is leaked, when the
+        // ring is given up); no other code touches its buffers there.
         let pushed =
             unsafe { ring.push(&mut self.pusher, u64::from(slot), &mut op.transfer, &mut op.segments) };
         if !pushed {
@@ -175,7 +181,8 @@ impl Shared {
         ticket
     }
 
-    /// Submits what is queued. What the kernel will not take now is left to the reaper, which tries again; false then.
+    /// Submits what is queued. What the kernel will not take now is left to the reaper, which tries again;
+    /// false then.
     fn submit(&self) -> bool {
         loop {
             match self.ring.submit() {
@@ -214,15 +221,15 @@ impl Shared {
         }
     }
 
-    /// Takes in what has completed so far; says whether the device is closing and all is done. What has ended is left to
-    /// [`Shared::complete_all`], outside any lock.
+    /// Takes in what has completed so far; says whether the device is closing and all is done. What has ended
+    /// is left to [`Shared::complete_all`], outside any lock.
     fn reap(&self, pass: &mut Pass) -> bool {
         self.ring.reap(&mut pass.reaper, &mut pass.results);
         self.digest(&mut pass.results, &mut pass.ended)
     }
 
-    /// As [`Shared::reap`], without blocking afterwards: what the pass queued is submitted, and what has ended is handed out. Says too
-    /// whether the kernel takes submissions.
+    /// As [`Shared::reap`], without blocking afterwards: what the pass queued is submitted, and what has
+    /// ended is handed out. Says too whether the kernel takes submissions.
     pub(crate) fn reap_now(&self, pass: &mut Pass) -> (Ended, bool) {
         self.ring.awake();
         self.reap(pass);
@@ -245,7 +252,8 @@ impl Shared {
         self.ring.wake();
     }
 
-    /// Takes in what completed, queues retries and what waited; says whether the device is closing and all is done.
+    /// Takes in what completed, queues retries and what waited; says whether the device is closing and all is
+    /// done.
     fn digest(&self, results: &mut Vec<(u64, i32)>, ended: &mut Ended) -> bool {
         let mut state = self.state.lock();
         for (slot, result) in results.drain(..) {

@@ -1,12 +1,13 @@
 //! Who reaps a ring: a thread, or a task of the runtime whose reactor the ring announces itself to.
 //!
-//! There is one [`Pass`], the right to reap with its working memory, and it is always in one place. It starts with the thread or with the task.
-//! The task may lose its runtime while the device lives: then it starts the thread and gives it the pass. The device may be dropped
-//! while the task lives: then it takes the pass and finishes what is outstanding on the spot, without waiting for the task, which
-//! may be due on the very thread that drops.
+//! There is one [`Pass`], the right to reap with its working memory, and it is always in one place. It starts
+//! with the thread or with the task. The task may lose its runtime while the device lives: then it starts the
+//! thread and gives it the pass. The device may be dropped while the task lives: then it takes the pass and
+//! finishes what is outstanding on the spot, without waiting for the task, which may be due on the very
+//! thread that drops.
 //!
-//! **Locking.** The lock on [`Who`] is held for a pass over what has completed, not while operations are completed: a completion may drop the
-//! device's last handle, and so end the reaping that it is part of.
+//! **Locking.** The lock on [`Who`] is held for a pass over what has completed, not while operations are
+//! completed: a completion may drop the device's last handle, and so end the reaping that it is part of.
 
 use crate::Reap;
 use crate::uring::{Pass, Shared};
@@ -82,7 +83,8 @@ fn announced(shared: &Shared) -> io::Result<Option<AsyncFd<OwnedFd>>> {
     let fd = shared.ring.announce()?;
     // Tokio has no way to ask for the reactor, and panics where there is none.
     let registered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        // Its successor, which asks for a descriptor that stays the same, as an `OwnedFd` does, is not in every tokio that will do.
+        // Its successor, which asks for a descriptor that stays the same, as an `OwnedFd` does, is not in
+        // every tokio that will do.
         #[allow(deprecated)]
         AsyncFd::with_interest(fd, Interest::READABLE)
     }));
@@ -186,7 +188,8 @@ mod tests {
         pub(super) static PANICS_ABORT: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Opens a device in a runtime without I/O, writes and reads. How many panics this thread raised, caught ones included; `None`: no io_uring here.
+    /// Opens a device in a runtime without I/O, writes and reads. How many panics this thread raised, caught
+    /// ones included; `None`: no io_uring here.
     fn panics_while_opening() -> Option<usize> {
         let panics = Arc::new(AtomicUsize::new(0));
         let (counted, me) = (Arc::clone(&panics), std::thread::current().id());

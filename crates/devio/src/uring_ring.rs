@@ -1,8 +1,8 @@
 //! The ring itself: the few unsafe calls, each with the rule that makes it sound.
 //!
-//! Three rules hold it together. *Pushing* happens only under the device's state lock ([`Pusher`] stands for it). *Reaping* is
-//! done by one at a time ([`Reaper`] stands for that; there is one). What an entry points to, buffers and segment
-//! lists, stays in the operation table until its completion was reaped.
+//! Three rules hold it together. *Pushing* happens only under the device's state lock ([`Pusher`] stands for
+//! it). *Reaping* is done by one at a time ([`Reaper`] stands for that; there is one). What an entry points
+//! to, buffers and segment lists, stays in the operation table until its completion was reaped.
 
 use crate::IoBuf;
 use crate::IoOp;
@@ -33,7 +33,8 @@ pub(crate) struct Ring {
     uring: IoUring,
     /// Readable when the reaper shall look up from its wait.
     wake: OwnedFd,
-    /// Registered memory: start address, length, index in the kernel's table. `None` when that is not to be had.
+    /// Registered memory: start address, length, index in the kernel's table. `None` when that is not to be
+    /// had.
     regions: RwLock<Option<Vec<(usize, usize, u16)>>>,
 }
 
@@ -95,8 +96,8 @@ impl Ring {
     /// Queues the rest of a transfer under `slot`. `false`: there is no room.
     ///
     /// # Safety
-    /// The buffers of `transfer`, and `segments`, are neither moved in memory, freed, read (reads) nor written until the completion of
-    /// `slot` was reaped. (The structures that own them may move.)
+    /// The buffers of `transfer`, and `segments`, are neither moved in memory, freed, read (reads) nor
+    /// written until the completion of `slot` was reaped. (The structures that own them may move.)
     pub(crate) unsafe fn push(
         &self,
         _: &mut Pusher,
@@ -188,15 +189,17 @@ impl Ring {
         unsafe { queue.push(&entry) }.is_ok()
     }
 
-    /// From now on every completion makes the descriptor of [`Ring::wake`] readable, and this copy of it says so to a reactor.
+    /// From now on every completion makes the descriptor of [`Ring::wake`] readable, and this copy of it says
+    /// so to a reactor.
     pub(crate) fn announce(&self) -> io::Result<OwnedFd> {
         let copy = self.wake.try_clone()?;
         self.uring.submitter().register_eventfd(self.wake.as_raw_fd())?;
         Ok(copy)
     }
 
-    /// Takes [`Ring::announce`] back: a thread that blocks in [`Ring::wait`] would be woken twice, and by its own waking again. Its first wait
-    /// ends at once, as what was meant to wake it may have been taken for an announcement.
+    /// Takes [`Ring::announce`] back: a thread that blocks in [`Ring::wait`] would be woken twice, and by its
+    /// own waking again. Its first wait ends at once, as what was meant to wake it may have been taken for an
+    /// announcement.
     pub(crate) fn hush(&self) {
         self.wake();
         if let Err(error) = self.uring.submitter().unregister_eventfd() {
@@ -226,7 +229,8 @@ impl Ring {
             return false;
         }
         let first = regions.len() as u32;
-        // SAFETY: the kernel pins the pages and checks that they are mapped. Nothing is done to them but what operations ask for.
+        // SAFETY: the kernel pins the pages and checks that they are mapped. Nothing is done to them but what
+        // operations ask for.
         let done = unsafe { self.uring.submitter().register_buffers_update(first, &pieces, None) };
         if let Err(error) = done {
             tracing::info!(%error, "memory is not registered with the ring; raise the limit of locked memory (ulimit -l)");

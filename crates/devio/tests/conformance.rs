@@ -260,7 +260,8 @@ fn dropped_futures_lose_nothing() {
             // SAFETY: within the arena.
             let at = unsafe { base.add(i * 4096) };
             let owner = Box::new(Token(Arc::clone(&dropped)));
-            // SAFETY: parts of the arena that do not overlap; it is not touched before every owner was dropped.
+            // SAFETY: parts of the arena that do not overlap; it is not touched before every owner was
+            // dropped.
             let mut lease = unsafe { IoBuf::lease(at, 4096, owner) };
             lease.as_mut_slice().fill(fill_of(i));
             let offset = (i % 200) as u64 * 4096;
@@ -306,7 +307,8 @@ fn outstanding_operations_end_before_the_device_does() {
                 // SAFETY: within the arena.
                 let at = unsafe { base.add(i * 4096) };
                 let owner = Box::new(Token(Arc::clone(&counted)));
-                // SAFETY: parts of the arena that do not overlap; it is not touched before every owner was dropped.
+                // SAFETY: parts of the arena that do not overlap; it is not touched before every owner was
+                // dropped.
                 let lease = unsafe { IoBuf::lease(at, 4096, owner) };
                 drop(device.read(i as u64 * 4096, [lease].into_iter().collect(), IoClass::Recovery));
             }

@@ -1,4 +1,5 @@
-//! An idle device takes no processor time. Alone in its process, because it looks at all threads of the process.
+//! An idle device takes no processor time. Alone in its process, because it looks at all threads of the
+//! process.
 
 #[path = "common/mod.rs"]
 #[allow(dead_code)]
@@ -27,7 +28,8 @@ fn nothing_wakes_while_there_is_nothing_to_do() {
         for device in &devices {
             device.read(0, bufs_of(&[4096]), IoClass::Demand).await.result.expect("read");
         }
-        // They fall asleep when the machine lets them, and then stay so: a thread that polls would never be seen asleep throughout.
+        // They fall asleep when the machine lets them, and then stay so: a thread that polls would never be
+        // seen asleep throughout.
         let mut before = wakeups();
         assert!(before.1 >= 3, "a thread of each device: {before:?}");
         for _ in 0..50 {

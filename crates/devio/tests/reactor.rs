@@ -1,4 +1,5 @@
-//! Completions taken in by a runtime's reactor: whichever ends first, the device, its operations or the runtime.
+//! Completions taken in by a runtime's reactor: whichever ends first, the device, its operations or the
+//! runtime.
 
 #[path = "common/mod.rs"]
 #[allow(dead_code)]

@@ -20,7 +20,8 @@ pub struct TierParams {
     pub zone_share: f64,
     /// Processor time per reference, in milliseconds; it passes on the clock beside the slower device's.
     pub cpu_ms: f64,
-    /// How much faster the clock passes than that: 1, or for a sample of the pages 1 over its share, since the others take their time too.
+    /// How much faster the clock passes than that: 1, or for a sample of the pages 1 over its share, since
+    /// the others take their time too.
     pub clock_rate: f64,
     /// Pages of a cluster, for the cluster switches.
     pub cluster_pages: u32,
@@ -71,7 +72,8 @@ pub struct Counts {
     pub zones: u64,
     /// Pages that got a second chance on the SSD: read from the end of its queue, and written to the other.
     pub second_chances: u64,
-    /// CSC(S): HDD writes in another cluster than the one before (Ou, Jin & Härder, equation 2), in the order in which they were asked for.
+    /// CSC(S): HDD writes in another cluster than the one before (Ou, Jin & Härder, equation 2), in the order
+    /// in which they were asked for.
     pub cluster_switches: u64,
     /// CSC(R): the same of the page references.
     pub request_switches: u64,

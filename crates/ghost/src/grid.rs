@@ -36,7 +36,8 @@ pub struct GhostParams {
 }
 
 impl GhostParams {
-    /// The default policies with the paper's costs, all pages, half to four times the pool, none to four times the SSD.
+    /// The default policies with the paper's costs, all pages, half to four times the pool, none to four
+    /// times the SSD.
     #[must_use]
     pub fn new(pool_pages: u32, ssd_pages: u32) -> Self {
         Self {
@@ -120,8 +121,8 @@ impl Ghosts {
         }
     }
 
-    /// What was counted since the last mark, or with `earlier` since the one before it, in a stretch of `sampled.requests` references of the whole
-    /// stream.
+    /// What was counted since the last mark, or with `earlier` since the one before it, in a stretch of
+    /// `sampled.requests` references of the whole stream.
     #[must_use]
     pub fn report(&self, sampled: Sampled, earlier: bool) -> WhatIf {
         let params = &self.params;
@@ -175,8 +176,9 @@ fn sizes(present: u32, factors: &[f64], least: u32) -> Result<Vec<u32>, GhostErr
     Ok(sizes)
 }
 
-/// Tiers of these sizes, scaled down to the sample. Everything that is a number of pages is scaled, but for clusters, which are ranges of page numbers; the clock goes faster, because the references that
-/// are left out took their time too.
+/// Tiers of these sizes, scaled down to the sample. Everything that is a number of pages is scaled, but for
+/// clusters, which are ranges of page numbers; the clock goes faster, because the references that are left
+/// out took their time too.
 fn ghost(params: &GhostParams, pool_pages: u32, ssd_pages: u32) -> Result<Ghost, GhostError> {
     let rate = params.sampling.rate();
     let scaled = |pages: u32, least: u32| ((f64::from(pages) * rate).round() as u32).max(least);

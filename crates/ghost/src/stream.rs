@@ -1,4 +1,5 @@
-//! Ghosts over a stream that has no end: what is reported is the later half, so that the filling of empty ghosts does not count.
+//! Ghosts over a stream that has no end: what is reported is the later half, so that the filling of empty
+//! ghosts does not count.
 
 use crate::grid::Ghosts;
 use crate::reference::Reference;
@@ -7,8 +8,8 @@ use crate::what_if::{Sampled, WhatIf};
 /// References of the sample before the first mark.
 const FIRST_MARK: u64 = 1024;
 
-/// Ghosts that are fed as references come in. Marks are set whenever the stream has doubled; a report counts from the last but one, which is between a half
-/// and three quarters of all.
+/// Ghosts that are fed as references come in. Marks are set whenever the stream has doubled; a report counts
+/// from the last but one, which is between a half and three quarters of all.
 #[derive(Debug)]
 pub struct Stream {
     ghosts: Ghosts,
@@ -25,7 +26,8 @@ impl Stream {
         Self { ghosts, now, marks: [now; 2], next_mark: FIRST_MARK }
     }
 
-    /// The next references of the sample; `requests` counts all references up to here, and `lost` those of the sample that are missing.
+    /// The next references of the sample; `requests` counts all references up to here, and `lost` those of
+    /// the sample that are missing.
     pub fn put(&mut self, references: impl IntoIterator<Item = Reference>, requests: u64, lost: u64) {
         for reference in references {
             self.ghosts.apply(reference);

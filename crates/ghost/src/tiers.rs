@@ -1,12 +1,13 @@
 //! The two tiers without devices: a buffer pool and an SSD cache under the very policies that the store runs.
 //!
-//! What the 2013 paper says of the system (sections 2, 3.1 and 5) and nothing else: no latches, no crashes, and every I/O costs what it costs.
-//! Dirty pages are cleaned when one of them has become the next victim: then the dirty ones among the first `look_ahead` frames in
-//! eviction order are written (replacement writes). Recoverability writes clean the page dirty longest when more frames are dirty than
-//! allowed. A slot is rewritten in place, and a newer SSD copy is copied to the HDD when it is evicted.
+//! What the 2013 paper says of the system (sections 2, 3.1 and 5) and nothing else: no latches, no crashes,
+//! and every I/O costs what it costs. Dirty pages are cleaned when one of them has become the next victim:
+//! then the dirty ones among the first `look_ahead` frames in eviction order are written (replacement
+//! writes). Recoverability writes clean the page dirty longest when more frames are dirty than allowed. A
+//! slot is rewritten in place, and a newer SSD copy is copied to the HDD when it is evicted.
 //!
-//! What an SSD policy can do that the paper's own do not is done as the policy says of itself: [`SlotPolicy::write_through`],
-//! [`SlotPolicy::admits_on_read`], [`SlotPolicy::append_group`].
+//! What an SSD policy can do that the paper's own do not is done as the policy says of itself:
+//! [`SlotPolicy::write_through`], [`SlotPolicy::admits_on_read`], [`SlotPolicy::append_group`].
 
 use crate::counts::{Counts, LastCluster, TierParams};
 use crate::reference::{Reference, Use};
@@ -44,7 +45,8 @@ struct Slot {
     in_zone: bool,
 }
 
-/// Where a page is found. A buffered one's frame knows its slot, so that a page is looked up when it is asked for, comes and goes, and not for each step between.
+/// Where a page is found. A buffered one's frame knows its slot, so that a page is looked up when it is asked
+/// for, comes and goes, and not for each step between.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
     /// Buffered, with an SSD copy or without.
@@ -65,7 +67,8 @@ pub struct Tiers {
     slots: Vec<Slot>,
     free_slots: Vec<u32>,
     used: usize,
-    /// For a policy that appends: the slot that is written next, and how many may be before slots have to be taken back.
+    /// For a policy that appends: the slot that is written next, and how many may be before slots have to be
+    /// taken back.
     tail: u32,
     tail_room: u32,
     zone: Vec<SlotId>,
@@ -214,7 +217,8 @@ impl Tiers {
         self.dirty += 1;
         self.dirty_since.push_back((frame, at));
         self.pool.dirtied(FrameId(frame));
-        // Where the SSD is written through, or never in place, the copy waits to be overwritten or superseded.
+        // Where the SSD is written through, or never in place, the copy waits to be overwritten or
+        // superseded.
         let kept = self.ssd.write_through() || self.ssd.append_group().is_some();
         if slot != NONE && !self.slots[slot as usize].newer_than_hdd && !kept {
             self.report_logical(frame);
@@ -430,8 +434,8 @@ impl Tiers {
         slot
     }
 
-    /// Takes back the `group` slots that have not been written for longest. Pages that get a second chance are appended again at once, but one
-    /// slot at least is gained.
+    /// Takes back the `group` slots that have not been written for longest. Pages that get a second chance
+    /// are appended again at once, but one slot at least is gained.
     fn take_back(&mut self, group: usize) {
         let mut again = Vec::new();
         for at in 0..group as u32 {

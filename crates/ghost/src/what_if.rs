@@ -98,7 +98,8 @@ impl WhatIf {
         distinct(self.costs.iter().map(|cost| cost.ssd_pages))
     }
 
-    /// What the next larger, the largest and the next smaller SSD and pool would save or cost, a sentence each.
+    /// What the next larger, the largest and the next smaller SSD and pool would save or cost, a sentence
+    /// each.
     #[must_use]
     pub fn advice(&self) -> Vec<String> {
         let Some(now) = self.present().filter(|now| now.total_ms() > 0.0) else {
@@ -139,7 +140,8 @@ impl WhatIf {
 }
 
 impl fmt::Display for WhatIf {
-    /// A table: pools downwards, SSDs across, milliseconds of I/O per 1,000 requests; the present sizes in brackets. Then what follows.
+    /// A table: pools downwards, SSDs across, milliseconds of I/O per 1,000 requests; the present sizes in
+    /// brackets. Then what follows.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = |pages: u32| bytes(u64::from(pages) * self.page_bytes);
         writeln!(

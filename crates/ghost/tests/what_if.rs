@@ -33,7 +33,8 @@ fn close(a: f64, b: f64) -> bool {
 #[test]
 fn two_pages_that_take_turns_in_a_pool_for_one() {
     let mut ghosts = Ghosts::new(params(1, 1, "lru2")).unwrap();
-    // A and B are read from the HDD; with slots for both, A's and B's copies go to the SSD as they leave the pool.
+    // A and B are read from the HDD; with slots for both, A's and B's copies go to the SSD as they leave the
+    // pool.
     for no in [1, 2, 1, 2] {
         ghosts.apply(Reference::read(p(no)));
     }
@@ -63,7 +64,8 @@ fn changes_are_written_home_without_an_ssd() {
         ghosts.apply(Reference::write(p(no)));
     }
     let report = ghosts.report(counted(4), false);
-    // One frame: four reads, and three pages written as they make room (the last is still dirty). Two frames: two reads.
+    // One frame: four reads, and three pages written as they make room (the last is still dirty). Two frames:
+    // two reads.
     assert!(close(total(&report, 1, 0), (4.0 * 7.2 + 3.0 * 4.96) * 250.0), "{report}");
     assert!(close(total(&report, 2, 0), 2.0 * 7.2 * 250.0), "{report}");
     assert_eq!(report.ssds(), [0]);

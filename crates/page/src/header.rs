@@ -102,7 +102,8 @@ fn u64_at(b: &[u8], at: usize) -> u64 {
 }
 
 impl Header {
-    /// The header's fields as they stand in `image`, unverified: for an image that this process keeps in memory.
+    /// The header's fields as they stand in `image`, unverified: for an image that this process keeps in
+    /// memory.
     ///
     /// # Panics
     /// When `image` is shorter than a header.
@@ -130,7 +131,8 @@ impl Header {
     }
 }
 
-/// Stamps `image` (a whole page whose id and LSN are in its header) and writes its checksum, which only the store of `seed` accepts.
+/// Stamps `image` (a whole page whose id and LSN are in its header) and writes its checksum, which only the
+/// store of `seed` accepts.
 ///
 /// # Panics
 /// When `image` is shorter than a header.

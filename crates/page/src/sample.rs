@@ -1,7 +1,8 @@
 //! Sampling of a reference stream by page.
 //!
-//! Spatial sampling is Waldspurger, Park, Garthwaite and Ahmad's (*Efficient MRC Construction with SHARDS*, FAST 2015): a page is in the sample if
-//! the hash of its name lies below a threshold, so that every reference to a page in the sample is seen and none to another.
+//! Spatial sampling is Waldspurger, Park, Garthwaite and Ahmad's (*Efficient MRC Construction with SHARDS*,
+//! FAST 2015): a page is in the sample if the hash of its name lies below a threshold, so that every
+//! reference to a page in the sample is seen and none to another.
 
 use crate::PageId;
 
@@ -15,7 +16,8 @@ impl Sampling {
     /// Every page.
     pub const ALL: Self = Self { threshold: u64::MAX };
 
-    /// A `rate` of pages; above 1 it is 1, and so small that it would be none, it is the smallest that is some.
+    /// A `rate` of pages; above 1 it is 1, and so small that it would be none, it is the smallest that is
+    /// some.
     #[must_use]
     pub fn new(rate: f64) -> Self {
         // Saturates at both ends.

@@ -1,7 +1,7 @@
 //! What the checksums of one store start from.
 
-/// The start of every checksum that a store writes on its pages, map checkpoints and journal: derived from the store's id, so that
-/// another store's bytes never verify, however sound they are.
+/// The start of every checksum that a store writes on its pages, map checkpoints and journal: derived from
+/// the store's id, so that another store's bytes never verify, however sound they are.
 ///
 /// Superblocks start from [`StoreSeed::NONE`]: they say whose a device is, to every store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -11,13 +11,15 @@ impl StoreSeed {
     /// No store's: plain CRC32C.
     pub const NONE: Self = Self(0);
 
-    /// The seed of the store with this id (the bytes of its UUID). Two stores share a seed with probability 2^-32.
+    /// The seed of the store with this id (the bytes of its UUID). Two stores share a seed with probability
+    /// 2^-32.
     #[must_use]
     pub fn of_store(id: [u8; 16]) -> Self {
         Self(crc32c::crc32c(&id))
     }
 
-    /// The CRC32C of `bytes`, continued from the seed. For equal bytes, different seeds give different checksums.
+    /// The CRC32C of `bytes`, continued from the seed. For equal bytes, different seeds give different
+    /// checksums.
     #[must_use]
     pub fn checksum(self, bytes: &[u8]) -> u32 {
         crc32c::crc32c_append(self.0, bytes)

@@ -62,8 +62,8 @@ impl StampSource {
         Self(AtomicU64::new(Stamp::first_of(epoch).0))
     }
 
-    /// A fresh stamp. An opening has 2^40 of them: twelve days of a million page writes a second. Past that the
-    /// counter carries into the epoch, which still sorts above all before it.
+    /// A fresh stamp. An opening has 2^40 of them: twelve days of a million page writes a second. Past that
+    /// the counter carries into the epoch, which still sorts above all before it.
     pub fn fresh(&self) -> Stamp {
         Stamp((self.0.fetch_add(1, Ordering::Relaxed) + 1) & Stamp::MASK)
     }

@@ -1,8 +1,10 @@
-//! Page traces, `.ptr`: 12-byte little-endian records of u64 page number, u8 operation (0 read, 1 write), u8 flag (1 sequential), u16 object.
+//! Page traces, `.ptr`: 12-byte little-endian records of u64 page number, u8 operation (0 read, 1 write), u8
+//! flag (1 sequential), u16 object.
 //!
-//! A [`PageId`] is told as its number, with the upper half of the space's id above it, and the lower half as the object. So the page numbers of
-//! traces from elsewhere may have up to 48 bits: each run of 2^32 pages of an object is a space of its own. Larger numbers, and unknown
-//! operations or flags, are no record of a page trace.
+//! A [`PageId`] is told as its number, with the upper half of the space's id above it, and the lower half as
+//! the object. So the page numbers of traces from elsewhere may have up to 48 bits: each run of 2^32 pages of
+//! an object is a space of its own. Larger numbers, and unknown operations or flags, are no record of a page
+//! trace.
 
 use crate::{PageId, SpaceId};
 
@@ -34,7 +36,8 @@ impl TraceRecord {
         record
     }
 
-    /// The record that these bytes are, unless they are none: an unknown operation or flag, or a page number beyond 48 bits.
+    /// The record that these bytes are, unless they are none: an unknown operation or flag, or a page number
+    /// beyond 48 bits.
     #[must_use]
     pub fn decode(record: &[u8; TRACE_RECORD_BYTES]) -> Option<Self> {
         let [p0, p1, p2, p3, p4, p5, p6, p7, op, flag, o0, o1] = *record;

@@ -42,7 +42,8 @@ fn format_2_bytes_are_read() {
     assert_eq!(header.stamp.epoch(), 3);
 }
 
-/// Page trace records as `docs/format.md` prints them, and what they tell: space and number, write and sequential.
+/// Page trace records as `docs/format.md` prints them, and what they tell: space and number, write and
+/// sequential.
 const TRACE: [([u8; 12], [u32; 2], [bool; 2]); 4] = [
     ([0x39, 0x30, 0, 0, 0, 0, 0, 0, 0, 0, 0x2a, 0], [42, 12345], [false, false]),
     ([0x07, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0x02, 0x01], [0x0102, 7], [true, false]),

@@ -1,4 +1,5 @@
-//! Policies by name: what a command line or a configuration file says, and the typed choices that it stands for.
+//! Policies by name: what a command line or a configuration file says, and the typed choices that it stands
+//! for.
 
 use std::convert::Infallible;
 use std::error::Error;

@@ -1,7 +1,8 @@
 //! Policies that answer at random, or so as to hurt: a bad policy costs speed, never data.
 //!
-//! For tests only (feature `hostile`), by the names `hostile:SEED`. Every answer is one that the traits' types allow: slots and frames that do not exist, are in
-//! use, were just written or are named twice; none at all; more than were asked for; second chances for all. What they say follows from the seed and from what
+//! For tests only (feature `hostile`), by the names `hostile:SEED`. Every answer is one that the traits'
+//! types allow: slots and frames that do not exist, are in use, were just written or are named twice; none at
+//! all; more than were asked for; second chances for all. What they say follows from the seed and from what
 //! they were told, so a run repeats.
 
 use crate::{
@@ -132,7 +133,8 @@ impl Malice {
     }
 }
 
-/// An SSD policy that means harm. The seed also decides whether it appends (and in groups of how many), writes through, and admits on reading.
+/// An SSD policy that means harm. The seed also decides whether it appends (and in groups of how many),
+/// writes through, and admits on reading.
 #[derive(Debug)]
 pub struct HostileSsd {
     seed: u64,

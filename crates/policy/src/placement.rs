@@ -1,5 +1,6 @@
-//! The static two-tier placement of the 2014 paper (section 3): which pages belong into memory, which onto the SSD, when it is known how often
-//! each is read and written, and nothing moves. A bound for what the dynamic policies can reach.
+//! The static two-tier placement of the 2014 paper (section 3): which pages belong into memory, which onto
+//! the SSD, when it is known how often each is read and written, and nothing moves. A bound for what the
+//! dynamic policies can reach.
 //!
 //! A page saves, against being in neither tier (the paper's Figure 2):
 //!
@@ -9,10 +10,11 @@
 //! | SSD | r (R_D - R_S) + w (W_D - W_S) |
 //! | both | r R_D + w (W_D - W_S) |
 //!
-//! Choosing under the two capacities is a flow of minimal cost: two sources (the tiers), each page takes at most one unit of
-//! each, and its first unit and its second are worth what the table says. [`optimal_placement`] adds one unit of capacity after the
-//! other by the best augmenting path, which changes the place of at most two pages: one gains the tier directly, or one moves over from
-//! the other tier and another takes the unit that it leaves. So it is exact, in O((C_M + C_S) log N).
+//! Choosing under the two capacities is a flow of minimal cost: two sources (the tiers), each page takes at
+//! most one unit of each, and its first unit and its second are worth what the table says.
+//! [`optimal_placement`] adds one unit of capacity after the other by the best augmenting path, which changes
+//! the place of at most two pages: one gains the tier directly, or one moves over from the other tier and
+//! another takes the unit that it leaves. So it is exact, in O((C_M + C_S) log N).
 
 use crate::Costs;
 use std::cmp::Ordering;
@@ -70,7 +72,8 @@ pub fn placed_cost_ms(page: PageLoad, place: Placed, costs: &Costs) -> f64 {
     }
 }
 
-/// The placement of least cost with at most `memory_pages` in memory and `ssd_pages` on the SSD. Room that would save nothing stays free.
+/// The placement of least cost with at most `memory_pages` in memory and `ssd_pages` on the SSD. Room that
+/// would save nothing stays free.
 #[must_use]
 pub fn optimal_placement(
     pages: &[PageLoad],
@@ -92,7 +95,8 @@ pub fn optimal_placement(
     priced(search.places, pages, costs)
 }
 
-/// The two-step heuristic that the paper sets against the optimum: memory as if there were no SSD, then the SSD, given memory.
+/// The two-step heuristic that the paper sets against the optimum: memory as if there were no SSD, then the
+/// SSD, given memory.
 #[must_use]
 pub fn two_step_placement(
     pages: &[PageLoad],
@@ -187,7 +191,8 @@ impl PartialEq for Move {
 
 impl Eq for Move {}
 
-/// The best moves so far known, best first; those whose page has moved since are thrown away when they come up.
+/// The best moves so far known, best first; those whose page has moved since are thrown away when they come
+/// up.
 struct Search<'a> {
     pages: &'a [PageLoad],
     costs: &'a Costs,

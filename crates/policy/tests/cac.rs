@@ -370,8 +370,9 @@ fn ineligible_slots_stay_out_of_the_zone() {
 
 #[test]
 fn cac_lets_go_of_the_hot_page_that_cc_keeps() {
-    // Section 6.3.2: a very hot page that was placed on the SSD bounces in and out of the pool. Off the SSD it was missed once in 1,000 reads,
-    // on the SSD 50 times. The other page is missed as often either way, 20 times.
+    // Section 6.3.2: a very hot page that was placed on the SSD bounces in and out of the pool. Off the SSD
+    // it was missed once in 1,000 reads, on the SSD 50 times. The other page is missed as often either way,
+    // 20 times.
     let (hot, warm) = (alone(1), alone(2));
     let mut kept = Vec::new();
     for policy in [
@@ -423,7 +424,8 @@ fn counts_that_age_are_halved_after_so_many_accesses() {
     // Halves count: what was used long ago is worth ever less.
     assert_eq!([p(1), p(2)].map(|page| aged.benefit(page)), [Some(69.0 + 23.5), Some(4.5 * 69.0)]);
     aged.validate().unwrap();
-    // One read in ten missed; what was read in memory after a halving counts twice beside what missed before it.
+    // One read in ten missed; what was read in memory after a halving counts twice beside what missed before
+    // it.
     let rate = only_group(&aged).miss_rate_hdd.unwrap();
     assert!((rate - 0.1).abs() < 0.02, "{rate}");
 }

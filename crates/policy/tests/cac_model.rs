@@ -1,4 +1,5 @@
-//! CAC and CC beside a restatement that keeps a log per page and computes everything from it, on random events.
+//! CAC and CC beside a restatement that keeps a log per page and computes everything from it, on random
+//! events.
 
 use pagetier_policy::ssd::{Cac, CacOptions, Dropped};
 use pagetier_policy::{
@@ -84,7 +85,8 @@ struct Model {
     sketch: Option<BTreeMap<PageId, usize>>,
     pages: BTreeMap<PageId, Page>,
     outqueue: Vec<PageId>,
-    /// Logs of pages that dropped out, if they stay in their groups' sums; and what a group has more than its pages since both were halved.
+    /// Logs of pages that dropped out, if they stay in their groups' sums; and what a group has more than its
+    /// pages since both were halved.
     gone: Vec<(Group, Vec<Entry>)>,
     /// Physical accesses after which everything is halved, if it ever is; and those so far.
     halve_after: Option<u64>,
@@ -680,7 +682,8 @@ proptest! {
         variant in 0..10usize,
         outqueue_entries in 0..3usize,
     ) {
-        // Counts that are halved later than the events last. Their steps are a power of two: not even a rounding differs.
+        // Counts that are halved later than the events last. Their steps are a power of two: not even a
+        // rounding differs.
         let params = SlotPolicyParams {
             outqueue_entries,
             subranges_max: 50,

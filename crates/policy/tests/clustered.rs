@@ -1,4 +1,5 @@
-//! CFDC, CASA and SAWC (Ou, Jin & Härder, section 3): by hand, and beside the paper's pseudo-code over lists that are searched.
+//! CFDC, CASA and SAWC (Ou, Jin & Härder, section 3): by hand, and beside the paper's pseudo-code over lists
+//! that are searched.
 
 mod buffer;
 
@@ -21,7 +22,8 @@ fn run(buffer: &mut Buffer, requests: &[i32]) {
     requests.iter().for_each(|&no| drop(buffer.request(no.unsigned_abs(), no < 0)));
 }
 
-/// CFDC with everything but the page used last in P, and dirty: `pages` go into frames 0, 1, ... and enter their clusters in that order.
+/// CFDC with everything but the page used last in P, and dirty: `pages` go into frames 0, 1, ... and enter
+/// their clusters in that order.
 fn clustered(pages: &[u32]) -> Cfdc {
     let percent = WindowPercent::new(100).unwrap();
     let mut cfdc = Cfdc::new(64, percent, 8);
@@ -34,7 +36,8 @@ fn clustered(pages: &[u32]) -> Cfdc {
 
 #[test]
 fn formula_1_by_hand() {
-    // The paper's clusters {0, 1, 2, 3} and {7, 5, 4, 6}, here 8 apart: IPD 3 and 5, stamped at times 1 and 5 of 8.
+    // The paper's clusters {0, 1, 2, 3} and {7, 5, 4, 6}, here 8 apart: IPD 3 and 5, stamped at times 1 and 5
+    // of 8.
     let cfdc = clustered(&[0, 1, 2, 3, 15, 13, 12, 14]);
     assert_eq!(cfdc.priority(f(0)), Some(3.0 / (16.0 * 7.0)));
     assert_eq!(cfdc.priority(f(7)), Some(5.0 / (16.0 * 3.0)));
@@ -58,7 +61,8 @@ fn a_page_that_leaves_brings_its_neighbours_together() {
 #[test]
 fn a_hit_stamps_the_cluster_anew_and_changes_places_with_the_lru_page_of_w() {
     let mut cfdc = clustered(&[0, 1, 40]);
-    // Frame 3 was the only page of W; it is dirty, and demoted before frame 0 is promoted. Global time is 4 then.
+    // Frame 3 was the only page of W; it is dirty, and demoted before frame 0 is promoted. Global time is 4
+    // then.
     cfdc.hit(f(0), false);
     assert_eq!([0, 3].map(|n| cfdc.priority(f(n))), [None, Some(f64::INFINITY)]);
     assert_eq!(cfdc.priority(f(1)), Some(f64::INFINITY), "stamped 4");
@@ -78,7 +82,8 @@ fn a_page_demoted_to_a_cluster_leaves_its_stamp() {
 #[test]
 fn clean_pages_go_before_dirty_clusters_and_these_one_at_a_time() {
     let mut b = Buffer::new(params(8), "cfdc-75");
-    // W holds two. In P: clean 7, 30 and 100; 40, 1 and 8 dirty in clusters of their own, of priority 1/2, 1/1 and infinite at time 3.
+    // W holds two. In P: clean 7, 30 and 100; 40, 1 and 8 dirty in clusters of their own, of priority 1/2,
+    // 1/1 and infinite at time 3.
     run(&mut b, &[7, 30, -40, -1, -8, 100, 101, 102]);
     assert_eq!(b.order(), [7, 30, 100, 40, 1, 8, 101, 102]);
     assert_eq!(b.request(103, false), Done { written: vec![], evicted: Some(7) });
@@ -94,11 +99,12 @@ fn the_victim_cluster_is_written_whole_and_evicted_page_by_page() {
     let mut b = Buffer::new(params(8), "cfdc-75");
     // W holds two, the rest is dirty: cluster 0 with 1, 3, 2, cluster 2 with 16 and 17, cluster 4 with 32.
     run(&mut b, &[-1, -16, -3, -17, -2, -32, -64, -65]);
-    // IPD and stamps: cluster 0: 2 + 1 over 9 at 1; cluster 2: 1 over 4 at 2; cluster 4: 1 at 6, the global time.
-    // 3 / (9 · 5) is below 1 / (4 · 4), which is 0.0625, against 0.0667: cluster 2 goes first.
+    // IPD and stamps: cluster 0: 2 + 1 over 9 at 1; cluster 2: 1 over 4 at 2; cluster 4: 1 at 6, the global
+    // time. 3 / (9 · 5) is below 1 / (4 · 4), which is 0.0625, against 0.0667: cluster 2 goes first.
     assert_eq!(b.order(), [16, 17, 1, 3, 2, 32, 64, 65]);
     assert_eq!(b.request(100, false), Done { written: vec![16, 17], evicted: Some(16) });
-    // 64 was demoted to make room in W; 17, now clean, follows without a write, before the clean 100 that came later.
+    // 64 was demoted to make room in W; 17, now clean, follows without a write, before the clean 100 that
+    // came later.
     assert_eq!(b.request(101, false), Done { written: vec![], evicted: Some(17) });
     assert_eq!(b.request(102, false).written, [1, 3, 2]);
 }
@@ -108,7 +114,8 @@ fn a_cluster_of_which_a_page_went_is_the_victim_cluster_until_it_is_hit() {
     let mut cfdc = clustered(&[0, 7, 40, 41, 42]);
     // Cluster 5: 2 / (9 · 2); cluster 0: 7 / (4 · 4).
     assert_eq!(cfdc.victim(&mut |_| true), Some(f(2)));
-    // Should something else than the first choice go (what comes first may be pinned), its cluster is the one to go on with.
+    // Should something else than the first choice go (what comes first may be pinned), its cluster is the one
+    // to go on with.
     cfdc.remove(f(0), true);
     assert_eq!((cfdc.priority(f(1)), cfdc.victim(&mut |_| true)), (Some(0.0), Some(f(1))));
     cfdc.hit(f(1), true);
@@ -279,7 +286,8 @@ impl Algorithm1 {
 /// c_R = 0.2, c_W = 0.8.
 const COSTS: Costs = Costs { hdd_read_ms: 1.0, hdd_write_ms: 4.0, ssd_read_ms: 1.0, ssd_write_ms: 1.0 };
 
-/// CASA with pages 0 to `clean`-1 clean and the next `dirty` ones dirty, loaded in that order into frames of their numbers.
+/// CASA with pages 0 to `clean`-1 clean and the next `dirty` ones dirty, loaded in that order into frames of
+/// their numbers.
 fn loaded(policy: &mut dyn FramePolicy, clean: u32, dirty: u32) {
     for n in 0..clean + dirty {
         policy.insert(f(n), page(n), Home::Hdd, Access::Random);

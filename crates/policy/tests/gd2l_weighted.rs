@@ -1,4 +1,5 @@
-//! GD2L with options: hand-computed traces, GD2L itself where nothing is weighted, and an O(n) restatement beside it on random events.
+//! GD2L with options: hand-computed traces, GD2L itself where nothing is weighted, and an O(n) restatement
+//! beside it on random events.
 
 mod common;
 
@@ -95,7 +96,8 @@ struct Page {
     h: f64,
 }
 
-/// All pages in one list. Those of one home, dirt and number of uses are a queue, in the order of the list: least recently used first.
+/// All pages in one list. Those of one home, dirt and number of uses are a queue, in the order of the list:
+/// least recently used first.
 struct Model {
     options: Gd2lOptions,
     pages: Vec<Page>,

@@ -290,7 +290,8 @@ fn ssd_event() -> impl Strategy<Value = SsdEvent> {
     ]
 }
 
-/// An SSD policy under a shell that evicts within the zone: which page is in which slot, and which slots may be evicted.
+/// An SSD policy under a shell that evicts within the zone: which page is in which slot, and which slots may
+/// be evicted.
 struct Ssd {
     policy: Box<dyn SlotPolicy>,
     slots: Vec<Option<u32>>,

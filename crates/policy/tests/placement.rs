@@ -58,7 +58,8 @@ fn the_papers_instance_shows_the_papers_differences() {
     // Figure 3(b): no page is in both; those read and written most are on the SSD and not in memory.
     assert_eq!((optimal.count(Placed::Memory), optimal.count(Placed::Ssd)), (150, 200));
     assert_eq!((optimal.count(Placed::Both), optimal.places[899]), (0, Placed::Ssd));
-    // Figure 3(a): they are in memory, most of them not on the SSD; the most frequently written ones of these are in both.
+    // Figure 3(a): they are in memory, most of them not on the SSD; the most frequently written ones of these
+    // are in both.
     let both = two_step.count(Placed::Both);
     assert!(both > 0 && two_step.count(Placed::Memory) > both, "{both}");
     assert_eq!(two_step.places[899], Placed::Both);

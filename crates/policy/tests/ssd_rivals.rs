@@ -1,4 +1,5 @@
-//! LRU2, TAC and MV-FIFO (the comparisons of Liu & Salem 2013, section 6) and the doublewrite buffer of Kang et al. by hand, and beside what is said of them.
+//! LRU2, TAC and MV-FIFO (the comparisons of Liu & Salem 2013, section 6) and the doublewrite buffer of Kang
+//! et al. by hand, and beside what is said of them.
 
 use pagetier_policy::ssd::{Doublewrite, Lru2, MvFifo, Tac};
 use pagetier_policy::{
@@ -180,7 +181,8 @@ fn the_doublewrite_buffer_takes_what_is_cleaned_and_nothing_else() {
 
 const SLOTS: usize = 8;
 
-/// The candidates of a zone, and what ends it, in so many words: the lowest rank goes first, equal ones by slot.
+/// The candidates of a zone, and what ends it, in so many words: the lowest rank goes first, equal ones by
+/// slot.
 struct ZoneModel<K> {
     slots: Vec<u32>,
     /// The lowest rank outside when the zone began, if anything was.
@@ -206,8 +208,8 @@ impl<K: Ord + Copy> ZoneModel<K> {
         self.slots.retain(|&other| other != slot);
     }
 
-    /// The candidates, lowest first. Those that have outgrown the ceiling are none any more once the zone is not young; when none is left but
-    /// these, it is over.
+    /// The candidates, lowest first. Those that have outgrown the ceiling are none any more once the zone is
+    /// not young; when none is left but these, it is over.
     fn in_order(&mut self, rank: impl Fn(u32) -> K) -> Vec<u32> {
         let (ceiling, young) = (self.ceiling, self.young_for > 0);
         let mut order = self.slots.clone();
@@ -231,7 +233,8 @@ impl<K: Ord + Copy> ZoneModel<K> {
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// Read from where it is, by read-ahead or not; and admitted for a reason, if it can be over one of these slots, as bits.
+    /// Read from where it is, by read-ahead or not; and admitted for a reason, if it can be over one of these
+    /// slots, as bits.
     Use {
         no: u32,
         ahead: bool,
@@ -288,7 +291,8 @@ impl Ssd {
     }
 }
 
-/// A policy and a restatement: which slot ranks where is told by `rank`, of what is known of the pages in `ssd`.
+/// A policy and a restatement: which slot ranks where is told by `rank`, of what is known of the pages in
+/// `ssd`.
 struct Pair<'a, K> {
     real: &'a mut dyn SlotPolicy,
     ssd: Ssd,

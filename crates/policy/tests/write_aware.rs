@@ -1,4 +1,5 @@
-//! The write-aware pool policies of Ou, Jin & Härder, section 2, by hand and beside the obvious restatement of what that section says.
+//! The write-aware pool policies of Ou, Jin & Härder, section 2, by hand and beside the obvious restatement
+//! of what that section says.
 
 mod buffer;
 
@@ -114,7 +115,8 @@ fn ccf_lru_gives_second_chances_to_those_it_passes() {
     // In the order of the list: 1 hot-dirty, 2 hot-clean, 3 cold-dirty, 4 hot-clean.
     run(&mut b, &[-1, 2, 1, 2, -3, 4, 4]);
     assert_eq!(b.order(), [3, 2, 4, 1]);
-    // 3 goes, and 1 and 2, which lie before it, are cold from now on; 4 lies behind it. 2 is cold-clean at the MRU end, before 5.
+    // 3 goes, and 1 and 2, which lie before it, are cold from now on; 4 lies behind it. 2 is cold-clean at
+    // the MRU end, before 5.
     assert_eq!(b.request(5, false), Done { written: vec![3], evicted: Some(3) });
     assert_eq!(b.order(), [2, 5, 1, 4]);
 }
@@ -131,7 +133,8 @@ fn ccf_lru_cools_all_when_all_are_hot() {
 
 #[test]
 fn ref_takes_the_pages_of_its_victim_blocks_in_lru_order() {
-    // Blocks of four pages. In the window of 12: block 0 has 0, 1, 2; block 1 has 4, 5; ten others have one or two.
+    // Blocks of four pages. In the window of 12: block 0 has 0, 1, 2; block 1 has 4, 5; ten others have one
+    // or two.
     let mut b = buffer("ref-60", 20);
     let window = [40, 0, 44, 4, 1, 48, 5, 52, 56, 2, 60, 64];
     run(&mut b, &window);
@@ -141,7 +144,8 @@ fn ref_takes_the_pages_of_its_victim_blocks_in_lru_order() {
     let mut small = buffer("ref-50", 24);
     run(&mut small, &[10, 14, 18, 22, 26, 30, 34, 38, 42, 0, 46, 1]);
     run(&mut small, &[100, 104, 108, 112, 116, 120, 124, 128, 132, 136, 140, 144]);
-    // Block 0 is a victim block though its pages are the last, 42 and 46 are not: they wait for the next search.
+    // Block 0 is a victim block though its pages are the last, 42 and 46 are not: they wait for the next
+    // search.
     assert_eq!(small.order()[..12], [10, 14, 18, 22, 26, 30, 34, 0, 1, 38, 42, 46]);
     assert_eq!(evictions(&mut small, &[200, 204, 208]), [10, 14, 18]);
     // A page used leaves the window, and what comes in instead is of no victim block.

@@ -1,15 +1,17 @@
-//! What a placement that never changes would have cost: pages chosen for memory and SSD by their accesses in the very run that is counted.
+//! What a placement that never changes would have cost: pages chosen for memory and SSD by their accesses in
+//! the very run that is counted.
 //!
-//! A bound that no policy can know how to reach, not one that none can pass: pages that turn hot or cold while the run lasts are better moved. It starts with
-//! every page in its place, and ends without writing back what is dirty.
+//! A bound that no policy can know how to reach, not one that none can pass: pages that turn hot or cold
+//! while the run lasts are better moved. It starts with every page in its place, and ends without writing
+//! back what is dirty.
 
 use pagetier_ghost::{Reference, Use};
 use pagetier_policy::{Costs, PageId, PageLoad, Placed, optimal_placement};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-/// The accesses of a run by page. A page used several times by one transaction is read once and written once at most: it stays in memory for that long
-/// wherever it is placed.
+/// The accesses of a run by page. A page used several times by one transaction is read once and written once
+/// at most: it stays in memory for that long wherever it is placed.
 #[derive(Clone, Debug, Default)]
 pub struct Accesses {
     loads: FxHashMap<PageId, Load>,
@@ -57,14 +59,15 @@ impl Accesses {
         }
     }
 
-    /// Memory is written back: a page there costs nothing. The pages that cost the HDD most are taken off it, and those of them that would cost the SSD
-    /// most are in memory.
+    /// Memory is written back: a page there costs nothing. The pages that cost the HDD most are taken off it,
+    /// and those of them that would cost the SSD most are in memory.
     #[must_use]
     pub fn write_back(&self, memory_pages: usize, ssd_pages: usize, costs: &Costs) -> Bound {
         self.write_back_by(self, memory_pages, ssd_pages, costs)
     }
 
-    /// As [`Accesses::write_back`], but the pages are chosen by the accesses of `known`, an earlier run: what could be known.
+    /// As [`Accesses::write_back`], but the pages are chosen by the accesses of `known`, an earlier run: what
+    /// could be known.
     #[must_use]
     pub fn write_back_by(&self, known: &Self, memory_pages: usize, ssd_pages: usize, costs: &Costs) -> Bound {
         let on = |load: &Load, read: f64, write: f64| load.reads as f64 * read + load.writes as f64 * write;

@@ -1,8 +1,10 @@
-//! Two simulators: the pure policies without a store, page references through a pool and an SSD that exist as numbers only; and
-//! ([`campaign`]) the whole store on simulated devices, crashed at the boundaries of its I/O.
+//! Two simulators: the pure policies without a store, page references through a pool and an SSD that exist as
+//! numbers only; and ([`campaign`]) the whole store on simulated devices, crashed at the boundaries of its
+//! I/O.
 //!
-//! [`Tiers`] runs any pool policy with any SSD policy over the references of a [`Source`]: a page trace ([`Trace`]), TPC-C's page
-//! references ([`Tpcc`]), or [`Zipf`]. The `replay` binary is its command line; `whatif` says what other sizes would cost.
+//! [`Tiers`] runs any pool policy with any SSD policy over the references of a [`Source`]: a page trace
+//! ([`Trace`]), TPC-C's page references ([`Tpcc`]), or [`Zipf`]. The `replay` binary is its command line;
+//! `whatif` says what other sizes would cost.
 
 #![forbid(unsafe_code)]
 

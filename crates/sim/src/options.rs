@@ -7,7 +7,8 @@ use pagetier_policy::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, Costs, PoolPolicy, SsdPo
 use pagetier_tpcc::args;
 use std::path::PathBuf;
 
-/// The most pages of a tier, of the outqueue, or of a generator: 1 TiB of 16 KiB each. The tables of more would not fit into memory.
+/// The most pages of a tier, of the outqueue, or of a generator: 1 TiB of 16 KiB each. The tables of more
+/// would not fit into memory.
 pub const PAGES_MAX: u32 = 1 << 26;
 
 /// The most warehouses: a terabyte.

@@ -1,4 +1,5 @@
-//! Zipf-distributed references to the pages of one space, hot pages scattered over it; on request with a hot set that moves, and with scans.
+//! Zipf-distributed references to the pages of one space, hot pages scattered over it; on request with a hot
+//! set that moves, and with scans.
 
 use pagetier_ghost::{Reference, Source};
 use pagetier_policy::{PageId, SpaceId};
@@ -55,15 +56,15 @@ impl Zipf {
         }
     }
 
-    /// With a hot set that moves: in the time of as many references as there are pages, this share of the pages exchange their ranks with others
-    /// at random. A hot page turns cold at once, a cold one hot.
+    /// With a hot set that moves: in the time of as many references as there are pages, this share of the
+    /// pages exchange their ranks with others at random. A hot page turns cold at once, a cold one hot.
     #[must_use]
     pub fn churning(self, share: f64) -> Self {
         Self { churn: share, ..self }
     }
 
-    /// With a scan that goes on for ever over all pages in order: so large a share of the references are its reads. It does not say
-    /// that it is one: they count as random.
+    /// With a scan that goes on for ever over all pages in order: so large a share of the references are its
+    /// reads. It does not say that it is one: they count as random.
     #[must_use]
     pub fn scanned(self, share: f64) -> Self {
         Self { scan_share: share, ..self }

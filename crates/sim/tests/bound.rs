@@ -31,7 +31,8 @@ fn accesses(transactions: &[&str]) -> Accesses {
 fn the_dearest_pages_are_kept_off_the_disk() {
     // Page 1: three reads; page 2: two reads and two writes; page 3: one read.
     let run = accesses(&["r1", "r1 w2", "r1 w2", "r3"]);
-    // Pages 2 (240 ms on the disk) and 1 (210 ms) are kept, page 2 in memory: on the SSD it would cost 8 ms, page 1 costs 3.
+    // Pages 2 (240 ms on the disk) and 1 (210 ms) are kept, page 2 in memory: on the SSD it would cost 8 ms,
+    // page 1 costs 3.
     let bound = run.write_back(1, 1, &COSTS);
     assert_eq!((bound.hdd_accesses, bound.hdd_reads, bound.cost_ms), (1, 1, 70.0 + 3.0));
     let bound = run.write_back(0, 1, &COSTS);

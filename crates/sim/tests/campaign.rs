@@ -1,4 +1,5 @@
-//! The campaign with small budgets: the store as it is shows nothing, broken protocols are caught, runs repeat.
+//! The campaign with small budgets: the store as it is shows nothing, broken protocols are caught, runs
+//! repeat.
 //!
 //! More of it: `cargo run --release -p pagetier-sim --bin campaign -- --help`.
 
@@ -32,10 +33,12 @@ fn expect_none(ended: Result<(), Violation>) {
     }
 }
 
-/// Seeds that once showed a violation: a torn home page without anything to mend it, after a discard, or where a dropped space was.
+/// Seeds that once showed a violation: a torn home page without anything to mend it, after a discard, or
+/// where a dropped space was.
 const ONCE_FAILED: [u64; 7] = [31, 215, 592, 789, 817, 1031, 1087];
 
-/// Likewise, steered: records of pages that were on their way home when a checkpoint was captured were given up.
+/// Likewise, steered: records of pages that were on their way home when a checkpoint was captured were given
+/// up.
 const ONCE_FAILED_STEERED: [(Steer, u64); 5] = [
     (Steer::TwoWaysHome, 102),
     (Steer::FreshVictims, 103),
@@ -44,7 +47,8 @@ const ONCE_FAILED_STEERED: [(Steer, u64); 5] = [
     (Steer::SlotFails, 102),
 ];
 
-/// A life that did not end: a store that refused writes after a failed flush was asked for pages until it gave all.
+/// A life that did not end: a store that refused writes after a failed flush was asked for pages until it
+/// gave all.
 const ONCE_ENDLESS: (Steer, u64) = (Steer::TornHomes, 1027);
 
 #[test]

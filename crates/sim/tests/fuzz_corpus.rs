@@ -1,4 +1,5 @@
-//! The fuzzer's targets over its corpus (`fuzz/corpus`), and over inputs made from a seed: on stable, without the fuzzer.
+//! The fuzzer's targets over its corpus (`fuzz/corpus`), and over inputs made from a seed: on stable, without
+//! the fuzzer.
 //!
 //! `PAGETIER_FUZZ_INPUTS=N` makes more inputs for each target.
 
@@ -9,7 +10,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::path::Path;
 
-/// What one input may have allocated at once beyond what was there before it: a store of 16 MiB at most, twice, and its tables.
+/// What one input may have allocated at once beyond what was there before it: a store of 16 MiB at most,
+/// twice, and its tables.
 const BYTES_MAX: usize = 96 << 20;
 
 /// The system's allocator, with this thread's live bytes and their peak.

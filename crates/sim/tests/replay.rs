@@ -56,7 +56,8 @@ fn a_trace_is_costed() {
         "--costs",
         "1,100,2,50",
     ]);
-    // 1 missed; 2 missed, 1 to the SSD; 1 back from it, 2 cleaned to it; 3 missed, 1 dropped, it is there already.
+    // 1 missed; 2 missed, 1 to the SSD; 1 back from it, 2 cleaned to it; 3 missed, 1 dropped, it is there
+    // already.
     for (field, value) in [
         ("requests", 4),
         ("pool_hits", 0),

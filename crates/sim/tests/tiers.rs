@@ -1,4 +1,5 @@
-//! The simulated tiers: I/O counted by hand, the paper's ordering, and nothing lost on random references under every pair of policies.
+//! The simulated tiers: I/O counted by hand, the paper's ordering, and nothing lost on random references
+//! under every pair of policies.
 
 use pagetier_policy::{Costs, FramePolicyParams, PageId, PoolPolicy, SlotPolicyParams, SpaceId, SsdPolicy};
 use pagetier_sim::{Counts, Reference, Source, TierParams, Tiers, Tpcc, Use};
@@ -57,7 +58,8 @@ fn a_clean_page_is_admitted_when_it_is_evicted_and_comes_back_from_the_ssd() {
 fn a_dirty_page_is_cleaned_to_the_ssd_and_rewritten_there() {
     let mut t = tiers(TierParams::new(1, 2), "lru", "cc");
     let seen = io(&mut t, &[write(1), read(2), write(1), read(2)]);
-    // The SSD copy of page 1 is newer than the HDD's: it is not invalidated but overwritten. Page 2 was admitted clean.
+    // The SSD copy of page 1 is newer than the HDD's: it is not invalidated but overwritten. Page 2 was
+    // admitted clean.
     assert_eq!(seen, [[1, 0, 0, 0], [2, 0, 0, 1], [2, 0, 1, 2], [2, 0, 2, 3]]);
     assert_eq!(t.counts().invalidations, 0);
 }
@@ -75,7 +77,8 @@ fn an_identical_ssd_copy_is_invalidated_when_the_page_is_changed() {
 #[test]
 fn a_newer_ssd_copy_is_copied_to_the_hdd_before_its_slot_is_given_up() {
     let mut t = tiers(TierParams { zone_share: 1.0, ..TierParams::new(1, 1) }, "lru", "cc");
-    // Page 1 is written to the one slot: one read and one write are worth 7.09 + 4.69 ms. A page read twice is worth 14.18.
+    // Page 1 is written to the one slot: one read and one write are worth 7.09 + 4.69 ms. A page read twice
+    // is worth 14.18.
     io(&mut t, &[write(1), read(2), read(3), read(2)]);
     assert_eq!((t.counts().write_backs, t.counts().hdd_writes), (0, 0));
     io(&mut t, &[read(3)]);
@@ -120,7 +123,8 @@ fn recoverability_writes_clean_the_page_dirty_longest() {
 
 #[test]
 fn gd2l_keeps_hdd_pages_and_lets_ssd_pages_come_and_go() {
-    // Four pages in turn, three frames, two slots: LRU misses every time. GD2L keeps the two pages that are not on the SSD.
+    // Four pages in turn, three frames, two slots: LRU misses every time. GD2L keeps the two pages that are
+    // not on the SSD.
     let rounds = |n| [1, 2, 3, 4].map(read).repeat(n);
     let seen = |pool| {
         let mut t = tiers(TierParams::new(3, 2), pool, "cc");
@@ -165,7 +169,8 @@ fn tpcc_shows_the_papers_order() {
 #[test]
 fn tac_admits_on_reading_and_writes_through() {
     let mut t = tiers(TierParams::new(1, 2), "lru", "tac");
-    // Both pages are admitted when they are read. Page 1 is changed, and cleaned to HDD and SSD when page 2 needs the frame.
+    // Both pages are admitted when they are read. Page 1 is changed, and cleaned to HDD and SSD when page 2
+    // needs the frame.
     let seen = io(&mut t, &[read(1), read(2), read(1), write(1), read(2), read(1)]);
     assert_eq!(seen, [[1, 0, 0, 1], [2, 0, 0, 2], [2, 0, 1, 2], [2, 0, 1, 2], [2, 1, 2, 3], [2, 1, 3, 3]]);
     // A page that is created has not been read: it is written to the HDD alone. No copy is ever newer.
@@ -176,10 +181,12 @@ fn tac_admits_on_reading_and_writes_through() {
 #[test]
 fn mv_fifo_appends_versions_and_takes_slots_back_in_turn() {
     let mut t = tiers(TierParams::new(1, 2), "lru", "mv-fifo");
-    // Version 1 of page 1 to slot 0; page 2, clean, to slot 1; version 2 of page 1 to slot 0, where only a void one was.
+    // Version 1 of page 1 to slot 0; page 2, clean, to slot 1; version 2 of page 1 to slot 0, where only a
+    // void one was.
     let seen = io(&mut t, &[write(1), read(2), write(1), read(3)]);
     assert_eq!(seen, [[1, 0, 0, 0], [2, 0, 0, 1], [2, 0, 1, 2], [3, 0, 1, 3]]);
-    // Page 3 takes slot 1 from page 2, which is clean, so that page 2 comes from the HDD; page 2 takes slot 0 from page 1, which is newer than the HDD's.
+    // Page 3 takes slot 1 from page 2, which is clean, so that page 2 comes from the HDD; page 2 takes slot 0
+    // from page 1, which is newer than the HDD's.
     assert_eq!(io(&mut t, &[read(2), read(4)]), [[4, 0, 1, 4], [5, 1, 2, 5]]);
     assert_eq!((t.counts().write_backs, t.counts().zones, t.ssd_used()), (1, 0, 2));
 }
@@ -205,14 +212,16 @@ fn a_page_read_from_the_ssd_gets_a_second_chance() {
         (counts.ssd_hits, t.counts().second_chances, t.ssd_used())
     };
     assert_eq!(run("mv-fifo"), (0, 0, 4));
-    // All four slots were taken back: 1 was read since it was written, and was appended again, before 5 and 6.
+    // All four slots were taken back: 1 was read since it was written, and was appended again, before 5 and
+    // 6.
     assert_eq!(run("mv-fifo-gsc"), (1, 1, 3));
 }
 
 #[test]
 fn the_doublewrite_buffer_serves_what_was_written_last() {
     let mut t = tiers(TierParams::new(1, 2), "lru", "doublewrite");
-    // Page 1 is cleaned to slot 0 and home; its second version to slot 1 and home; page 2 to slot 0. Pages 2 and 3 leave clean, for nowhere.
+    // Page 1 is cleaned to slot 0 and home; its second version to slot 1 and home; page 2 to slot 0. Pages 2
+    // and 3 leave clean, for nowhere.
     let seen = io(&mut t, &[write(1), read(2), write(1), read(3), read(1), write(2), read(3), read(1)]);
     let before = [[1, 0, 0, 0], [2, 1, 0, 1], [2, 1, 1, 1], [3, 2, 1, 2]];
     assert_eq!(seen[..4], before);
@@ -242,7 +251,8 @@ fn cluster_switches_are_counted_by_hand() {
     assert_eq!((t.counts().cluster_switches, t.counts().hdd_writes), (3, 6));
 }
 
-/// An LRU pool over FaCE's queue, or over a doublewrite buffer, word by word: pages, whether dirty; versions, whether newer than the HDD's, valid, read.
+/// An LRU pool over FaCE's queue, or over a doublewrite buffer, word by word: pages, whether dirty; versions,
+/// whether newer than the HDD's, valid, read.
 struct Face {
     frames: usize,
     slots: usize,

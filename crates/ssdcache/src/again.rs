@@ -1,7 +1,7 @@
 //! Second chances: pages whose slots are taken back are copied to the front of the circle.
 //!
-//! A copy is written as any other slot: with a fresh stamp, into a slot of the zone. The old slot is retired, free after the next flush. If the page is written anew
-//! meanwhile, the copy does not count.
+//! A copy is written as any other slot: with a fresh stamp, into a slot of the zone. The old slot is retired,
+//! free after the next flush. If the page is written anew meanwhile, the copy does not count.
 
 use crate::core::Core;
 use crate::read::read_one;
@@ -26,7 +26,8 @@ impl Drop for Moving<'_> {
 }
 
 impl Core {
-    /// Judges the next slots that are due, and copies the pages that stay. Called with the write-back's duty held, so that none of them is on its way home.
+    /// Judges the next slots that are due, and copies the pages that stay. Called with the write-back's duty
+    /// held, so that none of them is on its way home.
     pub(crate) async fn give_second_chances(&self) {
         while let Some(moves) = self.take_back() {
             // Writers may have waited for the judgement.

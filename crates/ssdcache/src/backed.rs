@@ -1,7 +1,9 @@
-//! The book-keeping of home writes that slots back (the doublewrite policy): which of them a crash may still tear.
+//! The book-keeping of home writes that slots back (the doublewrite policy): which of them a crash may still
+//! tear.
 //!
-//! As the ring's entries, such a slot is needed as it is until an HDD flush that began after the home write is over. Until then it counts as the only copy of its
-//! version, and the journal keeps its record: a map captured before says so, too.
+//! As the ring's entries, such a slot is needed as it is until an HDD flush that began after the home write
+//! is over. Until then it counts as the only copy of its version, and the journal keeps its record: a map
+//! captured before says so, too.
 
 use pagetier_page::{PageId, Stamp};
 use pagetier_policy::SlotId;
@@ -58,7 +60,8 @@ impl Backed {
         }
     }
 
-    /// The home writes of batch `id` are over, and HDD flush number `flush` will make them durable, but for those of `failed`, which are given back.
+    /// The home writes of batch `id` are over, and HDD flush number `flush` will make them durable, but for
+    /// those of `failed`, which are given back.
     pub(crate) fn written_home(&mut self, id: u64, failed: &[PageId], flush: u64) -> Vec<Copy> {
         let Some(held) = self.held.iter_mut().find(|h| h.id == id) else { return Vec::new() };
         held.until_flush = Some(flush);

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast;
 
-/// The device that takes the place of the one in use: an SSD that was just formatted, or a file for the ring alone.
+/// The device that takes the place of the one in use: an SSD that was just formatted, or a file for the ring
+/// alone.
 pub struct NewSide {
     /// It, formatted.
     pub device: SharedDevice,
@@ -41,7 +42,8 @@ impl std::fmt::Debug for NewSide {
 pub struct Exchanged {
     /// Pages that had a copy there.
     pub copies: Vec<PageId>,
-    /// Of these, the ones whose newest version was nowhere else, each with the log position from which redo would bring it back.
+    /// Of these, the ones whose newest version was nowhere else, each with the log position from which redo
+    /// would bring it back.
     pub lost: Vec<(PageId, Lsn)>,
 }
 
@@ -64,7 +66,8 @@ pub enum ExchangeError<E> {
     /// A device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The exchange could not be recorded. Which device a restart would find is not certain: writes are refused.
+    /// The exchange could not be recorded. Which device a restart would find is not certain: writes are
+    /// refused.
     #[error("the exchange could not be recorded")]
     Commit(E),
 }
@@ -94,7 +97,8 @@ impl SsdTier {
         self.core.state.lock().mode
     }
 
-    /// Changes what the SSD is used for, for pages written from now on. To and from [`SsdMode::Off`] leads [`SsdTier::exchange`].
+    /// Changes what the SSD is used for, for pages written from now on. To and from [`SsdMode::Off`] leads
+    /// [`SsdTier::exchange`].
     pub fn set_mode(&self, mode: SsdMode) {
         self.core.set_mode(mode);
     }
@@ -110,14 +114,15 @@ impl SsdTier {
         self.core.state.lock().oldest_lsn()
     }
 
-    /// The pages whose newest version is on the SSD alone, in order, each with the log position from which redo would bring it back.
+    /// The pages whose newest version is on the SSD alone, in order, each with the log position from which
+    /// redo would bring it back.
     #[must_use]
     pub fn only_copies(&self) -> Vec<(PageId, Lsn)> {
         self.core.state.lock().slots.only_copies()
     }
 
-    /// Writes every page home whose newest version is on the SSD alone, for at most `deadline`. While it runs the SSD gets no new ones. Cancel-safe: dropped,
-    /// it ends after the pages in hand.
+    /// Writes every page home whose newest version is on the SSD alone, for at most `deadline`. While it runs
+    /// the SSD gets no new ones. Cancel-safe: dropped, it ends after the pages in hand.
     pub async fn drain(
         &self,
         deadline: Option<Duration>,
@@ -126,8 +131,9 @@ impl SsdTier {
         self.core.drain(deadline, progress).await
     }
 
-    /// Takes the SSD back into use after a failure: it must be the one that `ours` accepts. Reads every copy on it. `record` is told which pages were lost, each with
-    /// the log position from which redo would bring it back, and makes that durable before writes are accepted again. Must be driven to completion.
+    /// Takes the SSD back into use after a failure: it must be the one that `ours` accepts. Reads every copy
+    /// on it. `record` is told which pages were lost, each with the log position from which redo would bring
+    /// it back, and makes that durable before writes are accepted again. Must be driven to completion.
     ///
     /// # Errors
     /// [`ReadmitError`]; the SSD stays degraded.
@@ -139,9 +145,10 @@ impl SsdTier {
         self.core.readmit(ours, record, None).await
     }
 
-    /// Exchanges the SSD (or the ring's file) for `new`: waits until nothing is under way, makes durable what was written home, calls `commit`, which
-    /// records durably that `new` is the one that counts, and that the pages it is told are lost with the old one, and goes on with it. With `accept_loss`, also when the old one holds only
-    /// copies. Cancel-safe: it happened or it did not.
+    /// Exchanges the SSD (or the ring's file) for `new`: waits until nothing is under way, makes durable what
+    /// was written home, calls `commit`, which records durably that `new` is the one that counts, and that
+    /// the pages it is told are lost with the old one, and goes on with it. With `accept_loss`, also when the
+    /// old one holds only copies. Cancel-safe: it happened or it did not.
     ///
     /// # Errors
     /// [`ExchangeError`]; the old one stays in use.
@@ -214,7 +221,8 @@ impl SsdTier {
         self.core.scrub_slot(SlotId(slot), heal).await
     }
 
-    /// Verifies the home of `page`, and its clean copy against it. Must be driven to completion when `heal` is on.
+    /// Verifies the home of `page`, and its clean copy against it. Must be driven to completion when `heal`
+    /// is on.
     pub async fn scrub_home(&self, page: PageId, heal: bool) -> Checked {
         self.core.scrub_home(page, heal).await
     }

@@ -1,7 +1,8 @@
 //! What the parts of the tier share: devices, state, stamps, flushes.
 //!
-//! Locking: `state` is the only lock held across more than a few instructions, and never across an `.await`. The group
-//! flushes' locks are leaves. A task that waits for the state to change registers with `changed` before it looks.
+//! Locking: `state` is the only lock held across more than a few instructions, and never across an `.await`.
+//! The group flushes' locks are leaves. A task that waits for the state to change registers with `changed`
+//! before it looks.
 
 use crate::backed::{Backed, Settled};
 use crate::flush::{Failures, GroupFlush};
@@ -37,9 +38,11 @@ pub(crate) struct JournalPlace {
     pub(crate) tail: u64,
     /// Blocks whose write is under way.
     pub(crate) writing: BTreeSet<u64>,
-    /// Blocks of pages from the pool that are on their way home: the map may still name copies that these void.
+    /// Blocks of pages from the pool that are on their way home: the map may still name copies that these
+    /// void.
     pub(crate) homing: BTreeSet<u64>,
-    /// The block of the write-back under way: the map names its slots as holding only copies, but they may soon be given away.
+    /// The block of the write-back under way: the map names its slots as holding only copies, but they may
+    /// soon be given away.
     pub(crate) write_back: Option<u64>,
 }
 
@@ -48,8 +51,8 @@ impl JournalPlace {
         Self { next, tail, writing: BTreeSet::new(), homing: BTreeSet::new(), write_back: None }
     }
 
-    /// The oldest block that a checkpoint captured now does not make superfluous. What the map of such a moment says of pages on their way home is
-    /// about to be untrue, and only the record tells.
+    /// The oldest block that a checkpoint captured now does not make superfluous. What the map of such a
+    /// moment says of pages on their way home is about to be untrue, and only the record tells.
     pub(crate) fn needed_from(&self) -> u64 {
         let homing = self.homing.first().copied();
         homing.into_iter().chain(self.write_back).min().unwrap_or(self.next)
@@ -60,7 +63,8 @@ impl JournalPlace {
         (self.next - self.tail) * 2 > u64::from(blocks) && self.needed_from() > self.tail
     }
 
-    /// Blocks that may not be written over: those that a recovery wants, and those still being written, which would land on their successors.
+    /// Blocks that may not be written over: those that a recovery wants, and those still being written, which
+    /// would land on their successors.
     pub(crate) fn used(&self) -> u64 {
         let from = self.writing.first().map_or(self.tail, |oldest| self.tail.min(*oldest));
         self.next - from
@@ -76,7 +80,8 @@ pub(crate) struct State {
     pub(crate) journal: JournalPlace,
     /// Pages with an HDD write in flight: at most one per page, so that versions arrive in order.
     pub(crate) homeward: FxHashSet<PageId>,
-    /// Copies of pages that the HDD has on their way to the SSD: of evicted ones, of some just read or written there.
+    /// Copies of pages that the HDD has on their way to the SSD: of evicted ones, of some just read or
+    /// written there.
     pub(crate) admissions: usize,
     /// The SSD failed a write or a checkpoint: nothing new is admitted.
     pub(crate) ssd_error: Option<Arc<str>>,
@@ -100,15 +105,16 @@ impl State {
         self.slots.oldest_lsn().into_iter().chain(self.ring.oldest_lsn()).min()
     }
 
-    /// What a checkpoint may say of the oldest change that a copy lacks on the HDD, now or written later. `in_memory`: the oldest change
-    /// that is dirty in memory, if that is known.
+    /// What a checkpoint may say of the oldest change that a copy lacks on the HDD, now or written later.
+    /// `in_memory`: the oldest change that is dirty in memory, if that is known.
     pub(crate) fn next_lsn_floor(&self, in_memory: Option<Option<Lsn>>) -> Lsn {
         let Some(in_memory) = in_memory else { return self.lsn_floor };
         // With nothing dirty anywhere, nothing is known of the changes to come but that they are newer.
         in_memory.into_iter().chain(self.oldest_lsn()).min().unwrap_or(self.lsn_floor)
     }
 
-    /// Whether a copy of a page that the HDD has may start on its way to the SSD, with at most `max` in flight.
+    /// Whether a copy of a page that the HDD has may start on its way to the SSD, with at most `max` in
+    /// flight.
     pub(crate) fn may_admit(&self, max: usize) -> bool {
         let takes = matches!(self.mode, SsdMode::WriteBack | SsdMode::WriteThrough) && !self.closing;
         takes && self.ssd_error.is_none() && self.admissions < max
@@ -166,7 +172,8 @@ pub(crate) struct Core {
     pub(crate) page_size: PageSize,
     pub(crate) homes: Arc<dyn Homes>,
     pub(crate) hdd: SharedDevice,
-    /// The SSD, or the file that holds the ring of a store without one. Exchanged in [`crate::life::Quiet`] only.
+    /// The SSD, or the file that holds the ring of a store without one. Exchanged in [`crate::life::Quiet`]
+    /// only.
     pub(crate) side: RwLock<Arc<Side>>,
     pub(crate) state: Mutex<State>,
     pub(crate) stamps: StampSource,
@@ -301,7 +308,8 @@ impl Core {
         }
     }
 
-    /// Of a page whose home was written without anything to back it, until that is durable: the oldest change that the HDD may lack.
+    /// Of a page whose home was written without anything to back it, until that is durable: the oldest change
+    /// that the HDD may lack.
     pub(crate) fn unbacked(&self, page: PageId) -> Option<Lsn> {
         let trusts = self.doublewrite() || self.broken.is(Mutation::CleanUnflushedRingOff);
         if trusts { None } else { self.home_writes.unflushed(page) }

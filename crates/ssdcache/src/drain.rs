@@ -1,7 +1,8 @@
-//! Copies from slots to the HDD: the write-back of victims, the healing of homes, and the drain, which leaves no only copy behind.
+//! Copies from slots to the HDD: the write-back of victims, the healing of homes, and the drain, which leaves
+//! no only copy behind.
 //!
-//! Every copy goes the way of a write-back: the slot is durable and backs the home write, the journal voids older copies, and the slot is clean
-//! only after a flush of the HDD.
+//! Every copy goes the way of a write-back: the slot is durable and backs the home write, the journal voids
+//! older copies, and the slot is clean only after a flush of the HDD.
 
 use crate::core::Core;
 use crate::home::{Arrived, HomeBound};
@@ -37,7 +38,8 @@ pub struct DrainProgress {
 pub struct DrainReport {
     /// Pages written home.
     pub written: u64,
-    /// Pages whose newest version is still on the SSD alone: the deadline passed, the HDD takes no writes, or they are in `failed`.
+    /// Pages whose newest version is still on the SSD alone: the deadline passed, the HDD takes no writes, or
+    /// they are in `failed`.
     pub left: u64,
     /// Pages that could not be copied, each with its error: their only copy is damaged or cannot be read.
     pub failed: Vec<(PageId, TierError)>,
@@ -94,8 +96,8 @@ impl Core {
         held.copy().await
     }
 
-    /// Writes every page home whose newest version is on the SSD alone, until `deadline` from now. Runs in a task of its own, which ends after its
-    /// batch when this is dropped.
+    /// Writes every page home whose newest version is on the SSD alone, until `deadline` from now. Runs in a
+    /// task of its own, which ends after its batch when this is dropped.
     pub(crate) async fn drain(
         self: &Arc<Self>,
         deadline: Option<Duration>,
@@ -171,8 +173,9 @@ impl Core {
         }
     }
 
-    /// Without a ring nothing backs `pages` on their way home, and their records void the copies that the SSD alone has of the versions before: those go
-    /// home first, durably. Gives back the pages that may follow, and those that may not. A copy that is damaged is not worth waiting for.
+    /// Without a ring nothing backs `pages` on their way home, and their records void the copies that the SSD
+    /// alone has of the versions before: those go home first, durably. Gives back the pages that may follow,
+    /// and those that may not. A copy that is damaged is not worth waiting for.
     pub(crate) async fn only_copies_first(
         &self,
         pages: Vec<HomeBound>,
@@ -224,7 +227,8 @@ impl Core {
         (ready, not)
     }
 
-    /// Copies of `pages`, whatever they are, home. Waits for readers of their slots; those without a copy are left out.
+    /// Copies of `pages`, whatever they are, home. Waits for readers of their slots; those without a copy are
+    /// left out.
     pub(crate) async fn copy_pages_home(&self, pages: &[PageId]) -> Copied {
         let _duty = self.home_duty.lock().await;
         let batch =

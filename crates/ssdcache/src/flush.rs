@@ -1,9 +1,10 @@
 //! One flush for many waiters.
 //!
-//! Flushes of a device are numbered. A write that completed is durable once a flush that *started* afterwards is over:
-//! [`GroupFlush::next`] tells that flush's number, [`GroupFlush::cover`] waits for it, starting it if none runs. A flush runs in a task
-//! of its own, so its result is kept even when every waiter is dropped. A failed flush is final: what it should have made
-//! durable may be lost, so nothing that relies on it may go on. It is noted durably ([`Remember`]) before any waiter learns of it.
+//! Flushes of a device are numbered. A write that completed is durable once a flush that *started* afterwards
+//! is over: [`GroupFlush::next`] tells that flush's number, [`GroupFlush::cover`] waits for it, starting it
+//! if none runs. A flush runs in a task of its own, so its result is kept even when every waiter is dropped.
+//! A failed flush is final: what it should have made durable may be lost, so nothing that relies on it may go
+//! on. It is noted durably ([`Remember`]) before any waiter learns of it.
 
 use crate::home_writes::HomeWrites;
 use crate::mutation::{Broken, Mutation};
@@ -123,8 +124,8 @@ impl GroupFlush {
         }
     }
 
-    /// Starts flush `number`: one at a time, so that one serves all who wait, and begun here rather than in its task, so that a store
-    /// that was dropped begins none.
+    /// Starts flush `number`: one at a time, so that one serves all who wait, and begun here rather than in
+    /// its task, so that a store that was dropped begins none.
     async fn run(&self, number: u64) {
         let hold = self.0.failures.remember.hold();
         let running = Running { shared: Arc::clone(&self.0), number, outcome: None, _hold: hold };

@@ -1,8 +1,9 @@
 //! Writing pages home, so that neither a torn write nor an old SSD copy can hurt.
 //!
-//! For the pool's dirty pages: (1) images to the doublewrite ring and records to the journal, (2) one SSD flush, (3) the HDD writes, sorted
-//! and merged. The ring holds the images until an HDD flush that begins after (3). For the SSD's own write-back the slot itself,
-//! flushed before, takes the ring's place; and for pages that a doublewrite buffer of slots has taken, the slot that they were just appended to.
+//! For the pool's dirty pages: (1) images to the doublewrite ring and records to the journal, (2) one SSD
+//! flush, (3) the HDD writes, sorted and merged. The ring holds the images until an HDD flush that begins
+//! after (3). For the SSD's own write-back the slot itself, flushed before, takes the ring's place; and for
+//! pages that a doublewrite buffer of slots has taken, the slot that they were just appended to.
 
 use crate::backed::Copy;
 use crate::core::{Core, State};
@@ -63,7 +64,8 @@ struct Places {
     journal: Vec<(u64, Block)>,
     /// Of slots that back it.
     backed: Option<u64>,
-    /// A page of the batch has a copy on the SSD that the HDD has not: it may be voided only once the image in the ring, or in the page's new slot, is durable.
+    /// A page of the batch has a copy on the SSD that the HDD has not: it may be voided only once the image
+    /// in the ring, or in the page's new slot, is durable.
     images_first: bool,
 }
 
@@ -83,8 +85,8 @@ impl Core {
         if ringed { self.state.lock().ring.batch_max().min(RECORDS_MAX) } else { RECORDS_MAX }
     }
 
-    /// Writes `pages` to the HDD. Returns when the writes completed; they are durable then if the ring is on (its images are),
-    /// otherwise after the next HDD flush.
+    /// Writes `pages` to the HDD. Returns when the writes completed; they are durable then if the ring is on
+    /// (its images are), otherwise after the next HDD flush.
     pub(crate) async fn write_home(
         &self,
         pages: Vec<HomeBound>,
@@ -185,8 +187,9 @@ impl Core {
         }
     }
 
-    /// Waits for ring and journal places, and for earlier HDD writes of the same pages; seals the images. Takes out of the batch,
-    /// and gives back, the slots' pages that have a newer version by then: it may be home already.
+    /// Waits for ring and journal places, and for earlier HDD writes of the same pages; seals the images.
+    /// Takes out of the batch, and gives back, the slots' pages that have a newer version by then: it may be
+    /// home already.
     async fn places(&self, batch: &mut Vec<HomeBound>) -> Result<(Places, Vec<HomeBound>), TierError> {
         let mut superseded = Vec::new();
         loop {
@@ -202,7 +205,8 @@ impl Core {
                     if why == NoPlace::Journal
                         && let Some(cause) = self.map_failure()
                     {
-                        // Without checkpoints the journal never has room again, and without it no page may go home.
+                        // Without checkpoints the journal never has room again, and without it no page may go
+                        // home.
                         self.refuse(&cause, true);
                         continue;
                     }
@@ -234,7 +238,8 @@ impl Core {
         state.ssd_error.clone().filter(|_| state.map_failed)
     }
 
-    /// Makes the ring's oldest entries free, or records of slots that back home writes superfluous, if an HDD flush is all they wait for.
+    /// Makes the ring's oldest entries free, or records of slots that back home writes superfluous, if an HDD
+    /// flush is all they wait for.
     async fn flush_for_place(&self, why: NoPlace) -> Result<(), TierError> {
         let wanted = {
             let state = self.state.lock();
@@ -259,7 +264,8 @@ impl Core {
         if one_at_a_time && batch.iter().any(|b| state.homeward.contains(&b.page)) {
             return Err(NoPlace::Busy);
         }
-        // Once nothing newer is on its way: what is in the slot must still be the page's newest version, or a newer one would be written over.
+        // Once nothing newer is on its way: what is in the slot must still be the page's newest version, or a
+        // newer one would be written over.
         let gone = |b: &mut HomeBound| {
             let stamp = Header::peek(b.image.as_slice()).stamp;
             let stale = b.backed_by_slot() && !state.slots.holds(b.page, stamp);
@@ -439,8 +445,8 @@ impl Core {
         for HomeBound { page, image, backing, .. } in batch {
             match self.homes.offset(page) {
                 Some(offset) => pieces.push(Piece { offset, buf: image, tag: page }),
-                // The space is being dropped: there is nothing to write for. Its slot must not pass for a copy of what is home, though: a crash
-                // may bring the space back.
+                // The space is being dropped: there is nothing to write for. Its slot must not pass for a
+                // copy of what is home, though: a crash may bring the space back.
                 None if backing != Backing::Ring => {
                     each(Arrived { page, image, result: Err(TierError::NoSuchPage { page }) });
                 }

@@ -1,5 +1,5 @@
-//! Home writes that no flush of the HDD has made durable: what a failed flush leaves unproved, and until when a copy of a home is not
-//! a copy of something durable.
+//! Home writes that no flush of the HDD has made durable: what a failed flush leaves unproved, and until when
+//! a copy of a home is not a copy of something durable.
 
 use pagetier_devio::DeviceError;
 use pagetier_page::{Lsn, PageId, Stamp};
@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// Home writes without a flush, at most, before one is due: what is kept of each, and what a failed flush has the next opening rewrite.
+/// Home writes without a flush, at most, before one is due: what is kept of each, and what a failed flush has
+/// the next opening rewrite.
 const PAGES_MAX: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +31,8 @@ struct Inner {
 pub(crate) struct HomeWrites(Mutex<Inner>);
 
 impl HomeWrites {
-    /// Home writes of these versions start. After a failed flush none may: they would be missing in the note of what it left unproved.
+    /// Home writes of these versions start. After a failed flush none may: they would be missing in the note
+    /// of what it left unproved.
     pub(crate) fn begin(&self, writes: &[(PageId, Stamp, Lsn)]) -> Result<(), Arc<str>> {
         let mut inner = self.0.lock();
         if let Some(cause) = &inner.failed {
@@ -75,7 +77,8 @@ impl HomeWrites {
         self.0.lock().pages.get(&page).is_some_and(|write| write.until_flush.is_none())
     }
 
-    /// The version that the home of `page` must hold, if it was written since the last flush and is not being written.
+    /// The version that the home of `page` must hold, if it was written since the last flush and is not being
+    /// written.
     pub(crate) fn expected(&self, page: PageId) -> Option<Stamp> {
         self.0.lock().pages.get(&page).filter(|write| write.until_flush.is_some()).map(|write| write.stamp)
     }

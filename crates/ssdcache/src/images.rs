@@ -87,7 +87,8 @@ impl Buffers {
     }
 }
 
-/// What is at `places` (ascending), each with its index. It is an error when the device fails, not when a block cannot be read.
+/// What is at `places` (ascending), each with its index. It is an error when the device fails, not when a
+/// block cannot be read.
 pub(crate) fn read_images<'a>(
     device: &'a SharedDevice,
     seed: StoreSeed,
@@ -119,7 +120,8 @@ async fn read_run(
     let mut contents = Vec::with_capacity(run.count);
     for (nth, buf) in done.bufs.iter().enumerate() {
         let mut content = image_in(buffers.seed, buf.as_slice()).map_or(Content::None, Content::Image);
-        // What a crash tore reads the same again; what only the transfer spoiled does not, and must not be taken for gone.
+        // What a crash tore reads the same again; what only the transfer spoiled does not, and must not be
+        // taken for gone.
         let again = matches!(content, Content::None) && !pagetier_page::is_blank(buf.as_slice());
         if again || !readable {
             let offset = run.offset + (nth * buffers.page_bytes) as u64;

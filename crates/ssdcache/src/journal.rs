@@ -1,8 +1,8 @@
 //! The journal: a record for every page version that is about to go to the HDD.
 //!
-//! A record `(page, stamp)` says for ever: *no copy of `page` on the SSD that is older than `stamp` counts*. It is durable
-//! before the HDD write starts, so invariant R (no resurrection) holds by construction, without a write into each old slot.
-//! `docs/recovery.md` has the argument.
+//! A record `(page, stamp)` says for ever: *no copy of `page` on the SSD that is older than `stamp` counts*.
+//! It is durable before the HDD write starts, so invariant R (no resurrection) holds by construction, without
+//! a write into each old slot. `docs/recovery.md` has the argument.
 
 use crate::bytes::{COUNT_END, block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
 use crate::layout::BLOCK_BYTES;
@@ -44,7 +44,8 @@ pub enum Backing {
 pub struct Block {
     /// Its place in the journal's order.
     pub seq: u64,
-    /// Images in the ring with smaller stamps have reached the HDD durably; with `slots_back`, appended ones too.
+    /// Images in the ring with smaller stamps have reached the HDD durably; with `slots_back`, appended ones
+    /// too.
     pub ring_floor: Stamp,
     /// What backs the home writes of these pages.
     pub backing: Backing,

@@ -77,7 +77,8 @@ impl Layout {
         Self { page_size, slots: 0, journal_blocks: 0, ring_pages }
     }
 
-    /// Bytes of one map area: its header block, the body, the header once more, and the mark of the other area.
+    /// Bytes of one map area: its header block, the body, the header once more, and the mark of the other
+    /// area.
     #[must_use]
     pub fn map_area_bytes(&self) -> u64 {
         BLOCK_BYTES + blocks(self.map_body_bytes()) + 2 * BLOCK_BYTES
@@ -134,8 +135,9 @@ impl Layout {
         self.slot_at(self.slots)
     }
 
-    /// Whether a store can work with these counts: slots and journal both or neither, not too few of them, and journal and ring not larger than any store
-    /// makes them. What recovery allocates for the slots is bounded by the device's size, which [`Layout::end`] must not exceed.
+    /// Whether a store can work with these counts: slots and journal both or neither, not too few of them,
+    /// and journal and ring not larger than any store makes them. What recovery allocates for the slots is
+    /// bounded by the device's size, which [`Layout::end`] must not exceed.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         if self.ring_pages > RING_PAGES_MAX || self.journal_blocks > JOURNAL_BLOCKS_MAX {

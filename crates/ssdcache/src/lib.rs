@@ -1,8 +1,8 @@
 //! The SSD cache: slots for pages, write-back to the HDD, map checkpoints, the doublewrite ring, recovery.
 //!
-//! Two halves. Pure: [`slots`](Slots) says which slot may be written and which must be kept, [`recovery`](Evidence) what a
-//! crash left, the codecs what stands on disk. Executing: [`SsdTier`] carries it out over two devices. A policy decides
-//! only what is worth a slot; a bad one costs speed, never data.
+//! Two halves. Pure: [`slots`](Slots) says which slot may be written and which must be kept,
+//! [`recovery`](Evidence) what a crash left, the codecs what stands on disk. Executing: [`SsdTier`] carries
+//! it out over two devices. A policy decides only what is worth a slot; a bad one costs speed, never data.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
 //! The SSD's life: what it is used for, what happened to it, and the quiet in which it can be exchanged.
 //!
-//! Quiet comes in four steps, each of which waits for what may still need the next: no writer is inside ([`Core::gate`]), no admission is in
-//! flight, no write-back ([`Core::home_duty`]), no checkpoint ([`Core::map_duty`]). Reads go on; [`Quiet::replace`] waits for those that hold a slot.
+//! Quiet comes in four steps, each of which waits for what may still need the next: no writer is inside
+//! ([`Core::gate`]), no admission is in flight, no write-back ([`Core::home_duty`]), no checkpoint
+//! ([`Core::map_duty`]). Reads go on; [`Quiet::replace`] waits for those that hold a slot.
 
 use crate::backed::Backed;
 use crate::core::{Core, JournalPlace};
@@ -22,8 +23,8 @@ pub enum SsdMode {
     /// Changed pages may go to the SSD alone, and reach the HDD later.
     #[default]
     WriteBack,
-    /// Changed pages go to the HDD; the SSD takes copies of pages as they leave memory. It gets no only copies; those that it has
-    /// stay until their pages are written again, or are drained.
+    /// Changed pages go to the HDD; the SSD takes copies of pages as they leave memory. It gets no only
+    /// copies; those that it has stay until their pages are written again, or are drained.
     WriteThrough,
     /// Nothing new goes to the SSD but the doublewrite ring and the journal; what it holds is read from it.
     ReadOnly,
@@ -37,8 +38,9 @@ pub enum SsdMode {
 pub enum SsdState {
     /// In use, as its [`SsdMode`] says.
     Active,
-    /// A write, a flush or the device itself failed: it takes no new pages until it is re-admitted. Pages that the HDD has too are read
-    /// there when the SSD cannot give them. Writes are refused once they can no longer be made safely.
+    /// A write, a flush or the device itself failed: it takes no new pages until it is re-admitted. Pages
+    /// that the HDD has too are read there when the SSD cannot give them. Writes are refused once they can no
+    /// longer be made safely.
     Degraded,
     /// Not in use: the store works as one without an SSD.
     Off,
@@ -200,8 +202,9 @@ impl Quiet<'_> {
         self.core.flush_hdd(self.core.hdd_flush.next()).await
     }
 
-    /// Exchanges the device: what was on the old one does not count from here on. The pages that had copies there, and of those the ones whose
-    /// newest version was nowhere else, with the log position from which redo would bring each back. Without waiting: `vacant` was awaited before.
+    /// Exchanges the device: what was on the old one does not count from here on. The pages that had copies
+    /// there, and of those the ones whose newest version was nowhere else, with the log position from which
+    /// redo would bring each back. Without waiting: `vacant` was awaited before.
     pub(crate) fn replace(
         &self,
         device: SharedDevice,
@@ -226,7 +229,8 @@ impl Quiet<'_> {
         Replaced { copies, only }
     }
 
-    /// Waits until no read holds a slot; from here on pages are read at home until the quiet ends or the device was replaced.
+    /// Waits until no read holds a slot; from here on pages are read at home until the quiet ends or the
+    /// device was replaced.
     pub(crate) async fn vacant(&self) -> Vacant<'_> {
         self.core.state.lock().slots.hide(true);
         let vacant = Vacant(self.core);

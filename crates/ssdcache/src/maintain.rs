@@ -1,4 +1,5 @@
-//! The background task: map checkpoints, cleaning of the next victims, second chances, flushes that free slots and ring.
+//! The background task: map checkpoints, cleaning of the next victims, second chances, flushes that free
+//! slots and ring.
 
 use crate::core::Core;
 use crate::map::{MapHeader, encode_mark};
@@ -17,8 +18,8 @@ const MAP_CHUNK_BYTES: usize = 1 << 17;
 
 /// Runs until it is told to stop or aborted. Waits without polling.
 ///
-/// Two duties side by side: writers out of slots wait for a map checkpoint, which must not wait in its turn for pages on
-/// their way to a slow disk.
+/// Two duties side by side: writers out of slots wait for a map checkpoint, which must not wait in its turn
+/// for pages on their way to a slow disk.
 pub(crate) async fn run(core: Arc<Core>) {
     // The second may have to wait for the first when the tier is closed.
     let victims_over = AtomicBool::new(false);
@@ -78,7 +79,8 @@ impl Core {
         self.went_well(result)
     }
 
-    /// Write-back of the next victims, and flushes of the HDD for the ring. False when nothing is due or nothing can be done.
+    /// Write-back of the next victims, and flushes of the HDD for the ring. False when nothing is due or
+    /// nothing can be done.
     async fn home_step(&self) -> bool {
         let _duty = self.home_duty.lock().await;
         self.give_second_chances().await;
@@ -149,8 +151,9 @@ impl Core {
         result
     }
 
-    /// Body, flush, header, flush, mark. The header must never be durable before the body and the slots that it vouches for. The mark says that the
-    /// checkpoint is in force; its write is over before anything is written under the checkpoint, so the first flush after that covers it.
+    /// Body, flush, header, flush, mark. The header must never be durable before the body and the slots that
+    /// it vouches for. The mark says that the checkpoint is in force; its write is over before anything is
+    /// written under the checkpoint, so the first flush after that covers it.
     async fn write_map(&self, header: &MapHeader, body: &[u8]) -> Result<(), DeviceError> {
         let side = self.side();
         let area = (header.generation % 2) as u8;

@@ -1,8 +1,9 @@
 //! A map checkpoint: which slot holds which page in which version, and which slots are the zone.
 //!
-//! Header and body are written apart: the body, a flush, then the header in two places, a flush. Two areas take turns, so a torn
-//! checkpoint leaves the one before it untouched. A mark in the other area then says that the checkpoint is in force, before anything is
-//! written under it: if its header rots later, the one before must not pass for the newest.
+//! Header and body are written apart: the body, a flush, then the header in two places, a flush. Two areas
+//! take turns, so a torn checkpoint leaves the one before it untouched. A mark in the other area then says
+//! that the checkpoint is in force, before anything is written under it: if its header rots later, the one
+//! before must not pass for the newest.
 
 use crate::bytes::{COUNT_END, block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
 use crate::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, zone_bitmap_bytes};
@@ -37,7 +38,8 @@ pub struct MapHeader {
     pub body_crc: u32,
     /// How many slots the body describes.
     pub slots: u32,
-    /// No copy on the SSD, named by the map or written later, lacks a change older than this on the HDD. 0: not known.
+    /// No copy on the SSD, named by the map or written later, lacks a change older than this on the HDD. 0:
+    /// not known.
     pub lsn_floor: Lsn,
 }
 
@@ -48,7 +50,8 @@ pub struct MapBody {
     pub entries: Vec<Option<Entry>>,
     /// By slot: whether it belongs to the zone.
     pub zone: Vec<bool>,
-    /// By slot: whether its dirty image was still on its way when the map was captured, so that it may never have arrived.
+    /// By slot: whether its dirty image was still on its way when the map was captured, so that it may never
+    /// have arrived.
     pub in_flight: Vec<bool>,
 }
 

@@ -1,4 +1,5 @@
-//! Homes whose writes failed are mended from the ring, so that an error that has passed does not keep its places for ever.
+//! Homes whose writes failed are mended from the ring, so that an error that has passed does not keep its
+//! places for ever.
 
 use crate::core::Core;
 use crate::mutation::Mutation;
@@ -25,7 +26,8 @@ impl Drop for Mending<'_> {
 }
 
 impl Core {
-    /// Writes the homes once more whose writes failed, from the ring. True: some place of the ring waits for a flush only, or for less, that waited for more.
+    /// Writes the homes once more whose writes failed, from the ring. True: some place of the ring waits for
+    /// a flush only, or for less, that waited for more.
     pub(crate) async fn mend_homes(&self) -> bool {
         if self.broken.is(Mutation::FailedHomeKept) {
             return false;

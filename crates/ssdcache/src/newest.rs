@@ -1,7 +1,7 @@
 //! Which map checkpoint was in force.
 //!
-//! The newest sound header names it. Headers stand twice, and the mark in the other area proves that a newer one was in force if both are damaged: then
-//! opening fails, since the checkpoint before is out of date.
+//! The newest sound header names it. Headers stand twice, and the mark in the other area proves that a newer
+//! one was in force if both are damaged: then opening fails, since the checkpoint before is out of date.
 
 use crate::images::is_of_a_block;
 use crate::layout::{BLOCK_BYTES, MAP_ENTRY_BYTES};
@@ -53,7 +53,8 @@ impl Reader<'_> {
         if newest.is_some_and(|newest| proved > newest) && !unproved {
             return Err(self.damaged("header", proved));
         }
-        // A header is written when its body is durable: with a body that does not fit, the newest was damaged.
+        // A header is written when its body is durable: with a body that does not fit, the newest was
+        // damaged.
         for (header, area) in headers.iter().filter(|(h, _)| Some(h.generation) == newest || unproved) {
             for _ in 0..2 {
                 let bytes = self.map_body(*area).await?;
@@ -74,7 +75,8 @@ impl Reader<'_> {
         OpenError::DamagedMap { device: self.params.ssd.name().to_owned(), map, part, generation }
     }
 
-    /// The sound headers of `area`, at most two. A copy that cannot be read is an error only if the other one does not do.
+    /// The sound headers of `area`, at most two. A copy that cannot be read is an error only if the other one
+    /// does not do.
     async fn map_headers(&self, area: u8) -> Result<Vec<MapHeader>, DeviceError> {
         let OpenParams { layout, seed, .. } = *self.params;
         let (mut headers, mut failed) = (Vec::new(), None);

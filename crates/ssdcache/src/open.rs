@@ -1,8 +1,9 @@
 //! Formatting an SSD, and recovering what a crash left on it.
 //!
-//! Recovery only reads, but for what may be repeated at will: what a failed flush left unproved is written once more, torn home pages
-//! are rewritten from the ring, and a new checkpoint is written at the end, before which no slot is given out. Both devices are flushed before any
-//! home is written: what was read may not be durable yet (`prove`).
+//! Recovery only reads, but for what may be repeated at will: what a failed flush left unproved is written
+//! once more, torn home pages are rewritten from the ring, and a new checkpoint is written at the end, before
+//! which no slot is given out. Both devices are flushed before any home is written: what was read may not be
+//! durable yet (`prove`).
 
 use crate::backed::Backed;
 use crate::core::{Core, Homes, JournalPlace, State, Wake, check};
@@ -52,7 +53,8 @@ pub enum OpenError {
     /// A device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Neither map checkpoint is sound. With it goes the knowledge of what the SSD holds; the SSD is left as it is.
+    /// Neither map checkpoint is sound. With it goes the knowledge of what the SSD holds; the SSD is left as
+    /// it is.
     #[error(
         "{device}: neither of the two map checkpoints is sound; bring back a sound copy of the device, or open with a blank one in its place and accept the loss"
     )]
@@ -60,8 +62,8 @@ pub enum OpenError {
         /// The SSD.
         device: String,
     },
-    /// The map checkpoint that was in force is damaged. The one before does not know of what was written since, so it is not used; the SSD is left as
-    /// it is.
+    /// The map checkpoint that was in force is damaged. The one before does not know of what was written
+    /// since, so it is not used; the SSD is left as it is.
     #[error(
         "{device}: the {part} of map checkpoint {generation} (map {map}) is damaged, and the checkpoint before is out of date; bring back a sound copy of the device, or open with a blank one in its place and accept the loss"
     )]
@@ -75,7 +77,8 @@ pub enum OpenError {
         /// The checkpoint.
         generation: u64,
     },
-    /// A block cannot be read that may hold the newest version of any page, or tell of it. The devices are left as they are.
+    /// A block cannot be read that may hold the newest version of any page, or tell of it. The devices are
+    /// left as they are.
     #[error(
         "{source}: this block of the {part} cannot be read, and may hold the newest version of any page: open again once the device can read it, or open with a blank device in its place (or without an SSD) and accept the loss"
     )]
@@ -116,8 +119,8 @@ pub struct RecoveryReport {
     pub superseded: u64,
     /// Home pages rewritten from the doublewrite ring, or from the slots that backed them.
     pub repaired: u64,
-    /// Pages and blocks written once more, as they were, because the flush that should have made them durable failed, or may have failed: after any end
-    /// but a close in order.
+    /// Pages and blocks written once more, as they were, because the flush that should have made them durable
+    /// failed, or may have failed: after any end but a close in order.
     pub rewritten: u64,
 }
 
@@ -143,7 +146,8 @@ pub struct OpenParams {
     pub admissions_max: usize,
     /// What the SSD is used for at first.
     pub mode: SsdMode,
-    /// The store was closed in order, and nothing was written to `ssd` since: the map alone tells what is on it.
+    /// The store was closed in order, and nothing was written to `ssd` since: the map alone tells what is on
+    /// it.
     pub closed: bool,
     /// Where failed flushes are noted.
     pub remember: Arc<dyn Remember>,
@@ -212,9 +216,10 @@ pub async fn mark(device: &SharedDevice, marks: Marks) -> Result<(), DeviceError
     write_superblocks(device, &Superblock { marks, ..found }.encode(), newest).await
 }
 
-/// Makes `device` an empty SSD cache of the store of `seed`: the superblock, which says whose the device is from then on, then an empty map. It
-/// may be used once this has returned, and the manifest names its id. What stands in
-/// the slots stays there: another store's images do not verify, and no map names this store's own older ones.
+/// Makes `device` an empty SSD cache of the store of `seed`: the superblock, which says whose the device is
+/// from then on, then an empty map. It may be used once this has returned, and the manifest names its id.
+/// What stands in the slots stays there: another store's images do not verify, and no map names this store's
+/// own older ones.
 ///
 /// # Errors
 /// When the device cannot be grown or written.
@@ -226,7 +231,8 @@ pub async fn format(
     let layout = superblock.layout;
     device.grow(layout.end())?;
     let zeroes = |bytes: u64| IoBuf::zeroed(bytes.min(1 << 20) as usize);
-    // This store's own stands until the new one does: cut short, what is behind it would pass for another program's.
+    // This store's own stands until the new one does: cut short, what is behind it would pass for another
+    // program's.
     let (found, mut newest) = newest_superblock(device).await?;
     if !matches!(found, Found::Superblock(found) if found.store == superblock.store) {
         // Of two different superblocks, the new one need not be the newer.
@@ -468,7 +474,8 @@ impl<'a> Reader<'a> {
         if !closed && !self.params.broken().is(Mutation::UnreadableIsEmpty) {
             self.unread.refuse()?;
         } else if !self.unread.ring.is_empty() {
-            // An older image than the one that cannot be read must not mend a home that rotted. After a close none is needed.
+            // An older image than the one that cannot be read must not mend a home that rotted. After a close
+            // none is needed.
             ringed.clear();
         }
         let mut ring = FxHashMap::default();
@@ -526,7 +533,8 @@ impl<'a> Reader<'a> {
         Ok((images.into_iter().collect(), unread))
     }
 
-    /// The sound page images at the places of `indices`, which ascend with these, and the places that cannot be read; bad contents are neither.
+    /// The sound page images at the places of `indices`, which ascend with these, and the places that cannot
+    /// be read; bad contents are neither.
     async fn images(
         &self,
         indices: &[u32],
@@ -574,9 +582,10 @@ impl<'a> Reader<'a> {
         mending
     }
 
-    /// Rewrites homes that a write-back, or a write that the page's own slot backs, left torn, from the slots: as long as a slot has the page no request reads its
-    /// home, but the page may be discarded, or its place become another page's.
-    /// After a failed flush of the HDD all of them, whatever is there. The pages that were.
+    /// Rewrites homes that a write-back, or a write that the page's own slot backs, left torn, from the
+    /// slots: as long as a slot has the page no request reads its home, but the page may be discarded, or its
+    /// place become another page's. After a failed flush of the HDD all of them, whatever is there. The pages
+    /// that were.
     async fn mend(
         &self,
         evidence: &Evidence,
@@ -632,7 +641,8 @@ impl<'a> Reader<'a> {
         Ok(!self.check(buf.as_slice(), page, None).is_err_and(unsound))
     }
 
-    /// Rewrites home pages that are torn, lost or older than their image in the ring; with `all` also those that read well.
+    /// Rewrites home pages that are torn, lost or older than their image in the ring; with `all` also those
+    /// that read well.
     async fn repair(&self, evidence: &Evidence, all: bool) -> Result<HomesWritten, DeviceError> {
         let mut homes = HomesWritten::default();
         if self.params.broken().is(Mutation::RingNotRepaired) {
@@ -643,7 +653,8 @@ impl<'a> Reader<'a> {
         let mut wanted: Vec<(u64, u32, Image)> = Vec::new();
         for (index, found) in &self.ringed {
             let newest = evidence.ring.get(&found.page) == Some(&found.stamp);
-            // A slot of that newer version mends the home, or has been given away since the HDD had it durably.
+            // A slot of that newer version mends the home, or has been given away since the HDD had it
+            // durably.
             let superseded = written_back.get(&found.page).is_some_and(|newer| *newer > found.stamp);
             let needed = newest && !superseded && found.stamp >= floor;
             let home = self.params.homes.offset(found.page).filter(|_| needed);
@@ -663,7 +674,8 @@ impl<'a> Reader<'a> {
         Ok(homes)
     }
 
-    /// Where the ring goes on: behind its newest image, so that an older image of a page never outlives the newest one. Voids those that would.
+    /// Where the ring goes on: behind its newest image, so that an older image of a page never outlives the
+    /// newest one. Voids those that would.
     async fn ring_from(&self) -> Result<u32, DeviceError> {
         if self.params.broken().is(Mutation::RingFromZero) {
             return Ok(0);
@@ -679,7 +691,8 @@ impl<'a> Reader<'a> {
         Ok(last.map_or(0, |(place, _)| (place + 1) % self.params.layout.ring_pages))
     }
 
-    /// Mends the home of the page that stands at `index` of the ring, if it has to be; with `always`, it is written in any case.
+    /// Mends the home of the page that stands at `index` of the ring, if it has to be; with `always`, it is
+    /// written in any case.
     async fn repair_one(
         &self,
         found: Image,
@@ -717,8 +730,9 @@ impl<'a> Reader<'a> {
         Ok(Some(HomeWrite::Mended))
     }
 
-    /// Reads twice if need be: what a crash tore reads the same again, but what only the transfer spoiled must not be taken for gone. An older
-    /// checkpoint, or a journal without a record, would bring old versions back.
+    /// Reads twice if need be: what a crash tore reads the same again, but what only the transfer spoiled
+    /// must not be taken for gone. An older checkpoint, or a journal without a record, would bring old
+    /// versions back.
     pub(crate) async fn read_sound(
         &self,
         offset: u64,

@@ -1,13 +1,15 @@
 //! What a recovery makes durable before it writes anything else.
 //!
-//! Readable is not durable: after a kill, what recovery reads may be unflushed still, and its first write may need it. After a failed flush it
-//! may even never become durable, so it is written once more first: the same bytes to the same places, which a power cut cannot tear into
-//! anything that the failed flush could not have left.
+//! Readable is not durable: after a kill, what recovery reads may be unflushed still, and its first write may
+//! need it. After a failed flush it may even never become durable, so it is written once more first: the same
+//! bytes to the same places, which a power cut cannot tear into anything that the failed flush could not have
+//! left.
 //!
-//! A process can be killed between the failure of a flush and the note of it. So after any end but a close in order a flush may have failed, noted or
-//! not, and what this recovery goes by and no flush is known to have covered is written once more. A sound header of the map says that a flush
-//! has covered its body and the slots that it vouches for. That leaves the headers and marks, the journal, the ring, and the slots of the zone
-//! that were written since or were being written then.
+//! A process can be killed between the failure of a flush and the note of it. So after any end but a close in
+//! order a flush may have failed, noted or not, and what this recovery goes by and no flush is known to have
+//! covered is written once more. A sound header of the map says that a flush has covered its body and the
+//! slots that it vouches for. That leaves the headers and marks, the journal, the ring, and the slots of the
+//! zone that were written since or were being written then.
 
 use crate::core::check;
 use crate::images::readable;
@@ -25,7 +27,8 @@ use std::ops::Range;
 /// Bytes of one rewrite.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// A range is read until two reads in a row agree, so often at most: what only a transfer spoiled must not be written back.
+/// A range is read until two reads in a row agree, so often at most: what only a transfer spoiled must not be
+/// written back.
 const READS_MAX: usize = 4;
 
 impl OpenParams {
@@ -39,7 +42,8 @@ impl OpenParams {
 }
 
 impl Reader<'_> {
-    /// Flushes both devices; what a failed flush of the SSD left unproved is written once more before. The pages and blocks that were.
+    /// Flushes both devices; what a failed flush of the SSD left unproved is written once more before. The
+    /// pages and blocks that were.
     pub(crate) async fn prove(
         &self,
         evidence: &Evidence,
@@ -88,8 +92,8 @@ impl Reader<'_> {
         ranges
     }
 
-    /// Writes what stands in `range` of the SSD there once more. The pages or blocks that it is. Leaves out blocks that cannot be read: it does not go by
-    /// them.
+    /// Writes what stands in `range` of the SSD there once more. The pages or blocks that it is. Leaves out
+    /// blocks that cannot be read: it does not go by them.
     async fn rewrite(&self, range: Range<u64>) -> Result<u64, DeviceError> {
         let (ssd, mut at) = (&self.params.ssd, range.start);
         while at < range.end {
@@ -104,7 +108,8 @@ impl Reader<'_> {
         Ok((range.end - range.start).div_ceil(self.params.layout.page_size.bytes() as u64))
     }
 
-    /// Writes the homes of `pages` once more that nothing on the SSD backs: each is what can be read there, if that is sound.
+    /// Writes the homes of `pages` once more that nothing on the SSD backs: each is what can be read there,
+    /// if that is sound.
     pub(crate) async fn rewrite_homes(
         &self,
         pages: &[PageId],
@@ -125,8 +130,8 @@ impl Reader<'_> {
         Ok(rewritten)
     }
 
-    /// Voids the images of the ring that a newer one of their page makes superfluous. They would outlive it where the ring goes on, and a later recovery
-    /// would mend a home with them that rotted.
+    /// Voids the images of the ring that a newer one of their page makes superfluous. They would outlive it
+    /// where the ring goes on, and a later recovery would mend a home with them that rotted.
     pub(crate) async fn void_outdated(&self, outdated: &[u32]) -> Result<(), DeviceError> {
         for place in outdated {
             self.void(self.params.layout.ring_at(*place)).await?;

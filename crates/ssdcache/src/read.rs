@@ -126,8 +126,8 @@ impl Core {
         }
     }
 
-    /// The version that the home of `page` was given since the last flush of the HDD, if `home`, as read from there, is not that: after a failed
-    /// flush a device may show what was there before.
+    /// The version that the home of `page` was given since the last flush of the HDD, if `home`, as read from
+    /// there, is not that: after a failed flush a device may show what was there before.
     fn missing(&self, page: PageId, home: &IoBuf) -> Option<Stamp> {
         if self.broken.is(Mutation::HomesTrusted) {
             return None;
@@ -136,8 +136,8 @@ impl Core {
         self.check(home.as_slice(), page, Some(written)).is_err().then_some(written)
     }
 
-    /// Reads version `written` of `page`, which its home at `offset` was given and has not, from the ring. Not there, it is an error: never an older
-    /// version.
+    /// Reads version `written` of `page`, which its home at `offset` was given and has not, from the ring.
+    /// Not there, it is an error: never an older version.
     async fn read_held(
         self: &Arc<Self>,
         page: PageId,

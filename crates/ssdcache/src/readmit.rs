@@ -20,10 +20,11 @@ pub struct ReadmitReport {
     pub proved: u64,
     /// Copies of versions that the HDD has, given up because they were damaged.
     pub dropped: u64,
-    /// Versions that were written before the failure without ever being made durable: written once more, and durable now.
+    /// Versions that were written before the failure without ever being made durable: written once more, and
+    /// durable now.
     pub rewritten: u64,
-    /// Pages whose newest version was on the SSD alone and is damaged or gone there. Reads of them fail until they are written anew; the store
-    /// writes those again that it has in memory.
+    /// Pages whose newest version was on the SSD alone and is damaged or gone there. Reads of them fail until
+    /// they are written anew; the store writes those again that it has in memory.
     pub lost: Vec<PageId>,
 }
 
@@ -65,7 +66,8 @@ enum Proof {
 }
 
 impl Core {
-    /// Takes the SSD back after a failure. `ours`: the superblock that must be found there. Cancel-safe: dropped, it stays degraded.
+    /// Takes the SSD back after a failure. `ours`: the superblock that must be found there. Cancel-safe:
+    /// dropped, it stays degraded.
     pub(crate) async fn readmit(
         &self,
         ours: impl Fn(&Superblock) -> bool,
@@ -150,8 +152,9 @@ impl Quiet<'_> {
         Ok(report)
     }
 
-    /// What was never made durable is written once more to where it is: the same bytes, so that a torn write changes nothing, and nothing else is
-    /// touched before it is durable. Then a checkpoint names what is left.
+    /// What was never made durable is written once more to where it is: the same bytes, so that a torn write
+    /// changes nothing, and nothing else is touched before it is durable. Then a checkpoint names what is
+    /// left.
     async fn finish(
         &self,
         unproved: Vec<(SlotId, IoBuf)>,

@@ -1,4 +1,5 @@
-//! What the SSD holds after a crash: a pure merge of the checkpoint, the zone's slots, the journal and the ring.
+//! What the SSD holds after a crash: a pure merge of the checkpoint, the zone's slots, the journal and the
+//! ring.
 //!
 //! The argument that this loses nothing and brings nothing stale back is in `docs/recovery.md`.
 
@@ -46,7 +47,8 @@ pub struct Verdict {
     pub trusted: usize,
     /// Mappings found by reading the zone.
     pub found: usize,
-    /// Mappings whose image in the zone is not what it must be, while no newer version is anywhere: reading them is an error.
+    /// Mappings whose image in the zone is not what it must be, while no newer version is anywhere: reading
+    /// them is an error.
     pub damaged: usize,
     /// Candidates dropped because the HDD has, or the ring gives it, a newer version.
     pub superseded: usize,
@@ -101,15 +103,17 @@ impl Evidence {
         Verdict { entries, trusted, found: found - damaged, damaged, superseded, unknown }
     }
 
-    /// Of the slots that cannot be read, one that need not hold what the checkpoint says. A slot with an only copy is given to others
-    /// once a newer version of its page is durable elsewhere. If none of these pages has a newer version anywhere that can be read, their newest
-    /// versions are in these slots: as many pages as slots, so there is no other page's.
+    /// Of the slots that cannot be read, one that need not hold what the checkpoint says. A slot with an only
+    /// copy is given to others once a newer version of its page is durable elsewhere. If none of these pages
+    /// has a newer version anywhere that can be read, their newest versions are in these slots: as many pages
+    /// as slots, so there is no other page's.
     fn unknown(&self, entries: &[Option<Entry>]) -> Option<u32> {
         let unnamed = self.unreadable.iter().copied().filter(|slot| entries[*slot as usize].is_none());
         unnamed.min().filter(|_| !self.closed)
     }
 
-    /// Slots with images that the checkpoint does not vouch for: written since, or being written at its capture.
+    /// Slots with images that the checkpoint does not vouch for: written since, or being written at its
+    /// capture.
     pub(crate) fn unflushed_slots(&self) -> impl Iterator<Item = u32> + '_ {
         let zone = (0..self.map.zone.len() as u32).filter(|slot| self.map.zone[*slot as usize]);
         zone.filter(|slot| {
@@ -118,8 +122,8 @@ impl Evidence {
         })
     }
 
-    /// Outside the zone: what the checkpoint says. Inside: what stands there, if it was written after the checkpoint or is what
-    /// the checkpoint says.
+    /// Outside the zone: what the checkpoint says. Inside: what stands there, if it was written after the
+    /// checkpoint or is what the checkpoint says.
     fn candidate(&self, slot: u32) -> Option<Entry> {
         let named = self.map.entries[slot as usize];
         if !self.map.zone[slot as usize] {
@@ -135,9 +139,10 @@ impl Evidence {
         (as_named.is_some() || written_since).then_some(Entry { page: image.page, stamp: image.stamp, clean })
     }
 
-    /// A dirty version that was complete and durable with the checkpoint, whose slot holds neither it nor anything written since. A slot is given
-    /// to another page only when a newer version of its own is durable, so if there is none, the version was damaged: to fall back to
-    /// an older one would pass that off as the page.
+    /// A dirty version that was complete and durable with the checkpoint, whose slot holds neither it nor
+    /// anything written since. A slot is given to another page only when a newer version of its own is
+    /// durable, so if there is none, the version was damaged: to fall back to an older one would pass that
+    /// off as the page.
     fn damaged(&self, slot: u32) -> Option<Entry> {
         let at = slot as usize;
         let named =
@@ -158,14 +163,16 @@ impl Evidence {
         newest
     }
 
-    /// The pages whose write-back may have been under way: one batch at a time, each with an HDD flush at its end.
+    /// The pages whose write-back may have been under way: one batch at a time, each with an HDD flush at its
+    /// end.
     #[must_use]
     pub fn last_write_back(&self) -> Vec<PageId> {
         let last = self.journal.iter().filter(|b| b.backing == Backing::WriteBack).max_by_key(|b| b.seq);
         last.map(|b| b.records.iter().map(|r| r.page).collect()).unwrap_or_default()
     }
 
-    /// By page, the newest version that was written back from its slot: the slot was durable before the record was.
+    /// By page, the newest version that was written back from its slot: the slot was durable before the
+    /// record was.
     #[must_use]
     pub fn written_back(&self) -> FxHashMap<PageId, Stamp> {
         let mut newest = FxHashMap::default();
@@ -177,7 +184,8 @@ impl Evidence {
         newest
     }
 
-    /// Pages with a version from this stamp on, if their newest is dirty, may have torn homes that their slots mend (the doublewrite policy).
+    /// Pages with a version from this stamp on, if their newest is dirty, may have torn homes that their
+    /// slots mend (the doublewrite policy).
     #[must_use]
     pub fn slots_back_from(&self) -> Option<Stamp> {
         self.newest_block().filter(|b| b.slots_back).map(|b| b.ring_floor)

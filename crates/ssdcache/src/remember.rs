@@ -1,8 +1,8 @@
 //! Failed flushes, remembered beyond the process.
 //!
-//! After a failed flush nothing written since the last good one may ever become durable, although it reads well and the next flush may
-//! succeed. The failure is therefore noted durably before any caller learns of it, and the next opening writes once more
-//! what the note covers before it trusts or reuses any of it.
+//! After a failed flush nothing written since the last good one may ever become durable, although it reads
+//! well and the next flush may succeed. The failure is therefore noted durably before any caller learns of
+//! it, and the next opening writes once more what the note covers before it trusts or reuses any of it.
 
 use pagetier_page::PageId;
 use parking_lot::Mutex;
@@ -25,7 +25,8 @@ pub struct Unproved {
     pub hdd: bool,
     /// A flush of the SSD, or of the ring's file, failed.
     pub ssd: bool,
-    /// The pages whose homes were written since the last good flush of the HDD, or were being written when it failed. Sorted.
+    /// The pages whose homes were written since the last good flush of the HDD, or were being written when it
+    /// failed. Sorted.
     pub homes: Vec<PageId>,
 }
 
@@ -54,7 +55,8 @@ impl Unproved {
     }
 }
 
-/// Where failed flushes are noted: the store's manifest. The calls block briefly, and may come from any thread.
+/// Where failed flushes are noted: the store's manifest. The calls block briefly, and may come from any
+/// thread.
 pub trait Remember: Send + Sync + 'static {
     /// What was noted and has not been proved since.
     fn recall(&self) -> Unproved;

@@ -123,7 +123,8 @@ impl Ring {
         }
     }
 
-    /// Home writes of batch `id` failed, those of `pages`: what a power cut finds there may be mended from here only.
+    /// Home writes of batch `id` failed, those of `pages`: what a power cut finds there may be mended from
+    /// here only.
     pub fn home_failed(&mut self, id: u64, pages: Vec<PageId>) {
         if let Some(held) = self.held.iter_mut().find(|h| h.id == id) {
             held.failed = pages;
@@ -141,7 +142,8 @@ impl Ring {
         }
     }
 
-    /// `page` is of no value any more. If its home write failed, one more attempt is all that its image is held for.
+    /// `page` is of no value any more. If its home write failed, one more attempt is all that its image is
+    /// held for.
     pub fn discard(&mut self, page: PageId) {
         if self.held.iter().any(|h| h.failed.contains(&page)) {
             self.discarded.insert(page);

@@ -1,4 +1,5 @@
-//! Verifying one slot or one home, and healing it from the other copy if there is one. Who calls sets the pace.
+//! Verifying one slot or one home, and healing it from the other copy if there is one. Who calls sets the
+//! pace.
 
 use crate::core::Core;
 use crate::map::Entry;
@@ -40,7 +41,8 @@ enum HomeFound {
 }
 
 impl Core {
-    /// Verifies the copy in `slot`. A bad one that the HDD has too is given up (with `heal`, and if the HDD's is sound). `None`: there is none.
+    /// Verifies the copy in `slot`. A bad one that the HDD has too is given up (with `heal`, and if the HDD's
+    /// is sound). `None`: there is none.
     pub(crate) async fn scrub_slot(&self, slot: SlotId, heal: bool) -> Option<Checked> {
         if !self.has_slots() || slot.0 >= self.layout().slots {
             return None;
@@ -87,8 +89,8 @@ impl Core {
         }
     }
 
-    /// Verifies the home of `page`: against its checksum and id, and against its clean copy on the SSD if it has one. With `heal`, a bad one is
-    /// rewritten from the copy on the SSD.
+    /// Verifies the home of `page`: against its checksum and id, and against its clean copy on the SSD if it
+    /// has one. With `heal`, a bad one is rewritten from the copy on the SSD.
     pub(crate) async fn scrub_home(&self, page: PageId, heal: bool) -> Checked {
         let copy = self.state.lock().slots.copy_of(page);
         let error = match self.look_home(page).await {
@@ -144,7 +146,8 @@ impl Core {
         found
     }
 
-    /// A home that is sound but not what its clean copy on the SSD says: a write that was reported and never landed.
+    /// A home that is sound but not what its clean copy on the SSD says: a write that was reported and never
+    /// landed.
     async fn differs(&self, page: PageId, home: &IoBuf) -> Option<TierError> {
         let (slot, entry) = {
             let mut state = self.state.lock();

@@ -1,5 +1,5 @@
-//! The device that ring, journal, map and slots are on, as one thing: it is exchanged as a whole when the SSD is taken out of use, put back, or
-//! replaced.
+//! The device that ring, journal, map and slots are on, as one thing: it is exchanged as a whole when the SSD
+//! is taken out of use, put back, or replaced.
 
 use crate::flush::{Failures, GroupFlush};
 use crate::layout::Layout;

@@ -1,5 +1,5 @@
-//! The first block of an SSD: whose it is, its layout, and which openings it took part in. It stands there twice; the copies are written one
-//! after the other, each flushed before the next.
+//! The first block of an SSD: whose it is, its layout, and which openings it took part in. It stands there
+//! twice; the copies are written one after the other, each flushed before the next.
 
 use crate::bytes::{block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
 use crate::layout::{BLOCK_BYTES, Layout};
@@ -9,7 +9,8 @@ use pagetier_page::{PageSize, StoreSeed};
 const MAGIC: [u8; 8] = *b"PGTIERSS";
 const FORMAT: u32 = 2;
 
-/// Which openings of its store a device took part in: an older copy of it is told by them. Of two copies the larger is the newer.
+/// Which openings of its store a device took part in: an older copy of it is told by them. Of two copies the
+/// larger is the newer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Marks {
     /// The last opening.
@@ -122,8 +123,8 @@ impl Superblock {
     }
 }
 
-/// Writes `block` over both copies of a superblock, that is the first two blocks of `device`. `newest` (0 or 1), the copy that counts, comes second: at
-/// every moment one of them is whole. Durable when it returns.
+/// Writes `block` over both copies of a superblock, that is the first two blocks of `device`. `newest` (0 or
+/// 1), the copy that counts, comes second: at every moment one of them is whole. Durable when it returns.
 ///
 /// # Errors
 /// When the device cannot be written or flushed.

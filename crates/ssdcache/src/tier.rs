@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::task::JoinHandle;
 
-/// The SSD cache and the HDD behind it. Dropped without [`SsdTier::shutdown`], it stops at once, like a crash: safe.
+/// The SSD cache and the HDD behind it. Dropped without [`SsdTier::shutdown`], it stops at once, like a
+/// crash: safe.
 pub struct SsdTier {
     pub(crate) core: Arc<Core>,
     maintenance: Mutex<Option<JoinHandle<()>>>,
@@ -31,7 +32,8 @@ pub struct TierStats {
     pub pages: u64,
     /// Copies that are newer than the HDD's version.
     pub dirty_pages: u64,
-    /// Slots without a page: writable now, writable after the next checkpoint, and waiting for a flush of the SSD.
+    /// Slots without a page: writable now, writable after the next checkpoint, and waiting for a flush of the
+    /// SSD.
     pub free: FreeSlots,
     /// Blocks of the journal that the next checkpoint will free.
     pub journal_used: u64,
@@ -117,7 +119,8 @@ impl SsdTier {
         self.core.state.lock().slots.home(page)
     }
 
-    /// The highest page of `space` that has a copy on the SSD: what a crash may have left beyond the HDD's end.
+    /// The highest page of `space` that has a copy on the SSD: what a crash may have left beyond the HDD's
+    /// end.
     #[must_use]
     pub fn highest_page(&self, space: SpaceId) -> Option<u32> {
         self.core.state.lock().slots.highest_page(space)
@@ -128,8 +131,8 @@ impl SsdTier {
         self.core.state.lock().slots.policy().set_costs(costs);
     }
 
-    /// Forgets every page of `space`, which is being dropped. The pool has let go of them. Afterwards nothing of them is on its way to the
-    /// HDD, or could be torn there by a crash. Cancel-safe.
+    /// Forgets every page of `space`, which is being dropped. The pool has let go of them. Afterwards nothing
+    /// of them is on its way to the HDD, or could be torn there by a crash. Cancel-safe.
     ///
     /// # Errors
     /// The HDD cannot be flushed.

@@ -1,8 +1,10 @@
 //! Blocks that cannot be read while a recovery goes through the SSD: what it can do without.
 //!
-//! After a close in order the map alone tells what is on the SSD: a slot holds what the map names or nothing, journal and ring count for nothing. After a
-//! crash a slot of the zone may have been given to any page, unless nothing newer of the page that the map names is anywhere
-//! ([`Evidence::merge`](crate::Evidence::merge)). A place of the ring may hold the only whole image of any page, and a block of the journal may void any copy.
+//! After a close in order the map alone tells what is on the SSD: a slot holds what the map names or nothing,
+//! journal and ring count for nothing. After a crash a slot of the zone may have been given to any page,
+//! unless nothing newer of the page that the map names is anywhere
+//! ([`Evidence::merge`](crate::Evidence::merge)). A place of the ring may hold the only whole image of any
+//! page, and a block of the journal may void any copy.
 
 use crate::open::{OpenError, Reader};
 use crate::recovery::Verdict;
@@ -36,8 +38,9 @@ impl Unread {
 }
 
 impl Reader<'_> {
-    /// After a close: writes zeroes to the places that could not be read and are not needed, which often makes them readable. The next recovery may be
-    /// one after a crash, and need them. Copies there of what the HDD has are given up.
+    /// After a close: writes zeroes to the places that could not be read and are not needed, which often
+    /// makes them readable. The next recovery may be one after a crash, and need them. Copies there of what
+    /// the HDD has are given up.
     pub(crate) async fn heal(&self, verdict: &mut Verdict) -> Result<(), DeviceError> {
         if !self.params.closed {
             return Ok(());

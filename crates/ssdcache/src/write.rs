@@ -84,7 +84,8 @@ impl Core {
         let mut state = self.state.lock();
         for mut dirty in batch {
             let (page, lsn) = (dirty.page, dirty.recovery_lsn);
-            // Without a ring an only copy is best rewritten where it is: on the way home it would have to be written back first.
+            // Without a ring an only copy is best rewritten where it is: on the way home it would have to be
+            // written back first.
             let only = state.slots.is_only_copy(page) && !state.slots.waits_for_home(page);
             let stays = !doublewrite && state.ssd_error.is_none() && only;
             let to_slots = stays || (state.writes_back() && !state.slots.writes_home_first());
@@ -186,8 +187,8 @@ impl Core {
         self.write_home(pages, class, &each).await;
     }
 
-    /// Writes pages home whose slots back that. Those whose home write fails go through the ring: their homes may be torn, and unlike a slot the ring holds the image
-    /// also when the page is discarded.
+    /// Writes pages home whose slots back that. Those whose home write fails go through the ring: their homes
+    /// may be torn, and unlike a slot the ring holds the image also when the page is discarded.
     async fn write_appended_home(
         self: &Arc<Self>,
         pages: Vec<HomeBound>,
@@ -228,7 +229,8 @@ impl Core {
         self.write_dirty_home(again.into_inner(), displaced, class, done).await;
     }
 
-    /// Where the page, which was just written home as `image`, lies from now on, and which page had to make room for its copy.
+    /// Where the page, which was just written home as `image`, lies from now on, and which page had to make
+    /// room for its copy.
     fn arrived_home(self: &Arc<Self>, page: PageId, image: &[u8]) -> (Home, Option<PageId>) {
         let now = self.now();
         let mut state = self.state.lock();

@@ -1,4 +1,5 @@
-//! Slots under policies that append: the order they are given out in, what the front waits for, second chances, and what a device sees of it.
+//! Slots under policies that append: the order they are given out in, what the front waits for, second
+//! chances, and what a device sees of it.
 
 use pagetier_page::{PageId, SpaceId, Stamp};
 use pagetier_policy::{Access, Cause, Costs, Home, Millis, SlotId, SlotPolicyParams, SsdPolicy};

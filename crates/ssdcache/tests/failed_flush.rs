@@ -452,7 +452,8 @@ impl Remember for Killed {
     }
 }
 
-/// Version 1 of `P` synced, version 2 written after it, and a flush of one device that fails. The process is killed before it takes note of that.
+/// Version 1 of `P` synced, version 2 written after it, and a flush of one device that fails. The process is
+/// killed before it takes note of that.
 async fn killed_before_the_note(mode: SsdMode, model: FlushFailure, seed: u64, ssd: bool) -> World {
     let mut world = World::with_seed(with_slots(8), mode, model, seed).await;
     world.remember = Arc::new(Killed);

@@ -1,4 +1,5 @@
-//! What the HDD must have before the SSD may let go of it: without a ring, after an error, and while pages are discarded.
+//! What the HDD must have before the SSD may let go of it: without a ring, after an error, and while pages
+//! are discarded.
 
 use pagetier_bufpool::{DirtyPage, Tier, TierError, WrittenPage};
 use pagetier_devio::{Fault, FaultEffect, IoBuf, IoClass, IoOp, SharedDevice, SimDevice, SimPower};
@@ -70,7 +71,7 @@ impl Bed {
             seed: StoreSeed::of_store([1; 16]),
             layout,
             homes: Arc::new(Flat),
-            policy: ssd_policy(policy, &cac).expect("a policy"),
+            policy: policy.parse::<SsdPolicy>().expect("a policy").build(&cac),
             zone_percent: 50.0,
             epoch,
             admissions_max: 4,

@@ -1,7 +1,7 @@
 //! Slots under policies that answer so as to hurt: a bad policy costs speed, never data.
 //!
-//! A model keeps what every slot and home holds, durably and not; after each step the newest version of every page must be found, and after a cut
-//! too.
+//! A model keeps what every slot and home holds, durably and not; after each step the newest version of every
+//! page must be found, and after a cut too.
 
 use pagetier_page::{PageId, SpaceId, Stamp};
 use pagetier_policy::{Access, Cause, Costs, Home, Millis, SlotId, SlotPolicyParams, SsdPolicy};

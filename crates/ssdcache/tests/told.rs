@@ -1,9 +1,10 @@
-//! What a policy is told and asked, what it is obeyed in, and what is counted: nothing that could lose data, all that it decides by.
+//! What a policy is told and asked, what it is obeyed in, and what is counted: nothing that could lose data,
+//! all that it decides by.
 
 use pagetier_bufpool::{DirtyPage, Tier, WrittenPage};
 use pagetier_devio::{IoBuf, IoClass, SharedDevice, SimDevice, SimPower};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
-use pagetier_policy::{Access, Cause, Home, Millis, SlotId, SsdPolicy, Verdict};
+use pagetier_policy::{Access, Cause, Home, Millis, SlotId, SlotPolicy, Verdict};
 use pagetier_ssdcache::{
     Entry, Homes, Layout, Marks, OpenParams, Plan, RememberInMemory, SlotParams, Slots, SsdMode, SsdTier,
     Superblock, format,
@@ -46,11 +47,7 @@ impl Script {
     }
 }
 
-impl SsdPolicy for Script {
-    fn name(&self) -> &'static str {
-        "script"
-    }
-
+impl SlotPolicy for Script {
     fn read(&mut self, page: PageId, _: Option<Home>, _: Access, _: Millis) {
         self.note(Told::Read(page));
     }
@@ -192,7 +189,7 @@ impl Homes for Flat {
     }
 }
 
-async fn tier(policy: Box<dyn SsdPolicy>) -> SsdTier {
+async fn tier(policy: Box<dyn SlotPolicy>) -> SsdTier {
     let power = SimPower::new();
     let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power)) as SharedDevice;
     let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));

@@ -1,4 +1,5 @@
-//! The SSD's own duties beside everything else: write-back never puts an old version over a newer one, nothing spins, nothing falls asleep.
+//! The SSD's own duties beside everything else: write-back never puts an old version over a newer one,
+//! nothing spins, nothing falls asleep.
 
 use pagetier_bufpool::{DirtyPage, Tier, WrittenPage};
 use pagetier_devio::{
@@ -297,7 +298,8 @@ async fn tac_copies_what_is_read_and_what_is_written_home() {
     bed.tier.validate().unwrap();
 }
 
-/// Writes to the disk for write-backs so far: those that took turns with reads, and those that yielded to them.
+/// Writes to the disk for write-backs so far: those that took turns with reads, and those that yielded to
+/// them.
 fn write_backs(bed: &Bed) -> [u64; 2] {
     [IoClass::UrgentWriteBack, IoClass::WriteBack].map(|class| bed.hdd.stats().class(class).write.ops)
 }
@@ -306,7 +308,8 @@ fn write_backs(bed: &Bed) -> [u64; 2] {
 async fn write_backs_that_somebody_waits_for_do_not_yield() {
     for (policy, appends) in [("mv-fifo", true), ("mv-fifo-gsc", true), ("cac", false), ("lru2", false)] {
         let bed = Bed::new(policy).await;
-        // With time between them, victims are clean when they are needed: only a circle waits for write-backs then.
+        // With time between them, victims are clean when they are needed: only a circle waits for write-backs
+        // then.
         let mut went_home = 0;
         for no in 0..2 * bed.layout.slots {
             went_home += u32::from(bed.write(no, 1).await == Some(Home::Hdd));

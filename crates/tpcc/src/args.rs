@@ -1,4 +1,5 @@
-//! Parsers of what command lines say: numbers with their bounds, costs, pairs of policies. Errors say what was expected.
+//! Parsers of what command lines say: numbers with their bounds, costs, pairs of policies. Errors say what
+//! was expected.
 
 use pagetier_policy::{Costs, PoolPolicy, SsdPolicy, UnknownPolicy};
 use std::fmt;
@@ -128,8 +129,8 @@ impl FromStr for PolicyPair {
     }
 }
 
-/// Pairs with commas between them, as `lru+cc,gd2l+cac:ageing,sketch`. A part with a `+` or a pool policy begins a pair, unless it
-/// begins with an option; any other is one more option of the policy before it.
+/// Pairs with commas between them, as `lru+cc,gd2l+cac:ageing,sketch`. A part with a `+` or a pool policy
+/// begins a pair, unless it begins with an option; any other is one more option of the policy before it.
 ///
 /// # Errors
 /// What was expected.

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 /// Runs TPC-C on Pagetier and prints what its storage did for each New-Order.
 ///
-/// Without options: 4 warehouses (320 MiB) on plain files in a temporary folder, removed at the end. The SSD is a
-/// plain file; the HDD is one too, slowed down to the pace of the 2013 paper's disk (7.2 ms to read a page,
-/// 4.96 ms to write one). Load and warm-up run with these delays switched off, so that the warm-up does the work of
-/// hours; then 30 seconds are measured with them. About a minute in all.
+/// Without options: 4 warehouses (320 MiB) on plain files in a temporary folder, removed at the end. The SSD
+/// is a plain file; the HDD is one too, slowed down to the pace of the 2013 paper's disk (7.2 ms to read a
+/// page, 4.96 ms to write one). Load and warm-up run with these delays switched off, so that the warm-up does
+/// the work of hours; then 30 seconds are measured with them. About a minute in all.
 ///
 /// The main figures count what the paper's system does, too: reads and writes of pages. Pagetier's
 /// doublewrite ring, metadata and flushes come on top and are shown apart ("all I/O").
@@ -36,8 +36,8 @@ pub(crate) struct Cli {
     /// Warehouses, about 82 MB each [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) warehouses: Option<u16>,
-    /// Bytes that a new database's rows take beside their columns: the paper's InnoDB keeps a record header (5), a transaction id (6) and a
-    /// pointer to the undo log (7) with each; here they stay unused
+    /// Bytes that a new database's rows take beside their columns: the paper's InnoDB keeps a record header
+    /// (5), a transaction id (6) and a pointer to the undo log (7) with each; here they stay unused
     #[arg(long, value_name = "B", default_value_t = 18, value_parser = clap::value_parser!(u16).range(..=256))]
     pub(crate) row_overhead: u16,
     /// Size of the SSD cache, such as 100MiB; 0 for none [default: a third of the database]
@@ -61,22 +61,24 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "NAME", default_value_t)]
     #[arg(help = format!("SSD policy, in any case: {}", SsdPolicy::known()))]
     pub(crate) ssd_policy: SsdPolicy,
-    /// Run several policies, as POOL+SSD, from one load: a row each (in memory only), such as LRU+CC,CFDC-75+CAC. With --compare: pairs
-    /// beside the figures' own
+    /// Run several policies, as POOL+SSD, from one load: a row each (in memory only), such as
+    /// LRU+CC,CFDC-75+CAC. With --compare: pairs beside the figures' own
     #[arg(long, value_name = "LIST", value_parser = policy_list, conflicts_with_all = ["pool_policy", "ssd_policy"])]
     pub(crate) policies: Option<PolicyList>,
     /// Pages of a cluster, of the pool policies that write in clusters (ref: of a block)
     #[arg(long, value_name = "PAGES", default_value_t = CLUSTER_PAGES, conflicts_with = "compare", value_parser = clap::value_parser!(u32).range(1..=i64::from(CLUSTER_PAGES_MAX)))]
     pub(crate) cluster_pages: u32,
-    /// Milliseconds of an SSD read, HDD read, SSD write and HDD write that the policies go by [default: what --calibrate found, else the paper's
-    /// 0.11,7.2,0.27,4.96]
+    /// Milliseconds of an SSD read, HDD read, SSD write and HDD write that the policies go by [default: what
+    /// --calibrate found, else the paper's 0.11,7.2,0.27,4.96]
     #[arg(long, value_name = "R_S,R_D,W_S,W_D", value_parser = args::costs, conflicts_with_all = ["calibrate", "compare"])]
     pub(crate) costs: Option<Costs>,
-    /// Measure the costs while running, by moving averages of the last POINTS reads and writes of each device, and tell the policies once a second. The
-    /// warm-up then runs with the delays of emulated devices, too
+    /// Measure the costs while running, by moving averages of the last POINTS reads and writes of each
+    /// device, and tell the policies once a second. The warm-up then runs with the delays of emulated
+    /// devices, too
     #[arg(long, value_name = "POINTS", num_args = 0..=1, require_equals = true, default_missing_value = default_points(), conflicts_with = "compare")]
     pub(crate) online_costs: Option<NonZeroUsize>,
-    /// Measure the costs before a new database is loaded, for about so many seconds each device; the store keeps them
+    /// Measure the costs before a new database is loaded, for about so many seconds each device; the store
+    /// keeps them
     #[arg(long, value_name = "S", num_args = 0..=1, require_equals = true, default_missing_value = "2", value_parser = args::positive, conflicts_with = "compare")]
     pub(crate) calibrate: Option<f64>,
     /// The SSD's eviction zone, in per cent of its pages, above 0 and up to 100
@@ -115,8 +117,8 @@ pub(crate) struct Cli {
     /// Record the page requests of the measured stretch, warm-up included, to this page trace (.ptr)
     #[arg(long, value_name = "FILE", conflicts_with = "policies")]
     pub(crate) record: Option<PathBuf>,
-    /// Say at the end what other sizes of pool and SSD would have cost, from a sample of the requests since the beginning of the warm-up, and draw it to this
-    /// file (SVG) if one is given
+    /// Say at the end what other sizes of pool and SSD would have cost, from a sample of the requests since
+    /// the beginning of the warm-up, and draw it to this file (SVG) if one is given
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "")]
     pub(crate) what_if: Option<PathBuf>,
     /// Print one JSON object (an array with --policies) instead of the report

@@ -63,7 +63,8 @@ async fn read_districts(database: &Database, districts: &mut [District]) -> Resu
     scan(database, Table::OrderLine, districts, |district, _, _| district.lines += 1).await
 }
 
-/// Shows every row of a table whose keys begin with warehouse and district, with its district and order number.
+/// Shows every row of a table whose keys begin with warehouse and district, with its district and order
+/// number.
 async fn scan(
     database: &Database,
     table: Table,

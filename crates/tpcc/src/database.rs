@@ -1,7 +1,7 @@
 //! The database: a store, a log, eleven trees, and transactions over them.
 //!
-//! A transaction reads rows under row locks, collects its changes, and commits: one log record makes them durable,
-//! then they are applied to the trees. See the log's module for what this means for recovery.
+//! A transaction reads rows under row locks, collects its changes, and commits: one log record makes them
+//! durable, then they are applied to the trees. See the log's module for what this means for recovery.
 
 use crate::btree::{Tree, TreeError};
 use crate::catalog::Catalog;
@@ -44,7 +44,8 @@ pub(crate) enum DbError {
     /// The store holds something of another program or version.
     #[error("the store is another program's: {0}")]
     NotOurs(String),
-    /// A transaction failed or was dropped after its commit, so the rows in memory are behind the log; reopening repairs it.
+    /// A transaction failed or was dropped after its commit, so the rows in memory are behind the log;
+    /// reopening repairs it.
     #[error("the database stopped: a commit was not carried out to its end; open it again to recover")]
     Stopped,
 }
@@ -169,8 +170,8 @@ impl Database {
         Ok(())
     }
 
-    /// One step of a fuzzy checkpoint: when the log is three quarters full, pages with the oldest changes are written;
-    /// then the log gives up what no recovery needs.
+    /// One step of a fuzzy checkpoint: when the log is three quarters full, pages with the oldest changes are
+    /// written; then the log gives up what no recovery needs.
     pub(crate) async fn checkpoint_step(&self) -> Result<(), DbError> {
         // The end first: a change that is not in the store's minimum yet has a later LSN.
         let end = self.wal.end();
@@ -201,7 +202,8 @@ impl Database {
         self.wal.signal_grown();
     }
 
-    /// Keeps the log below its capacity, until [`Database::end_checkpoints`], or an error, which stops the database.
+    /// Keeps the log below its capacity, until [`Database::end_checkpoints`], or an error, which stops the
+    /// database.
     pub(crate) async fn keep_log_short(self: Arc<Self>) -> Result<(), DbError> {
         loop {
             self.wal.grown().await;
@@ -216,8 +218,9 @@ impl Database {
     }
 }
 
-/// A commit in the log whose rows are not all in memory yet. Dropped like that, by an error or with its future, it stops the
-/// database: another transaction would read the old rows, and a recovery, which carries this commit out, would overwrite what that one wrote.
+/// A commit in the log whose rows are not all in memory yet. Dropped like that, by an error or with its
+/// future, it stops the database: another transaction would read the old rows, and a recovery, which carries
+/// this commit out, would overwrite what that one wrote.
 struct Unapplied<'d>(&'d Database);
 
 impl Drop for Unapplied<'_> {
@@ -247,8 +250,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Reads a row, with this transaction's own changes; false when there is none. For rows that are locked, and for
-    /// columns that never change.
+    /// Reads a row, with this transaction's own changes; false when there is none. For rows that are locked,
+    /// and for columns that never change.
     pub(crate) async fn find(&mut self, table: Table, key: &[u8], row: &mut [u8]) -> Result<bool, DbError> {
         let found = self.database.tree(table).get(key, |val| row.copy_from_slice(val)).await?.is_some();
         Ok(self.operations.overlay(table, key, row, found))
@@ -304,8 +307,8 @@ impl Tx<'_> {
         self.locks.clear();
     }
 
-    /// Makes the changes durable, applies them and releases the locks. Not to be dropped half-way: the rows would be behind
-    /// the log, so the database stops and has to be opened again.
+    /// Makes the changes durable, applies them and releases the locks. Not to be dropped half-way: the rows
+    /// would be behind the log, so the database stops and has to be opened again.
     pub(crate) async fn commit(self) -> Result<(), DbError> {
         if self.operations.is_empty() {
             return Ok(());

@@ -1,7 +1,9 @@
-//! TPC-C on Pagetier: a small but honest database engine on a page store, and what its storage costs per New-Order.
+//! TPC-C on Pagetier: a small but honest database engine on a page store, and what its storage costs per
+//! New-Order.
 //!
-//! [`main`] is the program of the example `tpcc_lite`. Reading order: `schema`, `btree`, `wal`, `database`, `tx`, then `run`, `report`, `site`, `session`.
-//! [`references`] has TPC-C's page references alone, for the replay. [`args`] reads what command lines say.
+//! [`main`] is the program of the example `tpcc_lite`. Reading order: `schema`, `btree`, `wal`, `database`,
+//! `tx`, then `run`, `report`, `site`, `session`. [`references`] has TPC-C's page references alone, for the
+//! replay. [`args`] reads what command lines say.
 
 pub mod args;
 mod btree;
@@ -73,8 +75,8 @@ fn start(cli: &Cli) -> Result<bool, Box<dyn std::error::Error>> {
     Ok(rows.iter().all(|row| row.consistency == "ok"))
 }
 
-/// A runtime with all threads; in virtual time one with a single thread and a clock that moves only when nothing
-/// else can.
+/// A runtime with all threads; in virtual time one with a single thread and a clock that moves only when
+/// nothing else can.
 pub(crate) fn runtime(clock: Option<&VirtualClock>) -> io::Result<Runtime> {
     let Some(clock) = clock.cloned() else {
         return Builder::new_multi_thread().enable_all().build();

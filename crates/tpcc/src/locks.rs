@@ -1,7 +1,7 @@
 //! Exclusive row locks, first come first served.
 //!
-//! A transaction asks for its locks in ascending order of [`RowKey`] (warehouse, district, customer, stock), so there is no
-//! deadlock, and holds them until its changes are applied.
+//! A transaction asks for its locks in ascending order of [`RowKey`] (warehouse, district, customer, stock),
+//! so there is no deadlock, and holds them until its changes are applied.
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;

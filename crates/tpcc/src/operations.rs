@@ -1,7 +1,7 @@
 //! A transaction's changes as bytes: the body of its commit record.
 //!
-//! Each operation: table (1), tag (1: put, 2: patch, 3: delete), key; a put the value, a patch offset (2), length (2) and
-//! bytes. Lengths of keys and values are the table's.
+//! Each operation: table (1), tag (1: put, 2: patch, 3: delete), key; a put the value, a patch offset (2),
+//! length (2) and bytes. Lengths of keys and values are the table's.
 
 use crate::schema::Table;
 
@@ -57,7 +57,8 @@ impl Operations {
         self.0.extend_from_slice(key);
     }
 
-    /// Lays the changes of one row over what the table holds (`found` says whether it holds it); says whether the row exists.
+    /// Lays the changes of one row over what the table holds (`found` says whether it holds it); says whether
+    /// the row exists.
     pub(crate) fn overlay(&self, table: Table, key: &[u8], row: &mut [u8], found: bool) -> bool {
         let mut exists = found;
         for operation in Self::read(&self.0).flatten() {

@@ -19,7 +19,8 @@ pub(crate) struct Plan {
     pub(crate) warmup: Duration,
     pub(crate) seconds: Duration,
     pub(crate) seed: u64,
-    /// In virtual time a transaction that needed no I/O takes a millisecond, which stands for the processor's work.
+    /// In virtual time a transaction that needed no I/O takes a millisecond, which stands for the processor's
+    /// work.
     pub(crate) virtual_time: bool,
 }
 
@@ -175,7 +176,8 @@ impl<'d> Crew<'d> {
         self.phase.new_orders.load(Ordering::Relaxed)
     }
 
-    /// Waits for a stretch to pass, or for the user, or for an error. `tick` is told every second how much of it is over.
+    /// Waits for a stretch to pass, or for the user, or for an error. `tick` is told every second how much of
+    /// it is over.
     pub(crate) async fn wait(
         &mut self,
         stretch: Duration,
@@ -202,7 +204,8 @@ impl<'d> Crew<'d> {
         }
     }
 
-    /// Lets every terminal end its transaction, and says what they did while it was measured. `failed` is what made an end of it.
+    /// Lets every terminal end its transaction, and says what they did while it was measured. `failed` is
+    /// what made an end of it.
     pub(crate) async fn end(mut self, mut failed: Result<(), DbError>) -> Result<Counts, DbError> {
         self.phase.over.store(true, Ordering::Release);
         let mut counts = Counts::default();
@@ -220,8 +223,8 @@ impl<'d> Crew<'d> {
     }
 }
 
-/// Runs the plan. `measuring` is called with true when the warm-up is over and with false when the measured stretch is. Every
-/// transaction that was begun is ended.
+/// Runs the plan. `measuring` is called with true when the warm-up is over and with false when the measured
+/// stretch is. Every transaction that was begun is ended.
 pub(crate) async fn run(
     database: &Arc<Database>,
     plan: Plan,

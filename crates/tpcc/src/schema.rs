@@ -1,9 +1,9 @@
 //! The nine tables and two indexes: keys and rows as bytes.
 //!
-//! Every table is a tree of its own, in a space of its own. Keys are big-endian, so that byte order is key order;
-//! rows are fields of fixed length, little-endian, texts padded with zeroes. With its key a row takes (TPC-C
-//! clause 4.2.2 in brackets): warehouse 91 (89), district 96 (95), customer 662 (655), history 50 (46, no
-//! key), new-order 8 (8), order 24 (24), order-line 54 (54), stock 306 (306), item 86 (82) bytes.
+//! Every table is a tree of its own, in a space of its own. Keys are big-endian, so that byte order is key
+//! order; rows are fields of fixed length, little-endian, texts padded with zeroes. With its key a row takes
+//! (TPC-C clause 4.2.2 in brackets): warehouse 91 (89), district 96 (95), customer 662 (655), history 50 (46,
+//! no key), new-order 8 (8), order 24 (24), order-line 54 (54), stock 306 (306), item 86 (82) bytes.
 
 use std::ops::Range;
 

@@ -250,7 +250,8 @@ impl<'c> Session<'c> {
             opening.builder = opening.builder.outqueue(entries);
         }
         let (delays, file_backend) = (opening.delays(), opening.backend);
-        // In real time, recovery, warm-up and checks do without the delays of emulated devices, unless they are to be measured.
+        // In real time, recovery, warm-up and checks do without the delays of emulated devices, unless they
+        // are to be measured.
         delays(cli.time == Time::Virtual || cli.online_costs.is_some());
         let store = Arc::new(opening.builder.open().await?);
         let backend = file_backend.unwrap_or_else(|| store.io_backend());

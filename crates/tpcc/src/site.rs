@@ -218,7 +218,8 @@ impl Site {
         })
     }
 
-    /// The store to load into: a large pool, no delays, and an SSD that takes no pages yet. For a calibration it opens with delays.
+    /// The store to load into: a large pool, no delays, and an SSD that takes no pages yet. For a calibration
+    /// it opens with delays.
     pub(crate) fn for_load(
         &self,
         page_size: PageSize,
@@ -251,7 +252,8 @@ impl Site {
         Ok(Opening { builder, emulated: Vec::new(), backend: None })
     }
 
-    /// The loaded store with the given policies; in memory a copy of it, so that the next run finds it as this one does.
+    /// The loaded store with the given policies; in memory a copy of it, so that the next run finds it as
+    /// this one does.
     pub(crate) fn for_run(&self, policies: &Policies, notes: &Notes) -> Result<Opening, SiteError> {
         let builder = PageStore::builder()
             .ssd_bytes(notes.ssd_bytes)
@@ -259,15 +261,15 @@ impl Site {
             .pool_policy(policies.pool.as_str())
             .ssd_policy(policies.ssd.as_str())
             .redo_span_max(notes.log_bytes / 8 * 5)
-            // Rows are looked up at random. Neighbouring pages missed by chance (the districts of a Delivery) would set
-            // read-ahead off in vain; InnoDB's waits for 56 pages of 64.
+            // Rows are looked up at random. Neighbouring pages missed by chance (the districts of a Delivery)
+            // would set read-ahead off in vain; InnoDB's waits for 56 pages of 64.
             .read_ahead(false)
             .io(self.io);
         self.with_delays(builder, false, notes.loaded_bytes, notes.page_bytes)
     }
 
-    /// The store on the devices of this place, those that are emulated with their delays; `fresh`: it is created there. Otherwise it is there, and in
-    /// memory it is a copy.
+    /// The store on the devices of this place, those that are emulated with their delays; `fresh`: it is
+    /// created there. Otherwise it is there, and in memory it is a copy.
     fn with_delays(
         &self,
         builder: Builder,

@@ -14,20 +14,25 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// Where an emulated device takes its time from.
 #[derive(Clone, Debug)]
 pub enum Clock {
-    /// `tokio::time`: virtual time under a paused clock, real time otherwise. Its timers tick in milliseconds: an operation completes at the
-    /// first tick that is not before its time. Throughput and busy time stay exact as long as the device has a queue, since service
-    /// goes on between the ticks; a lone task that waits for each operation sees every latency rounded up.
+    /// `tokio::time`: virtual time under a paused clock, real time otherwise. Its timers tick in
+    /// milliseconds: an operation completes at the first tick that is not before its time. Throughput and
+    /// busy time stay exact as long as the device has a queue, since service goes on between the ticks; a
+    /// lone task that waits for each operation sees every latency rounded up.
     Tokio,
-    /// The same, exact to the nanosecond, under a paused clock of a current-thread runtime that calls [`VirtualClock::idle`].
+    /// The same, exact to the nanosecond, under a paused clock of a current-thread runtime that calls
+    /// [`VirtualClock::idle`].
     Virtual(VirtualClock),
-    /// Real time, from a thread of the device's own that sleeps by high-resolution timers: accurate to some tens of microseconds.
+    /// Real time, from a thread of the device's own that sleeps by high-resolution timers: accurate to some
+    /// tens of microseconds.
     Wall,
 }
 
-/// Virtual time at a finer grain than tokio's timers, for devices faster than a millisecond. All emulated devices of a run share one.
+/// Virtual time at a finer grain than tokio's timers, for devices faster than a millisecond. All emulated
+/// devices of a run share one.
 ///
-/// Whenever the runtime has nothing left to do, it moves the paused clock to the next completion itself, if that lies before the
-/// next millisecond tick; otherwise it steps to the tick, so that tokio's own timers come in turn.
+/// Whenever the runtime has nothing left to do, it moves the paused clock to the next completion itself, if
+/// that lies before the next millisecond tick; otherwise it steps to the tick, so that tokio's own timers
+/// come in turn.
 ///
 /// ```
 /// use pagetier_devio::{Clock, EmulatedDevice, IoBuf, IoClass, MemoryDevice, Model, VirtualClock, Device};
@@ -64,7 +69,8 @@ pub struct VirtualClock {
 
 #[derive(Debug, Default)]
 struct Agenda {
-    /// A moment at a tick of tokio's timers: the first that was seen, before anyone moved the paused clock by less than a tick.
+    /// A moment at a tick of tokio's timers: the first that was seen, before anyone moved the paused clock by
+    /// less than a tick.
     tick: Option<Instant>,
     /// Deadlines, with the key of who waits.
     deadlines: BinaryHeap<Reverse<(Instant, u64)>>,
@@ -81,8 +87,8 @@ impl VirtualClock {
         Self::default()
     }
 
-    /// To be called when the runtime has nothing to do, by `Builder::on_thread_park` of a current-thread runtime whose clock is paused;
-    /// `advance` moves that clock (see the example).
+    /// To be called when the runtime has nothing to do, by `Builder::on_thread_park` of a current-thread
+    /// runtime whose clock is paused; `advance` moves that clock (see the example).
     pub fn idle(&self, advance: impl FnOnce(Duration)) {
         let now = Instant::now();
         let mut agenda = self.agenda.lock();

@@ -1,8 +1,9 @@
 //! The queue and the servers of an emulated device: a state machine that is told the time.
 //!
-//! All arithmetic is in nanoseconds of the device's own clock. It does not matter when [`Core::step`] is called: an operation that
-//! began service when the server became free at 7.2 ms began at 7.2 ms, also if that is noticed at 8 ms. So throughput and
-//! busy time are exact however coarse the timer is; only the moment of waking is rounded (up: nothing completes before its time).
+//! All arithmetic is in nanoseconds of the device's own clock. It does not matter when [`Core::step`] is
+//! called: an operation that began service when the server became free at 7.2 ms began at 7.2 ms, also if
+//! that is noticed at 8 ms. So throughput and busy time are exact however coarse the timer is; only the
+//! moment of waking is rounded (up: nothing completes before its time).
 //!
 //! Data moves when service begins: a read sees every write that completed before it began.
 
@@ -213,8 +214,8 @@ impl Core {
         true
     }
 
-    /// The index of the operation to begin at `at_ns`: the oldest if it has waited too long; else by class, and within a class the one
-    /// that is reached soonest, or the oldest.
+    /// The index of the operation to begin at `at_ns`: the oldest if it has waited too long; else by class,
+    /// and within a class the one that is reached soonest, or the oldest.
     fn pick(&self, at_ns: u64) -> usize {
         if at_ns.saturating_sub(self.queue[0].arrived_ns) > AGE_LIMIT_NS {
             return 0;

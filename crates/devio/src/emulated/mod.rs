@@ -1,13 +1,14 @@
 //! A device that takes the time of another one.
 //!
-//! Operations queue for the model's servers in order of class, take the service time that the model says, and move their data through the
-//! device below when their service begins. Busy time in the statistics is the model's service time.
+//! Operations queue for the model's servers in order of class, take the service time that the model says, and
+//! move their data through the device below when their service begins. Busy time in the statistics is the
+//! model's service time.
 //!
-//! With the clocks of the runtime, operations are to be started inside a tokio runtime with its timers enabled (as `tokio::time::sleep`
-//! is; it panics otherwise).
+//! With the clocks of the runtime, operations are to be started inside a tokio runtime with its timers
+//! enabled (as `tokio::time::sleep` is; it panics otherwise).
 //!
-//! An operation goes on when its future is dropped, as on every device. When the device is dropped, what is outstanding is
-//! carried out without further delay.
+//! An operation goes on when its future is dropped, as on every device. When the device is dropped, what is
+//! outstanding is carried out without further delay.
 //!
 //! Locking order: core, then whatever the device below locks. Nothing is completed under the core's lock.
 
@@ -80,8 +81,8 @@ impl EmulatedDevice {
         Self { shared, thread }
     }
 
-    /// Switches the delays on (the default) or off, for bulk loads. Without them operations go straight to the device below and count with no
-    /// busy time; what was waiting is served at once.
+    /// Switches the delays on (the default) or off, for bulk loads. Without them operations go straight to
+    /// the device below and count with no busy time; what was waiting is served at once.
     pub fn set_timing(&self, on: bool) {
         let now_ns = self.shared.now_ns();
         self.shared.core.lock().set_timed(on, now_ns);

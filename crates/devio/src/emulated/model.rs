@@ -45,30 +45,33 @@ pub(super) struct Flash {
 }
 
 impl Model {
-    /// The HDD of the 2013 paper (section 6.2): 7.2 ms to read a page, 4.96 ms to write one, wherever it lies; one at a time. Every page of
-    /// a longer transfer is charged, as the paper accounts; part of a page counts as one. Flushes are free.
+    /// The HDD of the 2013 paper (section 6.2): 7.2 ms to read a page, 4.96 ms to write one, wherever it
+    /// lies; one at a time. Every page of a longer transfer is charged, as the paper accounts; part of a page
+    /// counts as one. Flushes are free.
     #[must_use]
     pub const fn paper_hdd() -> Self {
         Self { kind: Kind::Fixed { read_ns: 7_200_000, write_ns: 4_960_000 }, page_bytes: 16 << 10 }
     }
 
-    /// The SSD of the 2013 paper: 0.11 ms to read a page, 0.27 ms to write one; otherwise like [`Model::paper_hdd`].
+    /// The SSD of the 2013 paper: 0.11 ms to read a page, 0.27 ms to write one; otherwise like
+    /// [`Model::paper_hdd`].
     #[must_use]
     pub const fn paper_ssd() -> Self {
         Self { kind: Kind::Fixed { read_ns: 110_000, write_ns: 270_000 }, page_bytes: 16 << 10 }
     }
 
-    /// A 7200 rpm disk of `capacity` bytes: one actuator with a square-root seek curve (0.6 ms to 15.4 ms, mean 8.5 ms), rotation, and
-    /// a transfer rate that falls from 210 MB/s at the start to 100 MB/s at the end. Reads that continue where the last operation
-    /// ended are transfer only. Of the waiting operations of a class the one that is reached soonest goes first. The write
-    /// cache is off: see [`Model::with_write_cache`].
+    /// A 7200 rpm disk of `capacity` bytes: one actuator with a square-root seek curve (0.6 ms to 15.4 ms,
+    /// mean 8.5 ms), rotation, and a transfer rate that falls from 210 MB/s at the start to 100 MB/s at the
+    /// end. Reads that continue where the last operation ended are transfer only. Of the waiting operations
+    /// of a class the one that is reached soonest goes first. The write cache is off: see
+    /// [`Model::with_write_cache`].
     #[must_use]
     pub const fn disk_7200rpm(capacity: u64) -> Self {
         Self { kind: Kind::Disk { capacity, write_cache: false }, page_bytes: 16 << 10 }
     }
 
-    /// An NVMe flash device: 16 operations in parallel, 80 µs per read and 20 µs per write beside the transfer, which
-    /// all share at 3.2 GB/s (reads) and 1.6 GB/s (writes); 100 µs per flush.
+    /// An NVMe flash device: 16 operations in parallel, 80 µs per read and 20 µs per write beside the
+    /// transfer, which all share at 3.2 GB/s (reads) and 1.6 GB/s (writes); 100 µs per flush.
     #[must_use]
     pub const fn nvme() -> Self {
         let flash = Flash {
@@ -89,9 +92,9 @@ impl Model {
         self
     }
 
-    /// A [`Model::disk_7200rpm`] with its write cache on or off; nothing to the others. With it, a write takes the bus only; the cached
-    /// writes reach the platters in the order of their positions: while the disk is idle, when the cache (32 MiB) is full, and on a flush, which
-    /// waits for all of them.
+    /// A [`Model::disk_7200rpm`] with its write cache on or off; nothing to the others. With it, a write
+    /// takes the bus only; the cached writes reach the platters in the order of their positions: while the
+    /// disk is idle, when the cache (32 MiB) is full, and on a flush, which waits for all of them.
     #[must_use]
     pub const fn with_write_cache(mut self, on: bool) -> Self {
         if let Kind::Disk { ref mut write_cache, .. } = self.kind {
@@ -260,7 +263,8 @@ impl Timing {
         taken_ns
     }
 
-    /// Cached writes that reached the platters since the last service, as far as the time until `at_ns` allowed.
+    /// Cached writes that reached the platters since the last service, as far as the time until `at_ns`
+    /// allowed.
     fn destage_while_idle(&mut self, at_ns: u64) {
         while self.idle_since_ns < at_ns {
             let Some((offset, len)) = self.next_cached() else { return };

@@ -21,7 +21,8 @@ struct Write {
     bytes: Arc<[u8]>,
     /// It has completed: reads see it, and a flush makes it durable.
     completed: bool,
-    /// A flush that should have made it durable has failed: reads see it, but no later flush makes it durable.
+    /// A flush that should have made it durable has failed: reads see it, but no later flush makes it
+    /// durable.
     doomed: bool,
 }
 
@@ -112,7 +113,8 @@ impl Cache {
         }
     }
 
-    /// A write reaches the medium. Doomed ones that it covers completed earlier, and cannot come up through it any more.
+    /// A write reaches the medium. Doomed ones that it covers completed earlier, and cannot come up through
+    /// it any more.
     fn settle(&mut self, write: &Write) {
         self.durable.write(write.offset, &write.bytes);
         let covered = write.offset..write.offset + write.bytes.len() as u64;
@@ -196,8 +198,9 @@ impl Cache {
         self.writes.len()
     }
 
-    /// The medium after a power cut: of the writes that are not durable each is there, or not, or some of its sectors, in any order. How
-    /// likely is drawn too, so that all or none are common. Of the doomed ones none is there, seldom some.
+    /// The medium after a power cut: of the writes that are not durable each is there, or not, or some of its
+    /// sectors, in any order. How likely is drawn too, so that all or none are common. Of the doomed ones
+    /// none is there, seldom some.
     pub(super) fn after_power_cut(&self, seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         let keep = [0.0, 0.1, 0.5, 0.9, 1.0][rng.random_range(0..5)];
@@ -221,8 +224,8 @@ impl Cache {
         self.settled(durable)
     }
 
-    /// The medium after a power cut that left exactly the volatile writes for which `landed` (told their places in the list) says so, but
-    /// for the doomed ones.
+    /// The medium after a power cut that left exactly the volatile writes for which `landed` (told their
+    /// places in the list) says so, but for the doomed ones.
     pub(super) fn after_landing(&self, landed: &dyn Fn(usize) -> bool) -> Self {
         let durable = self.durable.fork();
         for (_, write) in self.writes.iter().enumerate().filter(|(at, w)| landed(*at) && !w.doomed) {
@@ -247,8 +250,8 @@ impl Cache {
         }
     }
 
-    /// The contents after the process died with the power on: every completed write, as volatile or doomed as it was. Each of those
-    /// under way completes, fails, or lands in part.
+    /// The contents after the process died with the power on: every completed write, as volatile or doomed as
+    /// it was. Each of those under way completes, fails, or lands in part.
     pub(super) fn after_kill(&self, seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         let mut after = self.fork();

@@ -8,8 +8,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FaultEffect {
-    /// It fails with EIO. Some of the sectors of a failed write may have landed. What a failed flush leaves is the
-    /// device's [`FlushFailure`].
+    /// It fails with EIO. Some of the sectors of a failed write may have landed. What a failed flush leaves
+    /// is the device's [`FlushFailure`].
     Eio,
     /// It fails with ENOSPC. Nothing lands.
     NoSpace,
@@ -21,20 +21,22 @@ pub enum FaultEffect {
     Misdirected(u64),
     /// A write reports success, but nothing lands. Reads: nothing.
     Lost,
-    /// One random bit of what a read returns is wrong; it is right on the medium. Writes: one random bit lands wrong.
+    /// One random bit of what a read returns is wrong; it is right on the medium. Writes: one random bit
+    /// lands wrong.
     BitFlip,
     /// It takes so much longer, in tokio's time.
     Slow(Duration),
 }
 
-/// What a failed flush does to the completed writes that it should have made durable. Some of them may have reached the medium before.
+/// What a failed flush does to the completed writes that it should have made durable. Some of them may have
+/// reached the medium before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum FlushFailure {
     /// They stay in the device's cache: a later flush makes them durable.
     Cached,
-    /// Reads see them, but no later flush makes them durable: a power cut loses them unless they are written again. So does a page
-    /// cache that marks pages clean after a failed write-back.
+    /// Reads see them, but no later flush makes them durable: a power cut loses them unless they are written
+    /// again. So does a page cache that marks pages clean after a failed write-back.
     #[default]
     NeverDurable,
     /// They are gone at once: reads see what was there before.
@@ -55,7 +57,8 @@ pub struct Fault {
     pub op: Option<IoOp>,
     /// To operations that touch this range of bytes. Flushes touch every range.
     pub range: Range<u64>,
-    /// Not before the device's operation of this number (from 1). Growth is counted apart: not before its `n`-th.
+    /// Not before the device's operation of this number (from 1). Growth is counted apart: not before its
+    /// `n`-th.
     pub from_op: u64,
     /// How often; `u64::MAX` for ever.
     pub times: u64,

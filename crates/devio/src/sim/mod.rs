@@ -1,12 +1,14 @@
-//! A device for crash and fault tests: memory with a volatile write cache, a power supply that can be cut at any operation, and
-//! a plan of faults. Deterministic: the same seed and the same calls give the same outcome.
+//! A device for crash and fault tests: memory with a volatile write cache, a power supply that can be cut at
+//! any operation, and a plan of faults. Deterministic: the same seed and the same calls give the same
+//! outcome.
 //!
-//! A completed write is seen by reads but volatile until a flush that began later has succeeded. [`SimDevice::after_power_cut`] gives the
-//! device as it comes back: each volatile write, completed or under way, is there whole, absent, or torn at 512-byte
-//! sectors, in any order; growth that no flush followed may be undone. [`SimDevice::after_kill`] gives it after the death of the
-//! process alone: what is volatile can be read and stays volatile. An operation whose future is dropped is carried out all the same.
-//! Without latency every operation is carried out by the call itself; with it, operations complete
-//! in shuffled order, in tokio's time.
+//! A completed write is seen by reads but volatile until a flush that began later has succeeded.
+//! [`SimDevice::after_power_cut`] gives the device as it comes back: each volatile write, completed or under
+//! way, is there whole, absent, or torn at 512-byte sectors, in any order; growth that no flush followed may
+//! be undone. [`SimDevice::after_kill`] gives it after the death of the process alone: what is volatile can
+//! be read and stays volatile. An operation whose future is dropped is carried out all the same. Without
+//! latency every operation is carried out by the call itself; with it, operations complete in shuffled order,
+//! in tokio's time.
 //!
 //! Locking order: the state; the power's own lock inside it.
 
@@ -105,7 +107,8 @@ struct Op {
 }
 
 impl SimDevice {
-    /// A device of `size` zero bytes on `power`. `seed` decides about latencies, torn sectors and flipped bits.
+    /// A device of `size` zero bytes on `power`. `seed` decides about latencies, torn sectors and flipped
+    /// bits.
     #[must_use]
     pub fn new(name: &str, size: u64, seed: u64, power: &SimPower) -> Self {
         Self::build(name.into(), Cache::default(), Extent::durable(size), seed, power)
@@ -138,8 +141,8 @@ impl SimDevice {
         self
     }
 
-    /// Every operation takes a random time up to `max`, in tokio's time: operations have to be started in a tokio runtime with its timers
-    /// enabled, and complete in shuffled order.
+    /// Every operation takes a random time up to `max`, in tokio's time: operations have to be started in a
+    /// tokio runtime with its timers enabled, and complete in shuffled order.
     #[must_use]
     pub fn with_latency(mut self, max: Duration) -> Self {
         self.latency_max = max;
@@ -181,7 +184,8 @@ impl SimDevice {
         self.shared.state.lock().faults.clear();
     }
 
-    /// Lets the device vanish (every operation fails with [`DeviceErrorKind::Gone`]), or come back with what it held.
+    /// Lets the device vanish (every operation fails with [`DeviceErrorKind::Gone`]), or come back with what
+    /// it held.
     pub fn set_present(&self, present: bool) {
         self.shared.state.lock().present = present;
     }
@@ -198,8 +202,8 @@ impl SimDevice {
         self.implant(range.start, &bytes);
     }
 
-    /// Puts `bytes` at `offset`, on the medium and in the cache, as a tool that had the device to itself would. Bytes beyond the end are
-    /// left out.
+    /// Puts `bytes` at `offset`, on the medium and in the cache, as a tool that had the device to itself
+    /// would. Bytes beyond the end are left out.
     pub fn implant(&self, offset: u64, bytes: &[u8]) {
         let mut state = self.shared.state.lock();
         let len = state.extent.size.saturating_sub(offset).min(bytes.len() as u64) as usize;
@@ -218,8 +222,9 @@ impl SimDevice {
         self.shared.state.lock().cache.unflushed()
     }
 
-    /// The device as it comes back after the power was cut at this moment, on a supply of its own; `seed` decides about each volatile write.
-    /// This one is left as it is: several outcomes of the same moment can be looked at.
+    /// The device as it comes back after the power was cut at this moment, on a supply of its own; `seed`
+    /// decides about each volatile write. This one is left as it is: several outcomes of the same moment can
+    /// be looked at.
     #[must_use]
     pub fn after_power_cut(&self, seed: u64, power: &SimPower) -> Self {
         let state = self.shared.state.lock();
@@ -229,8 +234,9 @@ impl SimDevice {
         self.successor(cache, extent, state.flush_failure, seed, power)
     }
 
-    /// The device after the process died while the power stayed on, on a supply of its own. Completed writes can be read and are as volatile
-    /// as they were; `seed` decides about each of those under way, which completes, lands in part, or does not.
+    /// The device after the process died while the power stayed on, on a supply of its own. Completed writes
+    /// can be read and are as volatile as they were; `seed` decides about each of those under way, which
+    /// completes, lands in part, or does not.
     #[must_use]
     pub fn after_kill(&self, seed: u64, power: &SimPower) -> Self {
         let state = self.shared.state.lock();

@@ -1,10 +1,12 @@
-//! A simulated device at one moment, volatile writes and all: from one run, crashes at many moments can be looked at later.
+//! A simulated device at one moment, volatile writes and all: from one run, crashes at many moments can be
+//! looked at later.
 
 use super::cache::Cache;
 use super::{Extent, FlushFailure, SimDevice, SimPower};
 use std::sync::Arc;
 
-/// What a device held at one moment. Cheap to take and to keep: it shares what the device does not change afterwards.
+/// What a device held at one moment. Cheap to take and to keep: it shares what the device does not change
+/// afterwards.
 #[derive(Debug)]
 pub struct SimMoment {
     name: Arc<str>,
@@ -61,8 +63,8 @@ impl SimMoment {
         self.successor(cache, Extent::durable(bytes.min(self.extent.size)), seed, power)
     }
 
-    /// After a power cut that left of the volatile writes exactly those (whole) for which `landed` says so, told their
-    /// places, up to [`SimMoment::unflushed`].
+    /// After a power cut that left of the volatile writes exactly those (whole) for which `landed` says so,
+    /// told their places, up to [`SimMoment::unflushed`].
     #[must_use]
     pub fn after_landing(&self, landed: &dyn Fn(usize) -> bool, seed: u64, power: &SimPower) -> SimDevice {
         self.successor(self.cache.after_landing(landed), Extent::durable(self.extent.size), seed, power)

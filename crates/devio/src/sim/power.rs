@@ -3,7 +3,8 @@
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The power of one or several simulated devices: it counts their operations, and is cut for all of them at the same moment.
+/// The power of one or several simulated devices: it counts their operations, and is cut for all of them at
+/// the same moment.
 #[derive(Clone, Debug, Default)]
 pub struct SimPower {
     state: Arc<Mutex<State>>,
@@ -25,19 +26,22 @@ impl SimPower {
         Self::default()
     }
 
-    /// Operations begun so far, over all devices (reads, writes, flushes, discards; refused ones too as long as the power is on).
+    /// Operations begun so far, over all devices (reads, writes, flushes, discards; refused ones too as long
+    /// as the power is on).
     #[must_use]
     pub fn ops(&self) -> u64 {
         self.state.lock().ops
     }
 
-    /// Cuts the power right after the `n`-th operation was begun: what comes later, and what is then still under way, fails with
-    /// [`crate::DeviceErrorKind::Gone`] and does not land (beyond what [`super::SimDevice::after_power_cut`] makes of it).
+    /// Cuts the power right after the `n`-th operation was begun: what comes later, and what is then still
+    /// under way, fails with [`crate::DeviceErrorKind::Gone`] and does not land (beyond what
+    /// [`super::SimDevice::after_power_cut`] makes of it).
     pub fn cut_at(&self, n: u64) {
         self.state.lock().cut_at = Some(n);
     }
 
-    /// From the `n`-th refused operation on, refusing is a panic: the caller asks for ever, which no test that it runs in would end.
+    /// From the `n`-th refused operation on, refusing is a panic: the caller asks for ever, which no test
+    /// that it runs in would end.
     pub fn panic_after_refusals(&self, n: u64) {
         self.state.lock().refused_max = Some(n);
     }
@@ -47,7 +51,8 @@ impl SimPower {
         self.state.lock().cut = true;
     }
 
-    /// Whether it is off. With [`SimPower::cut_at`]: whether an operation was refused for it, or the `n`-th was begun.
+    /// Whether it is off. With [`SimPower::cut_at`]: whether an operation was refused for it, or the `n`-th
+    /// was begun.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         let state = self.state.lock();

@@ -162,8 +162,8 @@ pub(crate) fn bufs_of(lens: &[usize]) -> IoBufs {
     lens.iter().map(|len| IoBuf::zeroed(*len)).collect()
 }
 
-/// Memory to lease buffers of. Freed only by a test that gets to its end: one that fails half-way must not take it away under the kernel's
-/// feet.
+/// Memory to lease buffers of. Freed only by a test that gets to its end: one that fails half-way must not
+/// take it away under the kernel's feet.
 pub(crate) fn arena(len: usize) -> ManuallyDrop<IoBuf> {
     ManuallyDrop::new(IoBuf::zeroed(len))
 }

@@ -1,8 +1,9 @@
-//! LRU queues over frame indices: intrusive doubly linked lists in one flat array, each with a midpoint that is kept exact.
+//! LRU queues over frame indices: intrusive doubly linked lists in one flat array, each with a midpoint that
+//! is kept exact.
 //!
-//! Invariant of a queue: its *old* frames are the `floor(3/8 · len)` nearest to the LRU end, and `mid` is the old frame
-//! nearest to the MRU end. Every operation changes both counts by at most one, so the midpoint moves at most two
-//! steps and everything is O(1).
+//! Invariant of a queue: its *old* frames are the `floor(3/8 · len)` nearest to the LRU end, and `mid` is the
+//! old frame nearest to the MRU end. Every operation changes both counts by at most one, so the midpoint
+//! moves at most two steps and everything is O(1).
 
 /// No frame.
 pub(crate) const NIL: u32 = u32::MAX;
@@ -35,7 +36,8 @@ struct Node<V> {
 #[derive(Debug)]
 pub(crate) struct Links<V> {
     nodes: Vec<Node<V>>,
-    /// The queue's number + 1, `0` for none, and whether the frame is old; apart from the nodes because it is read far more often.
+    /// The queue's number + 1, `0` for none, and whether the frame is old; apart from the nodes because it is
+    /// read far more often.
     state: Vec<u8>,
 }
 
@@ -129,7 +131,8 @@ impl Queue {
         self.mru
     }
 
-    /// The midpoint frame: the old one nearest to the MRU end; the LRU end in a queue too short to have old ones; or [`NIL`].
+    /// The midpoint frame: the old one nearest to the MRU end; the LRU end in a queue too short to have old
+    /// ones; or [`NIL`].
     pub(crate) const fn midpoint(&self) -> u32 {
         if self.mid == NIL { self.lru } else { self.mid }
     }
@@ -148,14 +151,16 @@ impl Queue {
         self.rebalance(links);
     }
 
-    /// Puts `frame` at the LRU end, on its way out: behind those that were put there so before it and are still there.
+    /// Puts `frame` at the LRU end, on its way out: behind those that were put there so before it and are
+    /// still there.
     pub(crate) fn push_outbound<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
         self.push_behind_outbound(links, frame);
         links.state[frame as usize] |= OUT;
         self.last_out = frame;
     }
 
-    /// Puts `frame` just behind the midpoint frame, on its LRU side; at the LRU end if there is none, but not before those on their way out.
+    /// Puts `frame` just behind the midpoint frame, on its LRU side; at the LRU end if there is none, but not
+    /// before those on their way out.
     pub(crate) fn push_midpoint<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
         if self.mid == NIL || links.is_out(self.mid) {
             return self.push_behind_outbound(links, frame);

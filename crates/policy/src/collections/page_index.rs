@@ -1,12 +1,14 @@
 //! Page → record number, in one flat array of `u32`: the key is in the record already.
 //!
-//! Open addressing with linear probing and deletion by shifting back, so no tombstones pile up. Sized once for the most pages
-//! that can be tracked; it only grows if that bound was wrong. The bits of a cell that a record number leaves free hold bits of the page's hash: a record is
-//! fetched, which mostly is not in the processor's cache, when it is likely to be the page's.
+//! Open addressing with linear probing and deletion by shifting back, so no tombstones pile up. Sized once
+//! for the most pages that can be tracked; it only grows if that bound was wrong. The bits of a cell that a
+//! record number leaves free hold bits of the page's hash: a record is fetched, which mostly is not in the
+//! processor's cache, when it is likely to be the page's.
 
 use crate::PageId;
 
-/// Positions hold record number + 1 below, and bits of the hash above; `0` is empty, so that the array comes zeroed (and untouched) from the allocator.
+/// Positions hold record number + 1 below, and bits of the hash above; `0` is empty, so that the array comes
+/// zeroed (and untouched) from the allocator.
 #[derive(Debug)]
 pub(crate) struct PageIndex {
     cells: Vec<u32>,

@@ -1,7 +1,8 @@
-//! What most pool policies are made of: a few LRU queues over the same frames, each frame in one of them at most, with a value of its own.
+//! What most pool policies are made of: a few LRU queues over the same frames, each frame in one of them at
+//! most, with a value of its own.
 //!
-//! A frame is *tracked* while it is in one of the queues. Its value outlives that, until it is set again. Everything is O(1) but
-//! iterating, and every queue has a midpoint that is exact (see `links`).
+//! A frame is *tracked* while it is in one of the queues. Its value outlives that, until it is set again.
+//! Everything is O(1) but iterating, and every queue has a midpoint that is exact (see `links`).
 
 use crate::CleanReason;
 use crate::collections::links::{Links, NIL, Queue, QueueNo};
@@ -102,14 +103,16 @@ impl<V: Copy + Default, const N: usize> Queues<V, N> {
         self.queues[no.at()].push_midpoint(&mut self.links, frame);
     }
 
-    /// Moves `frame`, wherever it was, to the LRU end of queue `no`, behind those that were put there so before it.
+    /// Moves `frame`, wherever it was, to the LRU end of queue `no`, behind those that were put there so
+    /// before it.
     pub(crate) fn put_outbound(&mut self, no: QueueNo, frame: u32) {
         self.take_out(frame);
         self.queues[no.at()].push_outbound(&mut self.links, frame);
     }
 
-    /// Moves `frame`, whose page was written for `reason`, to queue `no` of clean pages. Written to be replaced, it goes next, behind others that
-    /// came so. Otherwise it goes to the midpoint, as the 2013 paper does with pages that change their queue without being used (section 3.1).
+    /// Moves `frame`, whose page was written for `reason`, to queue `no` of clean pages. Written to be
+    /// replaced, it goes next, behind others that came so. Otherwise it goes to the midpoint, as the 2013
+    /// paper does with pages that change their queue without being used (section 3.1).
     pub(crate) fn put_cleaned(&mut self, no: QueueNo, frame: u32, reason: CleanReason) {
         match reason {
             CleanReason::Replacement => self.put_outbound(no, frame),

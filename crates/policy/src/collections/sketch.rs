@@ -1,8 +1,9 @@
-//! A frequency sketch: about how often pages occurred, in a fixed number of four-bit counters (a count-min sketch as TinyLFU has it; Einziger, Friedman &
-//! Manes 2017).
+//! A frequency sketch: about how often pages occurred, in a fixed number of four-bit counters (a count-min
+//! sketch as TinyLFU has it; Einziger, Friedman & Manes 2017).
 //!
-//! A page has four counters, which it shares with others; the least of them is the estimate, too high if all four are shared, never too low
-//! but for the limit of 15. No page is stored, so what it costs does not depend on how many there are.
+//! A page has four counters, which it shares with others; the least of them is the estimate, too high if all
+//! four are shared, never too low but for the limit of 15. No page is stored, so what it costs does not
+//! depend on how many there are.
 
 use crate::PageId;
 use crate::collections::page_index::mixed;
@@ -104,7 +105,8 @@ mod tests {
         (0..pages).for_each(|no| sketch.raise(p(no), 1 + no % 4));
         let above = (0..pages).filter(|&no| u32::from(sketch.estimate(p(no))) > 1 + no % 4).count();
         assert!((0..pages).all(|no| u32::from(sketch.estimate(p(no))) > no % 4));
-        // A counter is written by another page with probability 1 - e^-2, all four with 56 %; most of these by one that is not higher.
+        // A counter is written by another page with probability 1 - e^-2, all four with 56 %; most of these
+        // by one that is not higher.
         assert!(above < pages as usize / 3, "{above}");
         let unknown = (pages..2 * pages).filter(|&no| sketch.estimate(p(no)) > 0).count();
         assert!((pages as usize / 2..pages as usize * 2 / 3).contains(&unknown), "{unknown}");

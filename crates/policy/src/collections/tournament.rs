@@ -1,9 +1,11 @@
 //! A tournament of quantities that grow linearly with a common clock: which is the largest now?
 //!
-//! CFDC's clusters (section 3.1.2 of Ou, Jin & Härder) have a priority that falls as the global time passes, each at its own pace, so that a heap ordered at
-//! one time is in disorder at another. Here each inner node of a complete binary tree knows the winner of its half and the time until which
-//! that is known to hold: when a runner-up would overtake. As the clock advances only the nodes whose time has come are played again.
-//! A change costs O(log m) for m entries, the winner O(1), and the next one after it O(log m). All arithmetic is exact.
+//! CFDC's clusters (section 3.1.2 of Ou, Jin & Härder) have a priority that falls as the global time passes,
+//! each at its own pace, so that a heap ordered at one time is in disorder at another. Here each inner node
+//! of a complete binary tree knows the winner of its half and the time until which that is known to hold:
+//! when a runner-up would overtake. As the clock advances only the nodes whose time has come are played
+//! again. A change costs O(log m) for m entries, the winner O(1), and the next one after it O(log m). All
+//! arithmetic is exact.
 
 use crate::collections::links::NIL;
 

@@ -1,22 +1,27 @@
 //! CASA: cost-aware self-adaptive (Ou & Härder 2010, as section 3.2 of Ou, Jin & Härder has it).
 //!
-//! Clean pages C and dirty pages D, each in LRU order, and a target size τ for C that follows what pays. A read that hits in C (Case 1) raises τ by
-//! c_R · |D|/|C|, a write that hits in D (Case 2) lowers it by c_W · |C|/|D|. The victim is C's LRU page while |C| > τ, else D's (Algorithm 2). Every
-//! event is O(1), a victim costs the frames that are refused before it.
+//! Clean pages C and dirty pages D, each in LRU order, and a target size τ for C that follows what pays. A
+//! read that hits in C (Case 1) raises τ by c_R · |D|/|C|, a write that hits in D (Case 2) lowers it by c_W ·
+//! |C|/|D|. The victim is C's LRU page while |C| > τ, else D's (Algorithm 2). Every event is O(1), a victim
+//! costs the frames that are refused before it.
 //!
 //! Where the paper is silent, or speaks of one step where there are two:
 //!
-//! - *Costs*: c_R and c_W are the HDD's R_D and W_D normalised, as the paper knows one device only, and the HDD is the one whose time matters.
-//!   [`FramePolicy::set_costs`] follows them when they are measured (section 3.2.2). A store does not measure them unless it is told to:
-//!   `Builder::online_costs`, off by default. Without it CASA goes by the costs that the store was opened with (`Builder::costs`, or what
+//! - *Costs*: c_R and c_W are the HDD's R_D and W_D normalised, as the paper knows one device only, and the
+//!   HDD is the one whose time matters. [`FramePolicy::set_costs`] follows them when they are measured
+//!   (section 3.2.2). A store does not measure them unless it is told to: `Builder::online_costs`, off by
+//!   default. Without it CASA goes by the costs that the store was opened with (`Builder::costs`, or what
 //!   `Builder::calibrate` found).
 //! - *The list to draw on is empty* (|C| ≤ τ and nothing is dirty), or all of it is refused: the other one.
-//! - *What the request does*: `hit` says whether it writes, [`FramePolicy::dirtied`] that a clean page has become dirty: then it goes to the MRU position of D. The hit
-//!   comes first, when the page is still in C: τ stays (line 5). A store, which tells hits in batches, tells those of a thread before a page that it changed.
-//! - *Writing and evicting are one step there*; a page of D cleaned for replacement goes to the LRU end of C, behind others that came so: it would have gone.
-//!   Cleaned for another reason, it goes to the midpoint of C, as the 2013 paper does with pages that change their queue without being used.
-//! - *Cleaning ahead*: what goes next depends on the pages that come. The look-ahead takes these for reads, of which each lengthens C: from D only
-//!   as many as it takes until |C| > τ.
+//! - *What the request does*: `hit` says whether it writes, [`FramePolicy::dirtied`] that a clean page has
+//!   become dirty: then it goes to the MRU position of D. The hit comes first, when the page is still in C: τ
+//!   stays (line 5). A store, which tells hits in batches, tells those of a thread before a page that it
+//!   changed.
+//! - *Writing and evicting are one step there*; a page of D cleaned for replacement goes to the LRU end of C,
+//!   behind others that came so: it would have gone. Cleaned for another reason, it goes to the midpoint of
+//!   C, as the 2013 paper does with pages that change their queue without being used.
+//! - *Cleaning ahead*: what goes next depends on the pages that come. The look-ahead takes these for reads,
+//!   of which each lengthens C: from D only as many as it takes until |C| > τ.
 //! - *Read-ahead* has no place of its own.
 
 use crate::collections::links::QueueNo;

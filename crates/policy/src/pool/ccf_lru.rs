@@ -1,19 +1,24 @@
 //! CCF-LRU: cold-clean-first LRU (Li & Jin 2009, as Ou, Jin & Härder restate it in section 2).
 //!
-//! Pages are clean or dirty, and cold or hot by Second Chance. The victim is the LRU page of the first class that has any: cold-clean, cold-dirty,
-//! hot-clean, hot-dirty.
+//! Pages are clean or dirty, and cold or hot by Second Chance. The victim is the LRU page of the first class
+//! that has any: cold-clean, cold-dirty, hot-clean, hot-dirty.
 //!
-//! A queue per class; each page carries the time of its last use, which tells who was passed over by a search of the list that the four
-//! queues are parts of. Every event is O(1), the second chances amortised: each has to be earned by a use.
+//! A queue per class; each page carries the time of its last use, which tells who was passed over by a search
+//! of the list that the four queues are parts of. Every event is O(1), the second chances amortised: each has
+//! to be earned by a use.
 //!
 //! Where the paper is silent:
 //!
-//! - *Cold and hot*: a page is loaded cold, a later use makes it hot. A search for a cold-dirty page gives a second chance to the hot pages that lie before it
-//!   in the list: they become cold, at the MRU end. A search that finds no cold page gives it to all. A cold-clean page is taken without a search.
-//! - *A pick does not write*: the second chances are given when the page found is evicted, or cleaned for replacement.
-//! - *Writing and evicting are one step there*; a page cleaned for replacement goes to the LRU end of the cold-clean ones (behind others so cleaned), any other to the midpoint of the clean
-//!   ones of its warmth, as of that page's last use (as the 2013 paper has it in section 3.1).
-//! - *Becoming dirty* is the use that loaded the page, or a hit that is told of by itself: the page goes to the MRU end, and stays as warm as it is.
+//! - *Cold and hot*: a page is loaded cold, a later use makes it hot. A search for a cold-dirty page gives a
+//!   second chance to the hot pages that lie before it in the list: they become cold, at the MRU end. A
+//!   search that finds no cold page gives it to all. A cold-clean page is taken without a search.
+//! - *A pick does not write*: the second chances are given when the page found is evicted, or cleaned for
+//!   replacement.
+//! - *Writing and evicting are one step there*; a page cleaned for replacement goes to the LRU end of the
+//!   cold-clean ones (behind others so cleaned), any other to the midpoint of the clean ones of its warmth,
+//!   as of that page's last use (as the 2013 paper has it in section 3.1).
+//! - *Becoming dirty* is the use that loaded the page, or a hit that is told of by itself: the page goes to
+//!   the MRU end, and stays as warm as it is.
 //! - *Read-ahead* has no place of its own.
 
 use crate::collections::links::QueueNo;

@@ -1,29 +1,35 @@
 //! CFDC: clean-first, dirty-clustered (Ou, Jin & Härder, section 3.1).
 //!
-//! Two regions: the working region W keeps hot pages by LRU, the priority region P (λ of the pool) decides what goes: its clean pages in
-//! LRU order, then the dirty pages of the cluster of lowest priority, and so on cluster by cluster, so that writes go to one place for a while.
-//! For a cluster of n pages, by formula (1),
+//! Two regions: the working region W keeps hot pages by LRU, the priority region P (λ of the pool) decides
+//! what goes: its clean pages in LRU order, then the dirty pages of the cluster of lowest priority, and so on
+//! cluster by cluster, so that writes go to one place for a while. For a cluster of n pages, by formula (1),
 //!
 //! > P(c) = IPD(c) / (n² · (globaltime - timestamp(c)))
 //!
-//! with the inter-page distance IPD and the global time counting dirty pages that came into P. A page in P that is used is exchanged for
-//! the LRU page of W (Algorithm 1).
+//! with the inter-page distance IPD and the global time counting dirty pages that came into P. A page in P
+//! that is used is exchanged for the LRU page of W (Algorithm 1).
 //!
-//! The paper keeps the clusters in a priority queue, O(log m) for m clusters. Formula (1) falls with time at a pace of each cluster's own, so that the
-//! order changes without any cluster being touched; the queue here is a [`Tournament`], which is exact: O(log m) per change, and
-//! as much for each time that one cluster overtakes another. Everything else is O(1).
+//! The paper keeps the clusters in a priority queue, O(log m) for m clusters. Formula (1) falls with time at
+//! a pace of each cluster's own, so that the order changes without any cluster being touched; the queue here
+//! is a [`Tournament`], which is exact: O(log m) per change, and as much for each time that one cluster
+//! overtakes another. Everything else is O(1).
 //!
 //! Where the paper is silent, or speaks of one step where there are two:
 //!
 //! - *λ*: half of the pool, the middle of the paper's settings; `cfdc-75` is its CFDC-75.
-//! - *A cluster as old as the global time*: formula (1) divides by zero: its priority is the highest. *Equal priorities*: the cluster of older timestamp goes.
-//! - *The victim cluster* (`c.ipd ← 0`) stays the one of lowest priority until its pages are consumed, also when pages enter it meanwhile; a hit of one of its
-//!   pages, which updates its IPD and timestamp, ends that.
-//! - *A pick does not write*: a cluster becomes the victim cluster when a page of it is evicted, or cleaned for replacement.
-//! - *Writing*: the cleaner gets the victim cluster whole (section 3.3: it "can directly use CFDC's dirty queue"). A page so cleaned goes to the LRU end of the
-//!   clean list, behind others that came so: its eviction follows. Cleaned for another reason, it goes to the list's midpoint (as the 2013 paper
-//!   does with pages that change their queue without being used); in W it stays where it is.
-//! - *Becoming dirty is a use*, should the hit not have come yet, or be lost. *Read-ahead* has no place of its own (section 1.3 advises against it).
+//! - *A cluster as old as the global time*: formula (1) divides by zero: its priority is the highest. *Equal
+//!   priorities*: the cluster of older timestamp goes.
+//! - *The victim cluster* (`c.ipd ← 0`) stays the one of lowest priority until its pages are consumed, also
+//!   when pages enter it meanwhile; a hit of one of its pages, which updates its IPD and timestamp, ends
+//!   that.
+//! - *A pick does not write*: a cluster becomes the victim cluster when a page of it is evicted, or cleaned
+//!   for replacement.
+//! - *Writing*: the cleaner gets the victim cluster whole (section 3.3: it "can directly use CFDC's dirty
+//!   queue"). A page so cleaned goes to the LRU end of the clean list, behind others that came so: its
+//!   eviction follows. Cleaned for another reason, it goes to the list's midpoint (as the 2013 paper does
+//!   with pages that change their queue without being used); in W it stays where it is.
+//! - *Becoming dirty is a use*, should the hit not have come yet, or be lost. *Read-ahead* has no place of
+//!   its own (section 1.3 advises against it).
 //! - *All of P refused*: then W's pages in LRU order (Algorithm 1, line 9).
 
 use super::LookAhead;
@@ -74,8 +80,9 @@ impl Cfdc {
         }
     }
 
-    /// The priority of the cluster that `frame` is in, by formula (1): infinite for one that was just stamped, 0 for the victim cluster. `None`
-    /// for a frame that is in none: clean, or in the working region.
+    /// The priority of the cluster that `frame` is in, by formula (1): infinite for one that was just
+    /// stamped, 0 for the victim cluster. `None` for a frame that is in none: clean, or in the working
+    /// region.
     #[must_use]
     pub fn priority(&self, frame: FrameId) -> Option<f64> {
         let Entry { endless, over, under, since, .. } = self.entry(self.dirty.of(frame)?);

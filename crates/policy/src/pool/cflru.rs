@@ -1,16 +1,19 @@
 //! CFLRU: clean-first LRU (Park 2006, as Ou, Jin & Härder restate it in section 2).
 //!
-//! The w least recently used pages of the LRU list are the clean-first region. The victim is the LRU one of its clean pages; only when it has
-//! none, the LRU page, which is dirty. Dirty pages stay longer, and are written less often.
+//! The w least recently used pages of the LRU list are the clean-first region. The victim is the LRU one of
+//! its clean pages; only when it has none, the LRU page, which is dirty. Dirty pages stay longer, and are
+//! written less often.
 //!
-//! Three queues: the working region, and the window's clean and dirty pages apart, so that no clean page has to be searched for. Every event is O(1), a
-//! victim costs the frames that are refused before it.
+//! Three queues: the working region, and the window's clean and dirty pages apart, so that no clean page has
+//! to be searched for. Every event is O(1), a victim costs the frames that are refused before it.
 //!
 //! Where the paper is silent:
 //!
 //! - *w* is "performance critical but difficult to determine": half of the pool unless told otherwise.
-//! - *Writing and evicting are one step there*; here a page is cleaned first. A replacement write puts it at the LRU end of the clean pages, behind those
-//!   that came there before it in the same way: it would have gone. Any other write puts it at their midpoint, as the 2013 paper does with pages that change their queue without being used (section 3.1).
+//! - *Writing and evicting are one step there*; here a page is cleaned first. A replacement write puts it at
+//!   the LRU end of the clean pages, behind those that came there before it in the same way: it would have
+//!   gone. Any other write puts it at their midpoint, as the 2013 paper does with pages that change their
+//!   queue without being used (section 3.1).
 //! - *Becoming dirty is a use*: the page goes to the MRU end, should its hit not have come yet, or be lost.
 //! - *Read-ahead* has no place of its own: prefetched pages enter as others do.
 //! - *The whole window refused*: then the working region's LRU page.

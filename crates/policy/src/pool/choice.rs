@@ -9,7 +9,8 @@ use crate::{Costs, UnknownPolicy};
 use std::fmt;
 use std::str::FromStr;
 
-/// Which policy replaces the pool's pages. By name (`Display`, `FromStr` in any case, serde): `auto`, `gd2l`, `gd2l:frequency`, `cfdc-75`.
+/// Which policy replaces the pool's pages. By name (`Display`, `FromStr` in any case, serde): `auto`, `gd2l`,
+/// `gd2l:frequency`, `cfdc-75`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum PoolPolicy {
@@ -49,8 +50,9 @@ pub struct FramePolicyParams {
     pub frames: usize,
     /// Device costs.
     pub costs: Costs,
-    /// Pages of a cluster (REF: of a block), at most [`CLUSTER_PAGES_MAX`](crate::CLUSTER_PAGES_MAX). Default: 64, at 16 KiB the 1 MiB that an erase block
-    /// of flash has, or the extent that a disk writes about as fast as it seeks.
+    /// Pages of a cluster (REF: of a block), at most [`CLUSTER_PAGES_MAX`](crate::CLUSTER_PAGES_MAX).
+    /// Default: 64, at 16 KiB the 1 MiB that an erase block of flash has, or the extent that a disk writes
+    /// about as fast as it seeks.
     pub cluster_pages: u32,
 }
 

@@ -1,9 +1,9 @@
-//! Frames by the cluster that their page lies in: pages of one space whose numbers, divided by the cluster size, are equal (Ou, Jin &
-//! Härder, section 1.3).
+//! Frames by the cluster that their page lies in: pages of one space whose numbers, divided by the cluster
+//! size, are equal (Ou, Jin & Härder, section 1.3).
 //!
-//! A cluster exists while it has members. It is a doubly linked list through per-frame nodes, in order of entering, and carries the sum
-//! of the distances between neighbours in that order, the *inter-page distance* of section 3.1.2. Everything is O(1), with one hash
-//! look-up when a frame enters.
+//! A cluster exists while it has members. It is a doubly linked list through per-frame nodes, in order of
+//! entering, and carries the sum of the distances between neighbours in that order, the *inter-page distance*
+//! of section 3.1.2. Everything is O(1), with one hash look-up when a frame enters.
 
 use crate::collections::links::NIL;
 use crate::{FrameId, PageId};

@@ -1,13 +1,17 @@
-//! What GD2L and its weighted kin are made of: LRU queues of pages that are worth the same when they are used, each sorted by H.
+//! What GD2L and its weighted kin are made of: LRU queues of pages that are worth the same when they are
+//! used, each sorted by H.
 //!
-//! A page's *class*, which is its queue, says what a use makes it worth. Everything that is put at the MRU end of one queue was then worth L + that, so that each queue is
-//! sorted by H, and the page of smallest H is at one of the LRU ends. Every event is O(1), a pick O(queues). The readings are told in `gd2l` and `gd2l_weighted`.
+//! A page's *class*, which is its queue, says what a use makes it worth. Everything that is put at the MRU
+//! end of one queue was then worth L + that, so that each queue is sorted by H, and the page of smallest H is
+//! at one of the LRU ends. Every event is O(1), a pick O(queues). The readings are told in `gd2l` and
+//! `gd2l_weighted`.
 
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
 use crate::{Access, CleanReason, Costs, FrameId, FramePolicy, Home, PageId};
 
-/// The most uses that count. Higher ones stand for one transaction that uses a page many times rather than for many that do.
+/// The most uses that count. Higher ones stand for one transaction that uses a page many times rather than
+/// for many that do.
 pub const FREQUENCY_MAX: u8 = 10;
 
 /// What GD2L's H counts beside the cost of reading the page again. The default is the paper's GD2L.
@@ -201,7 +205,8 @@ impl<const N: usize> FramePolicy for GreedyDual<N> {
         if class == before {
             return;
         }
-        // A page whose home is the HDD again, which a write does not do where the SSD is written back, is not about to go.
+        // A page whose home is the HDD again, which a write does not do where the SSD is written back, is not
+        // about to go.
         let back_home = (before.home, home) == (Home::Ssd, Home::Hdd);
         match reason {
             CleanReason::Replacement if !back_home => self.put_lru(frame, class),

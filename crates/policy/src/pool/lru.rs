@@ -1,7 +1,8 @@
 //! Cost-oblivious LRU, plain and with InnoDB's midpoint.
 //!
-//! The 2013 paper's baseline "LRU" is InnoDB's buffer pool as section 3.1 describes it: [`MidpointLru`]. Released InnoDB puts demand
-//! loads at the midpoint too and moves them on a later access; section 3.1 says MRU end, and so does this code.
+//! The 2013 paper's baseline "LRU" is InnoDB's buffer pool as section 3.1 describes it: [`MidpointLru`].
+//! Released InnoDB puts demand loads at the midpoint too and moves them on a later access; section 3.1 says
+//! MRU end, and so does this code.
 
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;

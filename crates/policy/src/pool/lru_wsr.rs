@@ -1,19 +1,25 @@
-//! LRU-WSR: LRU with a second chance for hot dirty pages (Jung 2008, as Ou, Jin & Härder restate it in section 2).
+//! LRU-WSR: LRU with a second chance for hot dirty pages (Jung 2008, as Ou, Jin & Härder restate it in
+//! section 2).
 //!
-//! One list. The search for a victim starts at the LRU end: a clean page goes, and so does a dirty one that is marked cold; a dirty page that is not
-//! (a *hot* one) is marked cold and passed over.
+//! One list. The search for a victim starts at the LRU end: a clean page goes, and so does a dirty one that
+//! is marked cold; a dirty page that is not (a *hot* one) is marked cold and passed over.
 //!
-//! The list is kept in two queues, the hot dirty pages apart from those that go at once, each page with the time of its last use, which tells which hot pages a
-//! search passed over. Every event is O(1), the second chances amortised: each has to be earned by a use.
+//! The list is kept in two queues, the hot dirty pages apart from those that go at once, each page with the
+//! time of its last use, which tells which hot pages a search passed over. Every event is O(1), the second
+//! chances amortised: each has to be earned by a use.
 //!
 //! Where the paper is silent:
 //!
-//! - *Second Chance moves the page* passed over to the MRU end, as the algorithm of that name does. A use makes it hot again; a page is hot when it is loaded.
-//! - *A pick does not write*: the marks are set when the page that the search found is evicted, or cleaned for replacement, since writing and evicting are one
-//!   step there. When it is a hot dirty page itself, the search has been through the whole list and come to it again: all are cold.
-//! - *A cold page that was cleaned* stays where it is. A hot one that was cleaned for another reason than replacement goes to the midpoint of those that go at
-//!   once, as of that page's last use (as the 2013 paper does with pages that change their queue without being used).
-//! - *Becoming dirty is a use*, should the hit not have come yet, or be lost. *Read-ahead* has no place of its own.
+//! - *Second Chance moves the page* passed over to the MRU end, as the algorithm of that name does. A use
+//!   makes it hot again; a page is hot when it is loaded.
+//! - *A pick does not write*: the marks are set when the page that the search found is evicted, or cleaned
+//!   for replacement, since writing and evicting are one step there. When it is a hot dirty page itself, the
+//!   search has been through the whole list and come to it again: all are cold.
+//! - *A cold page that was cleaned* stays where it is. A hot one that was cleaned for another reason than
+//!   replacement goes to the midpoint of those that go at once, as of that page's last use (as the 2013 paper
+//!   does with pages that change their queue without being used).
+//! - *Becoming dirty is a use*, should the hit not have come yet, or be lost. *Read-ahead* has no place of
+//!   its own.
 
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;

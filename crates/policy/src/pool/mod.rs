@@ -73,8 +73,8 @@ impl LookAhead {
 
 /// Decides which frame goes. Knows frames by index only; the shell owns their contents.
 ///
-/// A frame is *tracked* between [`FramePolicy::insert`] and [`FramePolicy::remove`]. Events for frames that are not tracked
-/// are ignored, because hits reach the policy late, in batches.
+/// A frame is *tracked* between [`FramePolicy::insert`] and [`FramePolicy::remove`]. Events for frames that
+/// are not tracked are ignored, because hits reach the policy late, in batches.
 pub trait FramePolicy: Send + std::fmt::Debug {
     /// `page` was loaded into `frame`, or newly allocated there. `home` says whether it has an SSD copy.
     fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access);
@@ -82,35 +82,40 @@ pub trait FramePolicy: Send + std::fmt::Debug {
     /// The page in `frame` was used: read, or written when `write`.
     fn hit(&mut self, frame: FrameId, write: bool);
 
-    /// The frame that the policy would replace first among those that `accept` takes. Every tracked frame is offered, once, in the order in which they
-    /// would go, until one is taken.
+    /// The frame that the policy would replace first among those that `accept` takes. Every tracked frame is
+    /// offered, once, in the order in which they would go, until one is taken.
     fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId>;
 
-    /// The next victim: the frame that the policy would replace first among those that `evictable` accepts (it refuses pinned and
-    /// dirty ones). Changes nothing but scan positions; the shell follows up with [`FramePolicy::remove`].
+    /// The next victim: the frame that the policy would replace first among those that `evictable` accepts
+    /// (it refuses pinned and dirty ones). Changes nothing but scan positions; the shell follows up with
+    /// [`FramePolicy::remove`].
     fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
         self.first_to_go(evictable)
     }
 
-    /// The frame was given up. `evicted`: as the victim of replacement (GD2L then raises L); otherwise its page was discarded.
+    /// The frame was given up. `evicted`: as the victim of replacement (GD2L then raises L); otherwise its
+    /// page was discarded.
     fn remove(&mut self, frame: FrameId, evicted: bool);
 
     /// The page in `frame` became dirty (first change since it was loaded or cleaned).
     fn dirtied(&mut self, frame: FrameId);
 
-    /// The page in `frame` was written for `reason` and is clean again; it now lies on `home`. Moving from `Home::Hdd`
-    /// to `Home::Ssd` is the paper's "admitted to SSD" (2013, section 3.1).
+    /// The page in `frame` was written for `reason` and is clean again; it now lies on `home`. Moving from
+    /// `Home::Hdd` to `Home::Ssd` is the paper's "admitted to SSD" (2013, section 3.1).
     fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason);
 
-    /// The SSD copy of the page in `frame` was evicted from the SSD while the page is buffered. Nothing to a policy that does not tell homes apart.
+    /// The SSD copy of the page in `frame` was evicted from the SSD while the page is buffered. Nothing to a
+    /// policy that does not tell homes apart.
     fn ssd_evicted(&mut self, _frame: FrameId) {}
 
-    /// The SSD copy of the page in `frame` was invalidated because the page was changed. Nothing to a policy that does not tell homes apart.
+    /// The SSD copy of the page in `frame` was invalidated because the page was changed. Nothing to a policy
+    /// that does not tell homes apart.
     fn ssd_invalidated(&mut self, _frame: FrameId) {}
 
-    /// Replacement cleaning: looks at frames in eviction order until `depth` were clean or dirty and appends the dirty ones to `out`, in the
-    /// order in which they should be written, at most `max` of them. Busy frames do not count, but no more than
-    /// [`LOOK_FACTOR`] times `depth` are looked at. A policy that cleans in clusters appends the cluster's other dirty frames too.
+    /// Replacement cleaning: looks at frames in eviction order until `depth` were clean or dirty and appends
+    /// the dirty ones to `out`, in the order in which they should be written, at most `max` of them. Busy
+    /// frames do not count, but no more than [`LOOK_FACTOR`] times `depth` are looked at. A policy that
+    /// cleans in clusters appends the cluster's other dirty frames too.
     fn clean_set(
         &mut self,
         depth: usize,

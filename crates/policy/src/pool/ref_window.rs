@@ -1,21 +1,28 @@
 //! REF: recently-evicted-first (Seo & Shin 2008, as Ou, Jin & Härder restate it in section 2).
 //!
-//! Victims come from the *victim blocks*: the blocks that had most pages in the victim window, the least recently used part of the LRU list, when they
-//! were chosen. Their pages go in LRU order; when none is left, new victim blocks are chosen. Clean and dirty pages are not told apart.
-//! So for a while all writes go to a few blocks, if in any order.
+//! Victims come from the *victim blocks*: the blocks that had most pages in the victim window, the least
+//! recently used part of the LRU list, when they were chosen. Their pages go in LRU order; when none is left,
+//! new victim blocks are chosen. Clean and dirty pages are not told apart. So for a while all writes go to a
+//! few blocks, if in any order.
 //!
-//! The paper finds new victim blocks by a linear search of the window. Here the blocks are kept sorted by their pages in the window: a page
-//! that enters or leaves the window costs O(log m) for m blocks there, everything else O(1), a victim O(number of victim blocks).
+//! The paper finds new victim blocks by a linear search of the window. Here the blocks are kept sorted by
+//! their pages in the window: a page that enters or leaves the window costs O(log m) for m blocks there,
+//! everything else O(1), a victim O(number of victim blocks).
 //!
 //! Where the paper is silent:
 //!
-//! - *"At the MRU end of the list"* must read LRU end: it is to be "similar to the clean-first region of CFLRU", and victims come from it.
+//! - *"At the MRU end of the list"* must read LRU end: it is to be "similar to the clean-first region of
+//!   CFLRU", and victims come from it.
 //! - *Window and number of victim blocks*: half of the pool, as CFLRU's; 8 blocks. A block is a cluster.
 //! - *Blocks with equally many pages*: the one with the least recently used page comes first.
-//! - *Pages of victim blocks that enter the window later* are victims too. A block whose pages have all left the window is a victim block no more.
-//! - *A pick does not write*: victim blocks are chosen when the first of their pages is evicted, or cleaned for replacement.
-//! - *Pages of the victim blocks that are refused*: the pages go that would after them, those of the next victim blocks; at last the working region's in LRU order.
-//! - *Becoming dirty is a use*, should the hit not have come yet, or be lost. *Read-ahead* has no place of its own.
+//! - *Pages of victim blocks that enter the window later* are victims too. A block whose pages have all left
+//!   the window is a victim block no more.
+//! - *A pick does not write*: victim blocks are chosen when the first of their pages is evicted, or cleaned
+//!   for replacement.
+//! - *Pages of the victim blocks that are refused*: the pages go that would after them, those of the next
+//!   victim blocks; at last the working region's in LRU order.
+//! - *Becoming dirty is a use*, should the hit not have come yet, or be lost. *Read-ahead* has no place of
+//!   its own.
 
 use super::clusters::{ClusterId, Clusters};
 use super::window::{WindowPercent, WorkingRegion};
@@ -45,7 +52,8 @@ pub struct Ref {
 }
 
 impl Ref {
-    /// For a pool of `frames` frames whose victim window is `window` of them, with blocks of `pages_per_block`.
+    /// For a pool of `frames` frames whose victim window is `window` of them, with blocks of
+    /// `pages_per_block`.
     #[must_use]
     pub fn new(frames: usize, window: WindowPercent, pages_per_block: u32) -> Self {
         Self {

@@ -1,14 +1,17 @@
-//! SAWC: self-adaptive with write clustering (Ou, Jin & Härder, section 3.2.3): CASA whose writes take along the cluster.
+//! SAWC: self-adaptive with write clustering (Ou, Jin & Härder, section 3.2.3): CASA whose writes take along
+//! the cluster.
 //!
-//! A table T of the dirty pages by cluster: when the victim p is dirty, the dirty pages of its cluster that are updated no more often than p are written with it
-//! (Function ClusteredWrite). The others will likely be updated soon, and would have to be written again. Every event is O(1), a write
-//! set as large as the clusters it touches.
+//! A table T of the dirty pages by cluster: when the victim p is dirty, the dirty pages of its cluster that
+//! are updated no more often than p are written with it (Function ClusteredWrite). The others will likely be
+//! updated soon, and would have to be written again. Every event is O(1), a write set as large as the
+//! clusters it touches.
 //!
 //! Readings beside CASA's:
 //!
-//! - *Freq*, "the number of logical write requests for p while p is in the buffer": hits that write, and the first change of a page that was loaded to be
-//!   changed. Cleaning does not reset it.
-//! - *The pages written along* are clean from then on, but their frames are not needed yet: they go to the midpoint of C, not to its LRU end.
+//! - *Freq*, "the number of logical write requests for p while p is in the buffer": hits that write, and the
+//!   first change of a page that was loaded to be changed. Cleaning does not reset it.
+//! - *The pages written along* are clean from then on, but their frames are not needed yet: they go to the
+//!   midpoint of C, not to its LRU end.
 //! - *The cleaner's look-ahead* treats every dirty page among the next victims as the p of a ClusteredWrite.
 //! - *Recoverability writes* are not clustered: their set is given.
 

@@ -1,20 +1,25 @@
-//! When counts age: after so many accesses, or once they forecast the accesses worse than the latest of them do.
+//! When counts age: after so many accesses, or once they forecast the accesses worse than the latest of them
+//! do.
 //!
-//! Counts that are halved follow a hot set that moves; where it stays they know half of what they could. Which of the two a workload is can be
-//! told from its accesses: the forecast that knows a page's probability better needs fewer bits to name the pages that come (the prequential
-//! comparison of Dawid 1984). Two forecasts are kept of a sample of pages: by all counts, aged as the ranking's are, and by those of the last
-//! stretch of accesses alone. Where the second is the better one at the end of a stretch, the counts are *outdated*, and are halved.
+//! Counts that are halved follow a hot set that moves; where it stays they know half of what they could.
+//! Which of the two a workload is can be told from its accesses: the forecast that knows a page's probability
+//! better needs fewer bits to name the pages that come (the prequential comparison of Dawid 1984). Two
+//! forecasts are kept of a sample of pages: by all counts, aged as the ranking's are, and by those of the
+//! last stretch of accesses alone. Where the second is the better one at the end of a stretch, the counts are
+//! *outdated*, and are halved.
 
 use crate::PageId;
 use crate::collections::page_index::mixed;
 use rustc_hash::FxHashMap;
 
-/// When the counts of pages and groups are halved. Accesses are physical: reads from a device other than sequential ones, and writes to one.
+/// When the counts of pages and groups are halved. Accesses are physical: reads from a device other than
+/// sequential ones, and writes to one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Ageing {
     /// After every so many accesses per slot.
     Every(u32),
-    /// At the end of a stretch of so many accesses per slot, if the counts of the stretch before it forecast its accesses clearly better than all counts did.
+    /// At the end of a stretch of so many accesses per slot, if the counts of the stretch before it forecast
+    /// its accesses clearly better than all counts did.
     WhenOutdated(u32),
 }
 
@@ -26,11 +31,12 @@ impl Ageing {
 /// The most pages that are watched for a forecast.
 const SAMPLE_MAX: usize = 1024;
 
-/// As many stretches without an access, and a page is watched no more: pages that came and went must not fill the sample.
+/// As many stretches without an access, and a page is watched no more: pages that came and went must not fill
+/// the sample.
 const QUIET_MAX: u8 = 16;
 
-/// The bits that the latest accesses must save before all counts are outdated: odds of a thousand to one. By chance alone a forecast is ahead by a few, where
-/// pages have few accesses each.
+/// The bits that the latest accesses must save before all counts are outdated: odds of a thousand to one. By
+/// chance alone a forecast is ahead by a few, where pages have few accesses each.
 const EVIDENCE_BITS: f64 = 10.0;
 
 /// What is due after an access.
@@ -126,7 +132,8 @@ struct Seen {
     quiet: u8,
 }
 
-/// Both forecasts, for a sample of pages: those whose hash is below a limit, which is halved when they are too many and doubled when they have become few.
+/// Both forecasts, for a sample of pages: those whose hash is below a limit, which is halved when they are
+/// too many and doubled when they have become few.
 #[derive(Debug)]
 struct Forecasts {
     seen: FxHashMap<PageId, Seen>,
@@ -167,8 +174,9 @@ impl Forecasts {
         outdated
     }
 
-    /// By how many bits the stretch before this one names this one's accesses shorter than all before it do. Half an access more than was counted stands for each
-    /// page (Krichevsky & Trofimov 1981): none is impossible. Pages that no forecast can know, as they are new, are left out.
+    /// By how many bits the stretch before this one names this one's accesses shorter than all before it do.
+    /// Half an access more than was counted stands for each page (Krichevsky & Trofimov 1981): none is
+    /// impossible. Pages that no forecast can know, as they are new, are left out.
     fn bits_saved(&self) -> f64 {
         let known = || self.seen.values().filter(|seen| seen.all > 0.0);
         let pages = known().count() as f64;
@@ -187,7 +195,8 @@ impl Forecasts {
     }
 }
 
-/// The index places pages by the high bits of the same hash, and ghosts take theirs by another one, so that this sample has nothing to do with either.
+/// The index places pages by the high bits of the same hash, and ghosts take theirs by another one, so that
+/// this sample has nothing to do with either.
 fn sampled(page: PageId, below: u64) -> bool {
     mixed(page).wrapping_mul(0x9E37_79B9_7F4A_7C15) < below
 }
@@ -312,7 +321,8 @@ mod tests {
         assert!(!forecasts.seen.contains_key(&p(1)));
     }
 
-    /// By how many bits the stretch before forecasts `stretch` better than the accesses so far do, from these themselves: each with its weight.
+    /// By how many bits the stretch before forecasts `stretch` better than the accesses so far do, from these
+    /// themselves: each with its weight.
     fn bits_by_hand(past: &[(u32, f64)], last: &[u32], stretch: &[u32]) -> f64 {
         let mut known: Vec<u32> = past.iter().map(|one| one.0).collect();
         known.sort_unstable();

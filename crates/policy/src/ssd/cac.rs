@@ -1,8 +1,9 @@
 //! CAC and CC: the SSD keeps the pages of highest estimated benefit (Liu & Salem 2013, sections 5 and 6).
 //!
-//! Per-page counts become a benefit by equations 2 to 6 and 8. CAC anticipates how a page's physical reads and writes change when it moves to or from
-//! the SSD (α, by group); CC takes the counts as they were, which is α = 1 (equation 1). Page statistics, outqueue and eviction zone are the same.
-//! [`CacOptions`] adds what goes beyond the paper.
+//! Per-page counts become a benefit by equations 2 to 6 and 8. CAC anticipates how a page's physical reads
+//! and writes change when it moves to or from the SSD (α, by group); CC takes the counts as they were, which
+//! is α = 1 (equation 1). Page statistics, outqueue and eviction zone are the same. [`CacOptions`] adds what
+//! goes beyond the paper.
 
 use super::ageing::{Ager, Due};
 use super::groups::{Dropped, GroupRules, Groups};
@@ -23,8 +24,8 @@ pub enum Alpha {
     One,
 }
 
-/// What the eviction of a dirty slot counts for. A dirty slot holds a version newer than the HDD's; to evict it costs a copy home, R_S + W_D. After a
-/// recovery every slot passes for clean until it is written.
+/// What the eviction of a dirty slot counts for. A dirty slot holds a version newer than the HDD's; to evict
+/// it costs a copy home, R_S + W_D. After a recovery every slot passes for clean until it is written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum EvictionCost {
     /// Nothing, as in the paper.
@@ -32,28 +33,34 @@ pub enum EvictionCost {
     Ignored,
     /// The copy: the page's benefit rises by it. Of two equal pages the clean one goes first.
     Copy,
-    /// The copy, as far as a rewrite would save it. Of a page's w writes so far all but the last were followed by another, so it counts (w - 1) / w; and
-    /// twice, because benefits are sums over many accesses.
+    /// The copy, as far as a rewrite would save it. Of a page's w writes so far all but the last were
+    /// followed by another, so it counts (w - 1) / w; and twice, because benefits are sums over many
+    /// accesses.
     IfRewritten,
 }
 
-/// How CAC ranks pages. The default is the paper's CAC but for the end of a zone: see [`CacOptions::strict_zone`].
+/// How CAC ranks pages. The default is the paper's CAC but for the end of a zone: see
+/// [`CacOptions::strict_zone`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct CacOptions {
     /// Whether reads and writes after a move are anticipated.
     pub alpha: Alpha,
-    /// When all counts are halved, so that the ranking follows a workload that changes (exponential decay in steps; O(records) each time). Default: never.
+    /// When all counts are halved, so that the ranking follows a workload that changes (exponential decay in
+    /// steps; O(records) each time). Default: never.
     pub ageing: Option<Ageing>,
-    /// Counts the write at hand. A dirty page that is rejected costs W_D now, and W_S if it is admitted; a clean one costs nothing if it is rejected. CAC
-    /// compares benefits as if both were free. With this option a dirty page needs a little less benefit to be admitted, a clean one a little more.
+    /// Counts the write at hand. A dirty page that is rejected costs W_D now, and W_S if it is admitted; a
+    /// clean one costs nothing if it is rejected. CAC compares benefits as if both were free. With this
+    /// option a dirty page needs a little less benefit to be admitted, a clean one a little more.
     pub write_at_hand: bool,
     /// What evicting a dirty slot counts for.
     pub eviction_cost: EvictionCost,
-    /// Keeps a frequency sketch behind the outqueue. A page that drops out of the outqueue leaves its reads there, and gets them back, as reads from the HDD,
-    /// when it is read again. Its group's sums then hold them twice if those of dropped pages stay ([`Dropped::Kept`]).
+    /// Keeps a frequency sketch behind the outqueue. A page that drops out of the outqueue leaves its reads
+    /// there, and gets them back, as reads from the HDD, when it is read again. Its group's sums then hold
+    /// them twice if those of dropped pages stay ([`Dropped::Kept`]).
     pub sketch: bool,
-    /// A zone ends only when all its candidates have been evicted, as section 5.4 has it. Default: also when the candidates left have outgrown the pages that
-    /// were outside when it began; `docs/policies.md` has the difference.
+    /// A zone ends only when all its candidates have been evicted, as section 5.4 has it. Default: also when
+    /// the candidates left have outgrown the pages that were outside when it began; `docs/policies.md` has
+    /// the difference.
     pub strict_zone: bool,
 }
 
@@ -71,7 +78,8 @@ impl CacOptions {
     /// The paper's CC: α = 1.
     pub const CC: Self = Self { alpha: Alpha::One, ..Self::CAC };
 
-    /// What [`SsdPolicy::Auto`](crate::SsdPolicy::Auto) runs: every extension that improved both TPC-C and the moving hot set in our measurements.
+    /// What [`SsdPolicy::Auto`](crate::SsdPolicy::Auto) runs: every extension that improved both TPC-C and
+    /// the moving hot set in our measurements.
     pub(crate) const AUTO: Self = Self {
         ageing: Some(Ageing::DEFAULT),
         write_at_hand: true,
@@ -86,7 +94,8 @@ impl CacOptions {
     }
 }
 
-/// Sizes, costs and tuning of an SSD policy. Slots, frames and costs concern every policy; the rest concerns CAC and CC.
+/// Sizes, costs and tuning of an SSD policy. Slots, frames and costs concern every policy; the rest concerns
+/// CAC and CC.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SlotPolicyParams {
     /// Device costs.
@@ -95,21 +104,26 @@ pub struct SlotPolicyParams {
     pub slots: usize,
     /// Frames of the pool.
     pub frames: usize,
-    /// N_outq, the most pages remembered that are neither buffered nor on the SSD. Default: as many as slots (section 6.1).
+    /// N_outq, the most pages remembered that are neither buffered nor on the SSD. Default: as many as slots
+    /// (section 6.1).
     pub outqueue_entries: usize,
     /// The width of a subrange in logical reads per minute. Default: 1 (section 5.2).
     pub group_width_per_min: f64,
-    /// The most subranges per space, the last being open-ended; from 1 to 1023. Default: 1000, section 5.2's example.
+    /// The most subranges per space, the last being open-ended; from 1 to 1023. Default: 1000, section 5.2's
+    /// example.
     pub subranges_max: u16,
     /// The lower bound of α. Default: 1/1000.
     pub alpha_min: f64,
     /// The upper bound of α. Default: 1000, far above the cost ratios that decide a benefit's sign.
     pub alpha_max: f64,
-    /// What becomes of the reads of pages that drop out of the outqueue. Default: they stay in their group's sums.
+    /// What becomes of the reads of pages that drop out of the outqueue. Default: they stay in their group's
+    /// sums.
     pub dropped: Dropped,
-    /// Physical accesses per slot after which a sketch is halved; it is halved with the counts, too. Default: 40.
+    /// Physical accesses per slot after which a sketch is halved; it is halved with the counts, too. Default:
+    /// 40.
     pub sketch_halved_after_per_slot: u32,
-    /// The memory of a sketch in bytes per slot. Default: 4, a byte for each page of a database of four times the SSD's size.
+    /// The memory of a sketch in bytes per slot. Default: 4, a byte for each page of a database of four times
+    /// the SSD's size.
     pub sketch_bytes_per_slot: usize,
 }
 

@@ -9,7 +9,8 @@ use crate::choice::{by_name, split, write_options};
 use std::fmt;
 use std::str::FromStr;
 
-/// Which policy decides what the SSD holds. By name (`Display`, `FromStr` in any case, serde): `auto`, `cac`, `cac:ageing,sketch`, `none`.
+/// Which policy decides what the SSD holds. By name (`Display`, `FromStr` in any case, serde): `auto`, `cac`,
+/// `cac:ageing,sketch`, `none`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum SsdPolicy {
@@ -22,7 +23,8 @@ pub enum SsdPolicy {
     Lru2,
     /// `tac`: temperature-aware caching, write-through (Canim et al. 2010).
     Tac,
-    /// `mv-fifo`: a circular queue of page versions (FaCE; Kang et al. 2012); `mv-fifo-gsc` with group second chance.
+    /// `mv-fifo`: a circular queue of page versions (FaCE; Kang et al. 2012); `mv-fifo-gsc` with group second
+    /// chance.
     MvFifo {
         /// Pages that were read in their slots are appended again.
         second_chances: bool,

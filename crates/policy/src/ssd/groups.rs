@@ -1,14 +1,16 @@
 //! Page groups and their miss rate expansion factors α (Liu & Salem 2013, section 5.2).
 //!
-//! A group is the pages of one space whose logical read rates fall into one subrange; subranges are equally wide, the last is
-//! open-ended. Its sums of physical and logical reads, on the SSD and off it, are moved lazily: a page adds what it has waiting when it is *settled*, and
-//! takes its counts along when its rate has moved it to another group.
+//! A group is the pages of one space whose logical read rates fall into one subrange; subranges are equally
+//! wide, the last is open-ended. Its sums of physical and logical reads, on the SSD and off it, are moved
+//! lazily: a page adds what it has waiting when it is *settled*, and takes its counts along when its rate has
+//! moved it to another group.
 //!
 //! Where the paper is silent:
 //!
 //! - *m_S undefined* (no logical reads on the SSD): α = 1, as the paper says. This comes first.
-//! - *m_D undefined*: 0, as the paper says. *m_D = 0* then divides by zero: the group's pages miss when on the SSD and never when off
-//!   it, α is the upper bound. With m_S = 0 too nothing was ever missed anywhere: α = 1.
+//! - *m_D undefined*: 0, as the paper says. *m_D = 0* then divides by zero: the group's pages miss when on
+//!   the SSD and never when off it, α is the upper bound. With m_S = 0 too nothing was ever missed anywhere:
+//!   α = 1.
 //! - *m_S = 0, m_D > 0*: α would be 0 and equation 4 divide by it: the lower bound.
 //! - *Age of young pages*: the rate of a page younger than the time in which one read is worth one subrange
 //!   (1 / width) is taken over that time, or a page read once would start in the highest group.
@@ -17,7 +19,8 @@ use super::page_stats::{Counted, Record};
 use crate::{GroupStats, Millis, SpaceId};
 use rustc_hash::FxHashMap;
 
-/// What becomes of a page's part in its group's sums when its record is dropped (it fell out of the outqueue).
+/// What becomes of a page's part in its group's sums when its record is dropped (it fell out of the
+/// outqueue).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Dropped {
     /// The reads happened, and stay in the sums: they are what the miss rates were.
@@ -166,7 +169,8 @@ impl Groups {
         }
     }
 
-    /// Brings the sums up to date with the page's counts, and the page into the group that its logical read rate asks for.
+    /// Brings the sums up to date with the page's counts, and the page into the group that its logical read
+    /// rate asks for.
     pub(crate) fn settle(&mut self, record: &mut Record, now: Millis) {
         let subrange = self.rules.subrange(record.logical(self.rules.step), self.age_min(record, now));
         let before = record.counted(self.rules.step);

@@ -1,15 +1,21 @@
-//! LRU2: the SSD under LRU-2, as Liu & Salem (2013, section 6) have it for comparison; after the lazy cleaning of Do et al. (2011).
+//! LRU2: the SSD under LRU-2, as Liu & Salem (2013, section 6) have it for comparison; after the lazy
+//! cleaning of Do et al. (2011).
 //!
-//! Every page that is cleaned or leaves the pool clean is admitted, in place of the page whose last but one reference lies furthest back. Write-back; pages are
-//! cleaned only when they are evicted; only copies identical to the HDD's are invalidated. Neither cost-based nor anticipatory.
+//! Every page that is cleaned or leaves the pool clean is admitted, in place of the page whose last but one
+//! reference lies furthest back. Write-back; pages are cleaned only when they are evicted; only copies
+//! identical to the HDD's are invalidated. Neither cost-based nor anticipatory.
 //!
-//! A reference is O(1), or O(log k) for a page in the zone of k slots; a decision O(log k); a zone O(slots). 24 bytes per slot, and the page index.
+//! A reference is O(1), or O(log k) for a page in the zone of k slots; a decision O(log k); a zone O(slots).
+//! 24 bytes per slot, and the page index.
 //!
 //! Where the paper is silent:
 //!
-//! - *A reference* is what the SSD sees: the admission, a read from the SSD, a write of a page that is there. An admission of a dirty page is one, not two.
-//! - *Pages referenced once* go before all others, by LRU. What is not on the SSD has no history (no retained information).
-//! - *Zone*: as for CAC, since the paper measures how often LRU2's map is checkpointed (section 6.5): the k pages that LRU-2 would evict first.
+//! - *A reference* is what the SSD sees: the admission, a read from the SSD, a write of a page that is there.
+//!   An admission of a dirty page is one, not two.
+//! - *Pages referenced once* go before all others, by LRU. What is not on the SSD has no history (no retained
+//!   information).
+//! - *Zone*: as for CAC, since the paper measures how often LRU2's map is checkpointed (section 6.5): the k
+//!   pages that LRU-2 would evict first.
 
 use super::zoned_slots::ZonedSlots;
 use crate::{Access, Cause, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict};

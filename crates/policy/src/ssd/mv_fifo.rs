@@ -1,17 +1,21 @@
-//! MV-FIFO: the SSD as a circular queue of page versions (Kang et al. 2012, FaCE, as Liu & Salem 2013 restate it in sections 6 and 7); and
-//! the same with FaCE's group second chance.
+//! MV-FIFO: the SSD as a circular queue of page versions (Kang et al. 2012, FaCE, as Liu & Salem 2013 restate
+//! it in sections 6 and 7); and the same with FaCE's group second chance.
 //!
-//! Every page that is cleaned, or leaves the pool clean without a copy, is appended; an older version in the queue becomes void but keeps its slot. Slots are
-//! taken back in the order in which they were written, so that all writes to the SSD are sequential. Neither cost-based nor anticipatory.
+//! Every page that is cleaned, or leaves the pool clean without a copy, is appended; an older version in the
+//! queue becomes void but keeps its slot. Slots are taken back in the order in which they were written, so
+//! that all writes to the SSD are sequential. Neither cost-based nor anticipatory.
 //!
-//! The shell keeps the circle ([`SlotPolicy::append_group`]); the policy knows which versions are valid, in order, and which have been read. Everything is
-//! O(1). 21 bytes per slot, and the page index. Under a shell that does not append, it is a FIFO that evicts within its zone.
+//! The shell keeps the circle ([`SlotPolicy::append_group`]); the policy knows which versions are valid, in
+//! order, and which have been read. Everything is O(1). 21 bytes per slot, and the page index. Under a shell
+//! that does not append, it is a FIFO that evicts within its zone.
 //!
 //! Where the papers are silent:
 //!
-//! - *Group second chance*: 64 slots are taken back at a time. Valid pages in them that were read since they were written are appended again; at least one
-//!   slot is gained (the last that would have to stay goes). Groups are not filled up with pages from the pool's LRU end.
-//! - *A valid page newer than the HDD's* is copied there when its slot is taken back, whatever the pool holds.
+//! - *Group second chance*: 64 slots are taken back at a time. Valid pages in them that were read since they
+//!   were written are appended again; at least one slot is gained (the last that would have to stay goes).
+//!   Groups are not filled up with pages from the pool's LRU end.
+//! - *A valid page newer than the HDD's* is copied there when its slot is taken back, whatever the pool
+//!   holds.
 //! - *A page changed in the pool* keeps its version in the queue until it is cleaned.
 
 use super::LOOK_MAX;
@@ -31,7 +35,8 @@ struct Version {
     in_zone: bool,
 }
 
-/// A circular queue of page versions: [`MvFifo`], or, with `DOUBLEWRITE`, the [`Doublewrite`](super::Doublewrite) buffer.
+/// A circular queue of page versions: [`MvFifo`], or, with `DOUBLEWRITE`, the
+/// [`Doublewrite`](super::Doublewrite) buffer.
 #[derive(Debug)]
 pub struct VersionQueue<const DOUBLEWRITE: bool> {
     /// The valid versions.

@@ -1,8 +1,9 @@
 //! What CAC and CC know of each page, 48 bytes of it, and where to find it.
 //!
-//! One record per page lives while the page is buffered, on the SSD, or in the outqueue (2013 paper, section 5.1); a page that is none
-//! of these has no record. The outqueue is a list through the records of pages that are neither buffered nor on the SSD, in order
-//! of insertion; when it is full, the least recently inserted goes.
+//! One record per page lives while the page is buffered, on the SSD, or in the outqueue (2013 paper, section
+//! 5.1); a page that is none of these has no record. The outqueue is a list through the records of pages that
+//! are neither buffered nor on the SSD, in order of insertion; when it is full, the least recently inserted
+//! goes.
 
 use crate::collections::page_index::PageIndex;
 use crate::{Home, Millis, PageCounts, PageId, SlotId};
@@ -40,7 +41,8 @@ pub(crate) struct Record {
     pub(crate) logical_ssd: u32,
     /// When tracking began, in tenths of a second.
     born_ds: u32,
-    /// The slot of a page on the SSD; the next older record of a queued page; the next free one of a free record.
+    /// The slot of a page on the SSD; the next older record of a queued page; the next free one of a free
+    /// record.
     slot_or_older: u32,
     /// The next newer record of a queued page.
     newer: u32,
@@ -131,7 +133,8 @@ impl Record {
         self.reads_hdd.saturating_add(self.reads_ssd) / step
     }
 
-    /// What a fresh record knows of the time before it: counts of reads from the HDD, each of them a logical one too.
+    /// What a fresh record knows of the time before it: counts of reads from the HDD, each of them a logical
+    /// one too.
     pub(crate) fn restore_reads(&mut self, reads_hdd: u32) {
         self.reads_hdd = reads_hdd;
         self.logical_hdd = reads_hdd;
@@ -162,7 +165,8 @@ impl Record {
         *count = count.saturating_add(step);
     }
 
-    /// Counts up to `n` logical reads at `home` and returns how many could not be taken before the record is settled.
+    /// Counts up to `n` logical reads at `home` and returns how many could not be taken before the record is
+    /// settled.
     #[must_use]
     pub(crate) fn count_logical(&mut self, n: u32, home: Home) -> u32 {
         let at = if home == Home::Ssd { LOGICAL_WAITS_SSD } else { 0 };
@@ -259,7 +263,8 @@ impl PageStats {
         Some(&self.records[found as usize])
     }
 
-    /// Where the page's record is. A page that is cleaned, considered and leaves is asked for again and again: so the last one found is looked at first.
+    /// Where the page's record is. A page that is cleaned, considered and leaves is asked for again and
+    /// again: so the last one found is looked at first.
     pub(crate) fn find(&mut self, page: PageId) -> Option<RecordId> {
         let last = self.records.get(self.found_last as usize);
         if !last.is_some_and(|record| record.page == page && record.is_live()) {
@@ -304,7 +309,8 @@ impl PageStats {
         self.by_slot.get(slot.at()).copied().filter(|&at| at != NIL).map(RecordId)
     }
 
-    /// The slots that hold a page, with their records, as these lie in memory: slot by slot each would be fetched by itself.
+    /// The slots that hold a page, with their records, as these lie in memory: slot by slot each would be
+    /// fetched by itself.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = (SlotId, &Record)> {
         self.records.iter().filter_map(|record| Some((record.slot()?, record)))
     }
@@ -360,7 +366,8 @@ impl PageStats {
         record
     }
 
-    /// Puts the record into the outqueue if its page is neither buffered nor on the SSD, and takes it out otherwise.
+    /// Puts the record into the outqueue if its page is neither buffered nor on the SSD, and takes it out
+    /// otherwise.
     fn place(&mut self, id: RecordId) -> Option<Record> {
         if self.get(id).tag & (BUFFERED | ON_SSD) != 0 {
             self.unqueue(id);

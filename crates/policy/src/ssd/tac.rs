@@ -1,17 +1,21 @@
-//! TAC: temperature-aware caching (Canim et al. 2010, as Liu & Salem 2013 restate it in sections 5.4, 6 and 7).
+//! TAC: temperature-aware caching (Canim et al. 2010, as Liu & Salem 2013 restate it in sections 5.4, 6 and
+//! 7).
 //!
-//! The SSD is a write-through cache of the pages read most. Statistics are kept by region, not by page: a region's *temperature* is what its random physical reads
-//! would have saved, each R_D - R_S (what equation 1 has for reads; a write saves nothing when it goes to the HDD anyway). A page read from the HDD is
-//! admitted if a slot is free, or if its region is hotter than that of the coldest page in the zone.
+//! The SSD is a write-through cache of the pages read most. Statistics are kept by region, not by page: a
+//! region's *temperature* is what its random physical reads would have saved, each R_D - R_S (what equation 1
+//! has for reads; a write saves nothing when it goes to the HDD anyway). A page read from the HDD is admitted
+//! if a slot is free, or if its region is hotter than that of the coldest page in the zone.
 //!
-//! A read is O(1), a decision O(log k) in a zone of k slots, a zone O(slots). 12 bytes per slot, the page index, and some 20 bytes per region ever read.
+//! A read is O(1), a decision O(log k) in a zone of k slots, a zone O(slots). 12 bytes per slot, the page
+//! index, and some 20 bytes per region ever read.
 //!
 //! Where the papers are silent:
 //!
 //! - *A region* is 32 consecutive pages of a space.
-//! - *Temperatures* only rise: neither text says how they age. Reads from either device count, sequential ones do not (section 5.3).
-//! - *A page changed in the pool* keeps its slot, whose content is void until the page is written: to the HDD and to that slot. A page without a slot is written to
-//!   the HDD only: admission is on reading.
+//! - *Temperatures* only rise: neither text says how they age. Reads from either device count, sequential
+//!   ones do not (section 5.3).
+//! - *A page changed in the pool* keeps its slot, whose content is void until the page is written: to the HDD
+//!   and to that slot. A page without a slot is written to the HDD only: admission is on reading.
 //! - *Zone*: as for CAC: the k pages of the coldest regions. The page's region must be strictly hotter.
 
 use super::zoned_slots::ZonedSlots;

@@ -1,21 +1,25 @@
-//! The eviction zone's candidates: a binary heap of slots by benefit, lowest first, whose entries can be found by slot.
+//! The eviction zone's candidates: a binary heap of slots by benefit, lowest first, whose entries can be
+//! found by slot.
 //!
-//! The zone is the pages of low priority (2013 paper, section 5.4). A candidate whose benefit has risen above the lowest that was left
-//! outside, the *ceiling*, is none of these any more. Once only such are left the zone is spent and has no candidates. Without this rule a few
-//! pages that became hot after the zone began would keep it alive, and the SSD closed to every page below them. A zone of k slots is
-//! not spent before k decisions were taken on it: where benefits drift as a whole, zones would follow each other without pause.
+//! The zone is the pages of low priority (2013 paper, section 5.4). A candidate whose benefit has risen above
+//! the lowest that was left outside, the *ceiling*, is none of these any more. Once only such are left the
+//! zone is spent and has no candidates. Without this rule a few pages that became hot after the zone began
+//! would keep it alive, and the SSD closed to every page below them. A zone of k slots is not spent before k
+//! decisions were taken on it: where benefits drift as a whole, zones would follow each other without pause.
 
 use super::LOOK_MAX;
 use crate::{Costs, SlotId};
 use std::fmt;
 
-/// How many candidates one decision files anew. A group's factor changes with every page that is evicted, and the benefits of
-/// all its pages with it; a zone of millions cannot be sorted again each time. A decision compares with the benefit as it is now in any
-/// case; beyond this number, which candidate is the lowest is told by what is on file.
+/// How many candidates one decision files anew. A group's factor changes with every page that is evicted, and
+/// the benefits of all its pages with it; a zone of millions cannot be sorted again each time. A decision
+/// compares with the benefit as it is now in any case; beyond this number, which candidate is the lowest is
+/// told by what is on file.
 const REFILE_MAX: usize = 8;
 
-/// A candidate and its benefit as one number whose order is theirs: by benefit, as `f64::total_cmp` has it; equal ones by slot, so that runs repeat. The heap
-/// compares a lot, and which of two is lower cannot be foreseen: so there is nothing to branch on.
+/// A candidate and its benefit as one number whose order is theirs: by benefit, as `f64::total_cmp` has it;
+/// equal ones by slot, so that runs repeat. The heap compares a lot, and which of two is lower cannot be
+/// foreseen: so there is nothing to branch on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry(u128);
 
@@ -66,12 +70,14 @@ impl Zone {
         Self { heap, at: vec![0; slots], aside, ceiling: f64::INFINITY, young_for: 0, strict: false }
     }
 
-    /// A zone whose candidates stay candidates until they are evicted, however their benefits grow: the paper's words.
+    /// A zone whose candidates stay candidates until they are evicted, however their benefits grow: the
+    /// paper's words.
     pub(crate) fn strict(slots: usize) -> Self {
         Self { strict: true, ..Self::new(slots) }
     }
 
-    /// Makes the `k` lowest of `slots` the only candidates and appends them to `out`, lowest first. O(n + k log k).
+    /// Makes the `k` lowest of `slots` the only candidates and appends them to `out`, lowest first. O(n + k
+    /// log k).
     pub(crate) fn start(
         &mut self,
         k: usize,
@@ -82,7 +88,8 @@ impl Zone {
             self.at[entry.slot().at()] = 0;
         }
         self.ceiling = f64::INFINITY;
-        // The lowest k + 1 so far and as many more: linear time without memory for the whole cache. Once there are so many, most are higher than all of these.
+        // The lowest k + 1 so far and as many more: linear time without memory for the whole cache. Once
+        // there are so many, most are higher than all of these.
         let keep = k.saturating_add(1);
         let mut low = std::mem::take(&mut self.heap);
         let mut highest = Entry(u128::MAX);
@@ -169,8 +176,9 @@ impl Zone {
         }
     }
 
-    /// The candidate of lowest benefit that `accept` takes, looking at no more than `look` of them. Those that come up and whose benefit is `now`
-    /// another than on file, because their group's factor changed, are filed anew first, up to [`REFILE_MAX`] of them.
+    /// The candidate of lowest benefit that `accept` takes, looking at no more than `look` of them. Those
+    /// that come up and whose benefit is `now` another than on file, because their group's factor changed,
+    /// are filed anew first, up to [`REFILE_MAX`] of them.
     fn lowest(
         &mut self,
         look: usize,
@@ -212,7 +220,8 @@ impl Zone {
         found
     }
 
-    /// The lowest benefit on file is above the ceiling: brings the rest up to date, and gives up those that are above it too.
+    /// The lowest benefit on file is above the ceiling: brings the rest up to date, and gives up those that
+    /// are above it too.
     #[cold]
     fn spend(&mut self, now: impl Fn(SlotId) -> f64) {
         self.refresh(now);

@@ -1,10 +1,12 @@
-//! Slots with what is kept of their pages, and the zone of those that may go: what an SSD policy is made of that ranks slots and knows no others.
+//! Slots with what is kept of their pages, and the zone of those that may go: what an SSD policy is made of
+//! that ranks slots and knows no others.
 
 use super::zone::Zone;
 use crate::collections::slot_table::SlotTable;
 use crate::{Costs, PageId, SlotId, Verdict};
 
-/// The slots, and which of them are candidates. What a page ranks is told by `rank` whenever it is asked for; the lowest goes first.
+/// The slots, and which of them are candidates. What a page ranks is told by `rank` whenever it is asked for;
+/// the lowest goes first.
 #[derive(Debug)]
 pub(crate) struct ZonedSlots<T> {
     slots: SlotTable<T>,
@@ -50,7 +52,8 @@ impl<T> ZonedSlots<T> {
         self.slots.take(slot)
     }
 
-    /// Whether a page that ranks `rank_of_page` is admitted, and over which of the candidates that `usable` accepts.
+    /// Whether a page that ranks `rank_of_page` is admitted, and over which of the candidates that `usable`
+    /// accepts.
     pub(crate) fn decide(
         &mut self,
         rank_of_page: f64,

@@ -1,5 +1,5 @@
-//! The smallest buffer manager that the papers' pseudo-code speaks of, under a policy of this crate: requests come one by one, and a dirty victim is written
-//! when it is evicted.
+//! The smallest buffer manager that the papers' pseudo-code speaks of, under a policy of this crate: requests
+//! come one by one, and a dirty victim is written when it is evicted.
 
 use pagetier_policy::{
     Access, CleanReason, FrameId, FramePolicy, FramePolicyParams, FrameState, Home, PageId, PoolPolicy,

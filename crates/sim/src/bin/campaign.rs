@@ -1,6 +1,8 @@
-//! The seeded fault campaign over the whole store: crashes at I/O boundaries, failing devices, broken protocols.
+//! The seeded fault campaign over the whole store: crashes at I/O boundaries, failing devices, broken
+//! protocols.
 //!
-//! Exit code 0: nothing that the contract does not allow, every broken protocol caught, no blind spot. 1: otherwise.
+//! Exit code 0: nothing that the contract does not allow, every broken protocol caught, no blind spot. 1:
+//! otherwise.
 
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -21,7 +23,8 @@ const SEEDS_PER_MUTATION: u64 = 400;
 /// Scenarios tried to shrink a failing one.
 const SHRINK_TRIES: u32 = 150;
 
-/// Crashes simulated stores at the boundaries of their I/O and compares every page with what the contract allows.
+/// Crashes simulated stores at the boundaries of their I/O and compares every page with what the contract
+/// allows.
 #[derive(Parser, Debug)]
 #[command(name = "campaign")]
 struct Args {
@@ -37,7 +40,8 @@ struct Args {
     /// The first seed; alone, the only one.
     #[arg(long)]
     seed: Option<u64>,
-    /// Overrides a part of the seed's scenario, as lives=2 or without=scan+hold; as a failing seed's report says. Exhaustive and faults: policy= alone.
+    /// Overrides a part of the seed's scenario, as lives=2 or without=scan+hold; as a failing seed's report
+    /// says. Exhaustive and faults: policy= alone.
     #[arg(long, value_name = "PART=VALUE")]
     with: Vec<String>,
     /// Leaves out a rule of the protocol, by name; with `--mode mutations` only this one is checked.

@@ -1,4 +1,5 @@
-//! Says what other sizes of pool and SSD would cost for a stream of page references, from a sample of its pages.
+//! Says what other sizes of pool and SSD would cost for a stream of page references, from a sample of its
+//! pages.
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,10 +12,12 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Says what I/O would cost with other sizes of pool and SSD, from a sampled simulation of a page trace or of generated references
+/// Says what I/O would cost with other sizes of pool and SSD, from a sampled simulation of a page trace or of
+/// generated references
 ///
-/// Pages are sampled by hash, as in SHARDS (Waldspurger et al., FAST 2015), and the tiers scaled down by as much. The first half of the
-/// references warms them up (--warmup-percent); the rest is counted. Costs are in milliseconds of I/O per 1,000 requests.
+/// Pages are sampled by hash, as in SHARDS (Waldspurger et al., FAST 2015), and the tiers scaled down by as
+/// much. The first half of the references warms them up (--warmup-percent); the rest is counted. Costs are in
+/// milliseconds of I/O per 1,000 requests.
 #[derive(Parser, Debug)]
 #[command(name = "whatif")]
 struct Args {

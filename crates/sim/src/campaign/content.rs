@@ -1,4 +1,5 @@
-//! What the campaign writes into pages: every word says whose it is and which version, so a mix of two cannot pass.
+//! What the campaign writes into pages: every word says whose it is and which version, so a mix of two cannot
+//! pass.
 
 use pagetier::PageId;
 

@@ -1,4 +1,5 @@
-//! Calls that are dropped at one of their awaits: every public future of the store, polled a few times and let go.
+//! Calls that are dropped at one of their awaits: every public future of the store, polled a few times and
+//! let go.
 
 use super::coverage::State;
 use super::polls::up_to;

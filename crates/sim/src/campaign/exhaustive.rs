@@ -1,5 +1,5 @@
-//! Every workload of a few operations on a small store in a known state, a crash at every boundary at which something changed, and every
-//! subset of the unflushed writes where there are few.
+//! Every workload of a few operations on a small store in a known state, a crash at every boundary at which
+//! something changed, and every subset of the unflushed writes where there are few.
 
 use super::content::{fill, version_in};
 use super::life::{Life, Start};
@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What is tried at each boundary of a workload of so many operations: with up to so many unflushed writes every subset of them, beyond that
-/// so many random outcomes; and so many torn ones in any case.
+/// What is tried at each boundary of a workload of so many operations: with up to so many unflushed writes
+/// every subset of them, beyond that so many random outcomes; and so many torn ones in any case.
 const fn outcomes(operations: usize) -> (usize, u64, u64) {
     match operations {
         1 => (6, 24, 4),
@@ -28,7 +28,8 @@ const fn outcomes(operations: usize) -> (usize, u64, u64) {
     }
 }
 
-/// An operation of the short workloads. A page is written out as soon as it was changed, but for [`Step::WriteQuietly`].
+/// An operation of the short workloads. A page is written out as soon as it was changed, but for
+/// [`Step::WriteQuietly`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     WriteOnHdd,
@@ -114,7 +115,8 @@ impl Geometry {
     }
 }
 
-/// The stores that every workload starts from, one of each geometry: full SSD, several checkpoints, pages in every place.
+/// The stores that every workload starts from, one of each geometry: full SSD, several checkpoints, pages in
+/// every place.
 #[derive(Debug)]
 pub struct Base {
     bases: Vec<(Geometry, Arc<Plan>, Moment)>,
@@ -158,7 +160,8 @@ impl Base {
         GEOMETRIES.len() as u64 * workloads(depth)
     }
 
-    /// Runs case number `index` of those of up to `depth` operations and crashes it everywhere. The usual geometry comes first.
+    /// Runs case number `index` of those of up to `depth` operations and crashes it everywhere. The usual
+    /// geometry comes first.
     ///
     /// # Errors
     /// The first [`Violation`].

@@ -1,4 +1,5 @@
-//! Devices that fail: faults for the random lives, and the n-th operation of each device failing, for every n.
+//! Devices that fail: faults for the random lives, and the n-th operation of each device failing, for every
+//! n.
 
 use super::life::{Life, Start};
 use super::plan::Plan;
@@ -185,7 +186,8 @@ impl Planned {
     }
 }
 
-/// Whether an opening says that it cannot tell what the newest map was: the answer to map blocks that were reported as written and were not.
+/// Whether an opening says that it cannot tell what the newest map was: the answer to map blocks that were
+/// reported as written and were not.
 fn is_about_the_map(what: &str) -> bool {
     what.contains(NO_MAP) || what.contains("map checkpoint")
 }
@@ -232,7 +234,8 @@ const NO_MAP: &str = "neither of the two map checkpoints is sound";
 const OPS_AT_WORK: u64 = 240;
 const OPS_OF_OPENING: u64 = 60;
 
-/// A store, and every way in which the n-th operation on one of its devices may fail, at work or while it opens.
+/// A store, and every way in which the n-th operation on one of its devices may fail, at work or while it
+/// opens.
 #[derive(Debug)]
 pub struct FaultBase {
     plan: Arc<Plan>,
@@ -332,7 +335,8 @@ impl FaultBase {
             let outcome = Outcome::Cut(n << 8 | at as u64);
             match examine(&self.plan, moment, outcome, lenient, Rate::Never) {
                 Ok(done) => totals.crash(&done.checked),
-                // A checkpoint that never landed, and a crash in the middle of the next one: it says so, and shows nothing old.
+                // A checkpoint that never landed, and a crash in the middle of the next one: it says so, and
+                // shows nothing old.
                 Err(what) if kind.corrupts && is_about_the_map(&what) => {}
                 Err(what) => return Err(what),
             }

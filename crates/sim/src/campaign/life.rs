@@ -1,4 +1,5 @@
-//! One life of a store: it is opened on what the last crash left, checked, worked on by several tasks, dropped and opened again, and ends.
+//! One life of a store: it is opened on what the last crash left, checked, worked on by several tasks,
+//! dropped and opened again, and ends.
 
 use super::coverage::State;
 use super::faults::Planned;

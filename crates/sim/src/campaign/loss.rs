@@ -1,5 +1,5 @@
-//! The SSD is lost for good: every page that reads as older than it may is one that the report of the loss names, however often the opening
-//! that accepts it was dropped or cut short before.
+//! The SSD is lost for good: every page that reads as older than it may is one that the report of the loss
+//! names, however often the opening that accepts it was dropped or cut short before.
 
 use super::content::version_in;
 use super::model::SpaceState;

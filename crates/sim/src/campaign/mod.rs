@@ -1,8 +1,9 @@
-//! The seeded fault campaign: whole stores on simulated devices in virtual time, crashed at the boundaries of their I/O; after each crash
-//! every page must read as a version that the contract allows.
+//! The seeded fault campaign: whole stores on simulated devices in virtual time, crashed at the boundaries of
+//! their I/O; after each crash every page must read as a version that the contract allows.
 //!
-//! From one life of a store many crashes are taken: a [`SimMoment`](pagetier_devio::SimMoment) of both devices, the manifest and the model
-//! is kept, and recovered later, as often as wanted, while the life goes on undisturbed. Everything follows from the seed.
+//! From one life of a store many crashes are taken: a [`SimMoment`](pagetier_devio::SimMoment) of both
+//! devices, the manifest and the model is kept, and recovered later, as often as wanted, while the life goes
+//! on undisturbed. Everything follows from the seed.
 //!
 //! | file | its job |
 //! | --- | --- |

@@ -1,8 +1,8 @@
 //! What the contract allows every page to read as.
 //!
-//! Versions are numbers that grow over the whole store, and never come again. A page may read as a version that it was given, no older
-//! than its floor: the newest one that a `sync` covered, or that an earlier recovery found. Version 0 stands for a page that
-//! was allocated and never became durable.
+//! Versions are numbers that grow over the whole store, and never come again. A page may read as a version
+//! that it was given, no older than its floor: the newest one that a `sync` covered, or that an earlier
+//! recovery found. Version 0 stands for a page that was allocated and never became durable.
 
 use pagetier::{PageId, SpaceId};
 use std::collections::BTreeMap;
@@ -46,8 +46,9 @@ impl PageModel {
         self.published
     }
 
-    /// `version` is what the store reads after a crash. Newer ones never come back; older ones do when the page is discarded, and, unless
-    /// the power was cut, when it is cut next: what can be read need not be durable.
+    /// `version` is what the store reads after a crash. Newer ones never come back; older ones do when the
+    /// page is discarded, and, unless the power was cut, when it is cut next: what can be read need not be
+    /// durable.
     pub(super) fn found(&mut self, version: u32, power_was_cut: bool) {
         let mut versions = std::mem::take(&mut self.versions);
         versions.retain(|v| *v <= version);
@@ -131,7 +132,8 @@ pub(super) struct Doing {
 pub(super) struct Model {
     pub(super) spaces: BTreeMap<u32, SpaceModel>,
     pub(super) doing: Doing,
-    /// Home writes failed again and again: a discarded page whose home they tore is not mended, and may be reported as corrupt, not as missing.
+    /// Home writes failed again and again: a discarded page whose home they tore is not mended, and may be
+    /// reported as corrupt, not as missing.
     pub(super) torn_homes: bool,
     /// Up to here the embedder's log is durable.
     pub(super) log_durable: u64,
@@ -264,8 +266,8 @@ impl Model {
         gone
     }
 
-    /// Of `page`, which a report of a loss names, `version` was read, or nothing; `running`: in the store that told it. False: that the report does not
-    /// cover, because a newer version was written since.
+    /// Of `page`, which a report of a loss names, `version` was read, or nothing; `running`: in the store
+    /// that told it. False: that the report does not cover, because a newer version was written since.
     pub(super) fn lost(&mut self, page: PageId, version: Option<u32>, running: bool) -> bool {
         let lost_to = self.lost_to;
         let covered =

@@ -1,5 +1,5 @@
-//! Two openers at once: one gets the store, and the other starts nothing, neither while the store is open nor while one that was dropped is
-//! leaving.
+//! Two openers at once: one gets the store, and the other starts nothing, neither while the store is open nor
+//! while one that was dropped is leaving.
 
 use super::coverage::State;
 use super::life::is_busy;

@@ -1,5 +1,5 @@
-//! Devices with a past: older copies of the store's own, cut short, blank, random, or another program's. Such a store does not open as if
-//! nothing were wrong, and a new one does not overwrite what is not its own.
+//! Devices with a past: older copies of the store's own, cut short, blank, random, or another program's. Such
+//! a store does not open as if nothing were wrong, and a new one does not overwrite what is not its own.
 
 use super::plan::Plan;
 use super::probe::Moment;
@@ -56,7 +56,8 @@ const SIGNATURES: [(u64, &[u8]); 7] = [
     (262_144 + 32, b"UBERBLOCK"),
 ];
 
-/// Puts something in the place of a device of the store that was closed at `newer`; `older` is a moment of an earlier opening in its past.
+/// Puts something in the place of a device of the store that was closed at `newer`; `older` is a moment of an
+/// earlier opening in its past.
 pub(super) fn examine(
     plan: &Plan,
     (older, newer): (&Moment, &Moment),

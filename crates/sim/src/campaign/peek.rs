@@ -40,7 +40,8 @@ pub(super) fn is_own(seed: Option<StoreSeed>, image: &[u8]) -> bool {
     seed.is_some_and(|seed| verify(seed, image, Header::peek(image).page).is_ok())
 }
 
-/// No image on the device, wherever it stands, may hold a change that the log, durable up to `durable`, does not know.
+/// No image on the device, wherever it stands, may hold a change that the log, durable up to `durable`, does
+/// not know.
 ///
 /// # Errors
 /// One that does.

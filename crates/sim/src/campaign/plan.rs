@@ -1,4 +1,5 @@
-//! What one seed does: the store's geometry and the work on it, drawn from the seed, each part of which can be overridden for a replay.
+//! What one seed does: the store's geometry and the work on it, drawn from the seed, each part of which can
+//! be overridden for a replay.
 
 use super::steer::Steer;
 use pagetier::{Builder, Mutation, PageSize, PageStore};
@@ -10,7 +11,8 @@ use rand::{Rng, SeedableRng};
 /// The page size of every simulated store, in bytes.
 pub(super) const PAGE_BYTES: u64 = 4096;
 
-/// One seed's scenario. [`Plan::from_seed`] draws it; the fields that a shrunk replay sets are told by [`Plan::set`].
+/// One seed's scenario. [`Plan::from_seed`] draws it; the fields that a shrunk replay sets are told by
+/// [`Plan::set`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// The seed itself: every later choice comes from it.
@@ -37,7 +39,8 @@ pub struct Plan {
     pub ssd_policy: &'static str,
     /// The pool policy.
     pub pool_policy: &'static str,
-    /// Whether the SSD's policy, and the pool's, answer at random or so as to hurt instead, as this seed decides.
+    /// Whether the SSD's policy, and the pool's, answer at random or so as to hurt instead, as this seed
+    /// decides.
     pub hostile: [Option<u32>; 2],
     /// The longest HDD operation, in microseconds.
     pub hdd_us: u64,
@@ -147,7 +150,8 @@ impl Plan {
         plan
     }
 
-    /// The scenario of a seed that is to catch `mutation`: two seeds in three are steered to where the rule that is left out matters.
+    /// The scenario of a seed that is to catch `mutation`: two seeds in three are steered to where the rule
+    /// that is left out matters.
     #[must_use]
     pub fn against(mutation: Mutation, seed: u64) -> Self {
         let mut plan = match Steer::against(mutation).filter(|_| seed % 3 != 2) {
@@ -245,7 +249,8 @@ impl Plan {
         self.share("reopen", usual)
     }
 
-    /// How likely a hazard is: `usual`, or nearly certain when the seed is steered to it, or 0 when it is left out.
+    /// How likely a hazard is: `usual`, or nearly certain when the seed is steered to it, or 0 when it is
+    /// left out.
     pub(super) fn share(&self, kind: &str, usual: f64) -> f64 {
         match self.steer.kind() {
             _ if !self.has(kind) => 0.0,
@@ -254,8 +259,8 @@ impl Plan {
         }
     }
 
-    /// Every second seed runs a policy that appends or writes through, every eighth the default, every eighth another that is no paper's. Drawn apart, so that
-    /// the rest of a seed's scenario does not depend on it.
+    /// Every second seed runs a policy that appends or writes through, every eighth the default, every eighth
+    /// another that is no paper's. Drawn apart, so that the rest of a seed's scenario does not depend on it.
     fn draw_policy(&mut self) {
         let mut rng = SmallRng::seed_from_u64(self.seed ^ 0x51ed_270b_0a1f_39c3);
         let drawn = rng.random_range(0..2 * OTHERS.len());
@@ -272,7 +277,8 @@ impl Plan {
         };
     }
 
-    /// Sets one part, as `lives=2` or `without=scan+discard`: what a report's replay command says after `--with`.
+    /// Sets one part, as `lives=2` or `without=scan+discard`: what a report's replay command says after
+    /// `--with`.
     ///
     /// # Errors
     /// There is no such part, or the value is none for it.

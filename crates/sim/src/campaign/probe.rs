@@ -1,7 +1,8 @@
-//! Watches a store's devices: knows what is in flight, and takes moments of both devices at the boundaries of their operations.
+//! Watches a store's devices: knows what is in flight, and takes moments of both devices at the boundaries of
+//! their operations.
 //!
-//! A moment holds everything that decides about a crash there: devices with their volatile writes, manifest, and the versions that the
-//! contract allows then. Nothing here changes what the store does.
+//! A moment holds everything that decides about a crash there: devices with their volatile writes, manifest,
+//! and the versions that the contract allows then. Nothing here changes what the store does.
 
 use super::coverage::{State, States};
 use super::gate::Log;
@@ -534,7 +535,8 @@ impl Watched {
         if self.ssd { &self.probe.ssd } else { &self.probe.hdd }
     }
 
-    /// A store that was dropped starts nothing, none starts anything before the one before has ended, and none writes nothing that its log does not know durably.
+    /// A store that was dropped starts nothing, none starts anything before the one before has ended, and
+    /// none writes nothing that its log does not know durably.
     fn check(&self, what: &str, offset: u64, bufs: &IoBufs) {
         let name = self.name();
         if self.lease.forbidden {

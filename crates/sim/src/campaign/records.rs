@@ -1,5 +1,5 @@
-//! What a store notes beside pages fails: saves of the manifest, writes of superblocks, growth. The store goes on, retries, is closed, killed,
-//! opened again.
+//! What a store notes beside pages fails: saves of the manifest, writes of superblocks, growth. The store
+//! goes on, retries, is closed, killed, opened again.
 
 use super::coverage::State;
 use super::faults::Planned;
@@ -182,7 +182,8 @@ impl Case {
         Ok(())
     }
 
-    /// It opens, or says why not. After a crash there, and once the failure is over, it opens and nothing is lost.
+    /// It opens, or says why not. After a crash there, and once the failure is over, it opens and nothing is
+    /// lost.
     fn opening(
         &self,
         plan: &Arc<Plan>,

@@ -1,5 +1,5 @@
-//! Media that rot at rest: a bit, a sector or a block of one structure, between two lives. The store repairs it, or names it in an error; it
-//! never shows an older page.
+//! Media that rot at rest: a bit, a sector or a block of one structure, between two lives. The store repairs
+//! it, or names it in an error; it never shows an older page.
 
 use super::coverage::State;
 use super::peek;
@@ -56,7 +56,8 @@ impl Structure {
         }
     }
 
-    /// Whether damage to it after a crash cannot be told from a write that the crash tore or that never arrived.
+    /// Whether damage to it after a crash cannot be told from a write that the crash tore or that never
+    /// arrived.
     const fn is_written_before_crashes(self) -> bool {
         matches!(self, Self::Journal | Self::Ring | Self::Slot)
     }

@@ -78,7 +78,8 @@ impl Run<'_> {
                 (None, None) => Start::Blank,
             };
             let moments = self.life(life, start, &mut rng)?;
-            // Each moment has choices of its own, so that fewer of them (a shrunk replay) mean the same crashes.
+            // Each moment has choices of its own, so that fewer of them (a shrunk replay) mean the same
+            // crashes.
             for (at, moment) in moments.iter().enumerate() {
                 let mut rng =
                     SmallRng::seed_from_u64(self.plan.seed ^ u64::from(life) << 50 ^ (at as u64) << 30);
@@ -96,8 +97,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The devices of another store, if the seed begins on such: in whatever state a crash left them, after openings enough that its epochs
-    /// are ahead of a new store's.
+    /// The devices of another store, if the seed begins on such: in whatever state a crash left them, after
+    /// openings enough that its epochs are ahead of a new store's.
     fn stranger(&mut self, rng: &mut SmallRng) -> Result<Option<(Moment, Outcome)>, String> {
         if !rng.random_bool(self.plan.share("past", 0.06)) {
             return Ok(None);
@@ -189,8 +190,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Devices with a past, after a life that ended with a close. `line`: the moments that this life follows, each of an earlier opening. What
-    /// a life did after the moment at which the next one begins never happened: a copy from there is none of the store's past.
+    /// Devices with a past, after a life that ended with a close. `line`: the moments that this life follows,
+    /// each of an earlier opening. What a life did after the moment at which the next one begins never
+    /// happened: a copy from there is none of the store's past.
     fn past(
         &mut self,
         life: u32,

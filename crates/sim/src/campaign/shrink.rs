@@ -1,11 +1,13 @@
-//! A smaller scenario that fails too: fewer lives, operations, tasks and pages, fewer kinds of work, no faults.
+//! A smaller scenario that fails too: fewer lives, operations, tasks and pages, fewer kinds of work, no
+//! faults.
 
 use super::plan::Plan;
 use super::seed::{Violation, run_seed};
 use super::totals::Totals;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Tries smaller scenarios for as long as one of them fails, at most `tries` of them or until `stop`. The last that failed.
+/// Tries smaller scenarios for as long as one of them fails, at most `tries` of them or until `stop`. The
+/// last that failed.
 #[must_use]
 pub fn shrink(found: Violation, tries: u32, stop: &AtomicBool) -> Violation {
     let mut best = found;

@@ -1,6 +1,7 @@
-//! The SSD's life while the store works: given up, failed and taken back, switched off and on, its loss accepted and acknowledged, with crashes
-//! and dropped calls in between, and a manifest that is not always saved. Every page that reads as older than it may is one that the report of the
-//! loss names; the report is kept until it is acknowledged, and gone afterwards.
+//! The SSD's life while the store works: given up, failed and taken back, switched off and on, its loss
+//! accepted and acknowledged, with crashes and dropped calls in between, and a manifest that is not always
+//! saved. Every page that reads as older than it may is one that the report of the loss names; the report is
+//! kept until it is acknowledged, and gone afterwards.
 
 use super::content::version_in;
 use super::coverage::{State, States};
@@ -54,7 +55,8 @@ struct Told {
     may_grow: bool,
     /// A save that adds to it may have taken effect although it failed.
     in_doubt: bool,
-    /// A save that acknowledges it, or leaves out pages that were saved, may have taken effect although it failed.
+    /// A save that acknowledges it, or leaves out pages that were saved, may have taken effect although it
+    /// failed.
     may_be_gone: bool,
 }
 
@@ -167,7 +169,8 @@ impl World {
         self.probe.violation()
     }
 
-    // ---- openings and crashes -------------------------------------------------------------------------------
+    // ---- openings and crashes
+    // -------------------------------------------------------------------------------
 
     fn builder(&self) -> Builder {
         let builder = self.probe.builder(&self.plan).ring_device(Arc::clone(&self.ring) as SharedDevice);
@@ -337,7 +340,8 @@ impl World {
         Ok(())
     }
 
-    // ---- what happens ---------------------------------------------------------------------------------------
+    // ---- what happens
+    // ---------------------------------------------------------------------------------------
 
     async fn steps(&mut self, store: &Arc<PageStore>, steps: u32) -> Result<(), String> {
         for _ in 0..steps {
@@ -478,7 +482,8 @@ impl World {
         Ok(())
     }
 
-    /// None of the pages that a report names reads as its newest version, if that was written since the store was opened.
+    /// None of the pages that a report names reads as its newest version, if that was written since the store
+    /// was opened.
     async fn is_exact(&self, store: &PageStore, loss: &SsdLoss) -> Result<(), String> {
         for page in self.pages().into_iter().filter(|page| loss.contains(*page)) {
             let Ok(guard) = store.get(page).await else { continue };

@@ -1,7 +1,8 @@
 //! Directed scenarios: work that is steered to a hazard which random work seldom meets.
 //!
-//! A fixed share of all seeds is steered. The hazard decides about geometry, latencies and faults ([`Steer::shape`],
-//! [`Steer::faults`]) and about the order of the work ([`Worker::steered`]); what exactly is done is drawn from the seed as ever.
+//! A fixed share of all seeds is steered. The hazard decides about geometry, latencies and faults
+//! ([`Steer::shape`], [`Steer::faults`]) and about the order of the work ([`Worker::steered`]); what exactly
+//! is done is drawn from the seed as ever.
 
 use super::faults::Planned;
 use super::plan::Plan;
@@ -17,14 +18,15 @@ use std::time::Duration;
 pub enum Steer {
     /// None: random work.
     Free,
-    /// Clean copies on the SSD become obsolete: their pages are changed and go home, through the ring many times over, before the next
-    /// checkpoint. Only the journal says so.
+    /// Clean copies on the SSD become obsolete: their pages are changed and go home, through the ring many
+    /// times over, before the next checkpoint. Only the journal says so.
     ColdCopies,
     /// The same while every checkpoint's header takes very long: more goes home than the journal holds.
     SlowMap,
     /// The same after a slot write failed: nothing more goes to the SSD.
     SlotFails,
-    /// Pages go home from the pool while the SSD is writing older versions of them back: drains and changes of the mode.
+    /// Pages go home from the pool while the SSD is writing older versions of them back: drains and changes
+    /// of the mode.
     TwoWaysHome,
     /// Versions that were just written to the SSD are the next victims.
     FreshVictims,
@@ -461,7 +463,8 @@ impl Worker {
         Ok(60)
     }
 
-    /// Pages are changed; one of their home writes fails while `sync` waits for it, and some of them are discarded then.
+    /// Pages are changed; one of their home writes fails while `sync` waits for it, and some of them are
+    /// discarded then.
     async fn failed_homes(&mut self) -> Result<u32, String> {
         if self.plan.slots > 0 {
             self.mode(SsdMode::ReadOnly).await?;
@@ -487,7 +490,8 @@ impl Worker {
         Ok(30)
     }
 
-    /// Discards what is on the SSD, and looks for what is left of it at home; then changes of many pages, which all go there.
+    /// Discards what is on the SSD, and looks for what is left of it at home; then changes of many pages,
+    /// which all go there.
     async fn torn_homes(&mut self) -> Result<u32, String> {
         let pages = self.shuffled();
         for page in &pages {

@@ -19,7 +19,8 @@ pub struct Totals {
     pub crashes_in_recovery: u64,
     /// Stores that were dropped with I/O in flight and opened again on the same devices.
     pub reopenings: u64,
-    /// Devices and manifests that rotted, or were exchanged for older, foreign or shorter ones, by what happened and how it ended.
+    /// Devices and manifests that rotted, or were exchanged for older, foreign or shorter ones, by what
+    /// happened and how it ended.
     pub tampered: BTreeMap<String, u64>,
     /// Pages compared with what the contract allows.
     pub pages_checked: u64,

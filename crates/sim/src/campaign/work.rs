@@ -336,7 +336,8 @@ impl Worker {
         }
     }
 
-    /// A drop failed (`in_doubt`), or was cancelled: the space is as it was, or gone. If it is gone, a second call frees its room.
+    /// A drop failed (`in_doubt`), or was cancelled: the space is as it was, or gone. If it is gone, a second
+    /// call frees its room.
     pub(super) async fn drop_failed(&mut self, space: u32, in_doubt: bool) -> Outcome {
         if self.store.spaces().iter().any(|s| s.id.0 == space) {
             self.model.lock().not_dropped(space, in_doubt);

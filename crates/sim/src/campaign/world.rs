@@ -194,7 +194,8 @@ pub(super) struct Examined {
     pub(super) moments: Vec<Moment>,
 }
 
-/// Recovers what `outcome` leaves of `moment`, and checks it. Up to `moments` moments of that are taken for further crashes.
+/// Recovers what `outcome` leaves of `moment`, and checks it. Up to `moments` moments of that are taken for
+/// further crashes.
 pub(super) fn examine(
     plan: &Plan,
     moment: &Moment,

@@ -12,7 +12,8 @@ fn padded(bytes: &[u8], len: usize) -> Vec<u8> {
     bytes.iter().copied().chain(std::iter::repeat(0)).take(len).collect()
 }
 
-/// A page image: what verifies is of the page that was asked for, and no other page's; changed anywhere, it is noticed.
+/// A page image: what verifies is of the page that was asked for, and no other page's; changed anywhere, it
+/// is noticed.
 pub fn page_header(input: &[u8]) {
     let mut image = padded(input, BLOCK);
     let asked = Header::peek(&image).page;
@@ -162,7 +163,8 @@ pub fn ring(input: &[u8]) {
     opened(&mut input, damage_ring);
 }
 
-/// A ring page is held by one batch at a time, from its hold to the first flush after its home write and those of all before it.
+/// A ring page is held by one batch at a time, from its hold to the first flush after its home write and
+/// those of all before it.
 fn ring_events(input: &mut Input<'_>) {
     let mut ring = Ring::new(u32::from(input.byte() % 16) + 1, 0);
     let mut held: VecDeque<(RingSpan, Option<u64>)> = VecDeque::new();

@@ -9,9 +9,10 @@
 //! | `manifest` | the line of JSON |
 //! | `store` | changes anywhere to a closed or crashed store |
 //!
-//! A structure's bytes are decoded as they come, and again with a fitting checksum, or the fuzzer would hardly get past it. Then a small store is
-//! opened with them in their place. Whatever they are: no panic, no memory beyond what the devices justify, and every page read
-//! is a typed error or one of the versions that were written of it.
+//! A structure's bytes are decoded as they come, and again with a fitting checksum, or the fuzzer would
+//! hardly get past it. Then a small store is opened with them in their place. Whatever they are: no panic, no
+//! memory beyond what the devices justify, and every page read is a typed error or one of the versions that
+//! were written of it.
 
 mod codecs;
 mod damage;

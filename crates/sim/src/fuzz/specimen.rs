@@ -1,4 +1,5 @@
-//! A small store to be damaged: made once, closed in order or crashed, and every version that was ever written of its pages.
+//! A small store to be damaged: made once, closed in order or crashed, and every version that was ever
+//! written of its pages.
 
 use pagetier::{Error, MemoryManifest, OpenError, PageId, PageSize, PageStore, SpaceId};
 use pagetier_devio::{Device, IoBuf, IoBufs, IoClass, SharedDevice, SimDevice, SimPower};

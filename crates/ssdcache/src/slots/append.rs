@@ -1,8 +1,11 @@
-//! The slots of a policy that appends: given out strictly in circular order, so that all writes to the SSD are sequential.
+//! The slots of a policy that appends: given out strictly in circular order, so that all writes to the SSD
+//! are sequential.
 //!
-//! The *front* is the slot that is given out next, the one written longest ago. A void version keeps its slot until the front comes to it; a clean one is
-//! evicted then; a dirty one is waited for until it is home. Slots that are bad, being read, or kept by a discarded page are passed over. The zone of a checkpoint is the
-//! next slots from the front on, whatever is in them, so only the front's position decides what may be written.
+//! The *front* is the slot that is given out next, the one written longest ago. A void version keeps its slot
+//! until the front comes to it; a clean one is evicted then; a dirty one is waited for until it is home.
+//! Slots that are bad, being read, or kept by a discarded page are passed over. The zone of a checkpoint is
+//! the next slots from the front on, whatever is in them, so only the front's position decides what may be
+//! written.
 //!
 //! Where pages get second chances, the front does not go beyond the slots that were judged (`chances`).
 
@@ -14,7 +17,8 @@ use pagetier_policy::{Cause, Millis, SlotId, Verdict};
 /// A group is at most this share of a zone: the pages that stay need slots that were judged before them.
 const GROUPS_PER_ZONE: usize = 4;
 
-/// A checkpoint is due when no more than this share of the zone is left, so that writers do not run dry while it is written.
+/// A checkpoint is due when no more than this share of the zone is left, so that writers do not run dry while
+/// it is written.
 const ZONE_LEFT: u32 = 2;
 
 /// Where the next slot is, and how far it may go.
@@ -165,14 +169,16 @@ impl Slots {
         Some(s.page)
     }
 
-    /// Whether `page` goes to the SSD, and if so, the next slot. `Err(true)`: no slot can be had for now, but soon.
+    /// Whether `page` goes to the SSD, and if so, the next slot. `Err(true)`: no slot can be had for now, but
+    /// soon.
     pub(super) fn append(
         &mut self,
         page: PageId,
         cause: Cause,
         now: Millis,
     ) -> Result<(SlotId, Option<PageId>), bool> {
-        // An only copy keeps a place here whatever the policy says: without a ring nothing would back its way home.
+        // An only copy keeps a place here whatever the policy says: without a ring nothing would back its way
+        // home.
         let admitted = self.is_only_copy(page)
             || self.policy.consider(page, cause, 1, &mut |_| false, now) == Verdict::AdmitFree;
         if !admitted {
@@ -195,9 +201,11 @@ impl Slots {
         Ok((slot, displaced.filter(|gone| *gone != page)))
     }
 
-    // ---- keeping the front free -----------------------------------------------------------------------------
+    // ---- keeping the front free
+    // -----------------------------------------------------------------------------
 
-    /// The slots that are to be free next: twice as many as of a zone's victims, since batches want neighbours.
+    /// The slots that are to be free next: twice as many as of a zone's victims, since batches want
+    /// neighbours.
     fn window(&self) -> impl Iterator<Item = SlotId> + '_ {
         let ahead = |c: &Circle| match c.has_chances() {
             true => c.judged,
@@ -233,7 +241,8 @@ impl Slots {
         self.front_is_blocked() && self.window().any(waits)
     }
 
-    /// What an appending policy's slots need: the next zone in time, and a flush when the front comes to slots that wait for one.
+    /// What an appending policy's slots need: the next zone in time, and a flush when the front comes to
+    /// slots that wait for one.
     pub(super) fn front_map_work(&mut self, journal_high: bool) -> Option<super::MapWork> {
         let spent = self.zone_left() <= self.params.zone / ZONE_LEFT && self.changes > 0;
         if !self.capturing && self.params.slots > 0 && (journal_high || spent) {
@@ -274,12 +283,14 @@ impl Slots {
         s.stuck |= s.state == State::Live && s.stamp == copy.stamp;
     }
 
-    /// Whether the HDD takes writes: as long as it does not, no write waits for slots whose pages have to go there first.
+    /// Whether the HDD takes writes: as long as it does not, no write waits for slots whose pages have to go
+    /// there first.
     pub(crate) fn note_home(&mut self, ok: bool) {
         self.home_fails = !ok;
     }
 
-    // ---- what the pool has not been told --------------------------------------------------------------------
+    // ---- what the pool has not been told
+    // --------------------------------------------------------------------
 
     /// A page lost its copy at a moment when the pool could not be told.
     pub(crate) fn note_untold(&mut self, displaced: Option<PageId>) {
@@ -300,5 +311,6 @@ impl Slots {
     }
 }
 
-/// Displaced pages remembered for the pool; beyond that the oldest are forgotten, which costs its policy precision only.
+/// Displaced pages remembered for the pool; beyond that the oldest are forgotten, which costs its policy
+/// precision only.
 const UNTOLD_MAX: usize = 1024;

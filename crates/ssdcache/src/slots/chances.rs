@@ -1,5 +1,5 @@
-//! Second chances: slots are judged in groups some way ahead of the front, and the pages that stay are copied to the front, into slots that were judged before.
-//! A page is never without a durable slot meanwhile.
+//! Second chances: slots are judged in groups some way ahead of the front, and the pages that stay are copied
+//! to the front, into slots that were judged before. A page is never without a durable slot meanwhile.
 
 use super::{Move, Slots, State, WriteBack};
 use crate::mutation::Mutation;
@@ -7,8 +7,9 @@ use pagetier_page::{PageId, Stamp};
 use pagetier_policy::{Millis, SlotId};
 
 impl Slots {
-    /// Judges the next group, if few judged slots are left. Pages that get a second chance are given slots at the front, as far as there are any: they are
-    /// to be copied there. One slot at least is gained. `busy`: pages that must stay where they are; `None`: nothing was due.
+    /// Judges the next group, if few judged slots are left. Pages that get a second chance are given slots at
+    /// the front, as far as there are any: they are to be copied there. One slot at least is gained. `busy`:
+    /// pages that must stay where they are; `None`: nothing was due.
     pub fn take_back(
         &mut self,
         now: Millis,
@@ -59,8 +60,8 @@ impl Slots {
         Move { from, to }
     }
 
-    /// The move is over. With `copied`, the image was on its way to its new slot, and [`Slots::end_write`] has been told how that ended; otherwise the old slot
-    /// could not be read, and the new one is as it was.
+    /// The move is over. With `copied`, the image was on its way to its new slot, and [`Slots::end_write`]
+    /// has been told how that ended; otherwise the old slot could not be read, and the new one is as it was.
     pub fn end_move(&mut self, done: Move, copied: bool, now: Millis) {
         let Move { from, to } = done;
         if !copied {
@@ -94,7 +95,7 @@ mod tests {
     use crate::map::Entry;
     use crate::slots::SlotParams;
     use pagetier_page::SpaceId;
-    use pagetier_policy::{CacParams, Costs, Home, ssd_policy};
+    use pagetier_policy::{Costs, Home, SlotPolicyParams, SsdPolicy};
 
     #[test]
     fn the_pool_is_told_of_pages_that_make_room_for_second_chances() {
@@ -103,7 +104,11 @@ mod tests {
         let full: Vec<_> = (0..48).map(|no| Some(entry(no))).collect();
         let params = SlotParams { slots: 48, zone: 32, reserve: 4, clean_ahead: 4 };
         // All get a second chance that may.
-        let policy = ssd_policy("hostile:1", &CacParams::new(Costs::PAPER, 48, 8)).expect("a policy");
+        let policy = "hostile:1".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(
+            Costs::PAPER,
+            48,
+            8,
+        ));
         let mut slots = Slots::new(params, policy, &full, 0);
         slots.begin_checkpoint(Millis(0));
         slots.end_checkpoint(true);

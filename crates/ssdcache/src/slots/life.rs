@@ -7,8 +7,8 @@ use pagetier_page::{Lsn, PageId};
 use pagetier_policy::{Millis, SlotId};
 
 impl Slots {
-    /// Notes that the dirty version on its way into `slot` lacks no change older than `lsn` on the HDD; a dirty copy that it replaces
-    /// may lack older ones.
+    /// Notes that the dirty version on its way into `slot` lacks no change older than `lsn` on the HDD; a
+    /// dirty copy that it replaces may lack older ones.
     pub fn note_lsn(&mut self, slot: SlotId, lsn: Lsn) {
         let older = self.by_page.get(&self.slots[slot.at()].page).map(|old| self.slots[old.at()]);
         let older = older.filter(|old| old.dirty).map_or(lsn, |old| old.lsn);
@@ -22,7 +22,8 @@ impl Slots {
         }
     }
 
-    /// The oldest log position from which redo would need records if every copy were lost; `None`: the HDD has every version.
+    /// The oldest log position from which redo would need records if every copy were lost; `None`: the HDD
+    /// has every version.
     #[must_use]
     pub fn oldest_lsn(&self) -> Option<Lsn> {
         self.slots.iter().filter(|s| s.is_only_copy()).map(|s| s.lsn).min()
@@ -34,7 +35,8 @@ impl Slots {
         self.by_page.keys().chain(self.pending.keys()).copied().collect()
     }
 
-    /// The pages whose newest version is on the SSD alone, in order, each with the log position from which redo would bring it back.
+    /// The pages whose newest version is on the SSD alone, in order, each with the log position from which
+    /// redo would bring it back.
     #[must_use]
     pub fn only_copies(&self) -> Vec<(PageId, Lsn)> {
         let dirty = |s: &Slot| s.state == State::Live && s.dirty;
@@ -72,8 +74,8 @@ impl Slots {
         self.slots.iter().map(|s| usize::from(s.readers)).sum()
     }
 
-    /// Holds the copy of `page`, if it has one without a reader, so that it is written home as by a write-back. Ends with
-    /// [`Slots::end_write_back`].
+    /// Holds the copy of `page`, if it has one without a reader, so that it is written home as by a
+    /// write-back. Ends with [`Slots::end_write_back`].
     pub fn hold_copy(&mut self, page: PageId) -> Option<WriteBack> {
         let slot = *self.by_page.get(&page)?;
         let s = &mut self.slots[slot.at()];
@@ -106,8 +108,9 @@ impl Slots {
         self.slots[slot.at()].durable_at <= completed
     }
 
-    /// The SSD is used again after a failure: every copy that is left was read and is sound and durable, so slots that waited for a flush
-    /// are free, and those that failed a write get another chance. The caller writes a checkpoint next.
+    /// The SSD is used again after a failure: every copy that is left was read and is sound and durable, so
+    /// slots that waited for a flush are free, and those that failed a write get another chance. The caller
+    /// writes a checkpoint next.
     pub fn proved(&mut self) {
         self.retired.clear();
         self.bad = 0;

@@ -1,11 +1,11 @@
 //! Which slot holds what, and which slot may be written next: the protocol's state machine, without I/O.
 //!
-//! Invariant N (the newest survives): a slot is given out for writing only when it is free, and it becomes free only when its
-//! page's newest version is durable elsewhere. Invariant Z (zone): only slots of the zone of every checkpoint that
-//! a crash could find are given out. The third, R, is the journal's.
+//! Invariant N (the newest survives): a slot is given out for writing only when it is free, and it becomes
+//! free only when its page's newest version is durable elsewhere. Invariant Z (zone): only slots of the zone
+//! of every checkpoint that a crash could find are given out. The third, R, is the journal's.
 //!
-//! A slot goes `Free → Writing → Live → (Retired →) Free`; [`Slots::validate`] recounts. Under a policy that appends, free slots are not listed: they are given out in
-//! circular order ([`append`]).
+//! A slot goes `Free → Writing → Live → (Retired →) Free`; [`Slots::validate`] recounts. Under a policy that
+//! appends, free slots are not listed: they are given out in circular order ([`append`]).
 
 mod append;
 mod chances;
@@ -107,7 +107,8 @@ pub struct Slots {
     starved: bool,
     /// The policy rejected a page when its zone had no candidate left.
     spent: bool,
-    /// Since the last write-back a dirty page went home that would have replaced a victim, had that not been dirty still.
+    /// Since the last write-back a dirty page went home that would have replaced a victim, had that not been
+    /// dirty still.
     held_up: bool,
     /// Reads go home: the SSD is being taken out of use.
     hidden: bool,
@@ -132,8 +133,8 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Slots as `map` (of checkpoint `generation`, recovered or empty) describes them. Nothing may be written before a first
-    /// checkpoint of this opening named a zone.
+    /// Slots as `map` (of checkpoint `generation`, recovered or empty) describes them. Nothing may be written
+    /// before a first checkpoint of this opening named a zone.
     #[must_use]
     pub fn new(
         params: SlotParams,
@@ -202,7 +203,8 @@ impl Slots {
         self.broken = broken;
     }
 
-    // ---- reads ----------------------------------------------------------------------------------------------
+    // ---- reads
+    // ----------------------------------------------------------------------------------------------
 
     /// Finds the newest version of `page` below memory, and holds its slot for a read.
     pub fn begin_read(&mut self, page: PageId) -> Located {
@@ -243,8 +245,8 @@ impl Slots {
         self.policy.read(page, from, access, now);
     }
 
-    /// The clean copy of `page` in `slot` turned out to be bad: it is forgotten, the HDD has the page. False when the mapping
-    /// has changed meanwhile.
+    /// The clean copy of `page` in `slot` turned out to be bad: it is forgotten, the HDD has the page. False
+    /// when the mapping has changed meanwhile.
     pub fn drop_bad_copy(&mut self, page: PageId, slot: SlotId, now: Millis) -> bool {
         let current = self.by_page.get(&page) == Some(&slot) && !self.slots[slot.at()].is_only();
         if current {
@@ -256,7 +258,8 @@ impl Slots {
         current
     }
 
-    // ---- writes ---------------------------------------------------------------------------------------------
+    // ---- writes
+    // ---------------------------------------------------------------------------------------------
 
     /// Decides where the dirty page `page` goes. A page that is on the SSD stays there, in another slot.
     pub fn plan_dirty(&mut self, page: PageId, now: Millis, fresh: &mut dyn FnMut() -> Stamp) -> Plan {
@@ -287,7 +290,8 @@ impl Slots {
         }
     }
 
-    /// Every slot holds a page, as a recovery may leave them, and none will be free by itself: `page` takes the place of a clean copy, or goes home.
+    /// Every slot holds a page, as a recovery may leave them, and none will be free by itself: `page` takes
+    /// the place of a clean copy, or goes home.
     fn plan_without_reserve(&mut self, page: PageId, now: Millis, fresh: &mut dyn FnMut() -> Stamp) -> Plan {
         let mut next = Vec::new();
         self.policy.next_victims(self.params.clean_ahead as usize, now, &mut next);
@@ -325,8 +329,8 @@ impl Slots {
         }
     }
 
-    /// Whether an eviction that came to nothing is a reason to look for map work: slots ran out, the zone has no candidate left, or (seen now and then)
-    /// it has few.
+    /// Whether an eviction that came to nothing is a reason to look for map work: slots ran out, the zone has
+    /// no candidate left, or (seen now and then) it has few.
     #[must_use]
     pub fn wants_look(&mut self) -> bool {
         let due = self.counts.rejected >= self.next_look;
@@ -406,8 +410,8 @@ impl Slots {
         }
     }
 
-    /// The buffered page `page` was changed. True when it had a copy identical to the HDD's, which is now invalid
-    /// (2013 paper, section 5); a newer copy stays.
+    /// The buffered page `page` was changed. True when it had a copy identical to the HDD's, which is now
+    /// invalid (2013 paper, section 5); a newer copy stays.
     pub fn dirtied(&mut self, page: PageId, logical: u32, now: Millis) -> bool {
         let home = self.home(page);
         self.policy.logical(page, logical, home, now);
@@ -432,7 +436,8 @@ impl Slots {
         true
     }
 
-    /// Whether a write-back of `page` is under way. It must not lose its copy then: a crash might leave its home torn, and nothing to mend it.
+    /// Whether a write-back of `page` is under way. It must not lose its copy then: a crash might leave its
+    /// home torn, and nothing to mend it.
     #[must_use]
     pub fn is_going_home(&self, page: PageId) -> bool {
         self.going_home.contains(&page)
@@ -466,8 +471,9 @@ impl Slots {
         if let Some(slot) = self.unmap(page) {
             let s = &mut self.slots[slot.at()];
             if s.dirty {
-                // A checkpoint that names this copy, or an older one of the page, as the newest version may be what a crash finds. It must find
-                // this one then, or take the page for damaged; so the slot waits for a checkpoint that does not name the page.
+                // A checkpoint that names this copy, or an older one of the page, as the newest version may
+                // be what a crash finds. It must find this one then, or take the page for damaged; so the
+                // slot waits for a checkpoint that does not name the page.
                 (s.in_zone, s.in_next) = (false, false);
             }
             self.release(slot);
@@ -489,7 +495,8 @@ impl Slots {
         Some(slot)
     }
 
-    /// The page was changed, or a version from the pool is about to be written home: what is being copied to the front is not to become its copy.
+    /// The page was changed, or a version from the pool is about to be written home: what is being copied to
+    /// the front is not to become its copy.
     pub(crate) fn cancel_move(&mut self, page: PageId) {
         if !self.broken.is(Mutation::MoveSurvives) {
             self.overtake_move(page);
@@ -607,7 +614,8 @@ impl Slots {
         }
     }
 
-    // ---- views ----------------------------------------------------------------------------------------------
+    // ---- views
+    // ----------------------------------------------------------------------------------------------
 
     /// The policy, for its statistics.
     pub fn policy(&mut self) -> &mut dyn SlotPolicy {

@@ -1,11 +1,13 @@
-//! What a recovery tells the slots: first what it takes on trust, then, once it has read the zone, what it found in the end.
+//! What a recovery tells the slots: first what it takes on trust, then, once it has read the zone, what it
+//! found in the end.
 
 use super::{Slot, Slots, State};
 use crate::map::Entry;
 use pagetier_policy::SlotId;
 
 impl Slots {
-    /// Makes what a recovery found so far into what it found in the end, `map`: for before the first checkpoint only.
+    /// Makes what a recovery found so far into what it found in the end, `map`: for before the first
+    /// checkpoint only.
     pub fn amend(&mut self, map: &[Option<Entry>]) {
         let same = |s: &Slot, e: &Entry| (s.page, s.stamp, s.dirty) == (e.page, e.stamp, !e.clean);
         let is_live = |s: &Slot| s.state == State::Live;
@@ -70,7 +72,8 @@ mod tests {
     #[test]
     fn amended_slots_are_as_if_everything_had_been_known_at_once() {
         let trusted = [holds(0, 1, true), holds(1, 2, true), holds(2, 3, false), None, holds(4, 5, true)];
-        // Page 1 went home since, page 2 is in the zone in a newer version, page 0 was a copy of the HDD's version after all.
+        // Page 1 went home since, page 2 is in the zone in a newer version, page 0 was a copy of the HDD's
+        // version after all.
         let found = [holds(0, 1, false), None, holds(7, 8, true), holds(2, 9, false), holds(4, 5, true)];
         for policy in SsdPolicy::ALL.iter().filter(|policy| **policy != SsdPolicy::None) {
             let policy = &policy.to_string();

@@ -24,7 +24,8 @@ impl Slots {
         self.on_read
     }
 
-    /// Decides whether `page`, which the HDD has in the version at hand, gets a copy: it is leaving the pool, or was just read or written there.
+    /// Decides whether `page`, which the HDD has in the version at hand, gets a copy: it is leaving the pool,
+    /// or was just read or written there.
     pub fn plan_copy(
         &mut self,
         page: PageId,
@@ -55,8 +56,9 @@ impl Slots {
         Some(self.start_copy(slot, page, displaced, now, fresh()))
     }
 
-    /// `page` was written home, and any copy is older now. A page that has one keeps its place on the SSD, in another slot; else the policy is asked. With
-    /// `may` false, or without a slot that can be written now, it has none from here on.
+    /// `page` was written home, and any copy is older now. A page that has one keeps its place on the SSD, in
+    /// another slot; else the policy is asked. With `may` false, or without a slot that can be written now,
+    /// it has none from here on.
     pub fn plan_arrived(
         &mut self,
         page: PageId,
@@ -97,8 +99,8 @@ impl Slots {
         ticket
     }
 
-    /// The copy on its way with `ticket` is of a home write that no flush has made durable, and the HDD may lack changes from `lsn` on: it counts as
-    /// the only copy of its version until [`Slots::homes_flushed`].
+    /// The copy on its way with `ticket` is of a home write that no flush has made durable, and the HDD may
+    /// lack changes from `lsn` on: it counts as the only copy of its version until [`Slots::homes_flushed`].
     pub(crate) fn wait_for_home(&mut self, ticket: &mut Ticket, lsn: Lsn) {
         let s = &mut self.slots[ticket.slot.at()];
         (s.dirty, s.waits_for_home, s.lsn) = (true, true, lsn);
@@ -132,7 +134,8 @@ impl Slots {
         })
     }
 
-    /// Whether the slot of `page` backs a home write that is not durable: a crash might leave its home torn, and nothing else to mend it.
+    /// Whether the slot of `page` backs a home write that is not durable: a crash might leave its home torn,
+    /// and nothing else to mend it.
     #[must_use]
     pub fn is_backing(&self, page: PageId) -> bool {
         self.by_page.get(&page).is_some_and(|slot| self.slots[slot.at()].backs)
@@ -144,7 +147,8 @@ impl Slots {
         self.slots.iter().any(|s| s.backs && s.page.space == space && self.is_backing(s.page))
     }
 
-    /// The home write that `slot` backs with version `stamp` is durable (`ok`): the slot is clean. Or it failed: the slot is the only copy.
+    /// The home write that `slot` backs with version `stamp` is durable (`ok`): the slot is clean. Or it
+    /// failed: the slot is the only copy.
     pub(crate) fn end_backing(&mut self, slot: SlotId, stamp: Stamp, ok: bool) {
         let s = &mut self.slots[slot.at()];
         if s.backs && s.stamp == stamp {
@@ -159,11 +163,12 @@ impl Slots {
 mod tests {
     use super::*;
     use crate::slots::SlotParams;
-    use pagetier_policy::{CacParams, Costs, ssd_policy};
+    use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy};
 
     #[test]
     fn a_copy_on_its_way_wants_no_flush_of_the_home_before_it_is_there() {
-        let policy = ssd_policy("lru2", &CacParams::new(Costs::PAPER, 12, 8)).expect("a policy");
+        let policy =
+            "lru2".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(Costs::PAPER, 12, 8));
         let mut slots = Slots::new(SlotParams::new(12, 50.0), policy, &[], 0);
         slots.begin_checkpoint(Millis(0));
         slots.end_checkpoint(true);

@@ -51,8 +51,8 @@ pub struct Ticket {
     pub waits_for_home: bool,
 }
 
-/// A second chance: a page's way from the slot that is taken back to the front of the circle. Held like a read until
-/// [`Slots::end_move`](super::Slots::end_move).
+/// A second chance: a page's way from the slot that is taken back to the front of the circle. Held like a
+/// read until [`Slots::end_move`](super::Slots::end_move).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Move {
     /// Where it is.
@@ -90,7 +90,8 @@ pub enum Located {
     Pending,
 }
 
-/// A victim-to-be that has to reach the HDD first. Held like a read until [`Slots::end_write_back`](super::Slots::end_write_back).
+/// A victim-to-be that has to reach the HDD first. Held like a read until
+/// [`Slots::end_write_back`](super::Slots::end_write_back).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteBack {
     /// The slot to read.

@@ -5,7 +5,8 @@ use crate::map::{Entry, MapBody};
 use pagetier_policy::{Millis, SlotId};
 
 impl Slots {
-    // ---- write-back -----------------------------------------------------------------------------------------
+    // ---- write-back
+    // -----------------------------------------------------------------------------------------
 
     /// The next victims that are dirty, at most `max`; each is held until [`Slots::end_write_back`].
     pub fn begin_write_back(&mut self, max: usize, now: Millis) -> Vec<WriteBack> {
@@ -25,8 +26,9 @@ impl Slots {
             .collect()
     }
 
-    /// Whether the next write-back is urgent: a circle cannot go on before it is over; and since this was taken last, a dirty page went to the disk though
-    /// it would have replaced a victim that was dirty still, which cost the disk what a write-back in time would have.
+    /// Whether the next write-back is urgent: a circle cannot go on before it is over; and since this was
+    /// taken last, a dirty page went to the disk though it would have replaced a victim that was dirty still,
+    /// which cost the disk what a write-back in time would have.
     pub fn take_urgency(&mut self) -> bool {
         std::mem::take(&mut self.held_up) || self.appends()
     }
@@ -49,7 +51,8 @@ impl Slots {
         next
     }
 
-    /// The write-back is over; when `ok`, the HDD was flushed after it, and the slot is clean if it still holds that version.
+    /// The write-back is over; when `ok`, the HDD was flushed after it, and the slot is clean if it still
+    /// holds that version.
     pub fn end_write_back(&mut self, done: WriteBack, ok: bool) {
         if let Some(at) = self.going_home.iter().position(|page| *page == done.page) {
             self.going_home.swap_remove(at);
@@ -63,7 +66,8 @@ impl Slots {
         self.end_read(done.slot);
     }
 
-    // ---- checkpoints ----------------------------------------------------------------------------------------
+    // ---- checkpoints
+    // ----------------------------------------------------------------------------------------
 
     /// What is due, most urgent first. `journal_high`: only a checkpoint makes room in the journal.
     pub fn map_work(&mut self, journal_high: bool, now: Millis) -> Option<MapWork> {
@@ -117,8 +121,9 @@ impl Slots {
         to_clean && ready * 2 < next.len()
     }
 
-    /// Captures the map and names the next zone: everything being written, retired or free (as far as the zone's size goes), and
-    /// the pages of lowest benefit; or what is next in circular order. Until [`Slots::end_checkpoint`], only slots in both zones are given out.
+    /// Captures the map and names the next zone: everything being written, retired or free (as far as the
+    /// zone's size goes), and the pages of lowest benefit; or what is next in circular order. Until
+    /// [`Slots::end_checkpoint`], only slots in both zones are given out.
     pub fn begin_checkpoint(&mut self, now: Millis) -> Capture {
         debug_assert!(!self.capturing);
         if self.appends() {
@@ -160,8 +165,8 @@ impl Slots {
         }
     }
 
-    /// The checkpoint is durable, or failed. After a failure either of the two may be what a crash finds, so only slots in both zones
-    /// stay writable until one succeeds.
+    /// The checkpoint is durable, or failed. After a failure either of the two may be what a crash finds, so
+    /// only slots in both zones stay writable until one succeeds.
     pub fn end_checkpoint(&mut self, ok: bool) {
         debug_assert!(self.capturing);
         for s in &mut self.slots {
@@ -172,7 +177,8 @@ impl Slots {
         if let Some(circle) = &mut self.circle {
             circle.end_checkpoint(ok);
         }
-        // The next one after a failure goes to the same area: the other has the one that is known to be durable.
+        // The next one after a failure goes to the same area: the other has the one that is known to be
+        // durable.
         if ok {
             self.in_force = self.generation + 1;
         }

@@ -16,7 +16,8 @@
 //! whole after any crash. A leaf that fills by ascending inserts is split at the insertion and stays full.
 //!
 //! **Deletes** do not merge half-empty leaves, but a leaf that loses its last entry is taken out of the tree
-//! (unless it is its parent's only child), so a queue that is filled at one end and emptied at the other stays short.
+//! (unless it is its parent's only child), so a queue that is filled at one end and emptied at the other
+//! stays short.
 //!
 //! No call here may be made while the caller holds a page; the closures given to
 //! [`Tree::get`] and [`Tree::scan`] run under a leaf's latch and cannot await.

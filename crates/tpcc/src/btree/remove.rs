@@ -12,7 +12,8 @@ impl Tree {
     /// a leaf further left never changes; an only child stays in the tree, empty.
     #[cold]
     pub(super) async fn delete_last(&self, key: &[u8]) -> Result<bool, TreeError> {
-        // The parent is latched exclusively, so no descent enters its children; scans leave them to the right.
+        // The parent is latched exclusively, so no descent enters its children; scans leave them to the
+        // right.
         let parent = self.level_exclusive(key, 1).await?;
         if node::level(&parent) != 1 {
             return Err(TreeError::Damaged { page: parent.id(), what: "its level" });

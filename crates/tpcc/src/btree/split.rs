@@ -1,7 +1,8 @@
 //! Inserts that split nodes, and the pages that this takes.
 //!
-//! First everything is latched and every new page is at hand, then the nodes are changed without a pause: an error, or
-//! a dropped future, finds the tree untouched. (A page that was allocated by then is lost to the space.)
+//! First everything is latched and every new page is at hand, then the nodes are changed without a pause: an
+//! error, or a dropped future, finds the tree untouched. (A page that was allocated by then is lost to the
+//! space.)
 
 use super::node::{self, FREE, INNER, LEAF, Layout, META};
 use super::tree::{META_PAGE, Tree, TreeError};
@@ -82,7 +83,8 @@ impl Tree {
         m.commit();
     }
 
-    /// Splits `page`, puts the entry into the proper half; returns the entry that the parent needs for `right`.
+    /// Splits `page`, puts the entry into the proper half; returns the entry that the parent needs for
+    /// `right`.
     fn split(
         &self,
         m: &mut MiniTx<'_>,

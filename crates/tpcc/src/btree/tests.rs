@@ -52,7 +52,8 @@ async fn contents(tree: &Tree) -> Vec<(u32, u32)> {
     seen
 }
 
-/// Walks the whole tree: order, levels, key ranges; counts its pages and those on the free list against the space.
+/// Walks the whole tree: order, levels, key ranges; counts its pages and those on the free list against the
+/// space.
 async fn validate(tree: &Tree) -> u64 {
     let mut pages = 1;
     let mut leaves = Vec::new();

@@ -27,8 +27,8 @@ pub(crate) enum TreeError {
 
 /// A tree. Shared between tasks by reference; every operation is atomic with respect to the others.
 ///
-/// Dropping a future before it is done either leaves the tree as it was or has changed it wholly, in memory and in
-/// the log.
+/// Dropping a future before it is done either leaves the tree as it was or has changed it wholly, in memory
+/// and in the log.
 pub(crate) struct Tree {
     pub(super) store: Arc<PageStore>,
     pub(super) wal: Option<Wal>,
@@ -60,7 +60,8 @@ impl Tree {
         Ok(tree)
     }
 
-    /// The tree in `space`, with rows of these lengths. Without a log, changes are not recorded: for bulk loads.
+    /// The tree in `space`, with rows of these lengths. Without a log, changes are not recorded: for bulk
+    /// loads.
     pub(crate) fn open(store: Arc<PageStore>, wal: Option<Wal>, space: SpaceId, row: RowLens) -> Self {
         let payload = store.page_size().payload_bytes();
         let (leaf, inner) = (Layout::leaf(row, payload), Layout::inner(row.key, payload));

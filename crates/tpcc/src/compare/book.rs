@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What all rows of a report have in common. Rows of another setting are kept, but neither shown nor taken for finished.
+/// What all rows of a report have in common. Rows of another setting are kept, but neither shown nor taken
+/// for finished.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Setting {
     pub(crate) version: String,

@@ -1,11 +1,13 @@
-//! The charts, as SVG to stand in a page: bars as in Figures 7 and 10, points as in Figure 4, lines as in Figure 6.
+//! The charts, as SVG to stand in a page: bars as in Figures 7 and 10, points as in Figure 4, lines as in
+//! Figure 6.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::error::Error;
 
-/// Colours that people who do not see all of them can tell apart (Okabe and Ito's), readable on light and dark.
+/// Colours that people who do not see all of them can tell apart (Okabe and Ito's), readable on light and
+/// dark.
 pub(crate) const COLORS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),

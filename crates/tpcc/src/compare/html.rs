@@ -82,7 +82,8 @@ impl Display for Table {
     }
 }
 
-/// What is wrong with `page`, if its tags do not match, an attribute or text is not escaped, or it refers to anything outside.
+/// What is wrong with `page`, if its tags do not match, an attribute or text is not escaped, or it refers to
+/// anything outside.
 #[cfg(test)]
 pub(crate) fn unsound(page: &str) -> Option<String> {
     let mut open: Vec<&str> = Vec::new();

@@ -105,14 +105,16 @@ impl Case {
     }
 }
 
-/// Those of `cases` that are about one of these databases, or about none of the paper's three; no `databases` are all.
+/// Those of `cases` that are about one of these databases, or about none of the paper's three; no `databases`
+/// are all.
 pub(crate) fn of_databases(mut cases: Vec<Case>, databases: &[u32]) -> Vec<Case> {
     let wanted = |db: u32| databases.is_empty() || databases.contains(&db) || !DATABASES.contains(&db);
     cases.retain(|case| wanted(case.shape.db));
     cases
 }
 
-/// What to run for these figures, each run once, databases together; `more` pairs run beside those of every figure that compares policies.
+/// What to run for these figures, each run once, databases together; `more` pairs run beside those of every
+/// figure that compares policies.
 pub(crate) fn cases(figures: &[Figure], more: &[Policies]) -> Vec<Case> {
     let more: Vec<(&str, &str)> = more.iter().map(|p| (p.pool.as_str(), p.ssd.as_str())).collect();
     let mut all: Vec<Case> = Vec::new();

@@ -1,6 +1,8 @@
-//! `--compare`: the experiments of section 6 of the 2013 paper, scaled down, in virtual time, and a report of them.
+//! `--compare`: the experiments of section 6 of the 2013 paper, scaled down, in virtual time, and a report of
+//! them.
 //!
-//! [`matrix`] says what to run, [`drive`] runs one, [`crew`] several at once; [`book`] keeps what is finished, and [`page`] shows it.
+//! [`matrix`] says what to run, [`drive`] runs one, [`crew`] several at once; [`book`] keeps what is
+//! finished, and [`page`] shows it.
 
 mod book;
 mod charts;
@@ -26,7 +28,8 @@ use machine::Machine;
 use std::error::Error;
 use std::path::Path;
 
-/// Runs what is not finished yet, and writes the report; false when a run failed or its database was inconsistent.
+/// Runs what is not finished yet, and writes the report; false when a run failed or its database was
+/// inconsistent.
 pub(crate) fn compare(cli: &Cli) -> Result<bool, Box<dyn Error>> {
     let Some(dir) = &cli.comparison.report else { return Err("--compare needs --report DIR".into()) };
     std::fs::create_dir_all(dir).map_err(|source| book::BookError::Io { path: dir.clone(), source })?;

@@ -4,7 +4,8 @@ use pagetier::{Home, PageCounts, PageId, PageStore, SpaceInfo};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// A page has to have spent this share of the time on the SSD, and as much off it: 20 minutes of 60 in section 4.
+/// A page has to have spent this share of the time on the SSD, and as much off it: 20 minutes of 60 in
+/// section 4.
 const SHARE_MIN: f64 = 1.0 / 3.0;
 
 /// How often pages are looked at, in virtual time.

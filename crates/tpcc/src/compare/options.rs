@@ -12,8 +12,9 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Comparing as the 2013 paper does")]
 pub(crate) struct CompareArgs {
-    /// Run the experiments behind these figures of the paper (section 6), scaled down, in virtual time, several at once, each until it is steady,
-    /// and write report.html and report.json. Runs that are in report.json already are not run again
+    /// Run the experiments behind these figures of the paper (section 6), scaled down, in virtual time,
+    /// several at once, each until it is steady, and write report.html and report.json. Runs that are in
+    /// report.json already are not run again
     #[arg(long, value_enum, value_name = "FIGURES", value_delimiter = ',', requires = "report", conflicts_with_all = [
         "dir", "hdd", "ssd", "ssd_bytes", "pool_bytes", "db_ratio", "pool_policy", "ssd_policy", "zone_percent", "devices", "time", "warmup",
         "seconds", "record", "what_if", "json",
@@ -25,11 +26,13 @@ pub(crate) struct CompareArgs {
     /// Compare on one warehouse with short windows: a look at what there is, in a few minutes
     #[arg(long, requires = "compare")]
     pub(crate) quick: bool,
-    /// Only runs of these databases of the paper, in its gigabytes beside an SSD of 10: some of 30, 15 and 8; figures 4 and 6 and the zone have one of their own [default: all]
+    /// Only runs of these databases of the paper, in its gigabytes beside an SSD of 10: some of 30, 15 and 8;
+    /// figures 4 and 6 and the zone have one of their own [default: all]
     #[arg(long, value_name = "GB", value_delimiter = ',', requires = "compare", value_parser = database)]
     pub(crate) databases: Vec<u32>,
-    /// Windows of 250 New-Orders a warehouse after which a run is measured though it is not steady [default: 60; 40 of 300 with --quick]. A database grows by an
-    /// eighth in 24 of them: where its hot part barely fits onto the SSD, no run is ever steady, and the later it is measured the larger its ratio
+    /// Windows of 250 New-Orders a warehouse after which a run is measured though it is not steady [default:
+    /// 60; 40 of 300 with --quick]. A database grows by an eighth in 24 of them: where its hot part barely
+    /// fits onto the SSD, no run is ever steady, and the later it is measured the larger its ratio
     #[arg(long, value_name = "N", requires = "compare", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) windows: Option<u16>,
     /// Run them all again, also those that are in report.json

@@ -213,7 +213,8 @@ mod tests {
     use crate::compare::machine::Machine;
     use crate::compare::matrix::{Figure, cases};
 
-    /// Every run of every figure; one that the store refused, one that was not steady, and the observed one among them.
+    /// Every run of every figure; one that the store refused, one that was not steady, and the observed one
+    /// among them.
     fn full() -> (Book, Setting) {
         let sample: Entry = serde_json::from_str(include_str!("sample.json")).unwrap();
         let (cpu, kernel) = ("A <fast> & 'quoted' CPU".into(), "linux".into());

@@ -1,5 +1,5 @@
-//! What the paper's text gives: the numbers of its Figures 8, 9 and 11. The bars of Figures 7 and 10 and the points of Figures 4 and 6 are drawn
-//! there, and no text says them.
+//! What the paper's text gives: the numbers of its Figures 8, 9 and 11. The bars of Figures 7 and 10 and the
+//! points of Figures 4 and 6 are drawn there, and no text says them.
 
 use super::matrix::Case;
 

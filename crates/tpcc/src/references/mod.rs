@@ -1,8 +1,9 @@
 //! The page references of TPC-C, without rows: which pages the five transactions touch, at 16 KiB a page.
 //!
-//! Nine tables and two secondary indexes (customers by last name, orders by customer) as B+-trees in primary key order, row sizes as
-//! specified plus InnoDB's per-row overhead, the standard mix, NURand, and a database that grows as it runs. A statement is a descent from
-//! the root; a row that is read and then changed is two statements. About 100 MB (6,000 pages) per warehouse, as in the 2013 paper.
+//! Nine tables and two secondary indexes (customers by last name, orders by customer) as B+-trees in primary
+//! key order, row sizes as specified plus InnoDB's per-row overhead, the standard mix, NURand, and a database
+//! that grows as it runs. A statement is a descent from the root; a row that is read and then changed is two
+//! statements. About 100 MB (6,000 pages) per warehouse, as in the 2013 paper.
 
 mod tables;
 
@@ -85,7 +86,8 @@ impl Tpcc {
         let parts = warehouses * DISTRICTS;
         let districts: Vec<District> = (0..parts).map(|_| District::loaded(&mut rng)).collect();
         let lines = |part: u32| districts[part as usize].lines();
-        // Rows per leaf: 16 KiB at 15/16 full, by row sizes of 680, 75, 30, 50, 80, 100 and 330 bytes; 55 in the index.
+        // Rows per leaf: 16 KiB at 15/16 full, by row sizes of 680, 75, 30, 50, 80, 100 and 330 bytes; 55 in
+        // the index.
         Self {
             warehouse: Dense::new(1, warehouses, 130),
             district: Dense::new(2, parts, 130),
@@ -129,12 +131,14 @@ impl Tpcc {
         self.nurand(8191, self.nurand_c[1], ITEMS)
     }
 
-    /// A customer by number, or by name (60 %): then the index and the three customers of that name are read first.
+    /// A customer by number, or by name (60 %): then the index and the three customers of that name are read
+    /// first.
     fn find_customer(&mut self, out: &mut Vec<Reference>, part: u32) -> u32 {
         if self.rng.random_bool(0.4) {
             return self.random_customer();
         }
-        // Names are numbers from 0 to 999 by NURand(255); each is that of three customers, anywhere in the district.
+        // Names are numbers from 0 to 999 by NURand(255); each is that of three customers, anywhere in the
+        // district.
         let name = (self.rng.random_range(0..=255u32) | self.rng.random_range(0..1000u32)) % 1000;
         self.by_name.read(out, part * CUSTOMERS + name * 3);
         let namesakes = [name, 1000 + scatter(name, part), 2000 + scatter(name, part + 7)];

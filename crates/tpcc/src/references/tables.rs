@@ -67,7 +67,8 @@ impl Dense {
     }
 }
 
-/// A table whose parts (a district's rows) each grow at their end. A part's new leaves are new pages at the end of the space.
+/// A table whose parts (a district's rows) each grow at their end. A part's new leaves are new pages at the
+/// end of the space.
 #[derive(Debug)]
 pub(super) struct Parts {
     inner: Inner,

@@ -1,5 +1,5 @@
-//! Delivery, clause 2.7: the oldest open order of each district, each in a transaction of its own (clause 2.7.2
-//! leaves the grouping to the implementation).
+//! Delivery, clause 2.7: the oldest open order of each district, each in a transaction of its own (clause
+//! 2.7.2 leaves the grouping to the implementation).
 
 use super::{Outcome, Terminal};
 use crate::database::{DbError, Tx};

@@ -1,8 +1,8 @@
 //! The five transactions of TPC-C, clauses 2.4 to 2.8, and the terminal that runs them in the standard mix.
 //!
-//! Row locks: New-Order holds its district and its stock rows; Payment warehouse, district, customer; Order-Status and each
-//! tenth of a Delivery district and customer; Stock-Level its district while it looks at order-lines. Columns that never
-//! change (taxes, names, discounts, items) are read without a lock.
+//! Row locks: New-Order holds its district and its stock rows; Payment warehouse, district, customer;
+//! Order-Status and each tenth of a Delivery district and customer; Stock-Level its district while it looks
+//! at order-lines. Columns that never change (taxes, names, discounts, items) are read without a lock.
 
 mod delivery;
 mod new_order;
@@ -137,7 +137,8 @@ enum Chosen {
 }
 
 impl Chosen {
-    /// The customer's number: of those with the name the middle one by first name, rounded up (clause 2.5.2.2).
+    /// The customer's number: of those with the name the middle one by first name, rounded up (clause
+    /// 2.5.2.2).
     async fn find(&self, tx: &Tx<'_>, w: u16, d: u8) -> Result<u32, DbError> {
         let name = match self {
             Self::ById(c) => return Ok(*c),

@@ -115,7 +115,8 @@ fn a_commit_that_is_dropped_half_way_stops_the_database_and_loses_nothing() {
         for n in 0..80 {
             terminals[n % 4].next().await.unwrap();
         }
-        // The pages are in the pool: what a transaction waits for, when it is polled once, is mostly its commit.
+        // The pages are in the pool: what a transaction waits for, when it is polled once, is mostly its
+        // commit.
         let mut stopped = 0;
         for n in 0..1000 {
             let ended = tokio::select! {

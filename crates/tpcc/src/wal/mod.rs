@@ -12,9 +12,9 @@
 //!
 //! **Group commit.** The first commit that needs durability writes and syncs for all that wait behind it.
 //!
-//! **Locks.** `sink` before `state`; neither is held across an `.await`. In [`MiniTx::commit`] the LSN is assigned and
-//! set on the pages under `state`, so a caller that has read [`Wal::end`] finds every earlier record in the
-//! store's `min_recovery_lsn`.
+//! **Locks.** `sink` before `state`; neither is held across an `.await`. In [`MiniTx::commit`] the LSN is
+//! assigned and set on the pages under `state`, so a caller that has read [`Wal::end`] finds every earlier
+//! record in the store's `min_recovery_lsn`.
 
 mod file;
 mod minitx;
@@ -201,7 +201,8 @@ impl Wal {
         self.appended(&mut state, lsn)
     }
 
-    /// Notes that every operation of the commit at `commit` is in the trees' pages and their records in the log.
+    /// Notes that every operation of the commit at `commit` is in the trees' pages and their records in the
+    /// log.
     pub(crate) fn append_applied(&self, commit: Lsn) -> Lsn {
         let mut state = self.0.state.lock();
         let at = state.end;
@@ -222,7 +223,8 @@ impl Wal {
         Lsn(lsn)
     }
 
-    /// Makes the log durable up to `lsn`, at least. Cancel-safe: a write that has begun goes on without the caller.
+    /// Makes the log durable up to `lsn`, at least. Cancel-safe: a write that has begun goes on without the
+    /// caller.
     pub(crate) async fn flush(&self, lsn: Lsn) -> Result<(), WalError> {
         if self.0.durable.load(Ordering::Acquire) >= lsn.0 {
             return Ok(());

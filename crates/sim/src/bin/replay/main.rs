@@ -13,9 +13,11 @@ use run::Run;
 use std::error::Error;
 use std::process::ExitCode;
 
-/// Replays page references over a buffer pool and an SSD cache without devices, and says what their I/O would have cost
+/// Replays page references over a buffer pool and an SSD cache without devices, and says what their I/O would
+/// have cost
 ///
-/// They come from a page trace or a generator (TPC-C, Zipf). Costs are the devices' time: reads and writes times --costs.
+/// They come from a page trace or a generator (TPC-C, Zipf). Costs are the devices' time: reads and writes
+/// times --costs.
 #[derive(Parser, Debug)]
 #[command(name = "replay", after_help = table::LEGEND)]
 struct Args {
@@ -30,10 +32,12 @@ struct Args {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "The run")]
 struct RunArgs {
-    /// Run several pairs of policies instead: a list, as lru+cc,gd2l+cac, in any case; or `all`, every pool policy with every SSD policy
+    /// Run several pairs of policies instead: a list, as lru+cc,gd2l+cac, in any case; or `all`, every pool
+    /// policy with every SSD policy
     #[arg(long, value_name = "PAIRS", value_parser = pairs)]
     compare: Option<Pairs>,
-    /// Batches before counting starts. A batch is one transaction of --tpcc, 1,024 references of --trace, or 64 references of --zipf
+    /// Batches before counting starts. A batch is one transaction of --tpcc, 1,024 references of --trace, or
+    /// 64 references of --zipf
     #[arg(long, value_name = "BATCHES", default_value_t = 0)]
     warmup: u64,
     /// Batches that count, as large as those of --warmup [default: the rest of the trace, or 10000]
@@ -60,16 +64,19 @@ struct RunArgs {
     /// The most dirty pages, in per cent of the pool; recoverability writes clean the oldest beyond it
     #[arg(long, value_name = "PERCENT", default_value_t = 100.0, value_parser = args::percent)]
     dirty_percent_max: f64,
-    /// Processor time per reference, in microseconds, up to a second; it passes on the clock that CAC's rates go by
+    /// Processor time per reference, in microseconds, up to a second; it passes on the clock that CAC's rates
+    /// go by
     #[arg(long, value_name = "US", default_value_t = 2.0, value_parser = cpu_us)]
     cpu_us: f64,
-    /// Also say what the best static placements would have cost, their pages chosen by the accesses of the very run, and how many times that each run did
+    /// Also say what the best static placements would have cost, their pages chosen by the accesses of the
+    /// very run, and how many times that each run did
     #[arg(long)]
     bound: bool,
     /// Also print counts, memory, and α by group of every run
     #[arg(long, short)]
     verbose: bool,
-    /// Print one JSON object (with --compare: an array of them) with everything; `cost` and every `_ms` are milliseconds
+    /// Print one JSON object (with --compare: an array of them) with everything; `cost` and every `_ms` are
+    /// milliseconds
     #[arg(long)]
     json: bool,
 }

@@ -93,7 +93,8 @@ impl StaticReport {
     }
 }
 
-/// A static placement, and how many times as much the run beside it did; `None` where the placement's figure is 0.
+/// A static placement, and how many times as much the run beside it did; `None` where the placement's figure
+/// is 0.
 #[derive(Clone, Serialize)]
 pub(crate) struct Beside {
     #[serde(flatten)]
