@@ -10,6 +10,7 @@
 
 mod builder;
 mod calibrate;
+pub mod device;
 mod error;
 mod life;
 mod lock;

@@ -155,7 +155,7 @@ impl Builder {
         self
     }
 
-    /// The HDD, ready made.
+    /// The HDD as a device; [`crate::device`] says how to write one.
     pub fn hdd_device(mut self, device: SharedDevice) -> Self {
         self.hdd = Place::Device(device);
         self
@@ -167,7 +167,7 @@ impl Builder {
         self
     }
 
-    /// The SSD, ready made.
+    /// The SSD as a device; [`crate::device`] says how to write one.
     pub fn ssd_device(mut self, device: SharedDevice) -> Self {
         self.ssd = Place::Device(device);
         self

@@ -12,12 +12,14 @@
 
 mod buf;
 mod check;
+pub mod conformance;
 mod device;
 mod emulated;
 mod fence;
 mod file;
 mod image;
 mod memory;
+mod metered;
 mod occupancy;
 mod open;
 mod queue;
@@ -40,7 +42,8 @@ pub use device::{
 };
 pub use emulated::{Clock, EmulatedDevice, Model, VirtualClock};
 pub use fence::Fence;
-pub use memory::MemoryDevice;
+pub use memory::{Memory, MemoryDevice};
+pub use metered::{Metered, RawDevice, RawDone, RawTransfer};
 pub use occupancy::{InFlight, Kept, Occupancy, Occupied};
 pub use open::{Backend, DirectIo, OpenOptions, Opened, Reap, open_file};
 pub use recent::{COST_POINTS, RecentCost, RecentCosts};

@@ -167,8 +167,3 @@ pub(crate) fn bufs_of(lens: &[usize]) -> IoBufs {
 pub(crate) fn arena(len: usize) -> ManuallyDrop<IoBuf> {
     ManuallyDrop::new(IoBuf::zeroed(len))
 }
-
-/// Bytes that tell where they belong.
-pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed.wrapping_add(1)).collect()
-}
