@@ -35,6 +35,12 @@ pub enum OpenError {
         /// What is wrong with the value.
         why: String,
     },
+    /// The runtime of a [`crate::blocking::PageStore`], or its thread, cannot be started.
+    #[error("the store's runtime cannot be started")]
+    Runtime {
+        /// Why.
+        source: std::io::Error,
+    },
     /// The store's directory cannot be used.
     #[error("{path}: the store's directory {what}: {source}", path = .path.display())]
     Directory {

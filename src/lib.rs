@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod blocking;
 mod builder;
 mod calibrate;
 pub mod device;
