@@ -1,7 +1,7 @@
 //! A device in memory: for tests, virtual-time runs and stores that need not last.
 //!
-//! Bytes never written take no memory and read as zeros. Every operation is carried out by the call itself;
-//! its future is ready at once.
+//! Bytes that were never written take no memory and read as zeros. Each call executes its operation at once
+//! and returns a ready future.
 
 use crate::check::{Spot, check, check_range, refused, total_len};
 use crate::device::IoBufs;
@@ -16,10 +16,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Its alignment, in bytes: that of common disks, so that code which works here works there.
+/// The alignment in bytes: that of common disks, so that code which works here works there.
 const ALIGNMENT: usize = 512;
 
-/// Bytes in memory as a device. See the module.
+/// A device in memory. See the module.
 #[derive(Debug)]
 pub struct MemoryDevice {
     name: Arc<str>,
@@ -46,8 +46,8 @@ impl MemoryDevice {
         }
     }
 
-    /// An independent copy of its contents as they are, under the same name, with statistics from zero.
-    /// Cheap: unchanged parts are shared.
+    /// An independent copy of the current contents, under the same name, with zeroed statistics. Cheap:
+    /// unchanged parts are shared.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self::with_image(Arc::clone(&self.name), self.image.fork(), self.size())
@@ -61,7 +61,7 @@ impl MemoryDevice {
         out
     }
 
-    /// The memory that its contents take, in bytes.
+    /// The memory that the contents take, in bytes.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         self.image.resident_bytes()

@@ -1,4 +1,4 @@
-//! One suite over every device: whatever stands behind the seam does the same.
+//! One suite over every device: all implementations of the trait behave alike.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -24,7 +24,7 @@ async fn read(device: &dyn Device, offset: u64, len: usize) -> Vec<u8> {
     completion.bufs[0].as_slice().to_vec()
 }
 
-/// Runs a test over every subject, each in the runtime that suits it.
+/// Runs a test over every subject, each in a suitable runtime.
 fn over_all(test: impl AsyncFn(&Subject)) {
     for subject in every_subject() {
         eprintln!("- {}", subject.name);
@@ -72,7 +72,7 @@ fn vectored_operations_keep_their_order() {
         completion.result.expect("read");
         let got: Vec<u8> = completion.bufs.iter().flat_map(|b| b.as_slice()).copied().collect();
         assert!(got == whole, "{}", subject.name);
-        // More buffers than one system call takes.
+        // More buffers than fit in one system call.
         let many = vec![unit; 1_100];
         let completion = device.write(0, bufs_of(&many), IoClass::WriteBack).await;
         completion.result.expect("written");
@@ -186,7 +186,7 @@ fn flush_and_discard() {
 fn many_operations_at_once() {
     over_all(async |subject| {
         let device = &subject.device;
-        // More than the queue depth, over the same pages, each by its own task.
+        // More than the queue depth, on the same pages, each from its own task.
         let tasks: Vec<_> = (0..300_u64)
             .map(|i| {
                 let device = Arc::clone(device);
@@ -230,7 +230,7 @@ fn statistics_count_by_class() {
         assert_eq!((stats.flush.ops, stats.errors.total()), (1, 0));
         let busy_ns = stats.totals().busy_ns() + stats.flush.busy_ns;
         assert_eq!(stats.busy_ns(), busy_ns);
-        // Memory takes no time, and neither does a simulated device; the others do.
+        // Memory and simulated devices take no time; the others do.
         assert_eq!(busy_ns > 0, !matches!(subject.backend, "memory" | "sim"), "{}", subject.name);
     });
 }
@@ -244,7 +244,7 @@ impl Drop for Token {
     }
 }
 
-/// Different for the two operations on one page.
+/// Differs between the two operations on one page.
 fn fill_of(i: usize) -> u8 {
     (i % 251) as u8 + 1
 }
@@ -260,8 +260,7 @@ fn dropped_futures_lose_nothing() {
             // SAFETY: within the arena.
             let at = unsafe { base.add(i * 4096) };
             let owner = Box::new(Token(Arc::clone(&dropped)));
-            // SAFETY: parts of the arena that do not overlap; it is not touched before every owner was
-            // dropped.
+            // SAFETY: disjoint parts of the arena, which is not touched before every owner was dropped.
             let mut lease = unsafe { IoBuf::lease(at, 4096, owner) };
             lease.as_mut_slice().fill(fill_of(i));
             let offset = (i % 200) as u64 * 4096;
@@ -276,7 +275,7 @@ fn dropped_futures_lose_nothing() {
             }
             drop(future);
         }
-        // A flush goes behind nothing in particular, so wait until each operation has given its buffer up.
+        // A flush does not wait for these operations, so wait until each has released its buffer.
         while dropped.load(Ordering::SeqCst) < 256 {
             device.flush(IoClass::Meta).await.expect("flushed");
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
@@ -307,8 +306,7 @@ fn outstanding_operations_end_before_the_device_does() {
                 // SAFETY: within the arena.
                 let at = unsafe { base.add(i * 4096) };
                 let owner = Box::new(Token(Arc::clone(&counted)));
-                // SAFETY: parts of the arena that do not overlap; it is not touched before every owner was
-                // dropped.
+                // SAFETY: disjoint parts of the arena, which is not touched before every owner was dropped.
                 let lease = unsafe { IoBuf::lease(at, 4096, owner) };
                 drop(device.read(i as u64 * 4096, [lease].into_iter().collect(), IoClass::Recovery));
             }
