@@ -1,4 +1,4 @@
-//! Bytes in and out: the [`Device`] that Pagetier's tiers live on, and everything that can stand behind it.
+//! Device I/O: the [`Device`] trait under Pagetier's tiers, and its implementations.
 //!
 //! | device | what it is |
 //! | --- | --- |
@@ -7,8 +7,8 @@
 //! | [`EmulatedDevice`] | another device slowed down by a timing [`Model`], in real or virtual time |
 //! | [`SimDevice`] | memory with a volatile write cache, power cuts and faults, deterministic by seed |
 //!
-//! The crate needs no particular executor, but for [`Clock::Tokio`] and delays of [`SimDevice`], which take
-//! their time from tokio, and for [`Reap::Reactor`].
+//! The crate needs no particular executor, except for [`Clock::Tokio`] and delays of [`SimDevice`], which
+//! take their time from tokio, and for [`Reap::Reactor`].
 
 mod buf;
 mod check;
