@@ -1,14 +1,13 @@
 //! Open a store, write a page, read it back, close it, and find it again.
 //!
-//! `cargo run --example quickstart [DIR]`; without DIR in a temporary folder.
+//! `cargo run --example quickstart [DIR]`; without DIR in `target/quickstart`.
 
 use pagetier::PageStore;
 use std::path::PathBuf;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let temporary = tempfile::tempdir()?;
-    let dir = std::env::args().nth(1).map_or_else(|| temporary.path().join("store"), PathBuf::from);
+    let dir = std::env::args().nth(1).map_or_else(|| PathBuf::from("target/quickstart"), PathBuf::from);
 
     // 8 MiB of memory over 64 MiB of SSD cache; the rest lies on the HDD. All three are files in `dir` here.
     let store = PageStore::builder().directory(&dir).pool_bytes(8 << 20).ssd_bytes(64 << 20).open().await?;
@@ -17,7 +16,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         None => store.create_space("greetings").await?,
     };
 
-    // A new page is zeroed, latched exclusively, and ours until the guard is dropped.
+    // A new page is zeroed and latched exclusively until the guard is dropped.
     let mut page = store.allocate(space).await?;
     page[..5].copy_from_slice(b"hello");
     let id = page.id();
