@@ -1,9 +1,9 @@
-//! What a page read and a page write cost on each device, measured as in section 6.2 of the 2013 paper, in
-//! seconds not hours.
+//! Measures the cost of a page read and a page write on each device, as in section 6.2 of the 2013 paper, but
+//! in seconds instead of hours.
 //!
-//! Two phases: reads alone give the read cost; then reads and writes mixed, from whose total the reads' share
-//! is taken away. Service times are the devices' own statistics (on real devices the time with an operation
-//! in flight, one at a time here).
+//! There are two phases: reads alone yield the read cost; then reads and writes are mixed, and the reads'
+//! share is subtracted from the total. Service times come from the devices' own statistics (on real devices
+//! the time with an operation in flight, one at a time here).
 
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::PageSize;
@@ -11,23 +11,23 @@ use pagetier_policy::Costs;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Operations of one phase, at most.
+/// The maximum number of operations in a phase.
 const OPS_MAX: u64 = 2000;
-/// Operations of one phase, at least, however slow the device.
+/// The minimum number of operations in a phase, however slow the device.
 const OPS_MIN: u64 = 8;
-/// What is written at once before anything is measured, and how often at most and at least.
+/// The size of the writes that fill a device before the measurement, and their maximum and minimum number.
 const CHUNK_BYTES: usize = 1 << 20;
 const CHUNKS_MAX: u64 = 64;
 const CHUNKS_MIN: u64 = 2;
 
-/// Measures both devices, each for about `budget`: a third for writing the pages that are used, a third for
-/// each phase. A slow device may take longer, for two writes of 1 MiB and 16 of pages are the least.
-/// **Overwrites** with zeroes what lies from `hdd_from` and `ssd_from` bytes on: for devices that hold
-/// nothing yet. [`crate::Builder::calibrate`] does it when a store is created.
+/// Measures both devices for about `budget` each: a third to write the pages used, a third for each phase. A
+/// slow device may take longer, since two writes of 1 MiB and 16 of pages are the minimum. **Overwrites**
+/// with zeroes the ranges from `hdd_from` and `ssd_from` bytes on: for devices that hold nothing yet.
+/// [`crate::Builder::calibrate`] runs it when a store is created.
 ///
-/// The figures describe random access within what the devices hold now, by one request at a time; a disk
-/// whose whole width is used later seeks farther. Takes its time from tokio, so that it works in virtual time
-/// too. Cancelling it leaves zeroes behind, nothing else.
+/// The figures describe random access within the devices' current size, one request at a time; a disk whose
+/// whole width is used later seeks farther. Takes its time from tokio, and so works in virtual time.
+/// Cancelling it leaves nothing but zeroes behind.
 ///
 /// # Errors
 /// A device failed.
@@ -57,12 +57,11 @@ async fn measure(
     let (mixed_ms, operations) = phase(device, &mut place, page, budget / 3, true).await?;
     let writes = (operations / 2).max(1) as f64;
     let write_ms = (mixed_ms - (operations as f64 - writes) * read_ms) / writes;
-    // Noise can leave less than nothing for the writes; a cost must be positive.
+    // Noise can leave the writes a negative share; a cost must be positive.
     Ok((read_ms.max(1e-3), write_ms.max(read_ms / 10.0).max(1e-3)))
 }
 
-/// Writes pages all over the device, for `budget`: parts of a file that were never written are read without
-/// the disk.
+/// Writes pages across the device for `budget`: reads of never-written parts of a file do not reach the disk.
 async fn fill(
     device: &SharedDevice,
     from: u64,
@@ -73,7 +72,7 @@ async fn fill(
     let chunk_pages = (CHUNK_BYTES / page).max(1).min(usize::try_from(pages).unwrap_or(usize::MAX));
     let chunk_bytes = chunk_pages * page;
     let total = pages / chunk_pages as u64;
-    // By the golden section: however few there is time for, they lie apart.
+    // Golden-section steps spread the chunks, however few there is time for.
     let step = coprime_near(total * 618 / 1000, total);
     let mut chunks = Vec::new();
     let began = Instant::now();
@@ -88,7 +87,7 @@ async fn fill(
     Ok(Places { chunks, chunk_pages: chunk_pages as u64, page: page as u64, state: 0x9e37_79b9_7f4a_7c15 })
 }
 
-/// The first number from `near` on that has no divisor in common with `total`.
+/// The first number from `near` on that is coprime to `total`.
 fn coprime_near(near: u64, total: u64) -> u64 {
     let gcd = |mut a: u64, mut b: u64| {
         while b > 0 {
@@ -99,7 +98,7 @@ fn coprime_near(near: u64, total: u64) -> u64 {
     (near.max(1)..).find(|step| gcd(*step, total) == 1).unwrap_or(1)
 }
 
-/// The busy time in milliseconds, and the operations, of one phase.
+/// Runs one phase; returns the busy time in milliseconds and the number of operations.
 async fn phase(
     device: &SharedDevice,
     place: &mut Places,
@@ -127,7 +126,7 @@ async fn write(device: &SharedDevice, at: u64, page: usize) -> Result<(), Device
     device.write(at, IoBufs::from_iter([IoBuf::zeroed(page)]), IoClass::Recovery).await.result
 }
 
-/// Pseudo-random positions of pages that were written, the same in every run.
+/// Pseudo-random positions of written pages, the same in every run.
 struct Places {
     chunks: Vec<u64>,
     chunk_pages: u64,

@@ -1,4 +1,4 @@
-//! What can go wrong, by who can act on it.
+//! What can go wrong, typed by who can act on it.
 
 use pagetier_bufpool::{PoolError, TierError};
 use pagetier_devio::DeviceError;
@@ -13,7 +13,7 @@ pub enum OpenError {
     /// The page size is not a power of two from 4 to 64 KiB.
     #[error(transparent)]
     PageSize(#[from] PageSizeError),
-    /// The memory budget is too small to work with.
+    /// The memory budget is too small.
     #[error("a pool of {bytes} bytes is too small: at least {needed} are needed with this page size and SSD")]
     PoolTooSmall {
         /// The budget given, in bytes.
@@ -21,10 +21,10 @@ pub enum OpenError {
         /// The smallest budget that works, in bytes.
         needed: u64,
     },
-    /// The SSD is smaller than its metadata and the fewest slots.
+    /// The SSD cannot hold its metadata and the minimum number of slots.
     #[error(transparent)]
     SsdTooSmall(#[from] pagetier_ssdcache::TooSmall),
-    /// No policy of that name.
+    /// There is no policy of that name.
     #[error(transparent)]
     UnknownPolicy(#[from] pagetier_policy::UnknownPolicy),
     /// An option is out of its range.
@@ -34,6 +34,12 @@ pub enum OpenError {
         option: &'static str,
         /// What is wrong with the value.
         why: String,
+    },
+    /// The runtime of a [`crate::blocking::PageStore`], or its thread, cannot be started.
+    #[error("the store's runtime cannot be started")]
+    Runtime {
+        /// Why.
+        source: std::io::Error,
     },
     /// The store's directory cannot be used.
     #[error("{path}: the store's directory {what}: {source}", path = .path.display())]
@@ -46,7 +52,7 @@ pub enum OpenError {
         #[source]
         source: std::io::Error,
     },
-    /// The path of the store is a file, or does not exist and shall not be created.
+    /// The store's path is a file, or does not exist and must not be created.
     #[error("{path}: not a directory (a store is a directory; `create(true)` makes one)", path = .path.display())]
     NotADirectory {
         /// The path.
@@ -58,9 +64,9 @@ pub enum OpenError {
         /// The directory.
         path: PathBuf,
     },
-    /// The file or block device cannot be had for the store alone, not even with `force`: overwriting it
-    /// would destroy what uses it.
-    #[error("{device}: it cannot be used by this store alone: {why}; release it first", device = .device.display())]
+    /// The store cannot have exclusive use of the file or block device, not even with `force`: overwriting it
+    /// would destroy its user's data.
+    #[error("{device}: this store cannot have it exclusively: {why}; release it first", device = .device.display())]
     DeviceInUse {
         /// The device.
         device: PathBuf,
@@ -78,7 +84,7 @@ pub enum OpenError {
     OtherPageSize {
         /// The store's page size, in bytes.
         store: u64,
-        /// The one asked for, in bytes.
+        /// The requested page size, in bytes.
         asked: u64,
     },
     /// A device belongs to another store.
@@ -91,7 +97,7 @@ pub enum OpenError {
         /// This store.
         expected: String,
     },
-    /// The SSD is not the one that the store was last used with, or it is missing; it may hold newer pages
+    /// The SSD is missing, or is not the one that the store last used; the right one may hold newer pages
     /// than the HDD.
     #[error(
         "the SSD {expected} of this store {what}; it may hold newer pages than the HDD, so the store does not open without it: bring it back, or accept the loss (`accept_ssd_loss(true)`)"
@@ -99,22 +105,22 @@ pub enum OpenError {
     SsdMissing {
         /// The SSD's id.
         expected: String,
-        /// `is not given`, or what stands in its place.
+        /// `is not given`, or what was found in its place.
         what: String,
     },
-    /// The HDD has no store on it though the manifest says so.
+    /// The manifest names an HDD, but the device holds no store.
     #[error("{device}: the HDD of this store is missing or blank")]
     HddMissing {
         /// The device.
         device: String,
     },
-    /// There is no store, and none is to be created.
+    /// There is no store, and creating one was not allowed.
     #[error("{path}: there is no store here (`create(true)` makes one)", path = .path.display())]
     NoStore {
         /// The directory; empty for a store in memory.
         path: PathBuf,
     },
-    /// A device is older than the manifest: an older copy of it was put back.
+    /// A device is older than the manifest: an older copy of it was put in its place.
     #[error(
         "{device}: it is an older copy of this store's {tier}, which last took part in opening {opened} (last close: {closed}); the store's last opening was {last} (last close: {last_closed}): put the current {tier} back{}",
         if *.tier == "HDD" { "" } else { ", or accept the loss (`accept_ssd_loss(true)`)" }
@@ -144,10 +150,10 @@ pub enum OpenError {
         tier: &'static str,
         /// The last opening that the device took part in.
         opened: u32,
-        /// The last opening that the manifest knows of.
+        /// The last opening recorded in the manifest.
         known: u32,
     },
-    /// A device ends before what the store has on it.
+    /// A device ends before the end of the store's data.
     #[error("{device}: this {tier} was cut short: it has {bytes} bytes, the store uses {needed}; put the whole one back{}",
         if *.tier == "HDD" { "" } else { ", or accept the loss (`accept_ssd_loss(true)`)" }
     )]
@@ -167,15 +173,15 @@ pub enum OpenError {
         /// The device.
         device: String,
     },
-    /// The format on a device is of another version.
-    #[error("{device}: its format {found} is not one that this version reads")]
+    /// A device has another format version.
+    #[error("{device}: this version does not read its format {found}")]
     Format {
         /// The device.
         device: String,
         /// The format number found.
         found: u32,
     },
-    /// What the SSD holds is not known any more.
+    /// The contents of the SSD cannot be determined.
     #[error(transparent)]
     Ssd(#[from] pagetier_ssdcache::OpenError),
     /// A device failed or cannot be used.
@@ -214,14 +220,14 @@ pub enum Error {
         /// The page.
         page: PageId,
     },
-    /// A space has 2^32 - 1 pages at most.
+    /// A space has at most 2^32 - 1 pages.
     #[error("space {space} is full")]
     SpaceFull {
         /// The space.
         space: SpaceId,
     },
-    /// The manifest could not be written. Nothing was changed in this run; a later opening may find either
-    /// one.
+    /// The manifest could not be written. Nothing has changed in this run; a later opening may find either
+    /// version.
     #[error("the manifest could not be written: {source}")]
     Manifest {
         /// The system's reason.
@@ -231,7 +237,7 @@ pub enum Error {
     /// A device could not be grown, read or written.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The SSD holds the only copies of some pages, so the store does not go on without it: bring it back
+    /// The SSD holds the only copies of some pages, so the store does not continue without it: bring it back
     /// (`readmit_ssd`), or accept the loss (`abandon_ssd`).
     #[error(
         "the SSD holds the only copies of {pages} pages: drain it, bring it back (`readmit_ssd`), or accept the loss (`abandon_ssd`)"
@@ -240,25 +246,25 @@ pub enum Error {
         /// How many pages.
         pages: u64,
     },
-    /// The store refuses writes, and a change of the SSD does not mend it: close the store and open it again.
-    #[error("the store refuses writes since: {cause}; close it and open it again")]
+    /// The store refuses writes, and exchanging the SSD does not help: close the store and open it again.
+    #[error("the store refuses writes: {cause}; close it and open it again")]
     Refusing {
         /// The first error.
         cause: std::sync::Arc<str>,
     },
-    /// Costs that no device has: every one must be a positive number of milliseconds.
+    /// A cost is not a positive number of milliseconds.
     #[error("{costs:?}: every cost must be a positive number of milliseconds")]
     BadCosts {
         /// The costs given.
         costs: Costs,
     },
-    /// The SSD was not taken back.
+    /// The SSD was not readmitted.
     #[error(transparent)]
     Readmit(#[from] pagetier_ssdcache::ReadmitError),
-    /// A device to go on with could not be opened or made ready.
+    /// The replacement device could not be opened or prepared.
     #[error(transparent)]
     Attach(Box<OpenError>),
-    /// The pool or the storage below could not do it.
+    /// The pool or the storage below it failed.
     #[error(transparent)]
     Pool(PoolError),
 }

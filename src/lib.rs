@@ -1,15 +1,18 @@
-//! Pagetier: an embeddable async *hybrid page store* for people who write databases and key-value engines.
+//! Pagetier: an embeddable async *hybrid page store* for authors of databases and key-value engines.
 //!
-//! Three tiers: a buffer pool in memory (GD2L: evicts by the cost of getting a page back), a write-back cache
-//! on SSD (CAC: admits by anticipated benefit, and is warm after a crash), and an HDD where every page has
-//! its home.
+//! It has three tiers: a buffer pool in memory (GD2L evicts by the cost of fetching a page again), a
+//! write-back cache on SSD (CAC admits by expected benefit and stays warm across a crash), and an HDD, the
+//! home of every page.
 //!
-//! It needs a tokio runtime for its background tasks and timers; device I/O completes under any.
+//! The store needs a tokio runtime for its background tasks and timers; device I/O completes under any
+//! runtime.
 
 #![forbid(unsafe_code)]
 
+pub mod blocking;
 mod builder;
 mod calibrate;
+pub mod device;
 mod error;
 mod life;
 mod lock;
@@ -59,7 +62,7 @@ pub use store::{PageMut, PageRef, PageStore, Scan};
 pub use volume::SpaceInfo;
 pub use what_if::WhatIfOptions;
 
-/// The README's example, compiled.
+/// Compiles the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! The SSD's life, as the embedder steers it: modes, drain, taking it back, going on without it.
+//! The SSD's life as the embedder controls it: modes, drain, readmission, and operation without the SSD.
 
 use crate::builder::Builder;
 use crate::error::Error;
@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, broadcast};
 
-/// Pages of the ring of a store that goes on without its SSD, unless the builder says otherwise.
+/// The ring's size in pages once a store continues without its SSD, unless the builder sets it.
 const STANDBY_RING_PAGES: u32 = 256;
 
-/// How to drain; see [`PageStore::drain_ssd`].
+/// Options of a drain; see [`PageStore::drain_ssd`].
 #[derive(Default)]
 #[must_use]
 pub struct Drain {
@@ -31,18 +31,18 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// Until everything is home, without reports.
+    /// Drains until every page is home, without progress reports.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Gives up after `deadline`. Default: never.
+    /// Stops after `deadline`. Default: no deadline.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// Called after every batch of pages.
+    /// Calls `report` after every batch of pages.
     pub fn on_progress(mut self, report: impl Fn(DrainProgress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Box::new(report));
         self
@@ -55,12 +55,12 @@ impl std::fmt::Debug for Drain {
     }
 }
 
-/// A subscription to what happens to the SSD. At most 64 events are kept for it.
+/// A subscription to the SSD's events. It buffers at most 64 events.
 #[derive(Debug)]
 pub struct SsdEvents(broadcast::Receiver<SsdEvent>);
 
 impl SsdEvents {
-    /// The next event; `None` once the store is gone. Cancel-safe.
+    /// Waits for the next event; `None` once the store is gone. Cancel-safe.
     pub async fn next(&mut self) -> Option<SsdEvent> {
         match self.0.recv().await {
             Ok(event) => Some(event),
@@ -69,7 +69,7 @@ impl SsdEvents {
         }
     }
 
-    /// An event that has happened already, if there is one.
+    /// The next event if one is buffered.
     pub fn try_next(&mut self) -> Option<SsdEvent> {
         match self.0.try_recv() {
             Ok(event) => Some(event),
@@ -79,7 +79,7 @@ impl SsdEvents {
     }
 }
 
-/// What the SSD's life needs of the store. Only the store keeps it for long.
+/// The parts of the store that the SSD's life needs. Only the store holds it for long.
 #[derive(Debug)]
 pub(crate) struct Life {
     pub(crate) pool: Pool<SsdTier>,
@@ -87,28 +87,28 @@ pub(crate) struct Life {
     pub(crate) volume: Arc<Volume>,
     pub(crate) meta: Arc<Mutex<Meta>>,
     pub(crate) builder: Builder,
-    /// The one that the store was opened on.
+    /// The runtime that the store was opened on.
     pub(crate) runtime: tokio::runtime::Handle,
-    /// Those that the policies go by.
+    /// The costs that the policies use.
     pub(crate) costs: parking_lot::Mutex<Costs>,
     pub(crate) page_size: PageSize,
-    /// What the manifest lists as lost.
+    /// The loss that the manifest lists.
     pub(crate) loss: parking_lot::Mutex<Option<SsdLoss>>,
-    /// Held while the SSD is exchanged or taken back. Comes before the manifest's mutex.
+    /// Held while the SSD is exchanged or readmitted. Taken before the manifest's mutex.
     pub(crate) going: Arc<Mutex<()>>,
 }
 
-/// What became of giving up the SSD.
+/// The outcome of giving up the SSD.
 struct Abandoned {
     /// The pages whose newest version was on the SSD alone.
     lost: Vec<(PageId, Lsn)>,
-    /// Those of them that are in memory, and will be written again.
+    /// The subset of `lost` that is in memory and will be rewritten.
     in_memory: Vec<PageId>,
-    /// What the manifest listed before.
+    /// The loss that the manifest listed before.
     before: Option<OnlyCopies>,
 }
 
-/// A mode for the time being; the one before comes back when this is dropped.
+/// Sets a mode temporarily; dropping this restores the previous one.
 struct ModeMeanwhile {
     tier: Arc<SsdTier>,
     before: SsdMode,
@@ -129,12 +129,12 @@ impl Drop for ModeMeanwhile {
 }
 
 impl Life {
-    /// The costs that the policies go by.
+    /// The costs that the policies use.
     pub(crate) fn costs(&self) -> Costs {
         *self.costs.lock()
     }
 
-    /// New costs for both policies.
+    /// Sets the costs for both policies.
     pub(crate) fn set_costs(&self, costs: Costs) {
         let mut in_use = self.costs.lock();
         *in_use = costs;
@@ -142,7 +142,7 @@ impl Life {
         self.tier.set_costs(costs);
     }
 
-    /// Goes on without the SSD by itself when that fails and nothing is on it alone. Ends with the store.
+    /// Switches to operation without the SSD when the SSD fails and holds no only copy. Ends with the store.
     pub(crate) fn watch(self: &Arc<Self>) {
         let mut events = SsdEvents(self.tier.subscribe());
         let life = Arc::downgrade(self);
@@ -153,28 +153,28 @@ impl Life {
                 }
                 let Some(life) = life.upgrade() else { return };
                 let _going = life.going.lock().await;
-                // The user may have decided otherwise meanwhile.
+                // The user may have intervened meanwhile.
                 if life.tier.ssd_state() != SsdState::Degraded || life.tier.stats().refusing.is_none() {
                     continue;
                 }
                 if !life.builder.keeps_its_ring() {
                     tracing::error!(
-                        "the SSD failed; the store stays with it, since a ring in memory would not outlive the process"
+                        "the SSD failed; the store keeps it, since a ring in memory would not outlive the process"
                     );
                     continue;
                 }
                 match life.go_on_without(None).await {
-                    Ok(_) => tracing::warn!("the SSD failed; the store goes on without it"),
+                    Ok(_) => tracing::warn!("the SSD failed; the store continues without it"),
                     Err(error) => {
-                        tracing::error!(%error, "the SSD failed, and the store cannot go on without it")
+                        tracing::error!(%error, "the SSD failed, and the store cannot continue without it")
                     }
                 }
             }
         });
     }
 
-    /// Runs `step` in a task of its own, alone: dropped, it goes on. What it writes to a device must not land
-    /// when that is in use already.
+    /// Runs `step` in its own task, one step at a time. The task continues when the caller is dropped: its
+    /// device writes must not land after that device has been put into use.
     async fn alone<T, F>(
         self: &Arc<Self>,
         step: impl FnOnce(Arc<Self>) -> F + Send + 'static,
@@ -194,8 +194,8 @@ impl Life {
         task.await.unwrap_or_else(|_| Err(ending()))
     }
 
-    /// Exchanges the SSD for the ring's file. `lost`: accept that the only copies there are lost, and list
-    /// them.
+    /// Exchanges the SSD for the ring's file. With `lost`, accepts the loss of the only copies on the SSD and
+    /// lists them there.
     async fn go_on_without(&self, lost: Option<&mut Abandoned>) -> Result<Exchanged, Error> {
         let mut meta = self.meta.lock().await;
         let doublewrite = self.tier.has_ring();
@@ -206,11 +206,11 @@ impl Life {
         self.exchange(ring, None, lost, &mut meta).await
     }
 
-    /// Exchanges what is in use for a new, blank SSD.
+    /// Exchanges the cache device in use for a new, blank SSD.
     async fn attach(&self) -> Result<(), Error> {
         let mut meta = self.meta.lock().await;
-        // An exchange that could not be recorded may be in the manifest all the same: the SSD that it names
-        // must stay what it is.
+        // An exchange whose record failed may still be in the manifest: the SSD that it names must stay
+        // untouched.
         let refusing = self.tier.refusing_for_good();
         if let Some(cause) = refusing.filter(|_| !self.builder.broken().is(Mutation::AttachInDoubt)) {
             return Err(Error::Refusing { cause });
@@ -221,8 +221,8 @@ impl Life {
         self.exchange(ssd, Some(id), None, &mut meta).await.map(drop)
     }
 
-    /// One save of the manifest names the new side and lists what goes with the old one: there is no moment
-    /// with only one of the two.
+    /// Performs the exchange. One save of the manifest names the new cache device and lists what the old one
+    /// loses, so no crash can leave only one of the two recorded.
     async fn exchange(
         &self,
         new: NewSide,
@@ -232,7 +232,7 @@ impl Life {
     ) -> Result<Exchanged, Error> {
         let accept_loss = lost.is_some();
         let commit = |only: &[(PageId, Lsn)]| {
-            // No write is under way: what is unwritten stays so until the exchange is over.
+            // No write is in flight: unwritten pages stay unwritten until the exchange completes.
             if let Some(lost) = lost {
                 lost.before.clone_from(&meta.manifest.loss);
                 lost.lost = only.to_vec();
@@ -258,16 +258,15 @@ impl Life {
         Ok(exchanged)
     }
 
-    /// Replaces the manifest after `edit`, and tells of the losses that it lists then.
+    /// Saves the manifest after `edit` and publishes the losses that it then lists.
     fn change_loss(&self, meta: &mut Meta, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
         meta.change(&self.volume, edit)?;
         *self.loss.lock() = meta.manifest.loss.as_ref().map(|loss| loss.report(&self.volume));
         Ok(())
     }
 
-    /// Takes those of `pages` out of `lost` that are written again, and durable, and out of the manifest's
-    /// list, which was `before` without `lost`: an earlier loss of the same pages stays in it. Which ones
-    /// were saved.
+    /// Flushes the rewritten `pages` and removes them from the manifest's loss list, which was `before` until
+    /// `lost` was added: an earlier loss of the same pages stays listed. Returns the pages saved.
     async fn save_lost(
         &self,
         before: Option<OnlyCopies>,
@@ -280,7 +279,7 @@ impl Life {
         pages.sort_unstable();
         let mut meta = self.meta.lock().await;
         self.change_loss(&mut meta, |manifest| {
-            // Acknowledged meanwhile, it is not told again.
+            // The user acknowledged the loss meanwhile: do not list it again.
             if manifest.loss.is_some() {
                 let left = only_copies(lost, RUNS_MAX).without(&pages);
                 manifest.loss = if left.runs.is_empty() { before } else { added(before, left) };
@@ -293,7 +292,7 @@ impl Life {
         if self.tier.mode() == SsdMode::Off {
             return Ok(SsdLoss::of(&[], &self.volume));
         }
-        // Nothing new goes there while what is in memory is made dirty, so that it cannot leave.
+        // Admit nothing to the SSD while pages in memory are made dirty, so that they cannot move there.
         let mode = ModeMeanwhile::set(&self.tier, SsdMode::ReadOnly);
         let _ = self.rewrite(&self.tier.only_copies()).await;
         let mut abandoned = Abandoned { lost: Vec::new(), in_memory: Vec::new(), before: None };
@@ -335,7 +334,7 @@ impl Life {
         Ok(report)
     }
 
-    /// Makes those of `pages` dirty that are in memory, so that they are written again. Which ones these are.
+    /// Marks the pages of `pages` that are in memory as dirty, so that they are written again. Returns these.
     pub(crate) async fn rewrite(&self, pages: &[(PageId, Lsn)]) -> FxHashSet<PageId> {
         let mut rewritten = FxHashSet::default();
         for (page, lsn) in pages {
@@ -351,43 +350,43 @@ impl PageStore {
     // ---- the SSD's life
     // -------------------------------------------------------------------------------------
 
-    /// What happens to the SSD from now on.
+    /// Subscribes to the SSD's events from this moment on.
     #[must_use]
     pub fn ssd_events(&self) -> SsdEvents {
         SsdEvents(self.life.tier.subscribe())
     }
 
-    /// How the SSD is.
+    /// The SSD's state.
     #[must_use]
     pub fn ssd_state(&self) -> SsdState {
         self.life.tier.ssd_state()
     }
 
-    /// What the SSD is used for.
+    /// The SSD's mode.
     #[must_use]
     pub fn ssd_mode(&self) -> SsdMode {
         self.life.tier.mode()
     }
 
-    /// Changes what the SSD is used for. Among [`SsdMode::WriteBack`], [`SsdMode::WriteThrough`] and
-    /// [`SsdMode::ReadOnly`] at once, for pages written from now on: versions that are on the SSD alone stay
-    /// there until they are written again or drained ([`PageStore::drain_ssd`]).
+    /// Changes what the SSD is used for. A change among [`SsdMode::WriteBack`], [`SsdMode::WriteThrough`] and
+    /// [`SsdMode::ReadOnly`] takes effect at once, for pages written after it. Versions that are on the SSD
+    /// alone stay there until they are written again or drained ([`PageStore::drain_ssd`]).
     ///
-    /// To [`SsdMode::Off`] it drains the SSD first, then goes on with a ring in the store's directory and
-    /// records that: the SSD may be taken away, and the store opens without it. From there to another mode it
-    /// starts with the SSD blank, as [`PageStore::readmit_ssd`]. Hold no guards meanwhile: writes wait.
-    /// Cancel-safe: a drain under way ends after its batch, and the mode is the old one; an exchange that has
-    /// begun goes on.
+    /// A change to [`SsdMode::Off`] drains the SSD, then switches to a ring in the store's directory and
+    /// records that: the SSD may be removed, and the store opens without it. A change from there to another
+    /// mode starts with the SSD blank, as [`PageStore::readmit_ssd`] does. Hold no guards meanwhile: writes
+    /// wait. Cancel-safe: a drain in progress ends after its batch and the previous mode returns; an exchange
+    /// that has begun completes.
     ///
     /// # Errors
-    /// [`Error::SsdOnlyCopies`] when not everything could be drained; a device or the manifest failed. The
-    /// mode is the old one then.
+    /// [`Error::SsdOnlyCopies`] when not everything could be drained; or a device or the manifest failed. The
+    /// previous mode is then in effect.
     pub async fn set_ssd_mode(&self, mode: SsdMode) -> Result<(), Error> {
         let life = &self.life;
         match (life.tier.mode(), mode) {
             (SsdMode::Off, SsdMode::Off) => Ok(()),
             (_, SsdMode::Off) => {
-                // Afterwards the mode is the one to come back to.
+                // A later change of mode restores this one.
                 let meanwhile = ModeMeanwhile::set(&life.tier, SsdMode::WriteThrough);
                 let _ = life.tier.drain(None, None).await;
                 let gone = life.alone(|life| async move {
@@ -416,15 +415,15 @@ impl PageStore {
         }
     }
 
-    /// Writes every page home whose newest version is on the SSD alone. Afterwards the SSD holds no only
-    /// copy, and everything written home is durable; pages stay readable all the time, and its copies stay in
-    /// use. While it runs, changed pages go to the HDD; when it is over they go where the mode says: to keep
-    /// the SSD without only copies, set [`SsdMode::WriteThrough`] before. Cancel-safe: dropped, it ends after
-    /// its batch of at most 32 pages.
+    /// Writes every page home whose newest version is on the SSD alone. Once it completes, the SSD holds no
+    /// only copy and everything written home is durable. Pages stay readable throughout, and the SSD's copies
+    /// stay in use. During the drain changed pages go to the HDD; after it the mode decides again, so set
+    /// [`SsdMode::WriteThrough`] first to keep the SSD free of only copies. Cancel-safe: a dropped drain ends
+    /// after its batch of at most 32 pages.
     ///
-    /// Says how many pages are left: when the deadline passed, or when copies cannot be read or the HDD takes
-    /// no writes ([`DrainReport::failed`]). Pages whose only copy is damaged but which are in memory are
-    /// written again from there, soon after.
+    /// Reports how many pages are left when the deadline passes, when copies cannot be read, or when the HDD
+    /// takes no writes ([`DrainReport::failed`]). Pages whose only copy is damaged but which are in memory
+    /// are rewritten from there soon after.
     pub async fn drain_ssd(&self, drain: Drain) -> DrainReport {
         let Drain { deadline, progress } = drain;
         let report = self.life.tier.drain(deadline, progress).await;
@@ -437,12 +436,12 @@ impl PageStore {
 
     /// Takes the SSD back into use.
     ///
-    /// After a failure it must be the same one, with what was on it. Every copy is read: it is proved current
-    /// by its stamp, or void. Versions whose flush failed are written once more. Writes are accepted again
-    /// when it succeeds. From [`SsdMode::Off`] the SSD of the builder's options (blank, or an earlier one of
-    /// this store) is formatted: nothing that was on it counts. Hold no guards meanwhile: writes wait, and
-    /// pages that were lost there but are in memory are written again. What else is lost
-    /// [`PageStore::ssd_loss`] tells from then on. Cancel-safe: taking back goes on.
+    /// After a failure it must be the same SSD with its contents. Every copy is read: its stamp proves it
+    /// current, or it is void. Versions whose flush failed are written again. The store accepts writes again
+    /// on success. From [`SsdMode::Off`] the SSD of the builder's options (blank, or an earlier one of this
+    /// store) is formatted; its contents are ignored. Hold no guards meanwhile: writes wait. Pages that were
+    /// lost there but are in memory are rewritten; [`PageStore::ssd_loss`] lists the others. Cancel-safe: a
+    /// readmission that has begun completes.
     ///
     /// # Errors
     /// [`Error::Readmit`], [`Error::Attach`], [`Error::Refusing`]; the SSD stays as it was.
@@ -450,41 +449,40 @@ impl PageStore {
         self.life.alone(|life| async move { life.readmit().await }).await
     }
 
-    /// Goes on without the SSD although it may hold the only copies of some pages: it is lost for good. What
-    /// of that is in memory is written again; the rest is what the result lists: those pages read as older
-    /// versions, or do not exist any more. Writes are accepted again. The store opens without the SSD from
-    /// now on; [`PageStore::readmit_ssd`] starts with a blank one. The list is durable before the SSD is
-    /// given up, see [`PageStore::ssd_loss`]; until pages in memory are durable at home, it holds these, too.
-    /// Hold no guards meanwhile. Cancel-safe: dropped, it goes on.
+    /// Continues without the SSD although it may hold the only copies of some pages, and gives them up for
+    /// good. Pages in memory are rewritten; the result lists the others: they read as older versions or do
+    /// not exist. The store accepts writes again, and opens without the SSD in the future;
+    /// [`PageStore::readmit_ssd`] starts with a blank one. The list is durable before the SSD is given up
+    /// (see [`PageStore::ssd_loss`]); it includes pages in memory until they are durable at home. Hold no
+    /// guards meanwhile. Cancel-safe: an abandonment that has begun completes.
     ///
     /// # Errors
-    /// The HDD, the ring's file or the manifest failed, or writes are refused because of the HDD.
+    /// The HDD, the ring's file or the manifest failed, or the store refuses writes because of the HDD.
     pub async fn abandon_ssd(&self) -> Result<SsdLoss, Error> {
         self.life.alone(|life| async move { life.abandon().await }).await
     }
 
-    /// The log position from which redo would be needed if the SSD were lost now: every older change is on
-    /// the HDD (or in memory, see [`PageStore::min_recovery_lsn`]). `None`: nothing is on the SSD alone.
-    /// After a recovery it may be older than need be. It relies on what `flush_to` relies on: that a change
-    /// is not given an older LSN than `min_recovery_lsn` told.
+    /// The log position from which redo would be needed if the SSD were lost at this moment: every older
+    /// change is on the HDD (or in memory, see [`PageStore::min_recovery_lsn`]). `None`: nothing is on the
+    /// SSD alone. After a recovery it may be older than necessary. Like `flush_to`, it requires that no
+    /// change gets an LSN older than the last value of `min_recovery_lsn`.
     #[must_use]
     pub fn oldest_ssd_lsn(&self) -> Option<Lsn> {
         self.life.tier.oldest_lsn()
     }
 
-    /// What was lost with SSDs that were given up ([`PageStore::abandon_ssd`], [`Builder::accept_ssd_loss`])
-    /// or came back damaged ([`PageStore::readmit_ssd`]), all of it together: in this run or an earlier one.
-    /// `None`: nothing, or it was acknowledged.
+    /// The accumulated loss from SSDs that were given up ([`PageStore::abandon_ssd`],
+    /// [`Builder::accept_ssd_loss`]) or readmitted damaged ([`PageStore::readmit_ssd`]), in this run or
+    /// earlier ones. `None`: nothing was lost, or the loss was acknowledged.
     #[must_use]
     pub fn ssd_loss(&self) -> Option<SsdLoss> {
         self.life.loss.lock().clone()
     }
 
-    /// Forgets what [`PageStore::ssd_loss`] tells: the embedder has dealt with it. Durable when it returns.
-    /// Cancel-safe.
+    /// Clears [`PageStore::ssd_loss`]: the embedder has dealt with it. Durable when it returns. Cancel-safe.
     ///
     /// # Errors
-    /// The manifest cannot be written: the list is still there.
+    /// The manifest cannot be written; the list is kept.
     pub async fn acknowledge_loss(&self) -> Result<(), Error> {
         let life = &self.life;
         let mut meta = life.meta.lock().await;

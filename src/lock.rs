@@ -1,19 +1,19 @@
-//! One store at a time on a directory and on its devices, and no I/O of a store that was dropped.
+//! One store at a time per directory and device, and no I/O by a store that was dropped.
 //!
 //! | what | how |
 //! | --- | --- |
-//! | the store's directory | `flock` on its file `lock`, which tells the holder's process and whether it is leaving |
-//! | a regular file used as a device | `flock` on it: a copied directory may name the same file |
+//! | the store's directory | `flock` on its file `lock`, which names the holder's process and says whether it is leaving |
+//! | a regular file used as a device | `flock` on it: a copied directory may refer to the same file |
 //! | a block device | opened with O_EXCL: neither mounted, nor part of an array, nor another store's |
 //! | a ready-made device | its [`Occupancy`](pagetier_devio::Occupancy) |
 //!
-//! **Leaving.** When a store is dropped, its [`Fence`] closes: no operation starts any more. What is under
-//! way goes on in the kernel, so the locks pass to the devices, which drop them when the last operation has
-//! ended. An opener that meets a leaving store waits for that; one that meets a running store is refused at
-//! once.
+//! **Leaving.** When a store is dropped, its [`Fence`] closes and no further operation starts. Operations in
+//! flight continue in the kernel, so the locks pass to the devices, which release them when the last
+//! operation has completed. An opener that meets a leaving store waits; one that meets a running store is
+//! refused at once.
 //!
-//! **After `kill -9`** the kernel closes the files of a process that had an io_uring late, over a second on a
-//! busy disk. A lock whose holder is gone is waited for too.
+//! **After `kill -9`** the kernel is slow to close the files of a process that used io_uring: over a second
+//! on a busy disk. An opener therefore also waits for a lock whose holder is dead.
 
 use crate::error::OpenError;
 use pagetier_devio::{Fence, InFlight, Kept, Occupied, SharedDevice};
@@ -26,11 +26,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How long an opener waits for a store that is leaving, or for the kernel to clean up after a killed one.
+/// How long an opener waits for a leaving store, or for the kernel to clean up after a killed process.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// How often it looks meanwhile.
+/// The polling interval of such a wait.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long a block device may be busy without being mounted: the kernel may be cleaning up after a killed
+/// How long a block device that is not mounted may stay busy: the kernel may be cleaning up after a killed
 /// process.
 const BUSY_MAX: Duration = Duration::from_secs(3);
 
@@ -45,12 +45,12 @@ pub(crate) struct Tenure {
     broken: Broken,
 }
 
-/// Test-only: rules that are left out (`pagetier_ssdcache::Mutation`).
+/// Test-only: rules that are disabled (`pagetier_ssdcache::Mutation`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Broken {
-    /// A dropped store goes on starting I/O.
+    /// A dropped store continues to start I/O.
     pub(crate) fence_open: bool,
-    /// Its locks are released when it is dropped, whatever is under way.
+    /// The locks are released when the store is dropped, even with I/O in flight.
     pub(crate) drain_not_awaited: bool,
 }
 
@@ -60,7 +60,7 @@ struct Held {
     locks: Locks,
 }
 
-/// Dropped in this order: an opener that gets the directory gets the devices too.
+/// Dropped in field order: an opener that gets the directory also gets the devices.
 #[derive(Debug, Default)]
 struct Locks {
     devices: Vec<DeviceLock>,
@@ -73,12 +73,12 @@ struct DeviceLock {
     _fd: OwnedFd,
 }
 
-/// Ends the tenure when it is dropped: with the store, or with an opening that failed or was cancelled.
+/// Ends the tenure when dropped: with the store, or with an opening that failed or was cancelled.
 #[derive(Debug)]
 pub(crate) struct Leave(Arc<Tenure>);
 
 impl Leave {
-    /// What ends with the tenure.
+    /// The fence that closes at the end of the tenure.
     pub(crate) fn fence(&self) -> Fence {
         self.0.fence.clone()
     }
@@ -107,8 +107,8 @@ impl Tenure {
         Ok(())
     }
 
-    /// Takes `device` for this store, with the file or block device at `path` if that is where it is. Hands
-    /// out the device behind the tenure's fence.
+    /// Takes `device` exclusively for this store, along with the file or block device at `path`, if given.
+    /// Returns the device behind the tenure's fence.
     pub(crate) async fn take(
         &self,
         device: SharedDevice,
@@ -131,13 +131,14 @@ impl Tenure {
         Ok(self.fence.guard(device))
     }
 
-    /// Keeps the locks until the result is dropped, also when the store is dropped before. `None`: it was.
+    /// Holds the locks until the result is dropped, even if the store is dropped first. `None`: the store is
+    /// already dropped.
     pub(crate) fn stay(&self) -> Option<Vec<InFlight>> {
         let held = self.held.lock();
         held.as_ref().map(|held| held.devices.iter().map(|device| device.occupancy().enter()).collect())
     }
 
-    /// What `act` returns, if the store has not been dropped; it is not meanwhile.
+    /// Runs `act` unless the store has been dropped, and delays a drop until `act` returns.
     pub(crate) fn while_open<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
         self.fence.while_open(act)
     }
@@ -159,8 +160,8 @@ impl Tenure {
         Ok(())
     }
 
-    /// Of a device that was locked before (an SSD that is put back), the lock is taken anew: another device
-    /// may stand there now.
+    /// Locks the device at `path`. A device that was locked before (an SSD put back) is locked anew, because
+    /// another device may have taken its place.
     async fn lock_device(&self, path: &Path) -> Result<(), OpenError> {
         if let Some(held) = &mut *self.held.lock() {
             held.locks.devices.retain(|lock| lock.path != path);
@@ -172,7 +173,7 @@ impl Tenure {
         Ok(())
     }
 
-    /// From here on no I/O starts; the locks go when what is under way has ended. A second call does nothing.
+    /// Closes the fence; the locks are released when the last operation in flight completes. Idempotent.
     fn leave(&self) {
         if !self.broken.fence_open {
             self.fence.close();
@@ -196,7 +197,7 @@ fn already_open(path: &Path) -> OpenError {
 }
 
 /// The lock on a store's directory. The file `lock` holds a byte that says whether its holder is leaving, the
-/// holder's process, and when that started.
+/// holder's process id, and that process's start time.
 #[derive(Debug)]
 struct DirectoryLock(OwnedFd);
 
@@ -223,8 +224,8 @@ impl DirectoryLock {
         Ok(lock)
     }
 
-    /// Says who holds it. Advice for other openers only: the lock itself is the kernel's, so a full disk does
-    /// not matter.
+    /// Writes the holder's identity. Only other openers' diagnosis depends on it, since the kernel keeps the
+    /// lock itself; a failure on a full disk does not matter.
     fn sign(&self) {
         let pid = std::process::id();
         let text = format!("{} {pid} {}\n", char::from(RUNNING), started_at(pid).unwrap_or_default());
@@ -237,7 +238,7 @@ impl DirectoryLock {
     }
 }
 
-/// Who holds a directory's lock, by the lock file.
+/// The holder of a directory's lock according to the lock file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Holder {
     Leaving,
@@ -245,7 +246,7 @@ enum Holder {
         pid: u32,
         started: u64,
     },
-    /// Not said yet.
+    /// Not recorded yet.
     Unknown,
 }
 
@@ -276,17 +277,17 @@ impl Holder {
     }
 }
 
-/// When the process started, in the kernel's ticks; `None`: it is gone, or about to be.
+/// When the process started, in the kernel's ticks; `None`: it is dead or about to be.
 fn started_at(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before it may contain anything.
+    // The process name before it may contain anything.
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split_ascii_whitespace();
     let state = fields.next()?;
     if matches!(state, "Z" | "X" | "x") { None } else { fields.nth(18)?.parse().ok() }
 }
 
-/// Locks the regular file or block device at `path` against other stores, whatever directory they have.
+/// Locks the regular file or block device at `path` against all other stores, in any directory.
 async fn lock_device(path: &Path) -> Result<OwnedFd, OpenError> {
     let open = |flags| rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::empty());
     let failed = |e: Errno| OpenError::DeviceInUse { device: path.to_owned(), why: e.to_string() };
@@ -329,7 +330,7 @@ async fn lock_device(path: &Path) -> Result<OwnedFd, OpenError> {
     }
 }
 
-/// Whether a process that runs holds an `flock` on the inode, as far as this process can see.
+/// Whether a running process holds an `flock` on the inode, as far as this process can see.
 fn flock_is_held(inode: u64) -> bool {
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     locks.lines().any(|line| {

@@ -5,29 +5,29 @@ use crate::volume::{EXTENT_PAGES, SpaceInfo, Volume};
 use pagetier_page::{Lsn, PageId, SpaceId};
 use std::ops::Range;
 
-/// Runs of pages that the manifest lists, at most.
+/// The maximum number of page runs in the manifest's list.
 pub(crate) const RUNS_MAX: usize = 1 << 16;
 
-/// The same where there is no room for more.
+/// The maximum when there is no room for more.
 pub(crate) const RUNS_MIN: usize = 256;
 
 /// The pages that may read as an older version than the last `sync` that covered them, or not at all, because
-/// the SSD that held newer ones was given up.
+/// the SSD that held newer versions was given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SsdLoss {
-    /// Every page listed was on the SSD alone, and no other is affected. Otherwise the pages listed *may* be
-    /// affected, and no other is: after a crash these are all pages of all spaces, those included that lie
+    /// Every page listed was on the SSD alone, and no other page is affected. If false, the pages listed
+    /// *may* be affected, and no other is: after a crash these are all pages of all spaces, including those
     /// beyond a space's end as the HDD shows it.
     pub exact: bool,
-    /// By space, the pages affected.
+    /// The affected pages by space.
     pub spaces: Vec<LostPages>,
-    /// Redo of the embedder's log from here on brings all of them back; `None` when it is not known (the
-    /// embedder may have noted [`crate::PageStore::oldest_ssd_lsn`]), or nothing is lost.
+    /// Redo of the embedder's log from here on restores all of them. `None` when it is unknown (the embedder
+    /// may have recorded [`crate::PageStore::oldest_ssd_lsn`]) or nothing is lost.
     pub redo_from: Option<Lsn>,
 }
 
-/// Pages of one space.
+/// Affected pages of one space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostPages {
@@ -35,12 +35,12 @@ pub struct LostPages {
     pub space: SpaceId,
     /// Its name.
     pub name: String,
-    /// The pages, in order, without overlaps.
+    /// The page ranges, in order, without overlaps.
     pub ranges: Vec<Range<u32>>,
 }
 
 impl SsdLoss {
-    /// How many pages are listed.
+    /// The number of pages listed.
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.spaces.iter().flat_map(|s| &s.ranges).map(|r| u64::from(r.end - r.start)).sum()
@@ -53,14 +53,14 @@ impl SsdLoss {
         of_space.flat_map(|s| &s.ranges).any(|r| r.contains(&page.no))
     }
 
-    /// Of these pages exactly.
+    /// An exact list of these pages.
     pub(crate) fn of(pages: &[(PageId, Lsn)], volume: &Volume) -> Self {
         only_copies(pages, RUNS_MAX).report(volume)
     }
 }
 
 impl OnlyCopies {
-    /// With the names of the spaces; pages of dropped ones are left out.
+    /// Adds the names of the spaces; omits pages of dropped spaces.
     pub(crate) fn report(&self, volume: &Volume) -> SsdLoss {
         let names = volume.list();
         let mut spaces: Vec<LostPages> = Vec::new();
@@ -78,8 +78,7 @@ impl OnlyCopies {
         SsdLoss { exact: !self.coarse, spaces, redo_from: self.redo_from.map(Lsn) }
     }
 
-    /// Every page that may ever have been allocated: where a space ended may have been known to the SSD
-    /// alone.
+    /// Every page that may ever have been allocated: the SSD alone may have known where a space ended.
     pub(crate) fn all_of(manifest: &Manifest) -> Self {
         let end = |s: &SpaceRecord| {
             let extents: u64 = s.runs.iter().map(|(_, count)| count).sum();
@@ -89,13 +88,12 @@ impl OnlyCopies {
         Self { redo_from: None, runs: written.map(|s| (s.id, 0, end(s))).collect(), coarse: true }
     }
 
-    /// Lists nothing, and vouches for it.
+    /// Lists nothing, exactly.
     fn is_none(&self) -> bool {
         self.runs.is_empty() && !self.coarse
     }
 
-    /// Both losses. Redo has to begin where the earlier one wants it, and nowhere if that is not known of
-    /// both.
+    /// The union of both losses. Redo begins at the earlier position; if either is unknown, so is the result.
     pub(crate) fn merge(self, other: Self) -> Self {
         if self.is_none() {
             return other;
@@ -110,7 +108,7 @@ impl OnlyCopies {
         Self { redo_from, runs, coarse: self.coarse || other.coarse || widened }
     }
 
-    /// The same without `saved`, which must be single pages in order.
+    /// This loss without the pages `saved`, which must be sorted and unique.
     pub(crate) fn without(&self, saved: &[PageId]) -> Self {
         let mut runs = Vec::with_capacity(self.runs.len());
         for &(space, first, count) in &self.runs {
@@ -131,12 +129,12 @@ impl OnlyCopies {
     }
 }
 
-/// `loss` as the manifest keeps it beside what it has: nothing, when nothing was lost.
+/// Adds `loss` to the `known` one; `None` when nothing was lost.
 pub(crate) fn added(known: Option<OnlyCopies>, loss: OnlyCopies) -> Option<OnlyCopies> {
     Some(known.unwrap_or_default().merge(loss)).filter(|all| !all.is_none())
 }
 
-/// As the manifest lists them, in at most `runs_max` runs.
+/// The manifest's form of the list, in at most `runs_max` runs.
 pub(crate) fn only_copies(pages: &[(PageId, Lsn)], runs_max: usize) -> OnlyCopies {
     let redo_from = pages.iter().map(|(_, lsn)| lsn.0).min();
     let single: Vec<_> = pages.iter().map(|(page, _)| (page.space.0, page.no, 1)).collect();
@@ -144,8 +142,8 @@ pub(crate) fn only_copies(pages: &[(PageId, Lsn)], runs_max: usize) -> OnlyCopie
     OnlyCopies { redo_from, runs, coarse }
 }
 
-/// The sorted runs in at most `runs_max`, and whether they had to be widened for that: with wider and wider
-/// gaps if there are many.
+/// Reduces the sorted runs to at most `runs_max`, by joining across wider and wider gaps; says whether that
+/// was necessary.
 fn shortened(all: &[(u32, u32, u32)], runs_max: usize) -> (Vec<(u32, u32, u32)>, bool) {
     let mut gap = 0;
     loop {
@@ -157,7 +155,7 @@ fn shortened(all: &[(u32, u32, u32)], runs_max: usize) -> (Vec<(u32, u32, u32)>,
     }
 }
 
-/// The sorted runs; those no more than `gap` apart fall into one.
+/// Joins sorted runs that are at most `gap` apart.
 fn joined(all: &[(u32, u32, u32)], gap: u32) -> Vec<(u32, u32, u32)> {
     let mut runs: Vec<(u32, u32, u32)> = Vec::new();
     for &(space, first, count) in all {
@@ -203,7 +201,7 @@ mod tests {
             both.without(&[page(1, 3), page(1, 4), page(1, 5), page(2, 7), page(3, 1)]).redo_from,
             None
         );
-        // Of an unknown loss redo may have to begin anywhere.
+        // For an unknown loss redo may have to begin anywhere.
         let unknown = OnlyCopies { redo_from: None, runs: vec![(1, 0, 64)], coarse: true };
         let all = a.merge(unknown);
         assert_eq!((all.redo_from, all.coarse, all.runs), (None, true, vec![(1, 0, 64), (2, 7, 1)]));
@@ -223,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_would_be_long_gets_coarse_and_covers_everything() {
+    fn a_long_list_gets_coarse_and_covers_everything() {
         let many: Vec<_> = (0..=RUNS_MAX as u32).map(|i| (1, i * 40)).collect();
         let listed = only_copies(&pages(&many), RUNS_MAX);
         assert!(listed.coarse && listed.runs.len() <= RUNS_MAX);

@@ -1,5 +1,5 @@
-//! The manifest: what the store is, which spaces it has, and where on the HDD they lie. Replaced as a whole,
-//! atomically.
+//! The manifest: the store's identity, its spaces, and where on the HDD they lie. Always replaced atomically
+//! as a whole.
 
 use crate::error::OpenError;
 use crate::memory_manifest::MemoryManifest;
@@ -15,46 +15,45 @@ use std::path::{Path, PathBuf};
 /// The manifest format that this version writes.
 const MANIFEST_FORMAT: u32 = 2;
 
-/// Far more than there can be: with the largest pages, the volume's end still is a number of bytes that a
-/// file can have.
+/// A bound far above any real store: even with the largest pages, the volume's end is a valid file size.
 const EXTENTS_MAX: u64 = 1 << 40;
 
 /// The manifest's contents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     pub(crate) format: u32,
-    /// The store's id, on both devices too.
+    /// The store's id, which both devices bear too.
     pub(crate) store: String,
     pub(crate) page_bytes: u64,
-    /// Grows with every attempt to replace the manifest.
+    /// Incremented by every attempt to replace the manifest.
     pub(crate) generation: u64,
-    /// Grows with every opening, before anything else is written.
+    /// Incremented by every opening, before anything else is written.
     pub(crate) epoch: u32,
-    /// The last opening that both devices have noted; only then does it write anything else. 0: the store's
-    /// first opening is not over.
+    /// The last opening that both devices have recorded; an opening writes nothing else before that. 0: the
+    /// store's first opening has not completed.
     pub(crate) opened: u32,
-    /// The last opening that was closed in order.
+    /// The last opening that ended in a clean close.
     pub(crate) closed: u32,
     /// The id of the SSD, if the store has one.
     pub(crate) ssd: Option<String>,
-    /// Written by a close in order: the pages whose newest version was on the SSD alone. `None` while the
-    /// store is open, and after a crash.
+    /// The pages whose newest version was on the SSD alone at a clean close. `None` while the store is open,
+    /// and after a crash.
     #[serde(default)]
     pub(crate) ssd_pages: Option<OnlyCopies>,
-    /// What was lost with SSDs that were given up, until the user acknowledges it.
+    /// The loss with SSDs that were given up, until the user acknowledges it.
     #[serde(default)]
     pub(crate) loss: Option<OnlyCopies>,
     /// The devices' costs in milliseconds (R_D, W_D, R_S, W_S), if they were calibrated when the store was
     /// created.
     #[serde(default)]
     pub(crate) costs_ms: Option<[String; 4]>,
-    /// What failed flushes left unproved. [`ManifestStore`] keeps it: what a caller gives is not written.
+    /// What failed flushes left unproved. [`ManifestStore`] maintains it and ignores a caller's value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unproved: Option<UnprovedRecord>,
     pub(crate) next_space: u32,
     /// Extents of the HDD in use, counted from its start.
     pub(crate) extents_used: u64,
-    /// Up to here, in bytes, the HDD may hold what others left on it.
+    /// Below this byte offset the HDD may hold data from before the store.
     #[serde(default)]
     pub(crate) leftovers_to: u64,
     /// Runs of extents that dropped spaces gave back: first, count.
@@ -65,16 +64,16 @@ pub(crate) struct Manifest {
 /// The pages whose newest version is on the SSD alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OnlyCopies {
-    /// The log position from which redo would bring all of them back.
+    /// The log position from which redo would restore all of them.
     pub(crate) redo_from: Option<u64>,
     /// Runs of pages: space, first, count.
     pub(crate) runs: Vec<(u32, u32, u32)>,
-    /// Pages between them were added to keep the list short.
+    /// The list also covers unaffected pages, to keep it short.
     pub(crate) coarse: bool,
 }
 
 impl Manifest {
-    /// That of a store without spaces.
+    /// The manifest of a store without spaces.
     pub(crate) fn new(store: String, page_size: PageSize) -> Self {
         Self {
             format: MANIFEST_FORMAT,
@@ -97,39 +96,39 @@ impl Manifest {
         }
     }
 
-    /// A space without pages.
+    /// Adds a space without pages.
     pub(crate) fn add_space(&mut self, id: u32, name: &str) {
         let space = SpaceRecord { id, name: name.to_owned(), pages: 0, runs: Vec::new(), dropping: false };
         self.spaces.push(space);
     }
 
-    /// No opening has come so far that there could be anything in the store.
+    /// No opening has completed, so the store is empty.
     pub(crate) fn is_unused(&self) -> bool {
         self.opened == 0
     }
 
-    /// Nothing was written since the last close in order: the page counts are exact.
+    /// The last opening was closed cleanly: the page counts are exact.
     pub(crate) fn is_clean(&self) -> bool {
         self.closed == self.opened
     }
 
-    /// What a save of this one may use of the file's slack, after `before`.
+    /// How a save of this manifest may use the file's slack, given the one `before`.
     pub(crate) fn slack_after(&self, before: &Self) -> Slack {
         let extents = |m: &Self| m.spaces.iter().flat_map(|s| &s.runs).map(|(_, count)| count).sum::<u64>();
         let more = self.spaces.len() > before.spaces.len() || extents(self) > extents(before);
         if more { Slack::Keep } else { Slack::Use }
     }
 
-    /// Whether its numbers can be those of a store: what is read from it is reckoned with and allocated by.
+    /// Checks that the numbers are possible for a store: allocation and recovery compute with them.
     fn check(&self) -> Result<(), &'static str> {
         if self.epoch >= Stamp::EPOCHS - 1 {
-            return Err("the store cannot be opened once more: its stamps are used up");
+            return Err("the store cannot be opened again: its stamps are used up");
         }
         if self.opened > self.epoch || self.closed > self.opened {
             return Err("its openings are out of order");
         }
         if self.extents_used > EXTENTS_MAX {
-            return Err("its extents are more than any device has");
+            return Err("it has more extents than any device");
         }
         if self.unproved.as_ref().is_some_and(|unproved| !unproved.is_valid()) {
             return Err("it names more unproved pages than there can be");
@@ -138,11 +137,11 @@ impl Manifest {
         for space in &self.spaces {
             let named_twice = !space.dropping && !names.insert(&space.name);
             if space.id >= self.next_space || !ids.insert(space.id) || named_twice {
-                return Err("two of its spaces are one, or one is yet to come");
+                return Err("its spaces have a duplicate id or name, or an id not yet assigned");
             }
             let reserved: u64 = space.runs.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count));
             if u64::from(space.pages) > reserved.saturating_mul(u64::from(EXTENT_PAGES)) {
-                return Err("a space has more pages than room");
+                return Err("a space has more pages than its extents hold");
             }
         }
         let mut runs: Vec<(u64, u64)> =
@@ -154,7 +153,7 @@ impl Manifest {
                 return Err("a run of extents ends beyond the volume");
             };
             if first < end {
-                return Err("an extent belongs to two");
+                return Err("an extent is used twice");
             }
             end = after;
         }
@@ -162,25 +161,25 @@ impl Manifest {
     }
 }
 
-/// A space in the manifest.
+/// A space as the manifest records it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SpaceRecord {
     pub(crate) id: u32,
     pub(crate) name: String,
-    /// Pages allocated when this was written; after a crash there may be more.
+    /// Pages allocated when the manifest was saved; after a crash there may be more.
     pub(crate) pages: u32,
     /// Its extents in page order, as runs: first, count.
     pub(crate) runs: Vec<(u64, u64)>,
-    /// It is being dropped: the next opening finishes that.
+    /// The space is being dropped; the next opening completes that.
     #[serde(default)]
     pub(crate) dropping: bool,
 }
 
-/// The manifest's place, and what it says of failed flushes: that changes while others write the manifest.
+/// The manifest's place, and its record of failed flushes, which changes independently of the rest.
 #[derive(Debug)]
 pub(crate) struct ManifestStore {
     place: Place,
-    /// What the manifest in a directory says; locked while a manifest is written.
+    /// The record in a directory's manifest; locked while the manifest is written.
     unproved: parking_lot::Mutex<Option<UnprovedRecord>>,
 }
 
@@ -189,12 +188,12 @@ pub(crate) struct ManifestStore {
 enum Place {
     /// In a directory.
     Directory { file: ManifestFile, path: PathBuf },
-    /// In memory: the store lives as long as the process (or any holder of the cell) does.
+    /// In memory: the store lives as long as the process, or any holder of the cell.
     Memory(std::sync::Arc<MemoryManifest>),
 }
 
 impl ManifestStore {
-    /// In `cell`.
+    /// A manifest in `cell`.
     pub(crate) fn memory(cell: std::sync::Arc<MemoryManifest>) -> Self {
         Self::at(Place::Memory(cell))
     }
@@ -203,7 +202,7 @@ impl ManifestStore {
         Self { place, unproved: parking_lot::Mutex::default() }
     }
 
-    /// Opens (or with `create` makes) the directory.
+    /// Opens the directory, or with `create` creates it.
     pub(crate) fn directory(path: &Path, create: bool) -> Result<Self, OpenError> {
         if create && !path.exists() {
             create_directory(path).map_err(|e| OpenError::directory(path, "cannot be created", e))?;
@@ -215,7 +214,7 @@ impl ManifestStore {
         Ok(Self::at(Place::Directory { file, path: path.to_owned() }))
     }
 
-    /// The manifest, or `None` when there is none yet.
+    /// The manifest; `None` before there is one.
     pub(crate) fn load(&self) -> Result<Option<Manifest>, OpenError> {
         let manifest = self.read()?;
         *self.unproved.lock() = manifest.as_ref().and_then(|m| m.unproved.clone());
@@ -232,8 +231,8 @@ impl ManifestStore {
         bytes.map(|b| decode(&b)).transpose()
     }
 
-    /// Replaces the manifest durably, but for [`Manifest::unproved`], which stays as it is. After an error
-    /// either one may be found later.
+    /// Replaces the manifest durably, except [`Manifest::unproved`], which it keeps. After an error either
+    /// version may be found later.
     pub(crate) fn save(&self, manifest: &Manifest, slack: Slack) -> std::io::Result<()> {
         let noted = self.unproved.lock();
         let unproved = self.noted(&noted);
@@ -245,7 +244,7 @@ impl ManifestStore {
         self.noted(&self.unproved.lock())
     }
 
-    /// Changes that, durably; the rest of the manifest stays as it is.
+    /// Changes what failed flushes left unproved, durably; keeps the rest of the manifest.
     pub(crate) fn change_unproved(
         &self,
         change: impl FnOnce(Option<UnprovedRecord>) -> Option<UnprovedRecord>,
@@ -259,7 +258,8 @@ impl ManifestStore {
         Ok(())
     }
 
-    /// A manifest in memory is not locked against a second store, so what it says counts.
+    /// The record in effect. A manifest in memory is not locked against a second store, so its own record
+    /// counts.
     fn noted(&self, in_directory: &Option<UnprovedRecord>) -> Option<UnprovedRecord> {
         match &self.place {
             Place::Directory { .. } => in_directory.clone(),
@@ -276,7 +276,7 @@ impl ManifestStore {
     }
 }
 
-/// Makes the directory and those above it that are missing, durably.
+/// Creates the directory and its missing ancestors, durably.
 fn create_directory(path: &Path) -> std::io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.exists() {
@@ -289,7 +289,7 @@ fn create_directory(path: &Path) -> std::io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-/// One line of JSON, and a line with its CRC32C.
+/// Encodes the manifest as one line of JSON and a line with its CRC32C.
 fn encode(manifest: &Manifest) -> std::io::Result<Vec<u8>> {
     let mut bytes = serde_json::to_vec(manifest)?;
     let sum = crc32c::crc32c(&bytes);
@@ -300,7 +300,7 @@ fn encode(manifest: &Manifest) -> std::io::Result<Vec<u8>> {
 fn decode(bytes: &[u8]) -> Result<Manifest, OpenError> {
     let bad = |why: &str| OpenError::BadManifest { why: why.to_owned() };
     let text = std::str::from_utf8(bytes).map_err(|_| bad("it is not text"))?;
-    let (json, rest) = text.split_once('\n').ok_or_else(|| bad("it is cut short"))?;
+    let (json, rest) = text.split_once('\n').ok_or_else(|| bad("it is truncated"))?;
     let sum = rest.trim_end().strip_prefix("crc32c ").and_then(|s| u32::from_str_radix(s, 16).ok());
     if sum != Some(crc32c::crc32c(json.as_bytes())) {
         return Err(bad("its checksum does not match"));
@@ -354,8 +354,8 @@ mod tests {
         assert!(decode(&bytes[..10]).is_err());
     }
 
-    /// A space of 64 pages in extents 0 and 2, with extent 1 free, in a store that was opened as often as it
-    /// can be.
+    /// A store that was opened as often as possible, with a space of 64 pages in extents 0 and 2; extent 1 is
+    /// free.
     fn at_its_limits() -> Manifest {
         let mut manifest = Manifest::new("s".into(), PageSize::MIN);
         manifest.epoch = Stamp::EPOCHS - 2;
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_no_store_has_are_refused_and_the_largest_that_one_has_are_not() {
+    fn impossible_numbers_are_refused_and_the_largest_valid_ones_are_not() {
         assert_eq!(at_its_limits().check(), Ok(()));
         type Change = fn(&mut Manifest);
         let changes: [(&str, Change); 12] = [
@@ -377,7 +377,7 @@ mod tests {
             ("opened before its epoch", |m| m.opened += 1),
             ("closed before it was opened", |m| m.closed += 1),
             ("too many extents", |m| m.extents_used = EXTENTS_MAX + 1),
-            ("a space that is yet to come", |m| m.spaces[0].id = 2),
+            ("a space id not yet assigned", |m| m.spaces[0].id = 2),
             ("one id twice", |m| m.add_space(1, "b")),
             ("one name twice", |m| {
                 m.next_space = 3;
@@ -386,7 +386,7 @@ mod tests {
             ("a page without room", |m| m.spaces[0].pages += 1),
             ("an extent beyond the volume", |m| m.spaces[0].runs[1].0 = 3),
             ("a free extent beyond the volume", |m| m.extents_free = vec![(3, 1)]),
-            ("an extent of two", |m| m.extents_free = vec![(2, 1)]),
+            ("an extent used twice", |m| m.extents_free = vec![(2, 1)]),
             ("a run without end", |m| m.extents_free = vec![(1, u64::MAX)]),
         ];
         for (what, change) in changes {
@@ -400,6 +400,6 @@ mod tests {
         dropped.next_space = 3;
         dropped.spaces[0].dropping = true;
         dropped.add_space(2, "a");
-        assert_eq!(dropped.check(), Ok(()), "the name of a space that is being dropped is free");
+        assert_eq!(dropped.check(), Ok(()), "the name of a space being dropped is free");
     }
 }

@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use std::io::{Error, ErrorKind, Result};
 
-/// A manifest in memory: give it to the next opening to find the spaces again.
+/// A manifest in memory: pass it to the next opening to find the spaces again.
 #[derive(Debug, Default)]
 pub struct MemoryManifest(Mutex<Cell>);
 
@@ -14,7 +14,7 @@ struct Cell {
     failing: Option<Failing>,
 }
 
-/// Which saves fail, by number, and whether they take effect all the same.
+/// Which saves fail, by number, and whether they take effect nevertheless.
 #[derive(Clone, Copy, Debug)]
 struct Failing {
     from: u64,
@@ -29,28 +29,27 @@ impl MemoryManifest {
         Self(Mutex::new(Cell { bytes: self.bytes(), ..Cell::default() }))
     }
 
-    /// With the contents that [`MemoryManifest::to_bytes`] gave.
+    /// Restores the contents that [`MemoryManifest::to_bytes`] returned.
     #[must_use]
     pub fn from_bytes(bytes: Vec<u8>) -> Self {
         Self(Mutex::new(Cell { bytes: Some(bytes), ..Cell::default() }))
     }
 
-    /// Its contents, as `manifest.json` would have them; `None` before a store was created with it.
+    /// The contents in the format of `manifest.json`; `None` before a store was created with it.
     #[must_use]
     pub fn to_bytes(&self) -> Option<Vec<u8>> {
         self.bytes()
     }
 
-    /// Test-only: how often a save was attempted.
+    /// Test-only: the number of attempted saves.
     #[doc(hidden)]
     #[must_use]
     pub fn saves(&self) -> u64 {
         self.0.lock().saves
     }
 
-    /// Test-only: after `skip` more saves, `count` saves fail for want of space. With `replaced` the manifest
-    /// is replaced nonetheless, as by a rename whose fsync failed. A second call takes the place of the
-    /// first.
+    /// Test-only: after `skip` more saves, `count` saves fail for lack of space. With `replaced` the manifest
+    /// is replaced nevertheless, as by a rename whose fsync failed. A second call replaces the first.
     #[doc(hidden)]
     pub fn fail_saves(&self, skip: u64, count: u64, replaced: bool) {
         let mut cell = self.0.lock();
@@ -62,7 +61,7 @@ impl MemoryManifest {
     }
 
     /// # Errors
-    /// When [`MemoryManifest::fail_saves`] says so.
+    /// As [`MemoryManifest::fail_saves`] requests.
     pub(crate) fn put(&self, bytes: Vec<u8>) -> Result<()> {
         let mut cell = self.0.lock();
         let number = cell.saves;

@@ -1,5 +1,4 @@
-//! Device costs as they are measured while the store runs, by n-point moving averages (Ou et al., section
-//! 3.2.2).
+//! Measures device costs while the store runs, by n-point moving averages (Ou et al., section 3.2.2).
 
 use crate::life::Life;
 use pagetier_devio::{RecentCost, SharedDevice};
@@ -7,17 +6,18 @@ use pagetier_policy::Costs;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often the policies are told.
+/// How often the policies are updated.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// A cost is believed from so many operations on, or as many as the average is of.
+/// A cost is used once this many operations, or the length of the average if smaller, were measured.
 const OPS_MIN: u64 = 64;
-/// The policies are told of a change by more than this share: they have to price what they hold anew.
+/// The policies are updated when a cost changes by more than this share: an update makes them price all pages
+/// anew.
 const CHANGE_MIN: f64 = 0.02;
 /// A cost must be positive.
 const COST_MIN_MS: f64 = 1e-3;
 
 impl Life {
-    /// Measures, and tells the policies now and then. Ends with the store.
+    /// Measures the devices and updates the policies periodically. Ends with the store.
     pub(crate) fn follow_costs(self: &Arc<Self>, hdd: SharedDevice, points: usize) {
         hdd.track_costs(points);
         self.tier.ssd_device().track_costs(points);
@@ -26,7 +26,7 @@ impl Life {
             loop {
                 tokio::time::sleep(INTERVAL).await;
                 let Some(life) = life.upgrade() else { return };
-                // Another one, perhaps, that was attached since.
+                // It may have been attached since the last interval.
                 let ssd = life.tier.ssd_device();
                 ssd.track_costs(points);
                 let believed = OPS_MIN.min(points as u64);
@@ -41,7 +41,7 @@ impl Life {
                     update(&mut now.ssd_write_ms, &recent.write, page, believed);
                 }
                 if differ(&before, &now) {
-                    tracing::debug!(costs = ?now, "costs as measured");
+                    tracing::debug!(costs = ?now, "measured costs");
                     life.set_costs(now);
                 }
             }

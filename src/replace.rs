@@ -1,20 +1,21 @@
-//! Replacing the manifest's file atomically and durably, also on a file system without a free byte.
+//! Replaces the manifest's file atomically and durably, even on a file system without a free byte.
 //!
-//! Two files of the same rounded size stand in the directory. The new contents are written over the spare
-//! one, which is flushed and then exchanged with the manifest by `RENAME_EXCHANGE`: no block and no directory
-//! entry is added. `manifest.json` is whole at every moment, and it alone is ever read: a spare never takes
-//! the place of a rotten manifest.
+//! The directory holds two files of the same rounded size. The new contents overwrite the spare, which is
+//! flushed and then exchanged with the manifest by `RENAME_EXCHANGE`: this adds neither a block nor a
+//! directory entry. `manifest.json` is whole at every moment, and only it is ever read: a spare never stands
+//! in for a rotten manifest.
 //!
-//! The spare may be written over only while it is certain that the disk, too, has it under that name. After
-//! an exchange whose fsync of the directory failed it is not, and the spare may be the manifest that a crash
-//! leaves: then a new file is written instead. When there is no room for one, the two are exchanged there and
-//! back, which makes the directory write its names once more, and is flushed. A process that starts does not
-//! know how its predecessor ended. It prefers a new file as well, and when there is no room for one relies on
-//! an fsync of the directory: the spare may be older than what its predecessor saved last, so it must not be
-//! the manifest for a moment.
+//! The spare may be overwritten only while the disk, too, certainly has it under that name. After an exchange
+//! whose directory fsync failed this is uncertain, and the spare may be the manifest that a crash leaves. A
+//! new file is then written instead. If there is no room for one, the two files are exchanged there and back,
+//! which makes the directory write its names again, and the directory is flushed.
 //!
-//! Contents that name more than before are saved only when both files have the room for them and the slack:
-//! otherwise the next save would need room that a full disk does not have.
+//! A new process does not know how its predecessor ended. It, too, prefers a new file, and relies on a
+//! directory fsync when there is no room for one: the spare may be older than the predecessor's last save, so
+//! it must not be the manifest even for a moment.
+//!
+//! A save that names more than before succeeds only when both files have room for it and the slack: otherwise
+//! the next save would need room that a full disk does not have.
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, RenameFlags, renameat_with};
@@ -28,29 +29,30 @@ const FILE: &str = "manifest.json";
 const SPARE: &str = "manifest.spare";
 const FRESH: &str = "manifest.json.new";
 
-/// Both files are a multiple of this, in bytes.
+/// The size of both files is a multiple of this, in bytes.
 const ROUND_BYTES: usize = 64 << 10;
-/// The least room that a file has beyond its contents, in bytes: what a store can still note when its disk is
-/// full.
+/// The minimum room that a file has beyond its contents, in bytes: what a store can still record when its
+/// disk is full.
 const SLACK_BYTES: usize = 16 << 10;
 
-/// What is known of the spare file.
+/// The state of the spare file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Spare {
-    /// Nothing: this process has not replaced the manifest yet.
+    /// Unknown: this process has not replaced the manifest yet.
     Unproved,
-    /// It may be written over.
+    /// It may be overwritten.
     Ready,
-    /// The disk may have it as the manifest: an exchange was not made durable. It holds what was saved last.
+    /// The disk may have it as the manifest: an exchange was not made durable. It holds the last saved
+    /// contents.
     Exchanged,
 }
 
-/// What a replacement may do with the room beyond the contents.
+/// What a save may do with the slack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Slack {
-    /// Leave all of it: the contents name more than before.
+    /// Preserve it: the contents name more than before.
     Keep,
-    /// Use it up: nothing new is named, or what must be noted whatever the disk has left.
+    /// Use it: the contents name nothing new, or must be recorded whatever room is left.
     Use,
 }
 
@@ -66,7 +68,7 @@ impl ManifestFile {
         Self { directory: directory.to_owned(), spare: Mutex::new(Spare::Unproved) }
     }
 
-    /// Its contents; `None`: there is none.
+    /// Reads the contents; `None`: the file does not exist.
     pub(crate) fn read(&self) -> Result<Option<Vec<u8>>> {
         match std::fs::read(self.directory.join(FILE)) {
             Ok(bytes) => Ok(Some(bytes)),
@@ -75,8 +77,7 @@ impl ManifestFile {
         }
     }
 
-    /// Replaces the contents. Durable when it returns `Ok`; after an error either contents may be found
-    /// later.
+    /// Replaces the contents. Durable when it returns `Ok`; after an error either version may be found later.
     pub(crate) fn replace(&self, bytes: &[u8], slack: Slack) -> Result<()> {
         let mut spare = self.spare.lock();
         let known = *spare;
@@ -108,12 +109,12 @@ impl ManifestFile {
         if slack == Slack::Keep && !fits && *spare == Spare::Ready {
             return self.by_new_file(bytes, slack, spare);
         }
-        // On a full disk a file cannot grow: what may use the slack does with the size that there is.
+        // On a full disk a file cannot grow: a save that may use the slack keeps the current size.
         let stays = fits || (slack == Slack::Use && bytes.len() <= has);
         write_padded(open(&path, OFlags::WRONLY)?, bytes, if stays { has } else { 0 })?;
         *spare = Spare::Exchanged;
         match self.exchange() {
-            // The file system cannot exchange.
+            // The file system does not support the exchange.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 std::fs::rename(&path, self.directory.join(FILE))?;
             }
@@ -122,14 +123,14 @@ impl ManifestFile {
         self.settle(bytes.len(), spare)
     }
 
-    /// The manifest and the spare swap their names.
+    /// Exchanges the names of the manifest and the spare.
     fn exchange(&self) -> std::result::Result<(), Errno> {
         let directory = rustix::fs::open(&self.directory, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         renameat_with(&directory, SPARE, &directory, FILE, RenameFlags::EXCHANGE)
     }
 
-    /// Makes the names durable although an fsync of them failed: what that may have lost is written once
-    /// more.
+    /// Makes the names durable after a failed directory fsync, by writing again what that fsync may have
+    /// lost.
     fn restate_names(&self) -> Result<()> {
         self.exchange()?;
         self.exchange()?;
@@ -145,26 +146,26 @@ impl ManifestFile {
                 _ => Ok(()),
             });
         if let Err(error) = written {
-            // What it took is room that others need.
+            // Free the room that it took.
             let _ = std::fs::remove_file(&path);
             return Err(error);
         }
-        // The spare is what it was, whether the rename becomes durable or not.
+        // The spare is unaffected, whether or not the rename becomes durable.
         std::fs::rename(&path, self.directory.join(FILE))?;
         self.settle(bytes.len(), spare)
     }
 
-    /// Makes the names durable, and the spare ready for contents of `len` bytes.
+    /// Makes the names durable, and prepares the spare for contents of `len` bytes.
     fn settle(&self, len: usize, spare: &mut Spare) -> Result<()> {
         self.sync_directory()?;
         *spare = Spare::Ready;
         if let Err(error) = self.reserve(padded(len)) {
-            tracing::warn!(%error, "no room to keep a reserve for the manifest: on a full disk it could not be replaced");
+            tracing::warn!(%error, "no room to keep a reserve for the manifest: a full disk would prevent its replacement");
         }
         Ok(())
     }
 
-    /// Gives the spare a size of at least `bytes`.
+    /// Grows the spare to at least `bytes`.
     fn reserve(&self, bytes: usize) -> Result<()> {
         let path = self.directory.join(SPARE);
         let has = std::fs::metadata(&path).map_or(0, |m| m.len());
@@ -190,8 +191,8 @@ fn padded(len: usize) -> usize {
     (len + SLACK_BYTES).next_multiple_of(ROUND_BYTES)
 }
 
-/// Writes `bytes` and line ends up to `least` bytes, or the size that a file with these contents has. Durable
-/// when it returns.
+/// Writes `bytes` and pads with newlines to `least` bytes, or to the regular size of a file with these
+/// contents if `least` is too small. Durable when it returns.
 fn write_padded(mut file: File, bytes: &[u8], least: usize) -> Result<()> {
     let size = if bytes.len() <= least { least } else { padded(bytes.len()) };
     let mut all = Vec::with_capacity(size);
@@ -201,7 +202,7 @@ fn write_padded(mut file: File, bytes: &[u8], least: usize) -> Result<()> {
     file.sync_all().map_err(full)
 }
 
-/// A quota that is used up is a full disk, too.
+/// Treats an exhausted quota as a full disk.
 fn full(error: Error) -> Error {
     match error.kind() {
         ErrorKind::QuotaExceeded => Error::new(ErrorKind::StorageFull, error),
@@ -224,7 +225,7 @@ mod tests {
         directory.path().join(name).metadata().unwrap().ino()
     }
 
-    /// The next new file finds no room.
+    /// Makes the next new file fail for lack of room.
     fn disk_full(directory: &tempfile::TempDir) {
         let _ = std::fs::remove_file(directory.path().join(FRESH));
         std::os::unix::fs::symlink("/dev/full", directory.path().join(FRESH)).unwrap();
@@ -256,7 +257,7 @@ mod tests {
         let (directory, file) = file();
         file.replace(b"one", Slack::Keep).unwrap();
         file.replace(b"two", Slack::Keep).unwrap();
-        // As after an exchange that was not made durable.
+        // The state after an exchange that was not made durable.
         *file.spare.lock() = Spare::Exchanged;
         let before = [inode(&directory, FILE), inode(&directory, SPARE)];
         file.replace(b"three", Slack::Keep).unwrap();

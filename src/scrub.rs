@@ -1,4 +1,4 @@
-//! The background scrub: reads every copy at a given pace, verifies it, heals what can be healed.
+//! The background scrub: reads every copy at a given rate, verifies it, and repairs what it can.
 
 use crate::life::Life;
 use crate::store::PageStore;
@@ -12,12 +12,12 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-/// Findings that a report lists, at most; more are only counted.
+/// The maximum number of findings in a report; further ones are only counted.
 const FINDINGS_MAX: usize = 1024;
-/// After a hold-up a scrub catches up on so much, no more.
+/// The maximum delay that a scrub catches up on after a stall.
 const CATCH_UP_MAX: Duration = Duration::from_millis(100);
 
-/// What a scrub does; see [`PageStore::scrub`].
+/// Options of a scrub; see [`PageStore::scrub`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[must_use]
 pub struct ScrubOptions {
@@ -34,42 +34,42 @@ impl Default for ScrubOptions {
 }
 
 impl ScrubOptions {
-    /// Pages read a second, at most; `None`, or not above 0: as fast as the devices go. Default: 100.
+    /// The maximum number of pages read per second; `None`, or not above 0: unlimited. Default: 100.
     pub fn pages_per_second(mut self, pages: Option<f64>) -> Self {
         self.pages_per_second = pages.filter(|pages| *pages > 0.0 && pages.is_finite());
         self
     }
 
-    /// Whether the copies on the SSD are read. Default: yes.
+    /// Whether to read the copies on the SSD. Default: yes.
     pub fn slots(mut self, on: bool) -> Self {
         self.slots = on;
         self
     }
 
-    /// Whether the pages' homes on the HDD are read. Default: yes.
+    /// Whether to read the pages' homes on the HDD. Default: yes.
     pub fn homes(mut self, on: bool) -> Self {
         self.homes = on;
         self
     }
 
-    /// Whether damage is undone where another good copy is known, or only reported. Default: it is.
+    /// Whether to repair damage where another good copy is known, or only report it. Default: repair.
     pub fn heal(mut self, on: bool) -> Self {
         self.heal = on;
         self
     }
 }
 
-/// How far a scrub is.
+/// The progress of a scrub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ScrubProgress {
-    /// Slots and homes looked at so far.
+    /// Slots and homes checked so far.
     pub done: u64,
-    /// Slots and homes to look at, as counted at the start.
+    /// Slots and homes to check, as counted at the start.
     pub total: u64,
     /// Damaged copies found so far.
     pub found: u64,
-    /// Of these, healed.
+    /// Damaged copies repaired so far.
     pub healed: u64,
 }
 
@@ -81,20 +81,20 @@ pub struct Finding {
     pub page: PageId,
     /// What is wrong; names page, device and offset.
     pub error: TierError,
-    /// Whether it was healed: given up or rewritten from the other copy, or the page was in memory and is
-    /// written anew.
+    /// Whether it was repaired: dropped or rewritten from the other copy, or the page was in memory and is
+    /// written again.
     pub healed: bool,
 }
 
-/// What a scrub came to.
+/// The result of a scrub.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ScrubReport {
-    /// How far it came.
+    /// The final progress.
     pub progress: ScrubProgress,
     /// The damaged copies, the first 1,024 of them.
     pub findings: Vec<Finding>,
-    /// It went over everything; otherwise it was aborted, or the store was dropped.
+    /// The scrub checked everything; otherwise it was aborted, or the store was dropped.
     pub complete: bool,
 }
 
@@ -120,7 +120,7 @@ impl Course {
     }
 }
 
-/// A scrub under way in the background. Dropped, it ends after the page in hand.
+/// A scrub in progress in the background. Dropping it stops the scrub after the page in hand.
 #[derive(Debug)]
 pub struct Scrub {
     course: Arc<Course>,
@@ -128,18 +128,18 @@ pub struct Scrub {
 }
 
 impl Scrub {
-    /// How far it is.
+    /// The current progress.
     #[must_use]
     pub fn progress(&self) -> ScrubProgress {
         self.course.progress()
     }
 
-    /// Ends it after the page in hand.
+    /// Stops the scrub after the page in hand.
     pub fn abort(&self) {
         self.course.stop.store(true, Ordering::Release);
     }
 
-    /// Waits for its end. Cancel-safe in the sense of dropping the scrub: it ends after the page in hand.
+    /// Waits for the end. Dropping the future drops the scrub, which then stops after the page in hand.
     pub async fn finished(mut self) -> ScrubReport {
         let task = self.task.take();
         let complete = match task {
@@ -158,11 +158,11 @@ impl Drop for Scrub {
 }
 
 impl PageStore {
-    /// Starts going over every copy on the SSD and every home on the HDD: reads each, verifies checksum, id
-    /// and (on the SSD) version, compares homes with clean copies, and heals: a bad copy that the HDD has too
-    /// is given up, a bad home is rewritten from the copy on the SSD, a bad only copy of a page in memory is
-    /// written anew. What is left is reported. Pages allocated after the start are not looked at. Must be
-    /// called in a tokio runtime.
+    /// Starts a scrub of every copy on the SSD and every home on the HDD. It reads each, verifies checksum,
+    /// id and (on the SSD) version, and compares homes with clean copies. It repairs what it can: drops a bad
+    /// copy that the HDD has too, rewrites a bad home from the copy on the SSD, and rewrites a page in memory
+    /// whose only copy is bad. It reports the rest. It skips pages allocated after the start. Must be called
+    /// in a tokio runtime.
     pub fn scrub(&self, options: ScrubOptions) -> Scrub {
         let course = Arc::new(Course::default());
         let total = u64::from(self.life.tier.slots()) * u64::from(options.slots);
@@ -173,7 +173,7 @@ impl PageStore {
     }
 }
 
-/// The pace.
+/// Limits the rate.
 struct Pace {
     each: Option<Duration>,
     next: Instant,
@@ -197,7 +197,7 @@ impl Pace {
     }
 }
 
-/// True when it went over everything.
+/// Runs the scrub; true when it checked everything.
 async fn go(life: Weak<Life>, options: ScrubOptions, course: Arc<Course>) -> bool {
     let mut pace = Pace::new(&options);
     let Some(start) = life.upgrade() else { return false };
@@ -222,7 +222,7 @@ async fn go(life: Weak<Life>, options: ScrubOptions, course: Arc<Course>) -> boo
     true
 }
 
-/// What is looked at.
+/// What is checked.
 enum Place {
     Slot(u32),
     Home(PageId),

@@ -1,12 +1,12 @@
-//! How many bytes a number of pages takes, with everything that belongs to them: to size a store by pages.
+//! Sizes a store by its number of pages: converts pages to bytes, overhead included.
 
 use crate::builder::{ring_pages_for, tables_bytes};
 use pagetier_bufpool::PoolParams;
 use pagetier_page::PageSize;
 use pagetier_ssdcache::{Layout, SlotParams};
 
-/// The size of an SSD file that can hold `pages` pages beside the free slots, maps, journal and default
-/// doublewrite ring that it needs: what [`crate::Builder::ssd_bytes`] takes. 0 for none.
+/// The size of an SSD file that holds `pages` pages besides the free slots, maps, journal and default
+/// doublewrite ring that it needs: an argument for [`crate::Builder::ssd_bytes`]. 0 for no pages.
 ///
 /// ```
 /// # use pagetier::{PageSize, ssd_bytes_for};
@@ -33,8 +33,8 @@ pub fn ssd_bytes_for(pages: u64, page_size: PageSize) -> u64 {
     enough * page
 }
 
-/// The memory for a pool of `pages` pages over an SSD of `ssd_bytes`, with the tables of both: what
-/// [`crate::Builder::pool_bytes`] takes.
+/// The memory for a pool of `pages` pages over an SSD of `ssd_bytes`, the tables of both included: an
+/// argument for [`crate::Builder::pool_bytes`].
 ///
 /// ```
 /// # use pagetier::{PageSize, pool_bytes_for, ssd_bytes_for};

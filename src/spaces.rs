@@ -1,9 +1,8 @@
-//! Spaces: made, grown and dropped, each so that a failure or a crash between two steps leaves nothing
-//! half-done.
+//! Creates, grows and drops spaces; a failure or crash between two steps leaves nothing half-done.
 //!
-//! What is added takes effect in memory last: a growth reaches the HDD (durably), then the manifest, then the
-//! table that pages are allocated from. What is taken away is marked in the manifest first; its extents are
-//! free once the manifest no longer names the space.
+//! Additions take effect in memory last: a growth reaches the HDD (durably), then the manifest, then the
+//! table that pages are allocated from. Removals are marked in the manifest first; the extents are free once
+//! the manifest does not name the space.
 
 use crate::error::Error;
 use crate::loss::{RUNS_MAX, RUNS_MIN, only_copies};
@@ -18,15 +17,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::OwnedMutexGuard;
 
-/// How much of the HDD is made blank at once.
+/// The number of bytes of the HDD blanked per write.
 const BLANK_BYTES: u64 = 1 << 20;
 
 impl PageStore {
-    /// Makes a space called `name`. Durable when it returns. Cancel-safe: it happens or it does not.
+    /// Creates a space called `name`. Durable when it returns. Cancel-safe: it happens completely or not at
+    /// all.
     ///
     /// # Errors
-    /// The name is taken, or the manifest cannot be written: there is no such space then, though after a
-    /// crash the next opening may find it, empty.
+    /// The name is taken, or the manifest cannot be written. The space does not exist then, though the next
+    /// opening after a crash may find it, empty.
     pub async fn create_space(&self, name: &str) -> Result<SpaceId, Error> {
         let mut meta = self.meta.lock().await;
         if self.volume.by_name(name).is_some() {
@@ -41,16 +41,16 @@ impl PageStore {
         Ok(id)
     }
 
-    /// Drops `space` with all its pages. Waits for writes of them that are under way; guards of its pages
-    /// must have been dropped, or this waits for them too. Durable when it returns.
+    /// Drops `space` with all its pages. Waits for writes of these pages that are in flight, and for their
+    /// guards to be dropped. Durable when it returns.
     ///
-    /// Cancelled, the space is gone or it is as it was. If it is gone, its room on the HDD is free after a
-    /// second call, or the next opening.
+    /// After a cancellation the space is either gone or unchanged. If it is gone, a second call or the next
+    /// opening frees its room on the HDD.
     ///
     /// # Errors
-    /// There is no such space; the HDD cannot be flushed; or the manifest cannot be written. If
-    /// [`PageStore::spaces`] lists the space then, it is as it was, though after a crash it may be gone;
-    /// otherwise it is gone, and as if this had been cancelled.
+    /// The space does not exist, the HDD cannot be flushed, or the manifest cannot be written. If
+    /// [`PageStore::spaces`] still lists the space, it is unchanged, though a crash may remove it; otherwise
+    /// it is gone, as after a cancellation.
     pub async fn drop_space(&self, space: SpaceId) -> Result<(), Error> {
         let mut meta = self.meta.lock().await;
         let unmarked = self.life.builder.broken().is(Mutation::DropUnmarked);
@@ -73,14 +73,15 @@ impl PageStore {
             }
         }
         self.pool.discard_where(|page| page.space == space).await?;
-        // Others get the extents now: nothing may be on its way there, or be torn there by a crash.
+        // Other spaces may get the extents next: no write to them may be in flight, nor torn there by a
+        // crash.
         self.tier.forget_space(space).await?;
         meta.change(&self.volume, |manifest| self.volume.record_dropped(space, manifest))?;
         self.volume.end_drop(space);
         Ok(())
     }
 
-    /// Gives `space` room for page `no`.
+    /// Extends `space` to have room for page `no`.
     pub(crate) async fn grow(&self, space: SpaceId, no: u32) -> Result<(), Error> {
         if no == u32::MAX {
             return Err(Error::SpaceFull { space });
@@ -107,13 +108,13 @@ impl PageStore {
         Ok(())
     }
 
-    /// Lets the HDD reach `end`, also after a crash.
+    /// Grows the HDD to `end`, durably.
     async fn grow_hdd(&self, meta: &mut Meta, end: u64) -> Result<(), Error> {
         if meta.hdd_bytes_durable >= end {
             return Ok(());
         }
         if self.hdd.size() < end {
-            // In steps of an eighth, so that the file is grown rarely.
+            // Grow in steps of an eighth to grow the file rarely.
             let ahead = (end / 8).clamp(1 << 20, 256 << 20);
             if self.hdd.grow(end + ahead).is_err() {
                 self.hdd.grow(end)?;
@@ -125,9 +126,9 @@ impl PageStore {
         Ok(())
     }
 
-    /// Leaves nothing in `range` of the HDD, so that a page that is never written there does not read as
-    /// damaged. Until it has ended nothing grows, also when it is dropped: its writes would land on the pages
-    /// of the next growth.
+    /// Blanks `range` of the HDD, so that a page that is never written there does not read as damaged. It
+    /// holds the manifest's lock to its end, even if the caller is dropped, so nothing grows meanwhile: its
+    /// writes would land on the pages of the next growth.
     async fn blank(
         &self,
         meta: OwnedMutexGuard<Meta>,
@@ -142,8 +143,8 @@ impl PageStore {
         task.await.unwrap_or_else(|_| Err(ending()))
     }
 
-    /// After a save that may have marked a space as dropped, although it failed: what is written to it from
-    /// then on would go with it.
+    /// Saves the manifest again after a failed save that may have marked a space as dropped: writes to that
+    /// space would otherwise be lost with it.
     pub(crate) async fn settle_manifest(&self) -> Result<(), Error> {
         if !self.doubtful.load(Ordering::Acquire) {
             return Ok(());
@@ -152,8 +153,8 @@ impl PageStore {
         if self.doubtful.load(Ordering::Acquire) { meta.save(&self.volume) } else { Ok(()) }
     }
 
-    /// The end of a close in order, when everything is durable: the devices note it, then the manifest. A
-    /// manifest that says so therefore proves that the devices must, too.
+    /// Records a clean close once everything is durable: on the devices first, then in the manifest. A
+    /// manifest that records the close therefore proves that the devices must record it too.
     pub(crate) async fn note_close(&self) -> Result<(), Error> {
         let mut meta = self.meta.lock().await;
         let epoch = meta.manifest.epoch;
@@ -177,7 +178,7 @@ impl PageStore {
     }
 }
 
-/// Writes zeroes whatever can be read there: after a failed flush, zeroes that an earlier growth wrote may be
+/// Writes zeroes regardless of what reads return: after a failed flush, zeroes from an earlier growth may be
 /// readable and never become durable.
 async fn blank(hdd: &SharedDevice, range: Range<u64>, broken: Broken) -> Result<(), DeviceError> {
     let zeroes = |bytes: u64| IoBufs::from_iter([IoBuf::zeroed(bytes as usize)]);
@@ -192,7 +193,7 @@ async fn blank(hdd: &SharedDevice, range: Range<u64>, broken: Broken) -> Result<
     Ok(())
 }
 
-/// Test-only: whether zeroes can be read there.
+/// Test-only: whether the range reads as zeroes.
 async fn looks_blank(hdd: &SharedDevice, at: u64, bufs: IoBufs) -> bool {
     let read = hdd.read(at, bufs, IoClass::Meta).await;
     read.result.is_ok() && read.bufs.iter().all(|buf| pagetier_page::is_blank(buf.as_slice()))

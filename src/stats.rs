@@ -1,15 +1,15 @@
-//! A snapshot of everything that is counted.
+//! A snapshot of all counters.
 
 use pagetier_bufpool::{PoolMemory, PoolStats};
 use pagetier_devio::DeviceStats;
 use pagetier_ssdcache::TierStats;
 
-/// Counters since the store was opened, and sizes now. Differences of two snapshots describe what happened
-/// between them.
+/// Counters since the store was opened, and current sizes. The difference of two snapshots describes the
+/// interval between them.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// The buffer pool: `hits + misses` is the number of look-ups.
+    /// The buffer pool; `hits + misses` is the number of lookups.
     pub pool: PoolStats,
     /// The pool's memory by part, in bytes.
     pub pool_memory: PoolMemory,
@@ -19,12 +19,12 @@ pub struct Stats {
     pub hdd_device: DeviceStats,
     /// The SSD (or the ring's file), by class of I/O.
     pub ssd_device: DeviceStats,
-    /// Frames of the pool.
+    /// The number of frames in the pool.
     pub frames: u64,
 }
 
 impl Stats {
-    /// All memory that the store's budget covers, in bytes.
+    /// The memory that the store's budget covers, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.pool_memory.frames + self.pool_memory.metadata + self.pool_memory.staging + self.ssd.memory_bytes

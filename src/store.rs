@@ -1,4 +1,4 @@
-//! The store: spaces and pages over pool, SSD and HDD.
+//! The store: spaces and pages over the pool, the SSD and the HDD.
 
 use crate::builder::Builder;
 use crate::error::{Error, OpenError};
@@ -20,54 +20,54 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Mutex;
 
-/// A page, shared with other readers; derefs to its payload. See [`PageStore::get`].
+/// A page latched in shared mode; derefs to its payload. See [`PageStore::get`].
 pub type PageRef<'a> = pagetier_bufpool::PageRef<'a, SsdTier>;
 
-/// A page, exclusively; derefs to its payload, and the first mutable access makes it dirty. See
+/// A page latched exclusively; derefs to its payload, and the first mutable access marks it dirty. See
 /// [`PageStore::get_mut`].
 pub type PageMut<'a> = pagetier_bufpool::PageMut<'a, SsdTier>;
 
-/// An ordered read of a space. See [`PageStore::scan`].
+/// A sequential read of a space. See [`PageStore::scan`].
 pub type Scan<'a> = pagetier_bufpool::Scan<'a, SsdTier>;
 
 /// An open page store. Share it in an `Arc`; every method takes `&self`.
 ///
-/// Dropped without [`PageStore::close`] it stops as in a crash: nothing that [`PageStore::sync`] promised is
-/// lost.
+/// Dropping it without [`PageStore::close`] is equivalent to a crash: nothing that [`PageStore::sync`]
+/// promised is lost.
 ///
-/// Holding several guards at once: latch in an order that all tasks keep (parent before child, left before
-/// right), as with any latch; a guard held while waiting for another page keeps its frame in memory.
+/// Tasks that hold several guards at once must all latch in one order (parent before child, left before
+/// right), as with any latch. A guard held while its task waits for another page keeps its frame in memory.
 #[derive(Debug)]
 pub struct PageStore {
-    /// The first to be dropped: no I/O starts after it.
+    /// Dropped first: no I/O starts after that.
     _leave: Leave,
     pub(crate) pool: Pool<SsdTier>,
     pub(crate) tier: Arc<SsdTier>,
     pub(crate) volume: Arc<Volume>,
-    /// Serialises changes of the manifest; held across the writing of it.
+    /// Serialises changes of the manifest; held while it is written.
     pub(crate) meta: Arc<Mutex<Meta>>,
     pub(crate) hdd: SharedDevice,
     page_size: PageSize,
     pub(crate) life: Arc<Life>,
     pub(crate) ghostly: Ghostly,
-    /// See [`Meta`].
+    /// See [`Meta::doubtful`].
     pub(crate) doubtful: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Meta {
     pub(crate) manifests: Arc<ManifestStore>,
-    /// As it was last replaced, but for its generation: the one that was last attempted.
+    /// The contents last saved, with the generation last attempted.
     pub(crate) manifest: Manifest,
-    /// A store that was dropped writes no manifest.
+    /// Closed when the store is dropped: no manifest is written after that.
     pub(crate) fence: Fence,
-    /// The generation that is certainly durable.
+    /// The last generation known to be durable.
     pub(crate) durable_generation: u64,
-    /// How far the HDD is known to reach after a crash, in bytes. Its size may be more: a growth is durable
-    /// only after a flush.
+    /// The number of bytes the HDD is known to have after a crash. Its current size may be larger: a growth
+    /// is durable only after a flush.
     pub(crate) hdd_bytes_durable: u64,
-    /// A save failed that may have taken effect and would take a space away: `sync` promises nothing before
-    /// the next one succeeds.
+    /// A failed save may have taken effect and would remove a space: `sync` promises nothing until a save
+    /// succeeds.
     pub(crate) doubtful: Arc<AtomicBool>,
     broken: Broken,
 }
@@ -84,13 +84,13 @@ impl Meta {
         Self { manifests, manifest, fence, durable_generation, hdd_bytes_durable: 0, doubtful, broken }
     }
 
-    /// Replaces the manifest by one with the volume as it is in memory.
+    /// Saves the manifest with the volume's table as it is in memory.
     pub(crate) fn save(&mut self, volume: &Volume) -> Result<(), Error> {
         self.change(volume, |_| ())
     }
 
-    /// The same after `edit`. When it fails, nothing has changed in memory; which of the two the disk has is
-    /// not known.
+    /// Like [`Meta::save`], after `edit`. On failure nothing has changed in memory; the disk may hold either
+    /// version.
     pub(crate) fn change(&mut self, volume: &Volume, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
         self.replace(|manifest| {
             volume.record(manifest);
@@ -98,7 +98,7 @@ impl Meta {
         })
     }
 
-    /// The same without a volume, which an opening does not have yet.
+    /// Like [`Meta::change`], but without a volume, which does not exist early in an opening.
     pub(crate) fn replace(&mut self, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
         let mut next = self.manifest.clone();
         edit(&mut next);
@@ -129,7 +129,7 @@ pub(crate) struct Parts {
 }
 
 impl PageStore {
-    /// Opens the store in directory `path` with the default options, or creates it there.
+    /// Opens the store in directory `path` with the default options; creates it if it does not exist.
     ///
     /// # Errors
     /// As [`Builder::open`].
@@ -137,7 +137,7 @@ impl PageStore {
         Self::builder().directory(path).open().await
     }
 
-    /// Options other than the defaults.
+    /// Returns a builder, to open a store with other options than the defaults.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -181,22 +181,22 @@ impl PageStore {
     // ---- spaces
     // ---------------------------------------------------------------------------------------------
 
-    /// The space called `name`, if there is one.
+    /// The space called `name`, if it exists.
     #[must_use]
     pub fn space(&self, name: &str) -> Option<SpaceId> {
         self.volume.by_name(name)
     }
 
-    /// Every space, by id.
+    /// Every space, in id order.
     #[must_use]
     pub fn spaces(&self) -> Vec<SpaceInfo> {
         self.volume.list()
     }
 
-    /// The number of pages of `space`: the next allocation gets this number.
+    /// The number of pages of `space`, which is also the number of the next page allocated.
     ///
     /// # Errors
-    /// There is no such space.
+    /// The space does not exist.
     pub fn pages(&self, space: SpaceId) -> Result<u32, Error> {
         self.volume.pages(space).ok_or(Error::NoSuchSpace { space })
     }
@@ -204,12 +204,12 @@ impl PageStore {
     // ---- pages
     // ----------------------------------------------------------------------------------------------
 
-    /// A new page at the end of `space`, all zeroes, latched exclusively. It is part of the space for good
-    /// once a [`PageStore::sync`] (or the embedder's redo, see [`PageStore::recreate`]) covers it.
-    /// Cancel-safe; a page number may be left unused.
+    /// Allocates a page at the end of `space`: all zeroes and latched exclusively. It is permanently part of
+    /// the space once a [`PageStore::sync`] (or the embedder's redo, see [`PageStore::recreate`]) covers it.
+    /// Cancel-safe; cancelling may leave a page number unused.
     ///
     /// # Errors
-    /// There is no such space, it is full, the HDD cannot grow, or no frame is to be had.
+    /// The space does not exist or is full, the HDD cannot grow, or no frame becomes available.
     pub async fn allocate(&self, space: SpaceId) -> Result<PageMut<'_>, Error> {
         loop {
             match self.volume.take_page(space).ok_or(Error::NoSuchSpace { space })? {
@@ -219,18 +219,18 @@ impl PageStore {
         }
     }
 
-    /// The page, shared: latched against writers and pinned until the guard is dropped. A hit neither
-    /// allocates nor yields. Waiting is first come, first served. Cancel-safe.
+    /// Latches `page` in shared mode and pins it until the guard is dropped. A hit neither allocates nor
+    /// yields. Waiters are served first come, first served. Cancel-safe.
     ///
     /// # Errors
-    /// The page does not exist, cannot be read, or is corrupt in its only copy; or no frame is to be had in
+    /// The page does not exist, cannot be read, or its only copy is corrupt; or no frame becomes available in
     /// time.
     #[inline]
     pub async fn get(&self, page: PageId) -> Result<PageRef<'_>, Error> {
         Ok(self.pool.get(page).await?)
     }
 
-    /// The page, exclusively. Otherwise as [`PageStore::get`].
+    /// Latches `page` exclusively; otherwise like [`PageStore::get`].
     ///
     /// # Errors
     /// As [`PageStore::get`].
@@ -245,9 +245,9 @@ impl PageStore {
         self.pool.try_get(page)
     }
 
-    /// For redo: the page exclusively, as it is or, when it was allocated before a crash but never written,
-    /// anew and all zeroes. A page that is corrupt is an error; [`PageStore::overwrite`] replaces it. The
-    /// space grows to hold it. Cancel-safe.
+    /// For redo: returns the page exclusively. A page that was allocated before a crash but never written is
+    /// created anew, all zeroes. A corrupt page is an error; [`PageStore::overwrite`] replaces it. The space
+    /// grows to hold the page. Cancel-safe.
     ///
     /// # Errors
     /// As [`PageStore::get_mut`] and [`PageStore::allocate`].
@@ -262,10 +262,10 @@ impl PageStore {
         Ok(self.pool.get_or_create(page).await?)
     }
 
-    /// For redo with full page images, and to repair a page whose only copy is corrupt or cannot be read: the
-    /// page exclusively, all zeroes and dirty, without reading what is there. It may exist or not, in memory
-    /// or not; the space grows to hold it. The next [`PageStore::sync`] writes it anew, and its older copies
-    /// count for nothing from then on. Cancel-safe: dropped, it changed nothing but the space's size.
+    /// For redo with full page images, and to repair a page whose only copy is corrupt or unreadable: returns
+    /// the page exclusively, all zeroes and dirty, without reading its current contents. The page need not
+    /// exist or be in memory; the space grows to hold it. The next [`PageStore::sync`] writes it and
+    /// invalidates its older copies. Cancel-safe: a dropped future changes nothing but the space's size.
     ///
     /// # Errors
     /// As [`PageStore::allocate`].
@@ -283,22 +283,22 @@ impl PageStore {
         Ok(())
     }
 
-    /// The pages `range` of `space` in order, read ahead in large reads, without disturbing what is hot in
-    /// memory. Pages that were never written are skipped.
+    /// Reads the pages `range` of `space` in order, ahead in large requests, without displacing the hot pages
+    /// in memory. Skips pages that were never written.
     #[must_use]
     pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_> {
         let end = range.end.min(self.volume.pages(space).unwrap_or(0));
         self.pool.scan(space, range.start..end)
     }
 
-    /// Starts reading `pages` into memory; returns at once. A hint: pages that do not exist or do not fit are
-    /// left out.
+    /// Starts reading `pages` into memory and returns at once. A hint: pages that do not exist or do not fit
+    /// are skipped.
     pub fn prefetch(&self, pages: &[PageId]) {
         self.pool.prefetch(pages);
     }
 
-    /// The page's contents are of no value any more: it leaves memory and SSD without being written. A later
-    /// `get` finds an earlier version or fails. Cancel-safe.
+    /// Discards the page's contents: drops it from memory and the SSD without writing it. A later `get`
+    /// returns an earlier version or fails. Cancel-safe.
     ///
     /// # Errors
     /// The page does not exist.
@@ -312,8 +312,8 @@ impl PageStore {
     // ---- durability
     // -----------------------------------------------------------------------------------------
 
-    /// Makes everything that was written before this call durable. Writes no map checkpoint, and for pages
-    /// that go to the HDD needs no HDD flush. Cancel-safe: writes under way finish.
+    /// Makes everything written before this call durable. Writes no map checkpoint, and needs no HDD flush
+    /// for pages that go to the HDD. Cancel-safe: writes in flight complete.
     ///
     /// # Errors
     /// The first failure; pages that could not be written stay dirty in memory.
@@ -322,8 +322,8 @@ impl PageStore {
         Ok(self.pool.flush_all().await?)
     }
 
-    /// Writes every page whose recovery LSN is at most `lsn`, and makes it durable: afterwards the embedder's
-    /// redo starts after `lsn`. Cancel-safe.
+    /// Writes every page whose recovery LSN is at most `lsn` and makes it durable: redo may start after `lsn`
+    /// once this returns. Cancel-safe.
     ///
     /// # Errors
     /// As [`PageStore::sync`].
@@ -332,14 +332,16 @@ impl PageStore {
         Ok(self.pool.flush_to(lsn).await?)
     }
 
-    /// The oldest log position that redo would need after a crash now; `None` when nothing is dirty.
+    /// The oldest log position that redo would need after a crash at this moment; `None` when nothing is
+    /// dirty.
     #[must_use]
     pub fn min_recovery_lsn(&self) -> Option<Lsn> {
         self.pool.min_recovery_lsn()
     }
 
-    /// Ends in order: everything is written and durable, the SSD's map is checkpointed exactly, the next
-    /// opening is warm and reads little. Dropped half-way, it is a crash, and safe.
+    /// Closes the store cleanly: writes everything, makes it durable, and checkpoints the SSD's map exactly,
+    /// so that the next opening is warm and reads little. Dropping the future half-way is equivalent to a
+    /// crash, and safe.
     ///
     /// # Errors
     /// The first failure. The store is closed all the same, as by a crash.
@@ -353,12 +355,12 @@ impl PageStore {
     // ---- traces
     // ---------------------------------------------------------------------------------------------
 
-    /// Records every page request from now on to the file `path` as a page trace (`.ptr`, see
-    /// [`TraceRecord`](pagetier_page::TraceRecord)), which `replay` of `pagetier-sim` reads. A file that
-    /// exists is overwritten.
+    /// Starts recording every page request to the file `path` as a page trace (`.ptr`, see
+    /// [`TraceRecord`](pagetier_page::TraceRecord)), which `replay` of `pagetier-sim` reads. Overwrites an
+    /// existing file.
     ///
     /// # Errors
-    /// The file cannot be created, or a recording is under way already
+    /// The file cannot be created, or a recording is already in progress
     /// ([`std::io::ErrorKind::ResourceBusy`]).
     pub fn start_recording(&self, path: impl AsRef<Path>) -> std::io::Result<()> {
         if self.pool.recorded().is_some() {
@@ -372,13 +374,14 @@ impl PageStore {
         }
     }
 
-    /// What the recording under way has come to.
+    /// The state of the recording in progress.
     #[must_use]
     pub fn recorded(&self) -> Option<Recorded> {
         self.pool.recorded()
     }
 
-    /// Ends the recording; when it returns the file is complete. Dropped, the recording ends all the same.
+    /// Stops the recording; the file is complete when this returns. The recording stops even if the future is
+    /// dropped.
     ///
     /// # Errors
     /// The file could not be written.
@@ -404,7 +407,7 @@ impl PageStore {
         }
     }
 
-    /// Test-only: what the protocol is in the middle of.
+    /// Test-only: the protocol step in progress.
     #[cfg(feature = "mutations")]
     #[doc(hidden)]
     #[must_use]
@@ -412,14 +415,14 @@ impl PageStore {
         self.tier.moment()
     }
 
-    /// CAC's α and the miss rates behind it, by group.
+    /// CAC's α and the miss rates behind it, per group.
     #[must_use]
     pub fn groups(&self) -> Vec<GroupStats> {
         self.tier.groups()
     }
 
-    /// What CAC (or CC, without logical reads) has counted of the page since it began to track it; `None` for
-    /// other policies, and when it has forgotten the page.
+    /// What CAC (or CC, without logical reads) has counted for the page since it began to track it; `None`
+    /// under other policies, and for a page that it does not track.
     #[must_use]
     pub fn page_counts(&self, page: PageId) -> Option<PageCounts> {
         self.tier.counts(page)
@@ -437,17 +440,17 @@ impl PageStore {
         self.tier.recovery()
     }
 
-    /// The device costs that the policies go by.
+    /// The device costs that the policies use.
     #[must_use]
     pub fn costs(&self) -> Costs {
         self.life.costs()
     }
 
-    /// New device costs for both policies. With [`crate::Builder::online_costs`] they last until the next
-    /// measurement.
+    /// Sets the device costs for both policies. With [`crate::Builder::online_costs`] they hold until the
+    /// next measurement.
     ///
     /// # Errors
-    /// [`Error::BadCosts`] when one of them is not a positive number; the policies keep those that they have.
+    /// [`Error::BadCosts`] when a cost is not a positive number; the policies keep their costs then.
     pub fn set_costs(&self, costs: Costs) -> Result<(), Error> {
         if !costs.is_valid() {
             return Err(Error::BadCosts { costs });
@@ -456,13 +459,13 @@ impl PageStore {
         Ok(())
     }
 
-    /// Which backend serves the HDD: `uring`, `threads`, `emulated`, …
+    /// The backend that serves the HDD: `uring`, `threads`, `emulated`, …
     #[must_use]
     pub fn io_backend(&self) -> &'static str {
         self.hdd.backend()
     }
 
-    /// The size of a page with its header.
+    /// The size of a page, its header included.
     #[must_use]
     pub fn page_size(&self) -> PageSize {
         self.page_size
@@ -471,7 +474,7 @@ impl PageStore {
     /// Recounts what can be recounted; for tests.
     ///
     /// # Errors
-    /// What does not add up.
+    /// A description of the first inconsistency.
     pub fn validate(&self) -> Result<(), String> {
         self.pool.validate()?;
         self.tier.validate()

@@ -1,4 +1,4 @@
-//! What failed flushes left unproved, as the manifest says it.
+//! The manifest's record of what failed flushes left unproved.
 
 use crate::lock::Tenure;
 use crate::loss::{RUNS_MAX, only_copies};
@@ -10,10 +10,10 @@ use std::any::Any;
 use std::io;
 use std::sync::{Arc, Weak};
 
-/// Far more pages than the tier lets gather between two flushes of the HDD.
+/// Far more pages than the tier accumulates between two flushes of the HDD.
 const HOMES_MAX: u64 = 1 << 20;
 
-/// [`Unproved`] in the manifest.
+/// [`Unproved`] as the manifest records it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct UnprovedRecord {
     pub(crate) hdd: bool,
@@ -23,14 +23,14 @@ pub(crate) struct UnprovedRecord {
 }
 
 impl UnprovedRecord {
-    /// `None`: nothing is unproved.
+    /// The record; `None`: nothing is unproved.
     pub(crate) fn of(unproved: &Unproved) -> Option<Self> {
         let homes: Vec<(PageId, Lsn)> = unproved.homes.iter().map(|page| (*page, Lsn(0))).collect();
         let record = Self { hdd: unproved.hdd, ssd: unproved.ssd, homes: only_copies(&homes, RUNS_MAX).runs };
         (!unproved.is_empty()).then_some(record)
     }
 
-    /// Whether its list is one that [`UnprovedRecord::of`] can have made.
+    /// Whether [`UnprovedRecord::of`] can have produced this list.
     pub(crate) fn is_valid(&self) -> bool {
         let pages = self.homes.iter().fold(0, |sum: u64, (.., count)| sum + u64::from(*count));
         let ends = |(_, first, count): &(u32, u32, u32)| first.checked_add(*count).is_some();
@@ -45,8 +45,8 @@ impl UnprovedRecord {
     }
 }
 
-/// Notes failed flushes in the manifest for as long as the store lives, and while a flush is under way: until
-/// its result is noted, no other opener gets the store.
+/// Records failed flushes in the manifest while the store lives or a flush is in flight: no other opener gets
+/// the store until the flush's result is recorded.
 pub(crate) struct InManifest {
     manifests: Weak<ManifestStore>,
     tenure: Arc<Tenure>,

@@ -1,7 +1,7 @@
 //! The HDD as a volume: a superblock, then extents, each of which belongs to one space.
 //!
-//! One device for all spaces: positions are the disk's, so that sorting and merging of writes sees what the
-//! arm sees, and a block device serves as well as a file. The table is small (runs of extents) and in memory;
+//! All spaces share one device. Offsets are the disk's own, so that sorting and merging of writes follows the
+//! arm, and a block device serves as well as a file. The table (runs of extents) is small and in memory;
 //! changes reach the manifest before they are used.
 
 use crate::manifest::{Manifest, SpaceRecord};
@@ -15,11 +15,11 @@ use rustc_hash::FxBuildHasher;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where the first extent starts, in bytes: the megabyte before it holds the superblock.
+/// Byte offset of the first extent; the megabyte before it holds the superblock.
 pub(crate) const DATA_AT: u64 = 1 << 20;
-/// Pages of an extent.
+/// Pages per extent.
 pub(crate) const EXTENT_PAGES: u32 = 64;
-/// The most pages by which a space is grown at once: what a crash recovery may have to look through.
+/// The most pages by which a space grows at once, which bounds what crash recovery must search.
 const GROWTH_PAGES_MAX: u32 = 256;
 
 const MAGIC: [u8; 8] = *b"PGTIERHD";
@@ -37,7 +37,7 @@ pub(crate) struct HddSuperblock {
     pub(crate) marks: Marks,
 }
 
-/// What the first block of an HDD turned out to be.
+/// What the first block of an HDD contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FoundHdd {
     Volume(HddSuperblock),
@@ -47,7 +47,7 @@ pub(crate) enum FoundHdd {
 }
 
 impl HddSuperblock {
-    /// As a block: magic, CRC32C, format, page size, store id (as text), marks.
+    /// Encodes it as a block: magic, CRC32C, format, page size, store id (as text), marks.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut b = vec![0; SUPERBLOCK_BYTES];
         b[..8].copy_from_slice(&MAGIC);
@@ -87,28 +87,28 @@ impl HddSuperblock {
 }
 
 impl HddSuperblock {
-    /// Writes it to `hdd`, twice over, and flushes that. `newest`: the copy that counts.
+    /// Writes both copies to `hdd` and flushes. `newest`: the copy that is in effect.
     pub(crate) async fn write(&self, hdd: &SharedDevice, newest: u64) -> Result<(), DeviceError> {
         write_superblocks(hdd, &self.encode(), newest).await
     }
 
-    /// Makes `hdd` the volume of its store, without extents.
+    /// Formats `hdd` as the volume of this store, without extents.
     pub(crate) async fn format(&self, hdd: &SharedDevice) -> Result<(), DeviceError> {
         hdd.grow(DATA_AT)?;
-        // This store's own stands until the new one does: cut short, what is behind it would pass for another
-        // program's.
+        // This store's superblock stays in place until the new one replaces it: if a crash came between, the
+        // data behind it would look like another program's.
         let (found, newest) = identify_hdd(hdd).await?;
         if matches!(found, FoundHdd::Volume(found) if found.store == self.store) {
             return self.write(hdd, newest).await;
         }
-        // Of two different superblocks, the new one need not be the newer.
+        // Of two different superblocks, the new one need not carry the newer marks.
         let blank = IoBufs::from_iter([IoBuf::zeroed(2 * SUPERBLOCK_BYTES)]);
         hdd.write(0, blank, IoClass::Meta).await.result?;
         hdd.flush(IoClass::Meta).await?;
         self.write(hdd, 1).await
     }
 
-    /// Notes on `hdd`, which has a superblock, the openings that it took part in. Flushes it.
+    /// Records in the superblock of `hdd` the openings that it took part in, and flushes.
     pub(crate) async fn mark(hdd: &SharedDevice, marks: Marks) -> Result<(), DeviceError> {
         let (FoundHdd::Volume(found), newest) = identify_hdd(hdd).await? else {
             let kind = DeviceErrorKind::Unusable("its superblock is gone".to_owned());
@@ -119,7 +119,7 @@ impl HddSuperblock {
     }
 }
 
-/// What stands at the start of `hdd`: of two sound superblocks the newer; and which copy it is.
+/// Identifies the start of `hdd`: the newer of two sound superblocks, and which copy that is.
 pub(crate) async fn identify_hdd(hdd: &SharedDevice) -> Result<(FoundHdd, u64), DeviceError> {
     let mut last = (FoundHdd::Blank, 0);
     for copy in 0..2 {
@@ -149,7 +149,7 @@ struct SpaceEntry {
     /// Pages allocated.
     pages: u32,
     runs: Vec<(u64, u64)>,
-    /// It is being dropped: there is no such space any more, but its extents are not free yet.
+    /// The space is being dropped: lookups do not find it, but its extents are not free yet.
     dropping: bool,
 }
 
@@ -159,7 +159,7 @@ impl SpaceEntry {
     }
 }
 
-/// What is known of a space.
+/// A space's description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpaceInfo {
@@ -167,7 +167,7 @@ pub struct SpaceInfo {
     pub id: SpaceId,
     /// Its name.
     pub name: String,
-    /// Its pages: the next allocation gets this number.
+    /// Its number of pages; the next page allocated gets this number.
     pub pages: u32,
 }
 
@@ -185,24 +185,24 @@ struct Extents {
     free: Vec<(u64, u64)>,
 }
 
-/// More extents for a space: planned, and taken into the volume once the HDD has them and the manifest says
-/// so.
+/// A planned growth of a space: the volume takes it over once the HDD has the extents and the manifest
+/// records them.
 #[derive(Debug)]
 pub(crate) struct Growth {
     space: SpaceId,
     run: (u64, u64),
-    /// Something may stand there: it was another space's, or others used the HDD before the store did.
+    /// The run may hold data: it belonged to another space, or the HDD was used before the store existed.
     pub(crate) used_before: bool,
-    /// As they are afterwards.
+    /// The extents after the growth.
     extents: Extents,
-    /// Where the run lies, in bytes.
+    /// The run's byte range.
     pub(crate) bytes: Range<u64>,
-    /// The end of the volume in bytes then, which the HDD has to reach.
+    /// The end of the volume in bytes after the growth, which the HDD must reach.
     pub(crate) end: u64,
 }
 
 impl Growth {
-    /// Puts it into `manifest`, which has the volume as it is before.
+    /// Adds the growth to `manifest`, which records the volume before it.
     pub(crate) fn record(&self, manifest: &mut Manifest) {
         manifest.extents_used = self.extents.used;
         manifest.extents_free.clone_from(&self.extents.free);
@@ -230,7 +230,7 @@ impl Volume {
         Self { page_size, spaces, extents: Mutex::new(extents) }
     }
 
-    /// Puts the table into the manifest.
+    /// Copies the table into the manifest.
     pub(crate) fn record(&self, manifest: &mut Manifest) {
         let extents = self.extents.lock();
         manifest.extents_used = extents.used;
@@ -267,7 +267,7 @@ impl Volume {
         let _ = self.spaces.insert(id, entry);
     }
 
-    /// The space that has not been dropped.
+    /// The space, unless it is being dropped.
     fn live(&self, id: SpaceId) -> Option<Ref<'_, SpaceId, SpaceEntry>> {
         self.spaces.get(&id).filter(|s| !s.dropping)
     }
@@ -276,38 +276,39 @@ impl Volume {
         self.spaces.get_mut(&id).filter(|s| !s.dropping)
     }
 
-    /// Whether `id` is being dropped; `None`: there is no such space.
+    /// Whether `id` is being dropped; `None`: no such space.
     pub(crate) fn is_dropping(&self, id: SpaceId) -> Option<bool> {
         self.spaces.get(&id).map(|s| s.dropping)
     }
 
-    /// From now on there is no such space; its extents stay its own.
+    /// Hides the space from lookups; it keeps its extents.
     pub(crate) fn begin_drop(&self, id: SpaceId) {
         if let Some(mut s) = self.spaces.get_mut(&id) {
             s.dropping = true;
         }
     }
 
-    /// The spaces that are being dropped.
+    /// The spaces being dropped.
     pub(crate) fn dropping(&self) -> Vec<SpaceId> {
         self.spaces.iter().filter(|s| s.dropping).map(|s| *s.key()).collect()
     }
 
-    /// Takes the space out of `manifest`, which has the volume as it is, and lets others have its extents.
+    /// Removes the space from `manifest`, which records the volume as it is, and frees its extents there.
     pub(crate) fn record_dropped(&self, id: SpaceId, manifest: &mut Manifest) {
         let Some(runs) = self.spaces.get(&id).map(|s| s.runs.clone()) else { return };
         manifest.spaces.retain(|s| s.id != id.0);
         manifest.extents_free = merged(manifest.extents_free.iter().copied().chain(runs).collect());
     }
 
-    /// Takes the space out, and gives its extents to others from now on: nothing may be on its way to them.
+    /// Removes the space and frees its extents; no write to them may be in flight.
     pub(crate) fn end_drop(&self, id: SpaceId) {
         let Some((_, s)) = self.spaces.remove(&id) else { return };
         let mut extents = self.extents.lock();
         extents.free = merged(extents.free.iter().copied().chain(s.runs).collect());
     }
 
-    /// The next page of `space`, if its extents reach that far. `None`: no such space.
+    /// Takes the next page of `space`; `Some(None)` if its extents do not reach that far, `None` if there is
+    /// no such space.
     pub(crate) fn take_page(&self, space: SpaceId) -> Option<Option<u32>> {
         let mut s = self.live_mut(space)?;
         let no = s.pages;
@@ -318,7 +319,7 @@ impl Volume {
         Some(Some(no))
     }
 
-    /// Whether the extents of `space` reach page `no`; it then exists from now on.
+    /// Whether the extents of the page's space reach it; if so, the page exists from then on.
     pub(crate) fn extend_to(&self, page: PageId) -> Option<bool> {
         let mut s = self.live_mut(page.space)?;
         if u64::from(page.no) >= s.reserved() {
@@ -332,7 +333,7 @@ impl Volume {
         self.live(space).map(|s| s.pages)
     }
 
-    /// Pages for which `space` has room on the HDD.
+    /// The number of pages for which `space` has room on the HDD.
     pub(crate) fn reserved(&self, space: SpaceId) -> u64 {
         self.live(space).map_or(0, |s| s.reserved())
     }
@@ -343,8 +344,9 @@ impl Volume {
         }
     }
 
-    /// More extents for `space`. Nothing is changed: see [`Volume::grow`]. The caller holds the manifest's
-    /// lock until it has grown. Up to byte `leftovers_to` others may have left something on the HDD.
+    /// Plans more extents for `space`, without changing anything: see [`Volume::grow`]. The caller holds the
+    /// manifest's lock until the growth has taken effect. Below byte `leftovers_to` the HDD may hold earlier
+    /// data.
     pub(crate) fn plan_growth(&self, space: SpaceId, leftovers_to: u64) -> Option<Growth> {
         let s = self.live(space)?;
         let wanted = (s.pages / 32).clamp(EXTENT_PAGES, GROWTH_PAGES_MAX) / EXTENT_PAGES;
@@ -357,7 +359,7 @@ impl Volume {
         Some(Growth { space, run, used_before, extents, bytes, end })
     }
 
-    /// The space has the extents.
+    /// Gives the space the planned extents.
     pub(crate) fn grow(&self, growth: Growth) {
         let Some(mut s) = self.spaces.get_mut(&growth.space) else { return };
         *self.extents.lock() = growth.extents;
@@ -368,7 +370,7 @@ impl Volume {
         u64::from(EXTENT_PAGES) * self.page_size.bytes() as u64
     }
 
-    /// The place of page `no` whether or not it is allocated yet; for recovery.
+    /// The offset of a page whether or not it is allocated; for recovery.
     pub(crate) fn place(&self, page: PageId) -> Option<u64> {
         let s = self.live(page.space)?;
         let mut extent = u64::from(page.no / EXTENT_PAGES);
@@ -383,7 +385,7 @@ impl Volume {
     }
 }
 
-/// Runs in order, those that touch made one.
+/// Sorts the runs and joins those that touch.
 fn merged(mut runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     runs.sort_unstable();
     let mut all = Vec::with_capacity(runs.len());
@@ -450,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn the_superblock_reads_back_and_foreign_data_is_told_apart() {
+    fn the_superblock_reads_back_and_foreign_data_is_recognised() {
         let marks = Marks { opened: 3, closed: 2, manifest: 1 << 40 };
         let superblock = HddSuperblock { store: "abc".into(), page_bytes: 16384, marks };
         let mut block = superblock.encode();

@@ -1,4 +1,4 @@
-//! What other sizes of pool and SSD would cost, from a sample of the requests while the store works.
+//! Estimates what other sizes of pool and SSD would cost, from a sample of the requests while the store runs.
 
 use crate::store::PageStore;
 use pagetier_ghost::{GhostParams, Ghosts, Reference, Stream, Use, WhatIf};
@@ -7,13 +7,13 @@ use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
 
-/// Pages of the pool that a sample has by default: fewer say little, more cost more.
+/// Pages of the pool that the default sample covers: fewer are imprecise, more cost more.
 const SAMPLE_FRAMES: f64 = 256.0;
 
-/// The least and the most of the pages that a sample has by default.
+/// Bounds on the default share of the pages that are sampled.
 const SHARES: (f64, f64) = (0.001, 0.25);
 
-/// What to look at; see [`PageStore::start_what_if`].
+/// Options of the estimate; see [`PageStore::start_what_if`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct WhatIfOptions {
@@ -29,49 +29,49 @@ impl Default for WhatIfOptions {
 }
 
 impl WhatIfOptions {
-    /// The pool as it is and twice as large, each with half the SSD, the SSD as it is, and twice as large:
+    /// The current pool and one twice as large, each with half the SSD, the current SSD, and twice the SSD:
     /// six ghosts.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The share of pages to look at, above 0 and up to 1. The cost of looking goes with it, and with the
-    /// number of sizes. Default: so many that 256 of them would fill the pool, between a thousandth and a
-    /// quarter.
+    /// The share of pages to sample, above 0 and up to 1. The cost is proportional to it, and to the number
+    /// of sizes. Default: the share at which 256 sampled pages would fill the pool, between a thousandth and
+    /// a quarter.
     pub fn share(mut self, share: f64) -> Self {
         self.share = Some(share);
         self
     }
 
-    /// Sizes of the pool, as multiples of what it has. The present size is always among them.
+    /// Sizes of the pool as multiples of its current size, which is always included.
     pub fn pool_factors(mut self, factors: &[f64]) -> Self {
         self.pool_factors = factors.to_vec();
         self
     }
 
-    /// Sizes of the SSD, likewise.
+    /// Sizes of the SSD as multiples of its current size.
     pub fn ssd_factors(mut self, factors: &[f64]) -> Self {
         self.ssd_factors = factors.to_vec();
         self
     }
 }
 
-/// Ghosts at work, shared with the thread that runs them.
+/// The running ghosts, shared with the thread that drives them.
 pub(crate) type Ghostly = Mutex<Option<Arc<Mutex<Stream>>>>;
 
 impl PageStore {
-    /// Runs ghosts from now on: pools and SSDs of other sizes, without contents, under the store's policies
-    /// and its costs as they are now, over those of the requests that concern a sample of the pages (SHARDS;
-    /// see [`Sampling`](pagetier_page::Sampling)). A thread of their own runs them; when it does not keep up,
-    /// requests of the sample are left out and counted rather than waited for. Memory: about 200 bytes for
-    /// each page of the sample that a ghost would hold, for each ghost.
+    /// Starts ghosts: simulated pools and SSDs of other sizes, without contents, under the store's policies
+    /// and its costs at this moment. They see those requests that concern a sample of the pages (SHARDS; see
+    /// [`Sampling`](pagetier_page::Sampling)). A dedicated thread drives them; when it falls behind, requests
+    /// of the sample are skipped and counted instead of delayed. Each ghost takes about 200 bytes of memory
+    /// for each sampled page that it would hold.
     ///
-    /// Ghosts begin empty, and reports are of the later half of what they have seen: let it run until the
-    /// store's working set has come by twice.
+    /// Ghosts start empty, and reports cover the later half of what they have seen: run them until the store
+    /// has gone through its working set twice.
     ///
     /// # Errors
-    /// They run already ([`io::ErrorKind::ResourceBusy`]); a share or a multiple that is none
-    /// ([`io::ErrorKind::InvalidInput`]); the system gives no thread.
+    /// Ghosts are running already ([`io::ErrorKind::ResourceBusy`]); a share or a multiple is out of range
+    /// ([`io::ErrorKind::InvalidInput`]); the system cannot start a thread.
     pub fn start_what_if(&self, options: &WhatIfOptions) -> io::Result<()> {
         let mut ghostly = self.ghostly.lock();
         if ghostly.is_some() {
@@ -86,7 +86,9 @@ impl PageStore {
         let share =
             options.share.unwrap_or((SAMPLE_FRAMES / f64::from(pool_pages.max(1))).clamp(SHARES.0, SHARES.1));
         if !(share > 0.0 && share <= 1.0) {
-            return Err(invalid(format!("{share} is no share of pages: above 0, up to 1")));
+            return Err(invalid(format!(
+                "{share} is not a share of pages: it must be above 0 and at most 1"
+            )));
         }
         let (pool_policy, ssd_policy) =
             self.life.builder.policies().map_err(|why| invalid(why.to_string()))?;
@@ -115,19 +117,19 @@ impl PageStore {
         Ok(())
     }
 
-    /// What other sizes would have cost so far, up to some thousand requests of the sample ago; `None` when
-    /// no ghosts run.
+    /// What other sizes would have cost so far; it lags by up to some thousand requests of the sample. `None`
+    /// when no ghosts run.
     #[must_use]
     pub fn what_if(&self) -> Option<WhatIf> {
         self.ghostly.lock().as_ref().map(|stream| stream.lock().report())
     }
 
-    /// Lets the ghosts see what is left, ends them, and says what other sizes would have cost; `None` when
-    /// none ran. Dropped, they end all the same.
+    /// Lets the ghosts process the remaining requests, stops them, and returns what other sizes would have
+    /// cost; `None` when none ran. The ghosts stop even if the future is dropped.
     pub async fn stop_what_if(&self) -> Option<WhatIf> {
         let stream = self.ghostly.lock().take()?;
         let pool = self.pool.clone();
-        // Fails when the runtime is shutting down: then the report is of what they have seen.
+        // Fails when the runtime is shutting down; the report then covers what the ghosts have seen.
         let _ended = tokio::task::spawn_blocking(move || pool.stop_sampling()).await;
         let report = stream.lock().report();
         Some(report)

@@ -1,20 +1,20 @@
-//! Whether a device that is about to become a store's really holds nothing.
+//! Checks that a device about to become a store's holds no data.
 
 use crate::error::OpenError;
 use pagetier_devio::{IoBuf, IoBufs, IoClass, SharedDevice};
 
-/// Looked at from a device's start, and up to its end.
+/// Bytes checked at the start and at the end of a device.
 const EDGE_BYTES: u64 = 1 << 20;
-/// Where file systems keep copies of their superblocks further in: btrfs at 64 MiB and 256 GiB.
+/// Offsets of the inner copies of file systems' superblocks: btrfs keeps them at 64 MiB and 256 GiB.
 const INNER: [u64; 2] = [64 << 20, 256 << 30];
-/// Looked at there.
+/// Bytes checked at each such offset.
 const INNER_BYTES: u64 = 128 << 10;
-/// No device has a larger alignment.
+/// The largest alignment that a device requires.
 const STEP: u64 = 4096;
 
-/// What of a device of `size` bytes is looked at: offset and length. Labels of file systems, arrays and
-/// partition tables lie there: ext4 and xfs at the start, md at the start, at 4 KiB or at the end, GPT and
-/// ZFS at both ends, btrfs at 64 KiB and further in.
+/// The ranges (offset, length) that are checked on a device of `size` bytes. Labels of file systems, arrays
+/// and partition tables lie there: ext4 and xfs at the start, md at the start, at 4 KiB or at the end, GPT
+/// and ZFS at both ends, btrfs at 64 KiB and further in.
 fn places(size: u64) -> Vec<(u64, u64)> {
     let size = size / STEP * STEP;
     let inner = INNER.into_iter().map(|at| (at, INNER_BYTES));
@@ -23,7 +23,7 @@ fn places(size: u64) -> Vec<(u64, u64)> {
     all.map(|(at, len)| (at, len.min(size.saturating_sub(at)))).filter(|(_, len)| *len > 0).collect()
 }
 
-/// Refuses a device with anything but zeroes where data shows. A file that was just made passes without a
+/// Refuses a device that is not all zeroes in these ranges. A file that was just created passes without a
 /// read.
 pub(super) async fn refuse_data(device: &SharedDevice) -> Result<(), OpenError> {
     for (at, len) in places(device.size()) {
@@ -65,9 +65,9 @@ mod tests {
             device.write(at, IoBufs::from_iter([sector]), IoClass::Meta).await.result.unwrap();
             matches!(refuse_data(&device).await, Err(OpenError::Foreign { .. }))
         };
-        // xfs, ext4, md 1.2, ZFS, btrfs and its second copy, ZFS again, md 1.0, GPT's second header.
+        // xfs, ext4, md 1.2, ZFS, btrfs and its second copy, ZFS again, md 1.0, GPT's backup header.
         for at in [0, 1024, 4096, 16 << 10, 64 << 10, 64 << 20, SIZE - (256 << 10), SIZE - 8192, SIZE - 512] {
-            assert!(refused(at).await, "something at {at}");
+            assert!(refused(at).await, "data at {at}");
         }
         let blank: SharedDevice = Arc::new(MemoryDevice::new("disk", SIZE));
         refuse_data(&blank).await.unwrap();

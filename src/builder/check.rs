@@ -1,4 +1,4 @@
-//! Whether the devices are the store's, and as it left them; if not, what to do about it.
+//! Checks that the devices are the store's and in the state it left them, and decides what to do otherwise.
 
 use super::Builder;
 use super::blank::refuse_data;
@@ -10,15 +10,16 @@ use pagetier_devio::SharedDevice;
 use pagetier_page::PageSize;
 use pagetier_ssdcache::{Found, Layout, Marks, Mutation, Superblock, identify};
 
-/// How the SSD, or the ring's file, is to be used.
+/// How the SSD, or the ring's file, will be used.
 pub(super) struct PreparedSsd {
     pub(super) layout: Layout,
-    /// It has to be formatted.
+    /// The superblock to format it with, if it must be formatted.
     pub(super) format: Option<Superblock>,
 }
 
 impl PreparedSsd {
-    /// A new one of the store of `manifest`, which took part in all of its openings so far.
+    /// A blank device for the store of `manifest`. Its marks count it as a participant of every opening so
+    /// far.
     pub(super) fn format(layout: Layout, manifest: &Manifest) -> Self {
         let marks = Marks { opened: manifest.opened, closed: manifest.closed, manifest: 0 };
         let superblock =
@@ -100,7 +101,7 @@ impl Builder {
         Ok(PreparedSsd::format(layout, manifest))
     }
 
-    /// The division of the SSD that the store was last used with, if `found` is on it.
+    /// The layout that `found` records, provided it is the SSD that the store last used.
     fn usable(
         &self,
         ssd: &SharedDevice,
@@ -143,9 +144,10 @@ impl Builder {
         Ok(sb.layout)
     }
 
-    /// Manifest and device must know of the same openings. An opening is noted by the manifest (`epoch`), the
-    /// devices, and again by the manifest (`opened`); a close by the devices, then the manifest. So the
-    /// device is never behind `opened` and `closed`, nor before `epoch`, wherever a crash came.
+    /// Checks that manifest and device agree on the openings. An opening is recorded in the manifest
+    /// (`epoch`), on the devices, and again in the manifest (`opened`); a close on the devices, then in the
+    /// manifest. Wherever a crash comes, a device is therefore neither behind `opened` and `closed` nor ahead
+    /// of `epoch`.
     fn check_marks(
         &self,
         tier: &'static str,

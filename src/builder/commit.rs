@@ -1,12 +1,14 @@
-//! What an opening writes before it recovers: who the devices belong to, and that it takes place.
+//! The writes of an opening before recovery: they record whose the devices are and that the opening takes
+//! place.
 //!
-//! 1. A new store only: the manifest, with the store's id. Devices that bear it are its own, however the
-//!    opening ends.
-//! 2. Devices that are new are formatted.
-//! 3. The manifest: the number of this opening; the id of a new SSD, and what is lost with the one before it.
-//! 4. The HDD, then the SSD note the number. Each is flushed, which also makes durable what a killed process
-//!    left readable.
-//! 5. The manifest notes that they have. Before that nothing else is written.
+//! 1. A new store only: save the manifest with the store's id. Devices that bear the id are the store's own,
+//!    however the opening ends.
+//! 2. Format the new devices.
+//! 3. Save the manifest: the number of this opening, the id of a new SSD, and what is lost with the previous
+//!    SSD.
+//! 4. Record the number on the HDD, then on the SSD, and flush each. The flush also makes durable what a
+//!    killed process left readable.
+//! 5. Save the manifest: the devices have recorded the opening. Nothing else is written before this.
 
 use super::Builder;
 use super::check::PreparedSsd;
@@ -23,7 +25,7 @@ use pagetier_page::PageSize;
 use pagetier_ssdcache::{Marks, Mutation, Unproved, format, mark};
 use std::sync::Arc;
 
-/// How much of a new HDD a calibration uses.
+/// The bytes of a new HDD that a calibration uses.
 const SCRATCH_BYTES: u64 = 256 << 20;
 
 impl Builder {
@@ -66,7 +68,7 @@ impl Builder {
             }
             if let Some(superblock) = formatted {
                 manifest.ssd = (superblock.layout.slots > 0).then(|| id_text(superblock.ssd));
-                // It holds nothing yet.
+                // A new SSD holds nothing yet.
                 manifest.ssd_pages = manifest.ssd_pages.take().map(|_| OnlyCopies::default());
             }
             if let Some(lost) = lost.filter(|_| !self.broken().is(Mutation::LossUnrecorded)) {
@@ -103,7 +105,7 @@ impl Builder {
         marked.map_err(|e| self.marking_failed(manifests, e, Unproved { ssd: true, ..Unproved::default() }))
     }
 
-    /// A flush that fails here takes with it what an earlier process has written: the next opening must know.
+    /// Records a failed flush. It may have lost what an earlier process wrote, so the next opening must know.
     fn marking_failed(
         &self,
         manifests: &Arc<ManifestStore>,
@@ -114,7 +116,7 @@ impl Builder {
             && let Some(tenure) = &self.tenure
             && let Err(unnoted) = InManifest::of(manifests, tenure).note(&unproved)
         {
-            tracing::error!(%unnoted, "a failed flush could not be noted in the manifest");
+            tracing::error!(%unnoted, "a failed flush could not be recorded in the manifest");
         }
         error.into()
     }
@@ -125,11 +127,15 @@ impl Builder {
                 Error::Manifest { source } => source,
                 other => std::io::Error::other(other),
             };
-            OpenError::directory(&self.directory.clone().unwrap_or_default(), "took no new manifest", source)
+            OpenError::directory(
+                &self.directory.clone().unwrap_or_default(),
+                "does not accept a new manifest",
+                source,
+            )
         })
     }
 
-    /// What the devices of a new store cost, if they are to be measured.
+    /// Measures the costs of a new store's devices, if the options ask for it.
     async fn measured(
         &self,
         hdd: &SharedDevice,

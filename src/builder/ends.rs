@@ -1,4 +1,4 @@
-//! Where the spaces end, after a crash.
+//! Finds the ends of the spaces after a crash.
 
 use super::Builder;
 use crate::error::OpenError;
@@ -7,19 +7,19 @@ use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, Share
 use pagetier_page::{PageId, PageSize, StoreSeed};
 use pagetier_ssdcache::{Mutation, SsdTier};
 
-/// Homes as a recovery finds them.
+/// The pages' homes as a recovery finds them.
 struct Homes<'a> {
     hdd: &'a SharedDevice,
     page_size: PageSize,
     seed: StoreSeed,
-    /// Test-only: damaged homes count for nothing.
+    /// Test-only: ignore damaged homes.
     sound_only: bool,
 }
 
 impl Builder {
-    /// After a crash the manifest's page counts may be short: looks for the last page of every space on the
-    /// SSD, and on the HDD in the extents that the space was given ahead. Extents are blank when a space gets
-    /// them, so every home that is not blank was written, also one that rotted.
+    /// Finds the last page of every space on the SSD, and on the HDD in the extents that the space was given
+    /// ahead: after a crash the manifest's page counts may be too small. A space gets blank extents, so every
+    /// home that is not blank was written, even if it has rotted since.
     pub(super) async fn find_ends(
         &self,
         volume: &Volume,
@@ -51,8 +51,8 @@ impl Builder {
 }
 
 impl Homes<'_> {
-    /// The last page of the extent of `first`, which lies at `at`, whose home was written. A home that cannot
-    /// be read counts: reading the page then says why.
+    /// The last written page in the extent that starts with `first` at offset `at`. An unreadable home counts
+    /// as written, so that reading the page reports the error.
     async fn last_written(&self, first: PageId, at: u64) -> Result<Option<u32>, DeviceError> {
         let page_bytes = self.page_size.bytes() as u64;
         let there = (self.hdd.size().saturating_sub(at) / page_bytes).min(u64::from(EXTENT_PAGES));
@@ -74,7 +74,7 @@ impl Homes<'_> {
         Ok(None)
     }
 
-    /// The last one written of the `count` pages from `first` on, whose homes are read at once.
+    /// The last written of the `count` pages from `first` on, whose homes it reads in one request.
     async fn last_in(&self, first: PageId, at: u64, count: u64) -> Result<Option<u32>, DeviceError> {
         let page_bytes = self.page_size.bytes();
         let buf = IoBuf::zeroed(count as usize * page_bytes);

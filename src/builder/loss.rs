@@ -1,12 +1,12 @@
-//! Which pages go with an SSD that is lost for good.
+//! Which pages are lost with an SSD that is given up.
 
 use super::Builder;
 use super::check::PreparedSsd;
 use crate::manifest::{Manifest, OnlyCopies};
 
 impl Builder {
-    /// What opening with `prepared` gives up; `None`: the SSD (or the ring's file) is the one that the store
-    /// was last used with, or the store is new.
+    /// What opening with `prepared` gives up; `None` if the SSD (or the ring's file) is the one that the
+    /// store last used, or the store is new.
     pub(super) fn what_is_lost(&self, manifest: &Manifest, prepared: &PreparedSsd) -> Option<OnlyCopies> {
         if prepared.format.is_none() || manifest.is_unused() {
             return None;
@@ -16,7 +16,7 @@ impl Builder {
         tracing::warn!(
             runs = lost.runs.len(),
             coarse = lost.coarse,
-            "the SSD that the store was last used with is given up"
+            "the SSD that the store last used is given up"
         );
         Some(lost)
     }

@@ -1,4 +1,4 @@
-//! The options for opening a store. `open` carries them out.
+//! The options for opening a store; `open` executes them.
 
 mod blank;
 mod check;
@@ -19,22 +19,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Memory that GD2L and the like take for a frame, in bytes: what the budget sets aside.
+/// The memory budget for a pool policy, in bytes per frame; covers GD2L and its relatives.
 pub(crate) const POOL_POLICY_BYTES: usize = 24;
-/// Memory for a slot: its entry, its place in the page map, and the policy's record.
+/// Memory per slot in bytes: its entry, its entry in the page map, and the policy's record.
 const SLOT_BYTES: u64 = 40 + 24 + 72;
-/// Memory for an entry of the outqueue.
+/// Memory per entry of the outqueue in bytes.
 const OUTQUEUE_BYTES: u64 = 72;
 
-/// The most points of the moving averages of costs: 256 MiB for the two devices.
+/// The maximum length of the moving averages of costs, in points: 256 MiB for the two devices.
 pub(crate) const COST_POINTS_MAX: usize = 1 << 24;
 
-/// Memory for the tables of an SSD, in bytes.
+/// The memory for an SSD's tables in bytes.
 pub(crate) fn tables_bytes(slots: u64, outqueue: u64) -> u64 {
     slots.saturating_mul(SLOT_BYTES).saturating_add(outqueue.saturating_mul(OUTQUEUE_BYTES))
 }
 
-/// The default size of the doublewrite ring.
+/// The default size of the doublewrite ring in pages.
 pub(crate) fn ring_pages_for(ssd_bytes: u64, page_size: PageSize) -> u32 {
     (ssd_bytes / page_size.bytes() as u64 / 16).clamp(16, 256) as u32
 }
@@ -46,16 +46,16 @@ fn the_ring_is_a_sixteenth_of_the_ssd_within_bounds() {
     assert_eq!([0, 16 * 16, 16 * 100, 16 * 256, 1 << 30].map(pages), [16, 16, 100, 256, 256]);
 }
 
-/// Where a tier lives.
+/// Where a device is.
 #[derive(Clone, Debug)]
 enum Place {
-    /// Under the store's directory.
+    /// In the store's directory.
     Default,
     Path(PathBuf),
     Device(SharedDevice),
 }
 
-/// Options for opening a store, each with its default. [`Builder::open`] does it.
+/// Options for opening a store with [`Builder::open`].
 #[must_use]
 pub struct Builder {
     directory: Option<PathBuf>,
@@ -90,7 +90,7 @@ pub struct Builder {
     ring: Place,
     ssd_mode: SsdMode,
     accept_ssd_loss: bool,
-    /// What an opening holds; its end is the store's.
+    /// What the opening holds until the store ends.
     pub(crate) tenure: Option<Arc<Tenure>>,
 }
 
@@ -135,15 +135,15 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The store's directory: manifest, lock, and by default both tiers' files. Required, unless the store is
-    /// [in memory](Builder::in_memory).
+    /// The store's directory: manifest, lock, and by default the files of both devices. Required unless the
+    /// store is [in memory](Builder::in_memory).
     pub fn directory(mut self, path: impl AsRef<Path>) -> Self {
         self.directory = Some(path.as_ref().to_owned());
         self
     }
 
     /// Keeps the manifest in `manifest` instead of a directory: for stores on emulated or simulated devices,
-    /// which must then be given too.
+    /// which must be given as well.
     pub fn in_memory(mut self, manifest: Arc<MemoryManifest>) -> Self {
         self.memory = Some(manifest);
         self
@@ -155,7 +155,7 @@ impl Builder {
         self
     }
 
-    /// The HDD, ready made.
+    /// The HDD as a device; [`crate::device`] says how to write one.
     pub fn hdd_device(mut self, device: SharedDevice) -> Self {
         self.hdd = Place::Device(device);
         self
@@ -167,35 +167,35 @@ impl Builder {
         self
     }
 
-    /// The SSD, ready made.
+    /// The SSD as a device; [`crate::device`] says how to write one.
     pub fn ssd_device(mut self, device: SharedDevice) -> Self {
         self.ssd = Place::Device(device);
         self
     }
 
-    /// How much of the SSD to use when the store is created, in bytes; 0: no SSD. An existing store keeps its
-    /// size. Default: 256 MiB.
+    /// The number of bytes of the SSD to use when the store is created; 0: no SSD. An existing store keeps
+    /// its size. Default: 256 MiB.
     pub fn ssd_bytes(mut self, bytes: u64) -> Self {
         self.ssd_bytes = bytes;
         self
     }
 
-    /// Pages of the doublewrite ring when the store is created; 0 turns it off: torn pages on the HDD are
-    /// then the embedder's to repair, and `sync` flushes the HDD. At most 65,536. Default: 256, fewer on a
+    /// Pages of the doublewrite ring when the store is created, at most 65,536. 0 turns the ring off: the
+    /// embedder must then repair torn pages on the HDD, and `sync` flushes the HDD. Default: 256, fewer on a
     /// small SSD.
     pub fn ring_pages(mut self, pages: u32) -> Self {
         self.ring_pages = Some(pages);
         self
     }
 
-    /// The memory that the store may take, in bytes: pages, their metadata, staging copies, the SSD's tables
-    /// and outqueue. Default: 64 MiB.
+    /// The store's memory budget in bytes: pages, their metadata, staging copies, the SSD's tables and
+    /// outqueue. Default: 64 MiB.
     pub fn pool_bytes(mut self, bytes: u64) -> Self {
         self.pool_bytes = bytes;
         self
     }
 
-    /// The page size of a new store; an existing one must have it. Default: 16 KiB, or the existing store's.
+    /// The page size of a new store; it must match an existing one. Default: 16 KiB, or the existing store's.
     pub fn page_size(mut self, size: PageSize) -> Self {
         self.page_size = Some(size);
         self
@@ -207,37 +207,37 @@ impl Builder {
         self
     }
 
-    /// The pool's replacement policy, as [`PoolPolicy::Lru`] or by its name, as `"gd2l:frequency"`. Default:
-    /// [`PoolPolicy::Auto`]. CASA and GD2L go by the devices' costs: see [`Builder::online_costs`]. A name
-    /// that there is not makes opening fail.
+    /// The pool's replacement policy, as [`PoolPolicy::Lru`] or by name, as `"gd2l:frequency"`. Default:
+    /// [`PoolPolicy::Auto`]. CASA and GD2L weigh the devices' costs: see [`Builder::online_costs`]. An
+    /// unknown name makes [`Builder::open`] fail.
     pub fn pool_policy(mut self, policy: impl TryInto<PoolPolicy, Error: Into<UnknownPolicy>>) -> Self {
         self.pool_policy = policy.try_into().map_err(Into::into);
         self
     }
 
-    /// The SSD's policy, as [`SsdPolicy::Lru2`] or by its name, as `"cac:ageing"`. Default:
-    /// [`SsdPolicy::Auto`]. A store may be opened with another policy than it was closed with: what is on the
-    /// SSD stays in use. A name that there is not makes opening fail.
+    /// The SSD's policy, as [`SsdPolicy::Lru2`] or by name, as `"cac:ageing"`. Default: [`SsdPolicy::Auto`].
+    /// The policy may change between openings: the SSD's contents stay in use. An unknown name makes
+    /// [`Builder::open`] fail.
     pub fn ssd_policy(mut self, policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>) -> Self {
         self.ssd_policy = policy.try_into().map_err(Into::into);
         self
     }
 
-    /// Pages of a cluster of the pool policies that write in clusters (CFDC, SAWC), and of a block of REF:
+    /// Pages per cluster of the pool policies that write in clusters (CFDC, SAWC), and per block of REF:
     /// neighbours in a space, from 1 to 65,536. Default: 64.
     pub fn cluster_pages(mut self, pages: u32) -> Self {
         self.cluster_pages = pages;
         self
     }
 
-    /// The eviction zone, in per cent of the SSD's slots, above 0 and up to 100: what a recovery reads.
+    /// The eviction zone in per cent of the SSD's slots, above 0 and up to 100. A recovery reads the zone.
     /// Default: 10.
     pub fn zone_percent(mut self, percent: f64) -> Self {
         self.zone_percent = percent;
         self
     }
 
-    /// Entries of the outqueue. Default: as many as the SSD has slots (2013 paper, section 6.1).
+    /// Entries of the outqueue. Default: one per slot of the SSD (2013 paper, section 6.1).
     pub fn outqueue(mut self, entries: usize) -> Self {
         self.outqueue = Some(entries);
         self
@@ -249,84 +249,86 @@ impl Builder {
         self
     }
 
-    /// The devices' costs. Default: the paper's (7.2, 4.96, 0.11 and 0.27 ms); [`crate::calibrate`] measures
-    /// them.
+    /// The devices' costs. Default: the 2013 paper's (7.2, 4.96, 0.11 and 0.27 ms); [`crate::calibrate`]
+    /// measures them.
     pub fn costs(mut self, costs: Costs) -> Self {
         self.costs = Some(costs);
         self
     }
 
     /// Measures the devices for about `budget` each ([`crate::calibrate`]) when the store is created, unless
-    /// [`Builder::costs`] gives their costs. The store remembers the outcome. Default: not.
+    /// [`Builder::costs`] gives their costs. The store remembers the result. Default: off.
     pub fn calibrate(mut self, budget: Duration) -> Self {
         self.calibrate = Some(budget);
         self
     }
 
-    /// Measures the devices while the store runs, by moving averages over the last `points` reads and writes
-    /// of pages of each ([`crate::COST_POINTS`] in the paper: Ou et al., section 3.2.2), and tells the
-    /// policies once a second. A merged write's time is shared by its pages; operations longer than 65 ms are
-    /// left out. Until there are enough of a kind, [`Builder::costs`] or what a calibration found counts. 16
-    /// bytes of memory for each point; at most 2^24 points. Default: not, so that a policy which weighs reads
-    /// against writes (CASA, CAC, GD2L) goes by the costs that it was opened with.
+    /// Measures the devices while the store runs and passes the costs to the policies once a second. A cost
+    /// is the moving average over the last `points` page reads or writes of a device ([`crate::COST_POINTS`]
+    /// in the paper: Ou et al., section 3.2.2). The pages of a merged write share its time; operations longer
+    /// than 65 ms are ignored. Until there are enough samples of a kind, [`Builder::costs`] or the
+    /// calibration's result counts. Each point takes 16 bytes of memory; the maximum is 2^24 points. Default:
+    /// off, so that a policy which weighs reads against writes (CASA, CAC, GD2L) uses the costs that it was
+    /// opened with.
     pub fn online_costs(mut self, points: usize) -> Self {
         self.cost_points = Some(points.max(1));
         self
     }
 
-    /// How files are served. Default: io_uring where it can be had.
+    /// The I/O backend for files. Default: io_uring where available.
     pub fn io(mut self, backend: Backend) -> Self {
         self.io = backend;
         self
     }
 
-    /// Whether the system's page cache is bypassed. Default: where the file system can.
+    /// Whether to bypass the system's page cache. Default: where the file system supports it.
     pub fn direct_io(mut self, direct: DirectIo) -> Self {
         self.direct_io = direct;
         self
     }
 
-    /// Whether a store that does not exist is created. Default: yes.
+    /// Whether to create a store that does not exist. Default: yes.
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
     }
 
-    /// Whether a new store may overwrite data on a device that is not Pagetier's, or another store's. Without
-    /// it, a device must be zero where file systems, arrays and partition tables keep their labels: its first
-    /// and last MiB, and btrfs' inner copies. A block device that is mounted or otherwise in use is refused
-    /// in any case. Default: no.
+    /// Whether a new store may overwrite data on a device, or another store's device. Without it, a device
+    /// must be zero where file systems, arrays and partition tables keep their labels: its first and last
+    /// MiB, and btrfs' inner copies. A block device that is mounted or otherwise in use is always refused.
+    /// Default: no.
     pub fn force(mut self, force: bool) -> Self {
         self.force = force;
         self
     }
 
-    /// The embedder's log: asked to be durable up to a page's LSN before the page is written anywhere.
+    /// The embedder's log. The store asks it to be durable up to a page's LSN before it writes the page
+    /// anywhere.
     pub fn log_gate(mut self, gate: Arc<dyn LogGate>) -> Self {
         self.gate = Some(gate);
         self
     }
 
-    /// The span of log, in LSN units, that redo may have to go through; older changes are written out.
-    /// Default: no bound.
+    /// The maximum span of log, in LSN units, that redo may have to process; the store writes out older
+    /// changes. Default: unbounded.
     pub fn redo_span_max(mut self, span: u64) -> Self {
         self.redo_span_max = Some(span);
         self
     }
 
-    /// How long a request waits for a frame when all are pinned or dirty, before it fails. Default: 10 s.
+    /// How long a request waits for a frame when all are pinned or dirty before it fails. Default: 10 s.
     pub fn exhausted_after(mut self, wait: Duration) -> Self {
         self.exhausted_after = wait;
         self
     }
 
-    /// Whether linear access is detected and read ahead. Default: yes.
+    /// Whether to detect sequential access and read ahead. Default: yes.
     pub fn read_ahead(mut self, on: bool) -> Self {
         self.read_ahead = on;
         self
     }
 
-    /// Test-only: leaves out a rule of the protocol.
+    /// Test-only: disables a rule of the protocol.
     #[cfg(feature = "mutations")]
     #[doc(hidden)]
     pub fn mutation(mut self, rule: Option<pagetier_ssdcache::Mutation>) -> Self {
@@ -335,34 +337,33 @@ impl Builder {
     }
 
     /// The device for the doublewrite ring while the store has no SSD, ready made. Default: the file `ring`
-    /// in the directory; in memory, for a store without one (its ring then does not outlive the process, and
-    /// a store with an SSD does not go on without it by itself).
+    /// in the directory. A store without a directory keeps the ring in memory: it does not outlive the
+    /// process, and if such a store has an SSD, it does not switch to operation without the SSD by itself.
     pub fn ring_device(mut self, device: SharedDevice) -> Self {
         self.ring = Place::Device(device);
         self
     }
 
-    /// What the SSD is used for at first; [`crate::PageStore::set_ssd_mode`] changes it later.
-    /// [`SsdMode::Off`] is refused here: open the store without an SSD, or switch it off once it is open.
-    /// Default: [`SsdMode::WriteBack`].
+    /// The initial mode of the SSD; [`crate::PageStore::set_ssd_mode`] changes it later. [`SsdMode::Off`] is
+    /// refused here: open the store without an SSD, or switch the SSD off once the store is open. Default:
+    /// [`SsdMode::WriteBack`].
     pub fn ssd_mode(mut self, mode: SsdMode) -> Self {
         self.ssd_mode = mode;
         self
     }
 
     /// Whether the store may open without its SSD (`ssd_bytes(0)`), or with a blank one or an older copy in
-    /// its place, although the lost one may have held newer pages than the HDD; an older copy is formatted.
-    /// The same goes for the file of the ring of a store without an SSD. [`crate::PageStore::ssd_loss`] then
-    /// says which pages, also in later openings. When the store's own SSD is there after all, nothing is
-    /// lost: if it has blocks that cannot be read and opening fails with
-    /// [`pagetier_ssdcache::OpenError::Unreadable`], leave it out or put a blank one in its place to give it
-    /// up. Default: no.
+    /// its place, although the lost SSD may have held newer pages than the HDD; an older copy is formatted.
+    /// The same holds for the ring's file of a store without an SSD. [`crate::PageStore::ssd_loss`] then
+    /// lists the pages, in later openings too. If the store's own SSD is present, nothing is lost. If that
+    /// SSD has unreadable blocks and opening fails with [`pagetier_ssdcache::OpenError::Unreadable`], leave
+    /// it out or put a blank one in its place to give it up. Default: no.
     pub fn accept_ssd_loss(mut self, accept: bool) -> Self {
         self.accept_ssd_loss = accept;
         self
     }
 
-    /// Called while a recovery reads the SSD's zone.
+    /// Calls `report` while a recovery reads the SSD's zone.
     pub fn on_recovery_progress(mut self, report: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Box::new(report));
         self
@@ -384,7 +385,7 @@ impl Builder {
         (tenure, leave)
     }
 
-    /// What the checksums of the store with this id start from.
+    /// The seed of all checksums in the store with this id.
     pub(crate) fn seed(&self, store: &str) -> StoreSeed {
         if self.broken().is(Mutation::ChecksumsUnseeded) {
             return StoreSeed::NONE;
@@ -392,7 +393,7 @@ impl Builder {
         StoreSeed::of_store(open::id_bytes(store))
     }
 
-    /// Which rule of the protocol is left out, if any.
+    /// The disabled rule of the protocol, if any.
     pub(crate) fn broken(&self) -> Broken {
         Broken(
             #[cfg(feature = "mutations")]

@@ -1,4 +1,4 @@
-//! Opening a store: what it finds, and in which order it becomes usable.
+//! Opening a store: what it checks, and in which order the store becomes usable.
 
 use super::{Builder, COST_POINTS_MAX, POOL_POLICY_BYTES, Place, ring_pages_for, tables_bytes};
 use crate::error::OpenError;
@@ -18,19 +18,20 @@ impl Builder {
     /// Opens the store, or creates it.
     ///
     /// After a crash this recovers the SSD's map from the last checkpoint and the eviction zone, and repairs
-    /// torn pages. Dropping the future is like a crash: safe.
+    /// torn pages. Dropping the future is equivalent to a crash, and safe.
     ///
     /// # Errors
-    /// [`OpenError`], naming what is wrong and what to do; nothing on disk was changed then, except that a
+    /// [`OpenError`], which names the fault and the remedy. Nothing on disk was changed then, except that a
     /// directory or files may have been created.
     ///
     /// # Panics
-    /// Outside a tokio runtime, or in one whose timers are not enabled: `enable_all()`. The store's tasks and
-    /// completions run on that runtime, so it must be running while the store is used from others. Where its
-    /// I/O is not enabled, and in a program built with `panic = "abort"`, a thread takes in completions.
+    /// Outside a tokio runtime, or in one without timers: use `enable_all()`. The store's tasks and
+    /// completions run on that runtime, which must keep running while other runtimes use the store. A thread
+    /// reaps completions where the runtime's I/O is not enabled, and in programs built with `panic =
+    /// "abort"`.
     pub async fn open(mut self) -> Result<PageStore, OpenError> {
         self.check_options()?;
-        // Dropped with an opening that fails or is cancelled.
+        // Dropped if the opening fails or is cancelled.
         let (tenure, leave) = self.begin_tenure();
         let manifests = Arc::new(self.manifest_store().await?);
         let (unused, known) = match manifests.load()? {
@@ -45,7 +46,7 @@ impl Builder {
         let ssd = self.open_ssd(known.as_ref()).await?;
         let fresh = known.is_none();
         let manifest = known.unwrap_or_else(|| match unused {
-            // An opening that did not come to an end has written this id to devices.
+            // An earlier opening that did not finish has written this id to devices.
             Some(Manifest { store, epoch, generation, .. }) => {
                 Manifest { epoch, generation, ..Manifest::new(store, page_size) }
             }
@@ -70,7 +71,7 @@ impl Builder {
         }
         let costs = self.costs.or_else(|| known_costs(manifest)).unwrap_or(Costs::PAPER);
         let ssd_params = self.ssd_params(costs, &prepared.layout, params.frames);
-        // The names were checked above.
+        // `check_options` has checked the names.
         let (pool_policy, ssd_policy) = self.policies()?;
         let admissions_max = (params.frames / 64).clamp(2, 64);
         let seed = self.seed(&manifest.store);
@@ -93,7 +94,7 @@ impl Builder {
         })
         .await?;
         let tier = Arc::new(tier);
-        // Recovery has left nothing of them on its way, and its checkpoint names none of their pages.
+        // Recovery has left no write to them in flight, and its checkpoint names none of their pages.
         volume.dropping().into_iter().for_each(|space| volume.end_drop(space));
         if !was_clean {
             self.find_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
@@ -115,7 +116,7 @@ impl Builder {
         self.policies()?;
         let bad = |option, why: String| Err(OpenError::BadOption { option, why });
         if !(self.zone_percent > 0.0 && self.zone_percent <= 100.0) {
-            return bad("zone_percent", format!("{} is not above 0 and up to 100", self.zone_percent));
+            return bad("zone_percent", format!("{} is not above 0 and at most 100", self.zone_percent));
         }
         if !(self.group_width_per_min > 0.0 && self.group_width_per_min.is_finite()) {
             return bad(
@@ -137,7 +138,10 @@ impl Builder {
             return bad("ring_pages", format!("at most {RING_PAGES_MAX}"));
         }
         if self.ssd_mode == SsdMode::Off {
-            return bad("ssd_mode", "a store is switched off its SSD once it is open".into());
+            return bad(
+                "ssd_mode",
+                "open the store in another mode and switch the SSD off afterwards".into(),
+            );
         }
         if self.memory.is_some() && !matches!(self.hdd, Place::Device(_)) {
             return bad("in_memory", "a store in memory needs its HDD as a ready-made device".into());
@@ -145,7 +149,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Where the manifest is, once no other opener can change it.
+    /// Locates the manifest and locks it against other openers.
     async fn manifest_store(&self) -> Result<ManifestStore, OpenError> {
         match (&self.directory, &self.memory) {
             (_, Some(cell)) => {
@@ -203,12 +207,12 @@ impl Builder {
         };
         let opened = open_file(&path, &options)?;
         if let Some(cause) = &opened.fallback {
-            tracing::warn!(path = %path.display(), cause, "serving by threads");
+            tracing::warn!(path = %path.display(), cause, "using the thread backend");
         }
         self.take(opened.device, Some(&path)).await
     }
 
-    /// The device behind the fence of this opening, which alone has it.
+    /// Takes the device exclusively and puts it behind this opening's fence.
     async fn take(&self, device: SharedDevice, path: Option<&Path>) -> Result<SharedDevice, OpenError> {
         match &self.tenure {
             Some(tenure) => tenure.take(device, path).await,
@@ -216,7 +220,7 @@ impl Builder {
         }
     }
 
-    /// The SSD, or the file for the doublewrite ring of a store without one.
+    /// The SSD, or the ring's file of a store without an SSD.
     async fn open_ssd(&self, known: Option<&Manifest>) -> Result<SharedDevice, OpenError> {
         let mut without = known.map_or(self.ssd_bytes == 0, |m| m.ssd.is_none());
         if let Some(expected) = known.and_then(|m| m.ssd.as_ref()).filter(|_| self.ssd_bytes == 0) {
@@ -272,7 +276,7 @@ impl Builder {
     }
 }
 
-/// The costs that a calibration left in the manifest.
+/// The costs that a calibration recorded in the manifest.
 fn known_costs(manifest: &Manifest) -> Option<Costs> {
     let ms = manifest.costs_ms.as_ref()?;
     let all: Vec<f64> = ms.iter().filter_map(|text| text.parse().ok()).collect();
@@ -284,7 +288,7 @@ pub(super) fn new_id() -> uuid::Uuid {
     uuid::Uuid::new_v4()
 }
 
-/// The bytes of an id; of a text that is none, zeroes.
+/// The bytes of an id; zeroes for malformed text.
 pub(crate) fn id_bytes(text: &str) -> [u8; 16] {
     uuid::Uuid::parse_str(text).unwrap_or_default().into_bytes()
 }

@@ -1,4 +1,4 @@
-//! Devices to go on with while the store is open: a file for the ring alone, or a blank SSD.
+//! Creates replacement cache devices while the store is open: a file for the ring alone, or a blank SSD.
 
 use super::blank::refuse_data;
 use super::check::PreparedSsd;
@@ -11,7 +11,7 @@ use pagetier_policy::Costs;
 use pagetier_ssdcache::{Found, Layout, Mutation, NewSide, format, identify};
 
 impl Builder {
-    /// The ring's file, formatted anew.
+    /// Formats the ring's file.
     pub(crate) async fn make_ring(
         &self,
         meta: &Meta,
@@ -30,7 +30,7 @@ impl Builder {
         self.side(device, layout, costs, frames)
     }
 
-    /// The SSD, formatted anew, and its new id.
+    /// Formats the SSD; returns it with its new id.
     pub(crate) async fn make_ssd(
         &self,
         meta: &Meta,
@@ -66,7 +66,7 @@ impl Builder {
         Ok(NewSide { device, layout, policy, zone_percent: self.zone_percent })
     }
 
-    /// Blank, or an earlier life's of the same store.
+    /// Checks that the device is blank, or was formatted earlier for the same store.
     async fn may_overwrite(
         &self,
         device: &pagetier_devio::SharedDevice,
@@ -90,7 +90,7 @@ impl Builder {
 }
 
 impl Builder {
-    /// Whether the ring of a store without an SSD is there again at the next opening.
+    /// Whether the next opening finds the ring of a store without an SSD again.
     pub(crate) fn keeps_its_ring(&self) -> bool {
         self.directory.is_some() || matches!(self.ring, Place::Device(_))
     }

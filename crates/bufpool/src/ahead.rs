@@ -1,8 +1,7 @@
-//! Read-ahead: scans, explicit prefetches, and the detector of linear access.
+//! Read-ahead: scans, explicit prefetches, and the detector of sequential access.
 //!
-//! Read-ahead only uses frames that are free or evictable at once, and never holds more than an eighth of the
-//! pool in flight. Its pages enter the policy as sequential: they move up only when they are read on demand
-//! later.
+//! Read-ahead uses only frames that are free or evictable at once, and keeps at most an eighth of the pool in
+//! flight. Its pages enter the policy as sequential: only a later demand read promotes them.
 
 use crate::guard::PageRef;
 use crate::params::PoolError;
@@ -18,22 +17,22 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Misses in a row, each on the page after the last, that make a linear access: half an extent, as cautious
-/// as InnoDB (56 of 64 by default). With 4, TPC-C's deliveries, which visit the neighbouring pages of ten
-/// districts in order, made a third of all HDD reads useless read-ahead.
+/// The number of consecutive misses, each on the page after the previous one, that counts as sequential
+/// access: half an extent, as cautious as InnoDB (56 of 64 by default). With 4, TPC-C's deliveries, which
+/// visit the neighbouring pages of ten districts in order, made useless read-ahead a third of all HDD reads.
 const LINEAR_AFTER: u32 = 32;
 
-/// Spaces watched at once; beyond that the detector starts anew.
+/// The maximum number of spaces watched at once; beyond it the detector starts over.
 const LINES_MAX: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
 struct Line {
-    /// The page whose miss would continue the line.
+    /// The page whose miss would continue the run.
     next: u32,
     length: u32,
 }
 
-/// Detects linear access, space by space, from misses alone: hits cost nothing.
+/// Detects sequential access per space, from misses alone: hits cost nothing.
 #[derive(Debug)]
 pub(crate) struct Detector {
     window: u32,
@@ -45,7 +44,8 @@ impl Detector {
         Self { window: window as u32, lines: Mutex::new(FxHashMap::default()) }
     }
 
-    /// A demand miss. The first page and the number of pages to read ahead, when it continues a line.
+    /// Records a demand miss. Returns the first page and the number of pages to read ahead if it continues a
+    /// run.
     pub(crate) fn missed(&self, page: PageId) -> Option<(PageId, u32)> {
         if self.window == 0 {
             return None;
@@ -60,7 +60,7 @@ impl Detector {
         if line.length < LINEAR_AFTER {
             return None;
         }
-        // What is read ahead will not be missed: the line goes on behind it.
+        // Pages read ahead will not miss: the run continues after them.
         let from = PageId::new(page.space, line.next);
         line.next = line.next.saturating_add(self.window);
         Some((from, self.window))
@@ -68,8 +68,8 @@ impl Detector {
 }
 
 impl<T: Tier> Pool<T> {
-    /// Starts reading those of `pages` that are not in memory, neighbours together. Returns at once; pages
-    /// for which no frame is to be had, or which do not exist, are left out.
+    /// Starts reading the pages of `pages` that are not in memory, neighbours together, and returns at once.
+    /// Skips pages that do not exist or for which no frame is available.
     pub fn prefetch(&self, pages: &[PageId]) {
         for run in pages.chunk_by(|a, b| a.space == b.space && a.no.checked_add(1) == Some(b.no)) {
             if let Some(first) = run.first() {
@@ -78,29 +78,31 @@ impl<T: Tier> Pool<T> {
         }
     }
 
-    /// The pages `range` of `space` in order, read ahead, without disturbing what is hot in memory.
+    /// Reads the pages `range` of `space` in order, with read-ahead, without displacing the hot pages in
+    /// memory.
     #[must_use]
     pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_, T> {
         Scan { pool: self, space, next: range.start, end: range.end, ahead: range.start }
     }
 }
 
-/// An ordered read of a space's pages. Pages that do not exist are skipped.
+/// A sequential read of a space's pages. Pages that do not exist are skipped.
 #[derive(Debug)]
 pub struct Scan<'a, T: Tier> {
     pool: &'a Pool<T>,
     space: SpaceId,
     next: u32,
     end: u32,
-    /// Read-ahead has been asked for up to here.
+    /// The end of the requested read-ahead.
     ahead: u32,
 }
 
 impl<'a, T: Tier> Scan<'a, T> {
-    /// The next page, or `None` after the last. Cancel-safe: a dropped call reads the same page again.
+    /// The next page, or `None` after the last. Cancel-safe: after a dropped call the next one returns the
+    /// same page.
     ///
     /// # Errors
-    /// The page cannot be read; the next call goes on behind it.
+    /// The page cannot be read; the next call continues with the page after it.
     pub async fn next(&mut self) -> Option<Result<PageRef<'a, T>, PoolError>> {
         while self.next < self.end {
             self.look_ahead();
@@ -128,7 +130,7 @@ impl<'a, T: Tier> Scan<'a, T> {
 }
 
 impl<T: Tier> Inner<T> {
-    /// A page for a scan: no hit as far as the policy is concerned, so that it stays where read-ahead put it.
+    /// Gets a page for a scan. The policy does not see a hit, so the page stays where read-ahead put it.
     async fn get_scanned(&self, page: PageId) -> Result<u32, PoolError> {
         loop {
             if let Some(frame) = self.latch_resident(page, Mode::Shared).await {
@@ -147,7 +149,7 @@ impl<T: Tier> Inner<T> {
         }
     }
 
-    /// Reads `count` pages from `first` on, as far as frames are to be had at once.
+    /// Reads `count` pages from `first` on, as long as frames are available at once.
     pub(crate) fn read_ahead(self: &Arc<Self>, first: PageId, count: u32) {
         let mut run: Vec<(u32, IoBuf)> = Vec::new();
         let mut from = first;
@@ -194,7 +196,8 @@ impl<T: Tier> Inner<T> {
             let fetched = inner.tier.fetch_run(first, bufs).await;
             drop(flight);
             for ((frame, page), one) in frames.into_iter().zip(pages).zip(fetched) {
-                // A failed read gives its frame back; the next request for the page reads it and learns why.
+                // A failed read frees its frame; the next request for the page reads it and reports the
+                // error.
                 let Ok(home) = one.result else { continue };
                 keep(one.buf);
                 bump(&inner.counters.prefetched);
@@ -205,7 +208,7 @@ impl<T: Tier> Inner<T> {
     }
 }
 
-/// Counts pages in flight out again, also when their task is dropped half-way.
+/// Subtracts pages from those in flight, even if their task is dropped half-way.
 struct InFlight<T: Tier> {
     pool: Arc<Inner<T>>,
     pages: usize,

@@ -1,4 +1,4 @@
-//! The frames' memory: one aligned mapping, huge pages where the kernel has them.
+//! The frames' memory: one aligned mapping, with huge pages where the kernel has them.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ptr::NonNull;
@@ -9,13 +9,12 @@ pub(crate) struct Arena {
     base: NonNull<u8>,
     bytes: usize,
     page_bytes: usize,
-    /// For each frame a cell that stands for its bytes: two accesses that nothing puts in order end the
-    /// model.
+    /// For each frame a cell that represents its bytes: two unordered accesses fail the model.
     #[cfg(loom)]
     watched: Box<[loom::cell::UnsafeCell<()>]>,
 }
 
-// SAFETY: the arena is plain memory; who may touch which part when is the latches' business.
+// SAFETY: the arena is plain memory; the latches govern all access to its parts.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
@@ -23,7 +22,7 @@ unsafe impl Sync for Arena {}
 impl Arena {
     pub(crate) fn new(frames: usize, page_bytes: usize) -> std::io::Result<Self> {
         let bytes = frames * page_bytes;
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches nothing that
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice overlaps nothing that
         // exists.
         let base = unsafe {
             rustix::mm::mmap_anonymous(
@@ -33,8 +32,8 @@ impl Arena {
                 MapFlags::PRIVATE,
             )
         }?;
-        // SAFETY: the range is the mapping just made; advice does not change its contents. Without huge pages
-        // it just fails.
+        // SAFETY: the range is the mapping just created; advice does not change its contents, and merely
+        // fails without huge pages.
         let _ = unsafe { rustix::mm::madvise(base, bytes, Advice::LinuxHugepage) };
         let base = NonNull::new(base.cast()).ok_or(std::io::ErrorKind::OutOfMemory)?;
         Ok(Self {
@@ -50,14 +49,14 @@ impl Arena {
         self.page_bytes
     }
 
-    /// Where frame `index` is, for a caller that will write to it.
+    /// The address of frame `index`, for a caller that will write to it.
     pub(crate) fn frame_mut(&self, index: usize) -> NonNull<u8> {
         #[cfg(loom)]
         self.watched[index].with_mut(|_| ());
         self.frame(index)
     }
 
-    /// Where frame `index` is.
+    /// The address of frame `index`.
     fn frame(&self, index: usize) -> NonNull<u8> {
         let at = index * self.page_bytes;
         assert!(at < self.bytes, "frame {index} is beyond the arena");
@@ -72,24 +71,24 @@ impl Arena {
     pub(crate) unsafe fn bytes<'a>(&self, index: usize) -> &'a [u8] {
         #[cfg(loom)]
         self.watched[index].with(|_| ());
-        // SAFETY: in bounds, initialised by the kernel; no writer exists by the caller's promise.
+        // SAFETY: in bounds and initialised by the kernel; the caller guarantees that no writer exists.
         unsafe { std::slice::from_raw_parts(self.frame(index).as_ptr(), self.page_bytes) }
     }
 
-    /// The bytes of frame `index`, to change.
+    /// The bytes of frame `index`, mutable.
     ///
     /// # Safety
     /// The caller holds the frame's latch exclusively, or no other task can reach the frame, for `'a`.
     pub(crate) unsafe fn bytes_mut<'a>(&self, index: usize) -> &'a mut [u8] {
-        // SAFETY: in bounds; no other task reads or writes by the caller's promise.
+        // SAFETY: in bounds; the caller guarantees that no other task reads or writes.
         unsafe { std::slice::from_raw_parts_mut(self.frame_mut(index).as_ptr(), self.page_bytes) }
     }
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this arena's own; leases and guards keep the arena alive through their `Arc`
-        // or borrow.
+        // SAFETY: this arena owns the mapping; leases and guards keep the arena alive through their `Arc` or
+        // borrow.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

@@ -1,9 +1,9 @@
-//! The page cleaners: replacement writes for the pages that will be evicted next, recoverability writes for
-//! the oldest changes, and the writes of `sync` and `flush_to`.
+//! The page cleaners: replacement writes for the next victims, recoverability writes for the oldest changes,
+//! and the writes of `sync` and `flush_to`.
 //!
-//! A page being written is copied first: its latch is held for a memcpy. Dirty becomes being-written; a
-//! change meanwhile makes it dirty again, a failure too. At most one write of a page is in flight. Writes run
-//! in tasks of their own, so that a caller who is dropped leaves nothing half done.
+//! A page is copied before it is written, so its latch is held only for a memcpy. Its state changes from
+//! dirty to being-written; a change meanwhile, or a failure, makes it dirty again. At most one write of a
+//! page is in flight. Writes run in their own tasks, so a dropped caller leaves nothing half done.
 
 use crate::frame::{Frame, NO_LSN};
 use crate::params::PoolError;
@@ -20,11 +20,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// After a failed write the cleaner waits this long, twice as long each time, up to the second number; less
-/// if it is needed.
+/// The cleaner's pause after a failed write: the first value, doubled after each further failure up to the
+/// second. A request that needs a frame cuts it short.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
 
-/// A staged copy of a page, on its way.
+/// A staged copy of a page, about to be written.
 struct Staged<T: Tier> {
     write: Write<T>,
     lsn: Lsn,
@@ -33,25 +33,25 @@ struct Staged<T: Tier> {
     recovery_lsn: Lsn,
 }
 
-/// The write of a page. One that is dropped before it ended (its task was aborted, the tier panicked) has
-/// failed: the page is dirty again, and a new staging buffer takes the place of the one that is lost.
+/// The write of a page. If it is dropped before it ended (its task was aborted, the tier panicked), it has
+/// failed: the page becomes dirty again, and a new staging buffer replaces the lost one.
 struct Write<T: Tier> {
     pool: Arc<Inner<T>>,
     frame: u32,
     page: PageId,
     reason: CleanReason,
-    homeward: bool,
+    writing_home: bool,
     ended: bool,
 }
 
 impl<T: Tier> Write<T> {
     fn end(mut self, result: Result<Home, ()>, image: IoBuf) {
         self.ended = true;
-        self.over(result, image);
+        self.finish(result, image);
     }
 
-    fn over(&self, result: Result<Home, ()>, image: IoBuf) {
-        self.pool.homeward.fetch_sub(usize::from(self.homeward), Ordering::Relaxed);
+    fn finish(&self, result: Result<Home, ()>, image: IoBuf) {
+        self.pool.writing_home.fetch_sub(usize::from(self.writing_home), Ordering::Relaxed);
         self.pool.end_write(self.frame, result, self.reason);
         self.pool.unstage(image);
     }
@@ -60,12 +60,12 @@ impl<T: Tier> Write<T> {
 impl<T: Tier> Drop for Write<T> {
     fn drop(&mut self) {
         if !self.ended {
-            self.over(Err(()), IoBuf::zeroed(self.pool.params.page_size.bytes()));
+            self.finish(Err(()), IoBuf::zeroed(self.pool.params.page_size.bytes()));
         }
     }
 }
 
-/// The writes of a flush. Dropped, they go on.
+/// The writes of a flush. They continue when this is dropped.
 struct Flushes(JoinSet<Result<(), PoolError>>);
 
 impl Drop for Flushes {
@@ -90,7 +90,7 @@ pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>, neede
             writes.spawn_on(async move { task.write_batch(batch).await.is_ok() }, &inner.runtime);
             continue;
         }
-        // Hold no strong reference while idle: users and their writes alone keep the pool alive.
+        // Hold no strong reference while idle: only users and their writes keep the pool alive.
         drop(inner);
         if wait_for_work(&woken, &mut writes).await {
             back_off = BACK_OFF.0;
@@ -104,7 +104,7 @@ pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>, neede
     }
 }
 
-/// Waits for a wake-up or the end of a write. False after a failed write.
+/// Waits for a wake-up or the end of a write. Returns false after a failed write.
 async fn wait_for_work(woken: &Notify, writes: &mut JoinSet<bool>) -> bool {
     tokio::select! {
         biased;
@@ -114,18 +114,17 @@ async fn wait_for_work(woken: &Notify, writes: &mut JoinSet<bool>) -> bool {
 }
 
 impl<T: Tier> Inner<T> {
-    /// The next pages to write, staged: likely victims first, then changes older than the redo bound.
+    /// Stages the next pages to write: likely victims first, then changes older than the redo bound.
     fn next_batch(self: &Arc<Self>) -> Option<Vec<Staged<T>>> {
         self.evicted_since_clean.store(0, Ordering::Relaxed);
         let frames = &self.frames;
-        // When the next victims are all pinned, those behind them have to do.
+        // If the next victims are all pinned, write those behind them.
         let starved = self.starved.swap(false, Ordering::Relaxed);
-        // Pages bound for the disk would soon have all staging buffers, and those bound for the SSD, a
-        // hundred times as fast, none.
+        // Limit pages bound for the disk: they would soon occupy all staging buffers, and leave none for the
+        // SSD, which is a hundred times as fast.
         let home_max = (self.params.staging / 2).max(1);
-        let mut home_room = home_max.saturating_sub(self.homeward.load(Ordering::Relaxed));
-        // With the disk busy there is little to be found further back, and looking for it would hold up
-        // everybody.
+        let mut home_room = home_max.saturating_sub(self.writing_home.load(Ordering::Relaxed));
+        // While the disk is busy, a deep search finds little and delays every other task.
         let any = starved && home_room > 0;
         let depth = if any { frames.all.len() } else { self.params.clean_depth };
         let mut state = |f: FrameId| {
@@ -144,7 +143,7 @@ impl<T: Tier> Inner<T> {
         let known = set.into_iter().map(|f| f.0).filter(|frame| (*frame as usize) < frames.all.len());
         let mut batch = self.stage_all(known, CleanReason::Replacement);
         if batch.is_empty() && any {
-            // Whatever the policy says, a request must not wait while there is a page to write.
+            // Whatever the policy returns, a request must not wait while there is a page to write.
             let dirty = (0..frames.all.len() as u32).filter(|f| state(FrameId(*f)) == FrameState::Dirty);
             batch = self.stage_all(dirty, CleanReason::Replacement);
         }
@@ -167,7 +166,7 @@ impl<T: Tier> Inner<T> {
         batch
     }
 
-    /// Dirty frames whose oldest change is beyond the redo bound, oldest first.
+    /// The dirty frames whose oldest change is beyond the redo bound, oldest first.
     fn too_old(&self) -> Vec<u32> {
         let Some(span) = self.params.redo_span_max else { return Vec::new() };
         let newest = self.lsn_max.load(Ordering::Relaxed);
@@ -195,23 +194,23 @@ impl<T: Tier> Inner<T> {
         staged
     }
 
-    /// Copies the page in `frame`, which is latched shared, if it is dirty and not being written.
+    /// Copies the page in `frame`, whose shared latch the caller holds, if it is dirty and not being written.
     fn stage(self: &Arc<Self>, frame: u32, mut buf: IoBuf, reason: CleanReason) -> Result<Staged<T>, IoBuf> {
         let f = self.frames.at(frame);
         if !f.word.begin_clean() {
             return Err(buf);
         }
-        // SAFETY: the shared latch is held by the caller for the whole call.
+        // SAFETY: the caller holds the shared latch for the whole call.
         let image = unsafe { self.frames.arena.bytes(frame as usize) };
         buf.as_mut_slice().copy_from_slice(image);
-        // In this order: `Frame::redo_from` must find it in one of them at every moment.
+        // The order matters: `Frame::redo_from` must find the LSN in one of the two at every moment.
         let redo_from = f.recovery_lsn.load(Ordering::Acquire);
         f.writing_lsn.store(redo_from, Ordering::Release);
         f.recovery_lsn.store(NO_LSN, Ordering::Release);
         let Header { page, lsn, .. } = Header::peek(buf.as_slice());
-        let homeward = self.tier.goes_home(page);
-        self.homeward.fetch_add(usize::from(homeward), Ordering::Relaxed);
-        let write = Write { pool: Arc::clone(self), frame, page, reason, homeward, ended: false };
+        let writing_home = self.tier.goes_home(page);
+        self.writing_home.fetch_add(usize::from(writing_home), Ordering::Relaxed);
+        let write = Write { pool: Arc::clone(self), frame, page, reason, writing_home, ended: false };
         let recovery_lsn = Lsn(if redo_from == NO_LSN { 0 } else { redo_from });
         Ok(Staged { write, lsn, image: buf, logical: f.take_logical(), recovery_lsn })
     }
@@ -221,7 +220,8 @@ impl<T: Tier> Inner<T> {
         self.staged.notify_one();
     }
 
-    /// Writes the batch: the log first, then the pages. Every page comes out clean or dirty again.
+    /// Writes the batch: first makes the log durable, then writes the pages. Every page ends up clean or
+    /// dirty.
     async fn write_batch(&self, batch: Vec<Staged<T>>) -> Result<(), PoolError> {
         let Some(page) = batch.first().map(|s| s.write.page) else { return Ok(()) };
         let newest = batch.iter().map(|s| s.lsn).max().unwrap_or_default();
@@ -252,13 +252,14 @@ impl<T: Tier> Inner<T> {
                 }
             }
         };
-        // When this many staging buffers are in use, frames wait for a device, and soon requests for frames.
+        // With this many staging buffers in use, frames wait for a device, and soon requests will wait for
+        // frames.
         let staging = self.params.staging;
-        let homeward = self.homeward.load(Ordering::Relaxed);
-        let urgent = homeward * 4 >= staging || self.staging.len() * 2 <= staging;
+        let writing_home = self.writing_home.load(Ordering::Relaxed);
+        let urgent = writing_home * 4 >= staging || self.staging.len() * 2 <= staging;
         let class = if urgent { IoClass::UrgentClean } else { IoClass::Clean };
         self.tier.write(pages, class, &done).await;
-        debug_assert!(open.lock().is_empty(), "the tier answers for every page");
+        debug_assert!(open.lock().is_empty(), "the tier reports every page");
         result.into_inner()
     }
 
@@ -301,8 +302,8 @@ impl<T: Tier> Inner<T> {
 }
 
 impl<T: Tier> Pool<T> {
-    /// Writes every page that is dirty now and makes it durable: `sync`. Dropped, the writes under way still
-    /// finish.
+    /// Writes every page that is dirty at this moment and makes it durable: `sync`. If the future is dropped,
+    /// writes in flight still finish.
     ///
     /// # Errors
     /// The first failure; pages that could not be written stay dirty.
@@ -310,19 +311,19 @@ impl<T: Tier> Pool<T> {
         self.flush_where(|frame| frame.word.is_dirty() || frame.word.is_cleaning()).await
     }
 
-    /// Writes every page whose recovery LSN is at most `lsn`, and makes it durable. Afterwards redo needs
-    /// nothing up to `lsn`, as long as the embedder dirties no page with older LSNs. Dropped, the writes
-    /// under way still finish.
+    /// Writes every page whose recovery LSN is at most `lsn`, and makes it durable. Redo then needs nothing
+    /// up to `lsn`, as long as the embedder dirties no page with older LSNs. If the future is dropped, writes
+    /// in flight still finish.
     ///
     /// # Errors
     /// As [`Pool::flush_all`].
     pub async fn flush_to(&self, lsn: Lsn) -> Result<(), PoolError> {
-        // Also those that are not dirty yet, because the guard that logged the change still lives.
+        // Includes pages that are not dirty yet because the guard that logged the change still lives.
         self.flush_where(|frame| frame.redo_from().is_some_and(|from| from <= lsn)).await
     }
 
     async fn flush_where(&self, wanted: impl Fn(&Frame) -> bool) -> Result<(), PoolError> {
-        // What made the cleaner back off may be over.
+        // The cause of the cleaner's back-off may be gone.
         self.inner.needed.notify_one();
         let mut pages: Vec<(Option<Lsn>, PageId)> = self
             .inner
@@ -341,7 +342,8 @@ impl<T: Tier> Pool<T> {
             while let Some(page) =
                 pages.peek().copied().filter(|_| batch.len() < self.inner.params.clean_batch)
             {
-                // A batch must not wait, latches and staging buffers in hand, for what another batch has.
+                // While it holds latches and staging buffers, a batch must not wait for resources of another
+                // batch.
                 match self.inner.stage_for_flush(page, batch.is_empty()).await {
                     Turn::Staged(staged) => batch.push(staged),
                     Turn::Clean => {}
@@ -364,7 +366,7 @@ impl<T: Tier> Pool<T> {
         Ok(self.inner.tier.flush().await?)
     }
 
-    /// Stops the cleaner once its writes are over. Dirty pages stay dirty: call [`Pool::flush_all`] before.
+    /// Stops the cleaner once its writes have ended. Dirty pages stay dirty: call [`Pool::flush_all`] before.
     pub async fn shutdown(&self) {
         self.inner.closed.store(true, Ordering::Release);
         self.inner.clean.notify_one();
@@ -391,16 +393,16 @@ fn joined(done: Option<Result<Result<(), PoolError>, tokio::task::JoinError>>) -
 
 enum Turn<T: Tier> {
     Staged(Staged<T>),
-    /// Written meanwhile, or gone.
+    /// The page was written meanwhile, or is gone.
     Clean,
-    /// Has to wait: hand in what is staged first.
+    /// The page must wait: submit what is staged first.
     Later,
 }
 
 impl<T: Tier> Inner<T> {
-    /// Stages `page` for a flush. When `may_wait`, waits for its latch, for a write of it under way, and for
-    /// a staging buffer; for each with nothing else in hand, so that dropping the flush loses nothing and
-    /// others can go on.
+    /// Stages `page` for a flush. With `may_wait`, waits for its latch, for a write of it in flight, and for
+    /// a staging buffer. It waits for each while holding nothing else, so that a dropped flush loses nothing
+    /// and others can proceed.
     async fn stage_for_flush(self: &Arc<Self>, page: PageId, may_wait: bool) -> Turn<T> {
         loop {
             let (cleaned, unstaged) = (self.cleaned.notified(), self.staged.notified());
@@ -430,7 +432,7 @@ impl<T: Tier> Inner<T> {
         }
     }
 
-    /// `None`: clean, or being written, or no staging buffer is free.
+    /// `None` if the page is clean or being written, or no staging buffer is free.
     fn stage_latched(self: &Arc<Self>, frame: u32) -> Option<Staged<T>> {
         let buf = self.staging.pop()?;
         self.stage(frame, buf, CleanReason::Recoverability).map_err(|buf| self.unstage(buf)).ok()
@@ -455,8 +457,8 @@ impl<T: Tier> std::fmt::Debug for Inner<T> {
 
 #[cfg(all(test, loom))]
 impl<T: Tier> Inner<T> {
-    /// For the models: one write of the page in `frame`, from staging to its end, which says `ok`; `write` is
-    /// what is done with the staged copy, if the page was dirty.
+    /// For the models: one write of the page in `frame`, from staging to its end with result `ok`. `write`
+    /// gets the staged copy if the page was dirty.
     pub(crate) fn clean_one(self: &Arc<Self>, frame: u32, ok: bool, write: impl FnOnce(&[u8])) -> bool {
         let Some(buf) = self.staging.pop() else { return false };
         match self.try_stage(frame, buf, CleanReason::Replacement) {

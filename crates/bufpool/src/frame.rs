@@ -1,4 +1,4 @@
-//! A frame's metadata, and all frames with what finds, frees and waits for them.
+//! A frame's metadata, and the set of all frames with its table, free list and waiters.
 //!
 //! Locking order: policy → bucket → the tier's own. Waiter shards and the free list are leaves.
 
@@ -11,20 +11,20 @@ use pagetier_page::{Lsn, PageId};
 use std::sync::atomic::Ordering;
 use tokio::sync::Notify;
 
-/// No page.
+/// Marks the absence of a page.
 pub(crate) const NO_PAGE: u64 = u64::MAX;
-/// No recovery LSN: clean.
+/// Marks the absence of a recovery LSN: the page is clean.
 pub(crate) const NO_LSN: u64 = u64::MAX;
 
-/// What is kept of a frame beside its page: 40 bytes.
+/// A frame's metadata: 40 bytes.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) word: Word,
     pub(crate) page: AtomicU64,
     /// The LSN of the first change since the page was last clean.
     pub(crate) recovery_lsn: AtomicU64,
-    /// The same of the version that is being written. Kept when the write fails: the changes are still
-    /// missing below.
+    /// The same for the version being written. Kept when the write fails: the storage below still lacks the
+    /// changes.
     pub(crate) writing_lsn: AtomicU64,
     /// The next frame in the page table's chain.
     pub(crate) next: AtomicU32,
@@ -42,8 +42,8 @@ impl Frame {
         self.logical.swap(0, Ordering::Relaxed)
     }
 
-    /// The smallest LSN that redo would need for this page. An LSN moves from `recovery_lsn` to `writing_lsn`
-    /// only, and is in both on the way; reading them in that order never misses it.
+    /// The smallest LSN that redo would need for this page. An LSN only moves from `recovery_lsn` to
+    /// `writing_lsn`, and is in both in between; reading them in that order never misses it.
     pub(crate) fn redo_from(&self) -> Option<Lsn> {
         let lsn = self.recovery_lsn.load(Ordering::Acquire).min(self.writing_lsn.load(Ordering::Acquire));
         (lsn != NO_LSN).then_some(Lsn(lsn))
@@ -90,7 +90,7 @@ impl Frames {
         &self.all[frame as usize]
     }
 
-    /// Gives up latch and pin, and does what follows from it.
+    /// Releases latch and pin, and performs the consequences.
     pub(crate) fn release(&self, frame: u32, mode: Mode) {
         let after = self.at(frame).word.release(mode);
         if after.wake || after.free {
@@ -112,7 +112,7 @@ impl Frames {
         }
     }
 
-    /// The frame has no page and no pins: it is free.
+    /// Frees a frame without page and pins.
     pub(crate) fn recycle(&self, frame: u32) {
         let f = self.at(frame);
         f.recovery_lsn.store(NO_LSN, Ordering::Release);
@@ -122,13 +122,14 @@ impl Frames {
         self.give_back(frame);
     }
 
-    /// A frame without a page goes (back) to the free ones.
+    /// Returns a frame without a page to the free list.
     pub(crate) fn give_back(&self, frame: u32) {
         let _ = self.free.push(frame);
         self.freed.notify_one();
     }
 
-    /// The exclusive holder of `frame` takes its page out and lets go: waiters will find the frame gone.
+    /// Removes the page from `frame`, latched exclusively by the caller, and releases it: waiters find the
+    /// frame gone.
     pub(crate) fn abandon(&self, frame: u32, page: PageId) {
         let bucket = self.table.lock(page);
         bucket.remove(&self.all, frame);

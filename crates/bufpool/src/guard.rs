@@ -9,13 +9,13 @@ use pagetier_page::{HEADER_BYTES, Header, Lsn, PageId};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 
-/// A page, shared with other readers. Derefs to its payload.
+/// A page latched in shared mode. Derefs to its payload.
 pub struct PageRef<'a, T: Tier> {
     pool: &'a Inner<T>,
     frame: u32,
 }
 
-/// A page, exclusively. Derefs to its payload; the first mutable access makes it dirty.
+/// A page latched exclusively. Derefs to its payload; the first mutable access marks it dirty.
 pub struct PageMut<'a, T: Tier> {
     pool: &'a Inner<T>,
     frame: u32,
@@ -24,7 +24,7 @@ pub struct PageMut<'a, T: Tier> {
 }
 
 impl<'a, T: Tier> PageRef<'a, T> {
-    /// The caller has the shared latch and a pin; both become the guard's.
+    /// Takes over the caller's shared latch and pin.
     pub(crate) fn new(pool: &'a Inner<T>, frame: u32) -> Self {
         Self { pool, frame }
     }
@@ -68,8 +68,7 @@ impl<T: Tier> std::fmt::Debug for PageRef<'_, T> {
 }
 
 impl<'a, T: Tier> PageMut<'a, T> {
-    /// The caller has the exclusive latch and a pin; both become the guard's. A page that is `fresh` is dirty
-    /// from the start.
+    /// Takes over the caller's exclusive latch and pin. A `fresh` page is dirty from the start.
     pub(crate) fn new(pool: &'a Inner<T>, frame: u32, fresh: bool) -> Self {
         Self { pool, frame, modified: fresh, lsn_set: false }
     }
@@ -96,8 +95,8 @@ impl<'a, T: Tier> PageMut<'a, T> {
         Header::peek(self.image()).lsn
     }
 
-    /// Notes that the change made through this guard is logged at `lsn`: the page is not written before the
-    /// log is durable up to there. The first LSN since the page was clean is its recovery LSN. Makes the page
+    /// Records that the change made through this guard is logged at `lsn`: the page is not written before the
+    /// log is durable up to there. The first LSN after the page was clean is its recovery LSN. Marks the page
     /// dirty.
     pub fn set_lsn(&mut self, lsn: Lsn) {
         self.modified = true;
@@ -111,7 +110,7 @@ impl<'a, T: Tier> PageMut<'a, T> {
         }
     }
 
-    /// Lets go of the exclusive latch, keeping the page: other readers may come in.
+    /// Converts the exclusive latch into a shared one: other readers may enter.
     #[must_use]
     pub fn downgrade(mut self) -> PageRef<'a, T> {
         self.publish();
@@ -123,7 +122,7 @@ impl<'a, T: Tier> PageMut<'a, T> {
         PageRef::new(pool, frame)
     }
 
-    /// Before the latch is given up: a cleaner that could write the page must know that it is dirty.
+    /// Marks the page dirty before the latch is released: a cleaner that could write it must know.
     fn publish(&mut self) {
         if std::mem::take(&mut self.modified) {
             let page = self.id();
@@ -132,7 +131,7 @@ impl<'a, T: Tier> PageMut<'a, T> {
         }
     }
 
-    /// Takes the page out of memory, changes and all.
+    /// Removes the page and its changes from memory.
     pub(crate) fn discard(mut self) {
         self.modified = false;
         let (pool, frame, page) = (self.pool, self.frame, self.id());

@@ -1,15 +1,16 @@
-//! Hits on their way to the policy: small lossy buffers, one for a thread or a few, applied in batches.
+//! Hit buffers: pass hits to the policy in batches through small lossy buffers, each used by one thread or a
+//! few.
 //!
 //! A hit costs one counter increment and one store. Every [`BATCH`] hits the thread tries the policy's lock;
-//! if it is taken, the batch is lost to the policy (never to the counters). One thread alone loses nothing.
+//! if the lock is taken, the policy misses the batch (the counters never do). A single thread loses nothing.
 
 use crate::sync::{AtomicU32, AtomicU64};
 use crossbeam::utils::CachePadded;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Hits applied at once. At 32 the lock's cost is well below a nanosecond a hit, and the policy lags by no
-/// more than the hits of a few microseconds.
+/// The number of hits applied at once. At 32 the lock costs well below a nanosecond per hit, and the policy
+/// lags by at most the hits of a few microseconds.
 pub(crate) const BATCH: usize = if cfg!(loom) { 2 } else { 32 };
 
 const STRIPES: usize = if cfg!(loom) { 1 } else { 16 };
@@ -55,7 +56,7 @@ impl HitBuffers {
         Self { stripes: (0..STRIPES).map(stripe).collect() }
     }
 
-    /// Notes a hit. True when this thread's buffer is full and should be applied.
+    /// Records a hit. True when this thread's buffer is full and should be applied.
     #[inline]
     pub(crate) fn note(&self, frame: u32, write: bool) -> bool {
         let stripe = &self.stripes[stripe_of_thread()];
@@ -64,10 +65,10 @@ impl HitBuffers {
         at == BATCH - 1
     }
 
-    /// Hands this thread's hits to `apply`, oldest first.
+    /// Passes this thread's hits to `apply`, oldest first.
     pub(crate) fn drain(&self, mut apply: impl FnMut(u32, bool)) {
         let stripe = &self.stripes[stripe_of_thread()];
-        // The next hit goes to `first`: what stands there is the oldest.
+        // The next hit goes to `first`, so that slot holds the oldest.
         let first = stripe.hits.load(Ordering::Relaxed) as usize % BATCH;
         for step in 0..BATCH {
             let hit = stripe.recent[(first + step) % BATCH].swap(EMPTY, Ordering::Relaxed);
@@ -77,7 +78,7 @@ impl HitBuffers {
         }
     }
 
-    /// The policy's lock was taken: this thread's batch will be overwritten.
+    /// Counts a lost batch: the policy's lock was taken, and later hits will overwrite this thread's batch.
     pub(crate) fn note_lost(&self) {
         self.stripes[stripe_of_thread()].lost.fetch_add(BATCH as u64, Ordering::Relaxed);
     }

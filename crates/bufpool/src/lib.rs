@@ -1,12 +1,11 @@
 //! The buffer pool: frames, page table, latches, page cleaners, read-ahead.
 //!
-//! It knows nothing of SSDs and HDDs beyond the [`Tier`] below it. What is replaced is a
-//! [`PoolPolicy`](pagetier_policy::PoolPolicy)'s decision; that nothing is lost is this crate's.
+//! The pool knows the storage below it only as a [`Tier`]. A [`PoolPolicy`](pagetier_policy::PoolPolicy)
+//! decides what to replace; this crate ensures that nothing is lost.
 
 mod ahead;
 mod arena;
 mod clean;
-mod courier;
 mod frame;
 mod guard;
 mod hits;
@@ -16,6 +15,7 @@ mod mend;
 mod params;
 mod pool;
 mod record;
+mod sample_channel;
 mod sampler;
 mod sync;
 mod table;
@@ -24,9 +24,9 @@ mod waiters;
 mod word;
 
 pub use ahead::Scan;
-pub use courier::Recorded;
 pub use guard::{PageMut, PageRef};
 pub use params::{FRAME_OVERHEAD_BYTES, FRAMES_MIN, PoolError, PoolMemory, PoolParams, PoolStats};
 pub use pool::Pool;
+pub use sample_channel::Recorded;
 pub use sampler::SampleSink;
 pub use tier::{DirtyPage, Displaced, Fetched, GateError, GateFuture, LogGate, Tier, TierError, WrittenPage};

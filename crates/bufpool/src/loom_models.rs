@@ -1,28 +1,28 @@
-//! Models for loom: the real pool (table, latch words, waiters, hit buffers, policy) under every order that a
-//! few threads can come in.
+//! Loom models: the real pool (table, latch words, waiters, hit buffers, policy) under every interleaving of
+//! a few threads.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p pagetier-bufpool --lib loom` tries all orders with at most
-//! two preemptions; `LOOM_MAX_PREEMPTIONS=4` more. A frame's bytes are watched: two accesses without an order
-//! between them fail the model.
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p pagetier-bufpool --lib loom` tries all interleavings with
+//! at most two preemptions; `LOOM_MAX_PREEMPTIONS=4` tries more. The models watch each frame's bytes: two
+//! unordered accesses fail the model.
 //!
-//! Broken on purpose, the code was caught by them:
+//! Deliberate faults, and the models that catch them:
 //!
-//! | broken | caught by |
+//! | fault | caught by |
 //! | --- | --- |
 //! | a release, or a downgrade, with `Relaxed` | data races, in four models |
 //! | latching without `Acquire` | data races, and a wrong page |
 //! | an eviction with `Relaxed` | `a_hit_never_sees_the_page_that_took_the_frame` |
-//! | no second look at the page after the latch, in `hit` or in `latch_resident` | the same; `a_failed_read_gives_its_frame_back_and_the_next_one_tries_again` |
-//! | `name` without looking under the bucket's lock | `a_page_is_read_once_however_many_miss_it` |
+//! | no second check of the page after the latch, in `hit` or in `latch_resident` | the same; `a_failed_read_frees_its_frame_and_the_next_one_retries` |
+//! | `name` without a check under the bucket's lock | `a_page_is_read_once_however_many_miss_it` |
 //! | the waiters' flag set after the attempt | deadlocks, in seven models |
-//! | a cancelled waiter that forgets its grant | `a_waiter_that_gives_up_leaves_nothing_and_holds_up_nobody` |
-//! | a cancelled waiter that does not let those behind it in | `a_waiter_that_gives_up_lets_those_behind_it_in` |
+//! | a cancelled waiter that forgets its grant | `a_cancelled_waiter_leaves_nothing_and_blocks_no_task` |
+//! | a cancelled waiter that does not let those behind it in | `a_cancelled_waiter_lets_those_behind_it_in` |
 //! | a second write of a page staged beside the first | `one_write_of_a_page_at_a_time_and_no_change_is_lost` |
 //! | a dirty page evicted | `a_dirty_page_is_not_evicted` |
-//! | a write's end that takes a later change for written | `one_write_of_a_page_at_a_time_and_no_change_is_lost` |
+//! | the end of a write treats a later change as written | `one_write_of_a_page_at_a_time_and_no_change_is_lost` |
 //! | staging with a pin, but no latch | a data race |
 //! | `recovery_lsn` cleared before `writing_lsn` is set | `the_redo_position_of_an_unwritten_change_never_disappears` |
-//! | an orphan that is not freed; an abandoned page that stays in the table | `a_load_that_is_dropped_gives_its_frame_back` |
+//! | an orphan that is not freed; an abandoned page that stays in the table | `a_dropped_load_frees_its_frame` |
 //! | hits taken, or counted, by a load and a store | `hits_are_counted_all_and_applied_at_most_once` |
 
 use crate::frame::{Frames, NO_LSN};
@@ -46,14 +46,14 @@ use std::task::{Context, Poll, Waker};
 const A: PageId = PageId::new(SpaceId(1), 0);
 const B: PageId = PageId::new(SpaceId(1), 1);
 
-/// A pool wants to know a runtime; nothing here runs on it.
+/// A pool requires a runtime; nothing here runs on it.
 static RUNTIME: LazyLock<tokio::runtime::Runtime> =
     LazyLock::new(|| match tokio::runtime::Builder::new_current_thread().build() {
         Ok(runtime) => runtime,
         Err(error) => panic!("no runtime: {error}"),
     });
 
-/// Storage in which every page holds its own number. The first reads fail, if it is told so.
+/// Storage in which every page holds its own number. The first reads fail if the model asks for it.
 #[derive(Default)]
 struct Numbers {
     loads: AtomicU32,
@@ -97,7 +97,7 @@ impl Tier for Numbers {
     }
 }
 
-/// Not ready the first time: the reader is a task that waits.
+/// Pending on the first poll: turns the reader into a waiting task.
 async fn once_more() {
     let mut waited = false;
     poll_fn(|cx| {
@@ -158,8 +158,8 @@ fn writes_of(pool: &Pool<Numbers>, page: PageId) -> u8 {
     }
 }
 
-/// No task holds anything: every frame is free or has a page, without latch and pin, and the pool's own count
-/// agrees.
+/// Asserts that no task holds anything: every frame is free or has a page, without latch and pin, and the
+/// pool's own count agrees.
 fn at_rest(pool: &Pool<Numbers>) {
     let frames = &pool.inner.frames;
     assert!(frames.all.iter().all(|f| f.word.pins() == 0), "a pin was left: {:?}", frames.all);
@@ -209,7 +209,7 @@ fn readers_come_in_when_a_writer_lets_go() {
     });
 }
 
-/// Asks for the exclusive latch of frame 0, looks once, and goes away.
+/// Requests the exclusive latch of frame 0, polls once, and cancels.
 fn give_up(pool: &Pool<Numbers>) {
     let frames: &Frames = &pool.inner.frames;
     if frames.at(0).word.try_latch(Mode::Exclusive) == Attempt::Latched {
@@ -225,7 +225,7 @@ fn give_up(pool: &Pool<Numbers>) {
 }
 
 #[test]
-fn a_waiter_that_gives_up_leaves_nothing_and_holds_up_nobody() {
+fn a_cancelled_waiter_leaves_nothing_and_blocks_no_task() {
     model(2, || {
         let pool = pool_with_a(1);
         let Ok(held) = block_on(pool.get_mut(A)) else { panic!("no task has it") };
@@ -238,12 +238,12 @@ fn a_waiter_that_gives_up_leaves_nothing_and_holds_up_nobody() {
 }
 
 #[test]
-fn a_waiter_that_gives_up_lets_those_behind_it_in() {
+fn a_cancelled_waiter_lets_those_behind_it_in() {
     model(2, || {
         let pool = pool_with_a(1);
         let Ok(held) = block_on(pool.get(A)) else { panic!("no task has it") };
         let gives_up = with(&pool, |pool| give_up(&pool));
-        // It may share the latch with the one that holds it, who does not let go before.
+        // It can share the latch with its holder, which does not release it before.
         let waits = with(&pool, |pool| read(&pool, A));
         join(vec![gives_up, waits]);
         drop(held);
@@ -278,7 +278,7 @@ fn an_evicted_page_is_not_in_use() {
         let pool = pool_with_a(2);
         let evicts = with(&pool, |pool| {
             if let Some(frame) = pool.inner.evict() {
-                // The frame is this thread's alone: no other thread may have it latched or reach it.
+                // This thread owns the frame: no other thread may have it latched or reach it.
                 pool.inner.frames.arena.frame_mut(frame as usize);
                 pool.inner.frames.give_back(frame);
             }
@@ -321,7 +321,7 @@ fn a_page_is_read_once_however_many_miss_it() {
 }
 
 #[test]
-fn a_failed_read_gives_its_frame_back_and_the_next_one_tries_again() {
+fn a_failed_read_frees_its_frame_and_the_next_one_retries() {
     model(2, || {
         let pool = pool(2);
         pool.inner.tier.failures.store(1, Ordering::Relaxed);
@@ -338,7 +338,7 @@ fn a_failed_read_gives_its_frame_back_and_the_next_one_tries_again() {
 }
 
 #[test]
-fn a_load_that_is_dropped_gives_its_frame_back() {
+fn a_dropped_load_frees_its_frame() {
     model(2, || {
         let pool = pool(2);
         let gives_up = with(&pool, |pool| {
@@ -352,20 +352,20 @@ fn a_load_that_is_dropped_gives_its_frame_back() {
 }
 
 #[test]
-fn a_change_beside_a_write_is_not_taken_for_written() {
+fn a_change_during_a_write_is_not_treated_as_written() {
     model(3, || {
         let pool = pool_with_a(1);
         write(&pool, A);
         let cleans = with(&pool, |pool| {
             let mut staged = 0;
             pool.inner.clean_one(0, true, |image| staged = image[HEADER_BYTES + 1]);
-            // Not dirty any more: then both changes were in it.
+            // If the page is clean, the write included both changes.
             assert!([0, 1, 2].contains(&staged));
             assert!(staged != 2 || !pool.inner.frames.at(0).word.is_dirty());
         });
         write(&pool, A);
         join(vec![cleans]);
-        // Whatever was written, the last change is below or still to be written.
+        // Whatever was written, the last change is stored below or still dirty.
         pool.inner.clean_one(0, true, |image| assert_eq!(image[HEADER_BYTES + 1], 2));
         assert!(!pool.inner.frames.at(0).word.is_dirty());
         at_rest(&pool);
@@ -377,7 +377,7 @@ fn one_write_of_a_page_at_a_time_and_no_change_is_lost() {
     model(3, || {
         let pool = pool_with_a(1);
         write(&pool, A);
-        // What is below: two writes that nothing puts in order end the model.
+        // Represents the storage below: two unordered writes fail the model.
         let below = Arc::new((UnsafeCell::new(()), AtomicU32::new(0)));
         let clean = |pool: &Pool<Numbers>, below: &(UnsafeCell<()>, AtomicU32)| {
             pool.inner.clean_one(0, true, |image| {

@@ -1,4 +1,4 @@
-//! What the pool can do for the storage below when that has lost something: pages in memory are still whole.
+//! Repairs of losses in the storage below: pages in memory are still whole.
 
 use crate::guard::PageMut;
 use crate::pool::Pool;
@@ -8,9 +8,9 @@ use pagetier_page::{Lsn, PageId};
 use std::sync::atomic::Ordering;
 
 impl<T: Tier> Pool<T> {
-    /// The storage below has lost its newest version of `page`: when the page is in memory it becomes dirty,
-    /// so that it is written again, with the recovery LSN `lsn` (or an older one that it has). False when it
-    /// is not in memory. Waits for the page's latch. Cancel-safe.
+    /// Marks `page` dirty if it is in memory, because the storage below has lost its newest version: the page
+    /// is written again, with recovery LSN `lsn` or its own older one. Returns false when the page is not in
+    /// memory. Waits for the page's latch. Cancel-safe.
     pub async fn rewrite(&self, page: PageId, lsn: Lsn) -> bool {
         let inner = &self.inner;
         let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await else { return false };
@@ -19,7 +19,7 @@ impl<T: Tier> Pool<T> {
         true
     }
 
-    /// Whether memory has a version of `page` that the storage below has not taken yet.
+    /// Whether memory holds a version of `page` that the storage below lacks.
     #[must_use]
     pub fn is_unwritten(&self, page: PageId) -> bool {
         let frames = &self.inner.frames;
@@ -29,8 +29,8 @@ impl<T: Tier> Pool<T> {
         })
     }
 
-    /// [`Pool::min_recovery_lsn`] for the storage below, which must not keep the pool alive: 0 (anything may
-    /// be dirty) once it is gone.
+    /// [`Pool::min_recovery_lsn`] for the storage below, which must not keep the pool alive: returns 0
+    /// (anything may be dirty) once the pool is gone.
     pub fn redo_source(&self) -> impl Fn() -> Option<Lsn> + Send + Sync + use<T> {
         let inner = std::sync::Arc::downgrade(&self.inner);
         move || match inner.upgrade() {
@@ -39,7 +39,7 @@ impl<T: Tier> Pool<T> {
         }
     }
 
-    /// The copies of `pages` on the SSD are gone: the replacement policy is told of those that are in memory.
+    /// Informs the replacement policy that the SSD copies of `pages` are gone, for those in memory.
     pub fn copies_gone(&self, pages: &[PageId]) {
         let mut policy = self.inner.policy.lock();
         for page in pages {

@@ -5,38 +5,38 @@ use pagetier_page::{HEADER_BYTES, PageId, PageSize};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a pool is made. Everything in it is bounded by these numbers.
+/// The configuration of a pool. These numbers bound all its resources.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct PoolParams {
-    /// Pages in memory.
+    /// The number of frames.
     pub frames: usize,
     /// The size of a page.
     pub page_size: PageSize,
-    /// Copies of dirty pages being written, at most: each takes a page of memory.
+    /// The maximum number of staged copies of dirty pages: each takes a page of memory.
     pub staging: usize,
-    /// How many of the next victims are kept clean.
+    /// The number of next victims that are kept clean.
     pub clean_depth: usize,
-    /// Pages of one cleaner batch, at most.
+    /// The maximum number of pages in a cleaner batch.
     pub clean_batch: usize,
-    /// Cleaner batches in flight, at most.
+    /// The maximum number of cleaner batches in flight.
     pub clean_batches: usize,
-    /// Pages that one read-ahead brings, at most; 0 turns automatic read-ahead off.
+    /// The maximum number of pages per read-ahead; 0 disables automatic read-ahead.
     pub read_ahead_pages: usize,
     /// How long a request waits for a frame when all are pinned or dirty, before [`PoolError::Exhausted`].
     pub exhausted_after: Duration,
-    /// The span of log, in LSN units, that redo may have to go through: older changes are written out.
-    /// `None`: no bound beyond what `flush_to` is asked for.
+    /// The maximum span of log, in LSN units, that redo may have to process: older changes are written out.
+    /// `None`: only `flush_to` bounds it.
     pub redo_span_max: Option<u64>,
 }
 
-/// Beside its page, a frame takes this much for its metadata and its place in the page table, in bytes.
+/// The memory per frame besides its page, in bytes: its metadata and its entry in the page table.
 pub const FRAME_OVERHEAD_BYTES: usize = size_of::<crate::frame::Frame>() + 16;
 
-/// The fewest frames that a pool works with: a few guards held at once, and one to load into.
+/// The minimum number of frames: a few guards held at once, and one frame to load into.
 pub const FRAMES_MIN: usize = 16;
 
 impl PoolParams {
-    /// Sensible numbers for `frames` frames.
+    /// Default parameters for `frames` frames.
     #[must_use]
     pub fn new(frames: usize, page_size: PageSize) -> Self {
         Self {
@@ -52,8 +52,8 @@ impl PoolParams {
         }
     }
 
-    /// For as many frames as fit into `bytes` with their metadata, `policy_bytes` each for the policy, and
-    /// the staging copies.
+    /// Parameters for the number of frames that fit into `bytes`, including their metadata, `policy_bytes`
+    /// each for the policy, and the staged copies.
     #[must_use]
     pub fn for_budget(bytes: u64, page_size: PageSize, policy_bytes: usize) -> Self {
         let per_frame = (page_size.bytes() + FRAME_OVERHEAD_BYTES + policy_bytes) as u64;
@@ -65,14 +65,14 @@ impl PoolParams {
         Self::new(frames, page_size)
     }
 
-    /// The memory that a pool of `frames` frames takes, in bytes.
+    /// The memory of a pool of `frames` frames, in bytes.
     #[must_use]
     pub fn bytes_for(frames: usize, page_size: PageSize, policy_bytes: usize) -> u64 {
         let pages = (frames + staging_for(frames)) * page_size.bytes();
         (pages + frames * (FRAME_OVERHEAD_BYTES + policy_bytes)) as u64
     }
 
-    /// The bytes of a page that the embedder sees.
+    /// The bytes of a page that the embedder can use.
     #[must_use]
     pub fn payload_bytes(&self) -> usize {
         self.page_size.bytes() - HEADER_BYTES
@@ -83,20 +83,20 @@ fn staging_for(frames: usize) -> usize {
     (frames / 32).clamp(4, 256)
 }
 
-/// Why the pool could not do it.
+/// Why a pool operation failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
     /// The storage below failed.
     #[error(transparent)]
     Tier(#[from] TierError),
-    /// Every frame stayed pinned or dirty for the time allowed. Retry with fewer guards held, or give the
+    /// Every frame stayed pinned or dirty for the allowed time. Retry with fewer guards held, or give the
     /// pool more memory.
     #[error("no frame became free for page {page} in {waited:?}: all {frames} are pinned or dirty")]
     Exhausted {
-        /// The page that was asked for.
+        /// The requested page.
         page: PageId,
-        /// The pool's frames.
+        /// The number of frames in the pool.
         frames: usize,
         /// How long the request waited.
         waited: Duration,
@@ -104,7 +104,7 @@ pub enum PoolError {
     /// The embedder's log could not be made durable, so the page may not be written.
     #[error("the log could not be made durable for page {page}: {source}")]
     Log {
-        /// A page that needed it.
+        /// A page that required it.
         page: PageId,
         /// The gate's error.
         #[source]
@@ -113,38 +113,38 @@ pub enum PoolError {
     /// The pool was shut down.
     #[error("the pool is closed")]
     Closed,
-    /// The frames' memory could not be had.
+    /// The system did not provide the frames' memory.
     #[error("no memory for the pool: {0}")]
     Memory(Arc<std::io::Error>),
 }
 
-/// A snapshot of a pool's counters since it was made. `hits + misses` is the number of look-ups.
+/// A snapshot of a pool's counters since its creation. `hits + misses` is the number of lookups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// Look-ups that found the page in memory (loaded, or being loaded by another task).
+    /// Lookups that found the page in memory (loaded, or being loaded by another task).
     pub hits: u64,
-    /// Look-ups that had to read the page.
+    /// Lookups that had to read the page.
     pub misses: u64,
     /// Demand reads that came from the SSD.
     pub loads_ssd: u64,
     /// Demand reads that came from the HDD.
     pub loads_hdd: u64,
-    /// Pages brought by read-ahead.
+    /// Pages read by read-ahead.
     pub prefetched: u64,
     /// Pages created.
     pub created: u64,
-    /// Frames given up for other pages.
+    /// Frames taken from other pages.
     pub evictions: u64,
-    /// Dirty pages written because they were about to be replaced.
+    /// Dirty pages written because their replacement was near.
     pub written_replacement: u64,
     /// Dirty pages written for `sync`, `flush_to` or to bound redo.
     pub written_recoverability: u64,
-    /// Of the pages written, those that went to the SSD.
+    /// The written pages that went to the SSD.
     pub written_ssd: u64,
     /// Writes that failed; the pages stayed dirty.
     pub write_errors: u64,
-    /// Hits that the policy was not told of, because its lock was taken.
+    /// Hits that the policy missed because its lock was taken.
     pub hits_lost: u64,
     /// Requests that waited for a frame.
     pub waited_for_frame: u64,
@@ -158,7 +158,7 @@ pub struct PoolMemory {
     pub frames: u64,
     /// Metadata, page table and hit buffers.
     pub metadata: u64,
-    /// Staging copies, at most.
+    /// The maximum memory for staged copies.
     pub staging: u64,
 }
 

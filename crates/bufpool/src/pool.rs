@@ -1,20 +1,20 @@
-//! The pool: look up, load, create, evict.
+//! The pool: lookup, load, creation, eviction.
 //!
-//! The path of a look-up: (1) find the frame without a lock, (2) pin and latch it in one step, (3) check that
-//! it still holds the page, (4) note the hit. Everything else is cold: waiting for a latch, or a miss.
+//! A lookup (1) finds the frame without a lock, (2) pins and latches it in one step, (3) checks that it still
+//! holds the page, (4) records the hit. Everything else is cold: waiting for a latch, or a miss.
 //!
-//! The path of a miss: (1) a free frame, or a victim's; (2) the page's name into the table, latched
-//! exclusively: others wait for the latch, so the page is read once; (3) the read, straight into the frame,
-//! by a lease; (4) the policy learns of it. A load that is dropped or fails gives its frame back when the
-//! device is done with it.
+//! A miss (1) takes a free frame or a victim's; (2) enters the page into the table, latched exclusively, so
+//! that other tasks wait for the latch and the page is read once; (3) reads straight into the frame through a
+//! lease; (4) informs the policy. A load that fails or is dropped frees its frame once the device is done
+//! with it.
 
 use crate::ahead::Detector;
-use crate::courier::Recorded;
 use crate::frame::Frames;
 use crate::guard::{PageMut, PageRef};
 use crate::hits::HitBuffers;
 use crate::params::{PoolError, PoolMemory, PoolParams, PoolStats};
 use crate::record::Recorder;
+use crate::sample_channel::Recorded;
 use crate::sampler::{SampleSink, Sampler};
 use crate::sync::{ArrayQueue, Mutex, MutexGuard};
 use crate::tier::{Displaced, LogGate, Tier, TierError};
@@ -29,7 +29,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// A request that waits for a frame asks this often that writes which failed are tried again at once.
+/// The interval at which a request that waits for a frame asks the cleaner to retry failed writes at once.
 const NEEDED_AGAIN: Duration = Duration::from_millis(50);
 
 /// The policy with its lock.
@@ -87,7 +87,7 @@ pub(crate) fn bump(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What a pool shares with its tasks.
+/// The state that a pool shares with its tasks.
 pub(crate) struct Inner<T: Tier> {
     pub(crate) params: PoolParams,
     pub(crate) frames: Arc<Frames>,
@@ -99,28 +99,28 @@ pub(crate) struct Inner<T: Tier> {
     pub(crate) recorder: Recorder,
     pub(crate) sampler: Sampler,
     pub(crate) detector: Detector,
-    /// Staging buffers whose page is likely to wait for the HDD.
-    pub(crate) homeward: AtomicUsize,
+    /// The number of staging buffers whose page is likely to wait for the HDD.
+    pub(crate) writing_home: AtomicUsize,
     pub(crate) staging: ArrayQueue<IoBuf>,
     pub(crate) staged: Notify,
-    /// The cleaner has something to look at.
+    /// Wakes the cleaner to look for work.
     pub(crate) clean: Arc<Notify>,
-    /// The cleaner is needed at once, even if its last write failed just now.
+    /// Wakes the cleaner even during its back-off after a failed write.
     pub(crate) needed: Arc<Notify>,
-    /// A write ended.
+    /// Signals the end of a write.
     pub(crate) cleaned: Notify,
     pub(crate) evicted_since_clean: AtomicU64,
     pub(crate) lsn_max: AtomicU64,
     pub(crate) lsn_checked: AtomicU64,
     pub(crate) closed: AtomicBool,
-    /// A request waits for a frame: the likely victims were not enough.
+    /// A request waits for a frame: the likely victims were not sufficient.
     pub(crate) starved: AtomicBool,
-    /// Pages that read-ahead is reading.
+    /// The number of pages that read-ahead is reading.
     pub(crate) ahead_in_flight: AtomicUsize,
     pub(crate) runtime: tokio::runtime::Handle,
 }
 
-/// A buffer pool over a [`Tier`]. Cheap to clone; all clones are the same pool.
+/// A buffer pool over a [`Tier`]. Cheap to clone; all clones share one pool.
 pub struct Pool<T: Tier> {
     pub(crate) inner: Arc<Inner<T>>,
 }
@@ -132,10 +132,10 @@ impl<T: Tier> Clone for Pool<T> {
 }
 
 impl<T: Tier> Pool<T> {
-    /// A pool whose cleaner runs on the current tokio runtime.
+    /// Starts a pool whose cleaner runs on the current tokio runtime.
     ///
     /// # Errors
-    /// [`PoolError::Memory`] when the frames' memory is not to be had.
+    /// [`PoolError::Memory`] when the system does not provide the frames' memory.
     pub fn start(
         params: PoolParams,
         policy: Box<dyn FramePolicy>,
@@ -149,10 +149,10 @@ impl<T: Tier> Pool<T> {
         Ok(Self { inner })
     }
 
-    /// The page `page`, shared. A hit neither allocates nor yields. Cancel-safe.
+    /// Latches `page` in shared mode. A hit neither allocates nor yields. Cancel-safe.
     ///
     /// # Errors
-    /// The page does not exist or cannot be read, or no frame is to be had.
+    /// The page does not exist or cannot be read, or no frame becomes available.
     #[inline]
     pub async fn get(&self, page: PageId) -> Result<PageRef<'_, T>, PoolError> {
         self.inner.note(page, false, false);
@@ -163,7 +163,7 @@ impl<T: Tier> Pool<T> {
         Ok(PageRef::new(&self.inner, frame))
     }
 
-    /// The page `page`, to change. Cancel-safe.
+    /// Latches `page` exclusively. Cancel-safe.
     ///
     /// # Errors
     /// As [`Pool::get`].
@@ -183,16 +183,16 @@ impl<T: Tier> Pool<T> {
         self.inner.hit(page, Mode::Shared).map(|frame| PageRef::new(&self.inner, frame))
     }
 
-    /// A new page, all zeroes and dirty. `page` must not exist yet, or hold nothing of value: what read-ahead
-    /// may have found under its name is overwritten. Cancel-safe.
+    /// Creates a page, all zeroes and dirty. `page` must not exist, or its contents must be of no value:
+    /// whatever read-ahead may have found under its id is overwritten. Cancel-safe.
     ///
     /// # Errors
-    /// No frame is to be had.
+    /// No frame becomes available.
     pub async fn create(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
         let inner = &self.inner;
         inner.note(page, true, false);
         loop {
-            // Read-ahead may have it, or be finding out just now that it does not exist.
+            // Read-ahead may have loaded the page, or may be about to learn that it does not exist.
             if let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await {
                 inner.blank(frame, page);
                 return Ok(PageMut::new(inner, frame, true));
@@ -203,11 +203,11 @@ impl<T: Tier> Pool<T> {
         }
     }
 
-    /// The page `page`, to change; when it does not exist below, a new one as by [`Pool::create`]. Two
-    /// callers at once get the same page, one after the other. Cancel-safe.
+    /// Latches `page` exclusively; creates it as [`Pool::create`] does when it does not exist below. Two
+    /// concurrent callers get the same page, one after the other. Cancel-safe.
     ///
     /// # Errors
-    /// As [`Pool::get`], but for a page that does not exist.
+    /// As [`Pool::get`], except for a page that does not exist.
     pub async fn get_or_create(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
         loop {
             match self.get_mut(page).await {
@@ -220,16 +220,17 @@ impl<T: Tier> Pool<T> {
         }
     }
 
-    /// The page `page`, all zeroes and dirty, whether it exists or not, without reading what is below: that
-    /// may be damaged. What memory has of it is overwritten, too. Cancel-safe: dropped, it changed nothing.
+    /// Returns `page`, all zeroes and dirty, whether or not it exists, without reading it from the storage
+    /// below, where it may be damaged. Overwrites its contents in memory, too. Cancel-safe: a dropped call
+    /// changes nothing.
     ///
     /// # Errors
-    /// No frame is to be had.
+    /// No frame becomes available.
     pub async fn overwrite(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
         self.create(page).await
     }
 
-    /// `None` when another task put the page into the table first.
+    /// Creates the page; `None` when another task entered it into the table first.
     async fn try_create(&self, page: PageId) -> Result<Option<PageMut<'_, T>>, PoolError> {
         let inner = &self.inner;
         let frame = inner.free_frame(page).await?;
@@ -243,12 +244,11 @@ impl<T: Tier> Pool<T> {
         Ok(Some(PageMut::new(inner, frame, true)))
     }
 
-    /// Drops the page from memory without writing it, and its copies below as far as they are caches. Waits
-    /// for a write of it that is under way. What a later `get` finds is an earlier version of the page, or
-    /// none. Cancel-safe.
+    /// Drops the page from memory without writing it, and drops its cached copies below. Waits for a write of
+    /// it in flight. A later `get` finds an earlier version of the page, or none. Cancel-safe.
     ///
     /// # Errors
-    /// None today; reserved.
+    /// None; reserved.
     pub async fn discard(&self, page: PageId) -> Result<(), PoolError> {
         let inner = &self.inner;
         loop {
@@ -279,15 +279,16 @@ impl<T: Tier> Pool<T> {
         }
     }
 
-    /// Discards a page that is not in memory: whether the tier could, or `None` when it is in memory by now.
+    /// Discards a page that is not in memory. Returns whether the tier did; `None` when the page is in
+    /// memory.
     fn discard_below(&self, page: PageId) -> Option<bool> {
-        // Under the lock, so that no load of it starts meanwhile.
+        // Under the lock, so that no load of the page starts meanwhile.
         let bucket = self.inner.frames.table.lock(page);
         let absent = bucket.find(&self.inner.frames.all).is_none();
         absent.then(|| self.inner.tier.discarded(page))
     }
 
-    /// Drops every page for which `gone` says so, as [`Pool::discard`] does.
+    /// Discards every page for which `gone` returns true, as [`Pool::discard`] does.
     ///
     /// # Errors
     /// As [`Pool::discard`].
@@ -300,23 +301,22 @@ impl<T: Tier> Pool<T> {
         Ok(())
     }
 
-    /// Records every page request from now on as a page trace to `out`, until [`Pool::stop_recording`].
-    /// False, and nothing changes, when a recording is under way already.
+    /// Starts recording every page request as a page trace to `out`, until [`Pool::stop_recording`]. Returns
+    /// false, without effect, when a recording is already in progress.
     ///
     /// # Errors
-    /// The system gives no thread for the writer.
+    /// The system cannot start a thread for the writer.
     pub fn start_recording(&self, out: Box<dyn std::io::Write + Send>) -> std::io::Result<bool> {
         self.inner.recorder.start(out)
     }
 
-    /// What the recording under way has come to.
+    /// The state of the recording in progress.
     #[must_use]
     pub fn recorded(&self) -> Option<Recorded> {
         self.inner.recorder.recorded()
     }
 
-    /// Ends the recording. Blocks until its writer has written everything; without a recording it does
-    /// nothing.
+    /// Stops the recording. Blocks until its writer has written everything; no effect without a recording.
     ///
     /// # Errors
     /// The writer failed: the trace ends early.
@@ -324,28 +324,28 @@ impl<T: Tier> Pool<T> {
         self.inner.recorder.stop()
     }
 
-    /// Shows the requests of pages of a sample to `sink`, on a thread of its own, until
-    /// [`Pool::stop_sampling`] or the pool's end. False, and nothing changes, when sampling is under way
-    /// already.
+    /// Passes the requests for a sample of the pages to `sink`, on a dedicated thread, until
+    /// [`Pool::stop_sampling`] or the pool's end. Returns false, without effect, when sampling is already in
+    /// progress.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system cannot start a thread.
     pub fn start_sampling(&self, sampling: Sampling, sink: SampleSink) -> std::io::Result<bool> {
         self.inner.sampler.start(sampling, sink)
     }
 
-    /// Ends the sampling. Blocks until the sink has seen everything; without sampling it does nothing.
+    /// Stops the sampling. Blocks until the sink has seen everything; no effect without sampling.
     pub fn stop_sampling(&self) {
         self.inner.sampler.stop(self.requests());
     }
 
-    /// Page requests so far: hits, misses and new pages.
+    /// The number of page requests so far: hits, misses and new pages.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.inner.requests()
     }
 
-    /// Counters so far.
+    /// The counters so far.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         let c = &self.inner.counters;
@@ -367,7 +367,7 @@ impl<T: Tier> Pool<T> {
         }
     }
 
-    /// Memory by part.
+    /// The memory by part.
     #[must_use]
     pub fn memory(&self) -> PoolMemory {
         let inner = &self.inner;
@@ -383,20 +383,20 @@ impl<T: Tier> Pool<T> {
         }
     }
 
-    /// The numbers it was made with.
+    /// The pool's parameters.
     #[must_use]
     pub fn params(&self) -> &PoolParams {
         &self.inner.params
     }
 
-    /// New costs for the policy.
+    /// Sets the policy's costs.
     pub fn set_costs(&self, costs: pagetier_policy::Costs) {
         self.inner.policy.lock().set_costs(costs);
     }
 
-    /// The oldest log position that redo needs for what is dirty in memory; `None` when nothing is dirty.
-    /// Pages that were written are clean, but safe only after a flush ([`Pool::flush_to`] any LSN): take
-    /// this, flush, then give up log.
+    /// The oldest log position that redo needs for dirty pages in memory; `None` when nothing is dirty.
+    /// Written pages are clean, but safe only after a flush ([`Pool::flush_to`] any LSN): read this value,
+    /// flush, then truncate the log.
     #[must_use]
     pub fn min_recovery_lsn(&self) -> Option<Lsn> {
         self.inner.frames.all.iter().filter_map(crate::frame::Frame::redo_from).min()
@@ -405,7 +405,7 @@ impl<T: Tier> Pool<T> {
     /// Recounts the policy; for tests.
     ///
     /// # Errors
-    /// What does not add up.
+    /// A description of the first inconsistency.
     pub fn validate(&self) -> Result<(), String> {
         let frames = &self.inner.frames;
         let held = frames.all.iter().filter(|f| f.page().is_some()).count();
@@ -442,7 +442,7 @@ impl<T: Tier> Inner<T> {
         self.hits.hits() + cold.iter().sum::<u64>()
     }
 
-    /// All frames free, no cleaner running.
+    /// A pool with all frames free and no running cleaner.
     pub(crate) fn new(
         params: PoolParams,
         policy: Box<dyn FramePolicy>,
@@ -468,7 +468,7 @@ impl<T: Tier> Inner<T> {
             sampler: Sampler::default(),
             detector: Detector::new(params.read_ahead_pages),
             staging,
-            homeward: AtomicUsize::new(0),
+            writing_home: AtomicUsize::new(0),
             staged: Notify::new(),
             clean: Arc::new(Notify::new()),
             ahead_in_flight: AtomicUsize::new(0),
@@ -483,7 +483,7 @@ impl<T: Tier> Inner<T> {
         })
     }
 
-    /// Steps 1-4 of a look-up. `None`: not there, or the latch is not free.
+    /// Steps 1-4 of a lookup. `None`: the page is absent, or its latch is not free.
     #[inline]
     pub(crate) fn hit(&self, page: PageId, mode: Mode) -> Option<u32> {
         let frame = self.frames.table.find(&self.frames.all, page)?;
@@ -541,7 +541,7 @@ impl<T: Tier> Inner<T> {
         }
     }
 
-    /// The frame of `page` if it is in memory, latched, however long that takes.
+    /// Latches the frame of `page` if the page is in memory, however long that takes.
     pub(crate) async fn latch_resident(&self, page: PageId, mode: Mode) -> Option<u32> {
         loop {
             let found = self.frames.table.find(&self.frames.all, page);
@@ -553,7 +553,7 @@ impl<T: Tier> Inner<T> {
             match word.try_latch(mode) {
                 Attempt::Latched => {}
                 Attempt::Busy if word.pin() => Wait::new(&self.frames, frame, mode).await,
-                // Being evicted, under the bucket's lock: wait for that to end, then look again.
+                // The frame is being evicted under the bucket's lock: wait for that, then retry.
                 Attempt::Busy | Attempt::Gone => {
                     drop(self.frames.table.lock(page));
                     continue;
@@ -566,9 +566,9 @@ impl<T: Tier> Inner<T> {
         }
     }
 
-    /// Makes the page in `frame`, latched exclusively, a new one.
+    /// Makes the page in `frame`, latched exclusively by the caller, a new one.
     fn blank(&self, frame: u32, page: PageId) {
-        // SAFETY: the caller has the frame's exclusive latch.
+        // SAFETY: the caller holds the frame's exclusive latch.
         let image = unsafe { self.frames.arena.bytes_mut(frame as usize) };
         image.fill(0);
         Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(image);
@@ -576,8 +576,8 @@ impl<T: Tier> Inner<T> {
         bump(&self.counters.created);
     }
 
-    /// Puts `page` into the table for the free frame `frame`, latched exclusively. False when another task
-    /// was faster.
+    /// Enters `page` into the table for the free frame `frame`, which becomes latched exclusively. Returns
+    /// false when another task was faster.
     pub(crate) fn name(&self, frame: u32, page: PageId) -> bool {
         let bucket = self.frames.table.lock(page);
         if bucket.find(&self.frames.all).is_some() {
@@ -588,29 +588,29 @@ impl<T: Tier> Inner<T> {
         true
     }
 
-    /// A lease of the exclusively latched `frame`, for a read into it.
+    /// Leases `frame`, latched exclusively by the caller, for a read into it.
     pub(crate) fn lease(&self, frame: u32, page: PageId) -> IoBuf {
         let owner = Box::new(Lease { frames: Arc::clone(&self.frames), frame, page, kept: false });
         let at = self.frames.arena.frame_mut(frame as usize);
-        // SAFETY: the owner keeps the arena alive and the frame exclusively latched for as long as the buffer
+        // SAFETY: the owner keeps the arena alive and the frame exclusively latched as long as the buffer
         // lives.
         unsafe { IoBuf::lease(at, self.frames.arena.page_bytes(), owner) }
     }
 
-    /// Reads `page` into the frame that was named for it, which stays latched exclusively.
+    /// Reads `page` into the frame entered for it, which stays latched exclusively.
     pub(crate) async fn load(&self, frame: u32, page: PageId, access: Access) -> Result<(), PoolError> {
         bump(&self.counters.misses);
         let fetched = self.tier.fetch(page, access, self.lease(frame, page)).await;
         let home = fetched.result?;
         keep(fetched.buf);
         bump(if home == Home::Ssd { &self.counters.loads_ssd } else { &self.counters.loads_hdd });
-        // The read itself is the tier's to count.
+        // The tier counts the read itself.
         self.frames.at(frame).logical.store(0, Ordering::Relaxed);
         self.policy.lock().insert(FrameId(frame), page, home, access);
         Ok(())
     }
 
-    /// A frame without a page: a free one, or a victim's. Waits for the cleaner if it has to.
+    /// A frame without a page: a free one, or a victim's. Waits for the cleaner if necessary.
     pub(crate) async fn free_frame(&self, page: PageId) -> Result<u32, PoolError> {
         if let Some(frame) = self.frames.free.pop().or_else(|| self.evict()) {
             return Ok(frame);
@@ -622,7 +622,7 @@ impl<T: Tier> Inner<T> {
     async fn wait_for_frame(&self, page: PageId) -> Result<u32, PoolError> {
         bump(&self.counters.waited_for_frame);
         let since = Instant::now();
-        let mut told = None::<Instant>;
+        let mut asked = None::<Instant>;
         let wait = async {
             loop {
                 let (freed, cleaned) = (self.frames.freed.notified(), self.cleaned.notified());
@@ -635,12 +635,12 @@ impl<T: Tier> Inner<T> {
                 }
                 self.starved.store(true, Ordering::Relaxed);
                 self.clean.notify_one();
-                // Now and then: writes that fail are not tried again and again without a pause.
-                if told.is_none_or(|at| at.elapsed() >= NEEDED_AGAIN) {
-                    told = Some(Instant::now());
+                // Only periodically, so that failed writes are not retried without a pause.
+                if asked.is_none_or(|at| at.elapsed() >= NEEDED_AGAIN) {
+                    asked = Some(Instant::now());
                     self.needed.notify_one();
                 }
-                // Dropping a pin wakes no waiter: look again periodically.
+                // Dropping a pin wakes no waiter: retry periodically.
                 let again = tokio::time::sleep(Duration::from_millis(5));
                 tokio::select! { biased; () = freed => {}, () = cleaned => {}, () = again => {} }
             }
@@ -659,7 +659,7 @@ impl<T: Tier> Inner<T> {
         let frames = &self.frames.all;
         for _ in 0..8 {
             let victim = policy.victim(&mut |f| frames.get(f.at()).is_some_and(|f| f.word.is_evictable()))?;
-            // A policy may name any frame, also one that does not exist.
+            // A policy may return any index, including one that does not exist.
             if frames.get(victim.at()).is_some() && self.evict_from(victim.0, &mut policy) {
                 return Some(victim.0);
             }
@@ -667,7 +667,7 @@ impl<T: Tier> Inner<T> {
         None
     }
 
-    /// Takes any frame that can be had: the policy names none though one may be there.
+    /// Takes any frame that is available: the policy returned none although there may be one.
     #[cold]
     fn evict_any(&self) -> Option<u32> {
         let mut policy = self.policy.lock();
@@ -675,14 +675,14 @@ impl<T: Tier> Inner<T> {
             .find(|frame| self.frames.at(*frame).word.is_evictable() && self.evict_from(*frame, &mut policy))
     }
 
-    /// False when the frame has no page, or its page cannot go.
+    /// Evicts the page of frame `victim`. Returns false when the frame has no page, or its page cannot leave.
     fn evict_from(&self, victim: u32, policy: &mut PolicyGuard<'_>) -> bool {
         let Some(page) = self.frames.at(victim).page() else { return false };
         let bucket = self.frames.table.lock(page);
         if !self.frames.at(victim).word.try_evict() {
             return false;
         }
-        // SAFETY: the frame is gone for every other task, and none had it pinned.
+        // SAFETY: no other task can reach the frame, and none had it pinned.
         let image = unsafe { self.frames.arena.bytes(victim as usize) };
         let logical = self.frames.at(victim).take_logical();
         let displaced = self.tier.evicted(page, logical, image);
@@ -695,7 +695,7 @@ impl<T: Tier> Inner<T> {
         true
     }
 
-    /// A page lost its SSD copy to another; if it is buffered, the policy has to know.
+    /// Informs the policy that a page lost its SSD copy to another one, if the page is buffered.
     pub(crate) fn displaced(&self, policy: &mut PolicyGuard<'_>, displaced: Displaced) {
         let Some(page) = displaced.0 else { return };
         if let Some(frame) = self.frames.table.find(&self.frames.all, page) {
@@ -710,7 +710,7 @@ impl<T: Tier> Inner<T> {
         }
     }
 
-    /// The page in `frame` was changed through a guard that is about to let go of it.
+    /// Marks the page in `frame` dirty, after a change through a guard that is about to release it.
     pub(crate) fn became_dirty(&self, frame: u32, page: PageId, lsn: Lsn) {
         let f = self.frames.at(frame);
         let none = crate::frame::NO_LSN;
@@ -720,8 +720,8 @@ impl<T: Tier> Inner<T> {
             return;
         }
         let mut policy = self.policy.lock();
-        // The requests came before the change: told after it, they would be for a page that was dirty
-        // already, and on another home.
+        // The buffered requests preceded the change: reported after it, they would count for a page that was
+        // already dirty, and on another home.
         self.drain_hits(&mut policy);
         let invalidated = !being_written && self.tier.dirtied(page, f.take_logical());
         policy.dirtied(FrameId(frame));
@@ -763,7 +763,7 @@ impl Drop for Lease {
     }
 }
 
-/// The read succeeded: the frame stays, latched.
+/// Keeps the frame of a successful read, latched.
 pub(crate) fn keep(buf: IoBuf) {
     if let Some(mut lease) = buf.into_owner().and_then(|owner| owner.downcast::<Lease>().ok()) {
         lease.kept = true;

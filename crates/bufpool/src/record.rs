@@ -1,18 +1,17 @@
-//! Recording page requests: every look-up as a record of a page trace (`.ptr`), in the order in which they
-//! came in.
+//! Records page requests: every lookup becomes a record of a page trace (`.ptr`), in the order of arrival.
 //!
-//! Off, it costs a look-up one relaxed load. On, a short lock and twelve bytes; a thread of its own writes
-//! them out. A writer that does not keep up loses whole stretches of records, which are counted, rather than
-//! slowing the store down.
+//! When off, it costs a lookup one relaxed load. When on, it costs a short lock and twelve bytes, which a
+//! dedicated thread writes out. A writer that falls behind loses runs of records, which are counted, instead
+//! of slowing the store down.
 
-use crate::courier::{Chunk, Courier, Recorded};
+use crate::sample_channel::{Chunk, Recorded, SampleChannel};
 use pagetier_page::{PageId, TRACE_RECORD_BYTES, TraceRecord};
 use parking_lot::Mutex;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 
-/// Records handed to the writer at once: about a megabyte.
+/// The number of records passed to the writer at once: about a megabyte.
 const CHUNK_RECORDS: usize = (1 << 20) / TRACE_RECORD_BYTES;
 
 type Bytes = [u8; TRACE_RECORD_BYTES];
@@ -20,7 +19,7 @@ type Bytes = [u8; TRACE_RECORD_BYTES];
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     on: AtomicBool,
-    courier: Mutex<Option<Courier<Bytes, io::Result<()>>>>,
+    channel: Mutex<Option<SampleChannel<Bytes, io::Result<()>>>>,
 }
 
 impl Recorder {
@@ -33,43 +32,44 @@ impl Recorder {
 
     #[cold]
     fn put(&self, record: TraceRecord) {
-        if let Some(courier) = &mut *self.courier.lock() {
-            courier.put(record.encode(), || 0);
+        if let Some(channel) = &mut *self.channel.lock() {
+            channel.put(record.encode(), || 0);
         }
     }
 
-    /// False when a recording is under way already.
+    /// Starts a recording. Returns false when one is already in progress.
     pub(crate) fn start(&self, out: Box<dyn Write + Send>) -> io::Result<bool> {
-        let mut courier = self.courier.lock();
-        if courier.is_some() {
+        let mut channel = self.channel.lock();
+        if channel.is_some() {
             return Ok(false);
         }
-        *courier = Some(Courier::start("pagetier-trace", CHUNK_RECORDS, move |chunks| write(out, &chunks))?);
+        *channel =
+            Some(SampleChannel::start("pagetier-trace", CHUNK_RECORDS, move |chunks| write(out, &chunks))?);
         self.on.store(true, Ordering::Relaxed);
         Ok(true)
     }
 
-    /// So far; nothing when no recording is under way.
+    /// The counts so far; `None` without a recording.
     pub(crate) fn recorded(&self) -> Option<Recorded> {
-        self.courier.lock().as_ref().map(Courier::recorded)
+        self.channel.lock().as_ref().map(SampleChannel::recorded)
     }
 
-    /// Ends the recording: blocks until everything is written.
+    /// Stops the recording; blocks until everything is written.
     pub(crate) fn stop(&self) -> io::Result<Recorded> {
         self.on.store(false, Ordering::Relaxed);
-        let taken = self.courier.lock().take();
-        let Some(courier) = taken else { return Ok(Recorded::default()) };
-        let (recorded, written) = courier.stop(0);
+        let taken = self.channel.lock().take();
+        let Some(channel) = taken else { return Ok(Recorded::default()) };
+        let (recorded, written) = channel.stop(0);
         written.unwrap_or_else(|| Err(io::Error::other("the trace's writer panicked")))?;
         Ok(recorded)
     }
 }
 
 impl Drop for Recorder {
-    /// A recording that was not stopped is written out all the same.
+    /// A recording that was not stopped is still written out.
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
-            tracing::warn!(%error, "the trace of page requests is not whole");
+            tracing::warn!(%error, "the trace of page requests is incomplete");
         }
     }
 }

@@ -1,29 +1,30 @@
-//! A sample of the page requests, by page, to a thread that looks at them while the pool runs.
+//! Passes the requests for a sample of the pages to a thread that analyses them while the pool runs.
 //!
-//! Off, it costs a look-up one relaxed load; on, a hash besides, and for pages of the sample a short lock.
+//! When off, it costs a lookup one relaxed load; when on, an additional hash, and for sampled pages a short
+//! lock.
 
-use crate::courier::Courier;
+use crate::sample_channel::SampleChannel;
 use pagetier_page::{PageId, Sampling, TraceRecord};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Requests handed over at once.
+/// The number of requests passed at once.
 const CHUNK_ITEMS: usize = 1024;
 
-/// Looks at samples: the requests, the number of all requests up to the last of them, and of those of the
-/// sample that got lost before.
+/// Receives samples. Arguments: the requests, the number of all requests up to the last of them, and the
+/// number of sampled requests lost so far.
 pub type SampleSink = Box<dyn FnMut(&[TraceRecord], u64, u64) + Send>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Sampler {
-    /// The sampling's threshold; 0: off.
+    /// The sampling threshold; 0: off.
     threshold: AtomicU64,
-    courier: Mutex<Option<Courier<TraceRecord, ()>>>,
+    channel: Mutex<Option<SampleChannel<TraceRecord, ()>>>,
 }
 
 impl Sampler {
-    /// A request; `requests` counts all of them.
+    /// Reports a request; `requests` counts all of them.
     #[inline]
     pub(crate) fn note(&self, page: PageId, write: bool, sequential: bool, requests: impl FnOnce() -> u64) {
         let threshold = self.threshold.load(Ordering::Relaxed);
@@ -34,18 +35,18 @@ impl Sampler {
 
     #[cold]
     fn put(&self, record: TraceRecord, requests: impl FnOnce() -> u64) {
-        if let Some(courier) = &mut *self.courier.lock() {
-            courier.put(record, requests);
+        if let Some(channel) = &mut *self.channel.lock() {
+            channel.put(record, requests);
         }
     }
 
-    /// False when sampling is under way already.
+    /// Starts the sampling. Returns false when it is already in progress.
     pub(crate) fn start(&self, sampling: Sampling, mut sink: SampleSink) -> io::Result<bool> {
-        let mut courier = self.courier.lock();
-        if courier.is_some() {
+        let mut channel = self.channel.lock();
+        if channel.is_some() {
             return Ok(false);
         }
-        *courier = Some(Courier::start("pagetier-ghosts", CHUNK_ITEMS, move |chunks| {
+        *channel = Some(SampleChannel::start("pagetier-ghosts", CHUNK_ITEMS, move |chunks| {
             while let Ok(chunk) = chunks.recv() {
                 sink(&chunk.items, chunk.stamp, chunk.lost);
             }
@@ -54,20 +55,20 @@ impl Sampler {
         Ok(true)
     }
 
-    /// Ends it, when the sink has seen everything. Without sampling it does nothing.
+    /// Stops the sampling once the sink has seen everything. No effect without sampling.
     pub(crate) fn stop(&self, requests: u64) {
         self.threshold.store(0, Ordering::Relaxed);
-        let taken = self.courier.lock().take();
-        if let Some(courier) = taken {
-            courier.stop(requests);
+        let taken = self.channel.lock().take();
+        if let Some(channel) = taken {
+            channel.stop(requests);
         }
     }
 }
 
 impl Drop for Sampler {
     fn drop(&mut self) {
-        // The last report has been taken; the thread ends when it has seen what waits.
-        self.courier.lock().take();
+        // The last report has been taken; the thread ends when it has processed the pending chunks.
+        self.channel.lock().take();
     }
 }
 

@@ -1,7 +1,7 @@
-//! What the pool synchronises with: the standard library, parking_lot and crossbeam; under `cfg(loom)` the
-//! model checker's stand-ins, with the same names and methods.
+//! The pool's synchronisation primitives: the standard library's, parking_lot's and crossbeam's, or under
+//! `cfg(loom)` the model checker's equivalents with the same names and methods.
 //!
-//! Whatever says who may touch a page or a frame comes from here. Statistics and limits do not: a model need
+//! Everything that governs access to a page or a frame uses these. Statistics and limits do not: a model need
 //! not try every order of them.
 
 #[cfg(not(loom))]
@@ -18,7 +18,7 @@ mod modelled {
     pub(crate) use loom::sync::MutexGuard;
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64};
 
-    /// Locks as parking_lot's does: a panic ends the model, so there is no poison.
+    /// Locks like parking_lot's mutex: a panic ends the model, so poisoning does not arise.
     #[derive(Debug)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -41,7 +41,7 @@ mod modelled {
         }
     }
 
-    /// crossbeam's bounded queue, as a lock around a list: what it promises, not how.
+    /// Models crossbeam's bounded queue as a lock around a list: its contract, not its implementation.
     #[derive(Debug)]
     pub(crate) struct ArrayQueue<T> {
         items: Mutex<VecDeque<T>>,

@@ -1,23 +1,24 @@
-//! Which frame holds a page. Made for a fixed number of frames: bucket heads, and chains through the frames
-//! themselves.
+//! The page table: which frame holds a page. Built for a fixed number of frames: bucket heads, and chains
+//! through the frames themselves.
 //!
-//! Lookups take no lock. They may run beside a change of the chain and miss a page that is there, or find a
-//! frame whose page has just changed; so a frame found is pinned and its page checked again, and "not there"
-//! is confirmed under the bucket's lock. Changes hold that lock.
+//! Lookups take no lock. A lookup concurrent with a change of the chain may miss a page that is present, or
+//! find a frame whose page has just changed. Callers therefore pin the frame and check its page again, and
+//! confirm a page's absence under the bucket's lock. Changes hold that lock.
 
 use crate::frame::Frame;
 use crate::sync::{AtomicU32, Mutex, MutexGuard};
 use pagetier_page::PageId;
 use std::sync::atomic::Ordering;
 
-/// No frame.
+/// Marks the absence of a frame.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// The fewest bucket heads, and locks for them. A model has one chain, which everybody meets on.
+/// The minimum number of bucket heads, and of locks for them. A model has a single chain, on which all
+/// threads meet.
 const BUCKETS_MIN: usize = if cfg!(loom) { 2 } else { 64 };
 const LOCKS_MIN: usize = if cfg!(loom) { 1 } else { 16 };
 
-/// Chains longer than this are walked to the end under the lock only.
+/// Longer chains are searched to the end only under the lock.
 const HOPS_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -72,7 +73,7 @@ impl Table {
     }
 }
 
-/// A locked bucket, for one page.
+/// A locked bucket, on behalf of one page.
 pub(crate) struct Bucket<'a> {
     table: &'a Table,
     bucket: usize,
@@ -81,12 +82,12 @@ pub(crate) struct Bucket<'a> {
 }
 
 impl Bucket<'_> {
-    /// The frame of the page, for certain.
+    /// The page's frame, reliably.
     pub(crate) fn find(&self, frames: &[Frame]) -> Option<u32> {
         self.table.walk(frames, self.bucket, self.page, frames.len())
     }
 
-    /// Puts `frame`, whose page field is set here, at the head of the chain.
+    /// Inserts `frame` at the head of the chain and sets its page.
     pub(crate) fn insert(&self, frames: &[Frame], frame: u32) {
         let head = &self.table.heads[self.bucket];
         let f = &frames[frame as usize];
@@ -95,7 +96,7 @@ impl Bucket<'_> {
         head.store(frame, Ordering::Release);
     }
 
-    /// Takes `frame` out of the chain and its page away.
+    /// Removes `frame` from the chain and clears its page.
     pub(crate) fn remove(&self, frames: &[Frame], frame: u32) {
         let mut link = &self.table.heads[self.bucket];
         loop {

@@ -1,7 +1,7 @@
-//! Waiting for a latch: first come, first served, with the latch handed over.
+//! Waiting for a latch: first come, first served, with direct hand-over.
 //!
-//! A waiter holds a pin. The task that releases a latch takes it on behalf of the waiters whose turn it is. A
-//! waiter that is dropped gives back what it was granted meanwhile, and lets those behind it move up.
+//! A waiter holds a pin. The task that releases a latch acquires it on behalf of the next waiters in line. A
+//! waiter that is dropped returns a latch granted meanwhile, and lets those behind it move up.
 
 use crate::frame::Frames;
 use crate::sync::{AtomicU64, Mutex};
@@ -40,7 +40,7 @@ impl Waiters {
         &self.shards[frame as usize % SHARDS]
     }
 
-    /// Queues up for `frame`, which is pinned. `None` when the latch could be had at once after all.
+    /// Joins the queue for `frame`, which is pinned. `None` when the latch was available at once after all.
     fn enqueue(&self, frame: u32, mode: Mode, word: &Word) -> Option<u64> {
         let mut queue = self.shard(frame).lock();
         word.set_waiters(true);
@@ -54,7 +54,7 @@ impl Waiters {
         Some(id)
     }
 
-    /// Hands the latch of `frame` to those whose turn it is.
+    /// Grants the latch of `frame` to the next waiters in line.
     #[cold]
     pub(crate) fn grant(&self, frame: u32, word: &Word) {
         let mut queue = self.shard(frame).lock();
@@ -73,7 +73,7 @@ impl Waiters {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether waiter `id` was granted the latch (it is then out of the queue).
+    /// Whether waiter `id` has been granted the latch (it has then left the queue).
     fn poll(&self, frame: u32, id: u64, waker: &Waker) -> bool {
         let mut queue = self.shard(frame).lock();
         let Some(at) = queue.iter().position(|w| w.id == id) else { return false };
@@ -85,7 +85,7 @@ impl Waiters {
         false
     }
 
-    /// Takes waiter `id` out. Whether it had been granted the latch.
+    /// Removes waiter `id`; returns whether it had been granted the latch.
     fn cancel(&self, frame: u32, id: u64) -> bool {
         let mut queue = self.shard(frame).lock();
         let at = queue.iter().position(|w| w.id == id);
@@ -93,7 +93,7 @@ impl Waiters {
     }
 }
 
-/// Waits until the latch of a pinned frame is had. Cancel-safe: dropped, it leaves neither latch nor pin.
+/// Waits for the latch of a pinned frame. Cancel-safe: a dropped wait leaves neither latch nor pin.
 pub(crate) struct Wait<'a> {
     frames: &'a Frames,
     frame: u32,
@@ -103,7 +103,7 @@ pub(crate) struct Wait<'a> {
 }
 
 impl<'a> Wait<'a> {
-    /// `frame` is pinned by the caller; the pin becomes the waiter's.
+    /// Takes over the caller's pin of `frame`.
     pub(crate) fn new(frames: &'a Frames, frame: u32, mode: Mode) -> Self {
         Self { frames, frame, mode, id: None, done: false }
     }
@@ -142,7 +142,7 @@ impl Drop for Wait<'_> {
         if granted {
             self.frames.release(self.frame, self.mode);
         } else {
-            // Those behind may be able to share what this one waited to exclude them from.
+            // Waiters behind this one may be able to share the latch that it wanted exclusively.
             self.frames.waiters.grant(self.frame, &self.frames.at(self.frame).word);
             self.frames.unpin(self.frame);
         }

@@ -1,22 +1,22 @@
-//! The word of a frame: who latches and pins it, and what state it is in. One method per transition.
+//! The atomic word of a frame: its latch, pins and state. One method per transition.
 //!
-//! A *pin* keeps the frame's page in memory; a latch holder has one, a waiter too. Lookups pin and latch in
-//! one compare-and-swap, release both in one subtraction.
+//! A *pin* keeps the frame's page in memory; every latch holder and every waiter has one. Lookups pin and
+//! latch in one compare-and-swap, and release both in one subtraction.
 
 use crate::sync::AtomicU64;
 use std::sync::atomic::Ordering;
 
 const SHARED: u64 = 1;
 const SHARED_MASK: u64 = 0xffff;
-/// So many readers at once that the next ones wait, long before the count could run over into the bits beside
-/// it.
+/// The number of readers at which further ones wait, long before the count could overflow into the
+/// neighbouring bits.
 const SHARED_FULL: u64 = 1 << 15;
 const EXCLUSIVE: u64 = 1 << 16;
-/// A task waits for the latch: newcomers queue up behind, so that writers are not starved.
+/// A task waits for the latch: newcomers queue behind it, so that writers are not starved.
 const WAITERS: u64 = 1 << 17;
-/// The frame holds no page (any more): no pin may be taken.
+/// The frame holds no page: it cannot be pinned.
 const GONE: u64 = 1 << 18;
-/// Gone while pinned: the last pin to be dropped frees the frame.
+/// The page was removed while the frame was pinned: dropping the last pin frees the frame.
 const ORPHAN: u64 = 1 << 19;
 const DIRTY: u64 = 1 << 20;
 const CLEANING: u64 = 1 << 21;
@@ -33,7 +33,7 @@ pub(crate) enum Mode {
     Exclusive,
 }
 
-/// How an attempt to latch ended.
+/// The result of an attempt to latch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Attempt {
     /// Pinned and latched.
@@ -44,12 +44,12 @@ pub(crate) enum Attempt {
     Gone,
 }
 
-/// What a release leaves to be done.
+/// What remains to be done after a release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Released {
     /// The latch may be free for a waiter.
     pub(crate) wake: bool,
-    /// The last pin of a frame without a page: free it.
+    /// The frame has no page and lost its last pin: free it.
     pub(crate) free: bool,
 }
 
@@ -90,7 +90,7 @@ impl Word {
         }
     }
 
-    /// Pins, to wait for the latch. False when the frame has no page.
+    /// Pins the frame, to wait for the latch. Returns false when the frame has no page.
     pub(crate) fn pin(&self) -> bool {
         self.update(|w| (w & GONE == 0).then_some(w + PIN)).is_ok()
     }
@@ -100,18 +100,18 @@ impl Word {
         released(self.0.fetch_sub(PIN, Ordering::AcqRel), PIN)
     }
 
-    /// For a pinned waiter whose turn it is: latches past the waiters' flag.
+    /// Latches for a pinned waiter that is next in line, despite the waiters' flag.
     pub(crate) fn grant(&self, mode: Mode) -> bool {
         self.update(|w| mode.taken(w)).is_ok()
     }
 
-    /// Gives up latch and pin.
+    /// Releases latch and pin.
     pub(crate) fn release(&self, mode: Mode) -> Released {
         let given_up = mode.held() + PIN;
         released(self.0.fetch_sub(given_up, Ordering::AcqRel), given_up)
     }
 
-    /// The exclusive holder becomes a shared one; waiting readers may come in.
+    /// Converts the exclusive latch into a shared one; returns whether waiting readers may enter.
     pub(crate) fn downgrade(&self) -> bool {
         let before = self.0.fetch_sub(EXCLUSIVE - SHARED, Ordering::AcqRel);
         before & WAITERS != 0
@@ -125,40 +125,39 @@ impl Word {
         }
     }
 
-    /// A free frame gets a page: pinned and exclusively latched by the task that fills it.
+    /// Gives a free frame a page: pinned and exclusively latched by the task that fills it.
     pub(crate) fn begin_fill(&self) {
         debug_assert_eq!(self.0.load(Ordering::Relaxed), GONE);
         self.0.store(PIN | EXCLUSIVE, Ordering::Release);
     }
 
-    /// A clean, unpinned frame loses its page.
+    /// Takes the page from a clean, unpinned frame.
     pub(crate) fn try_evict(&self) -> bool {
         self.0.compare_exchange(0, GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether [`Word::try_evict`] would succeed now.
+    /// Whether [`Word::try_evict`] would succeed at this moment.
     pub(crate) fn is_evictable(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
     }
 
-    /// The exclusive holder takes the page out: dirty or not, it is gone. The frame is freed with the last
-    /// pin.
+    /// Removes the page, dirty or not, on behalf of the exclusive holder. The last unpin frees the frame.
     pub(crate) fn orphan(&self) {
         let set = |w: u64| Some((w | GONE | ORPHAN) & !(DIRTY | CLEANING));
         let _ = self.update(set);
     }
 
-    /// The last pin of an orphan is gone: the word of a free frame again.
+    /// Resets the word to that of a free frame, after the last pin of an orphan was dropped.
     pub(crate) fn reset(&self) {
         self.0.store(GONE, Ordering::Release);
     }
 
-    /// Whether the frame lost its page.
+    /// Whether the frame has lost its page.
     pub(crate) fn is_gone(&self) -> bool {
         self.0.load(Ordering::Acquire) & GONE != 0
     }
 
-    /// Marks dirty. What it was before: `(dirty, being written)`.
+    /// Marks the frame dirty. Returns the previous `(dirty, being written)`.
     pub(crate) fn dirty(&self) -> (bool, bool) {
         let before = self.0.fetch_or(DIRTY, Ordering::AcqRel);
         (before & DIRTY != 0, before & CLEANING != 0)
@@ -172,19 +171,19 @@ impl Word {
         self.0.load(Ordering::Acquire) & CLEANING != 0
     }
 
-    /// Dirty, not being written, and the shared latch could be had.
+    /// Whether the frame is dirty, not being written, and its shared latch is available.
     pub(crate) fn is_cleanable(&self) -> bool {
         let w = self.0.load(Ordering::Relaxed);
         w & (DIRTY | CLEANING | EXCLUSIVE | WAITERS | GONE) == DIRTY
     }
 
-    /// A copy has been staged: dirty becomes being-written. False when it is not dirty or being written
-    /// already.
+    /// Changes the state from dirty to being-written, after a copy was staged. Returns false when the frame
+    /// is clean or already being written.
     pub(crate) fn begin_clean(&self) -> bool {
         self.update(|w| (w & (DIRTY | CLEANING) == DIRTY).then_some((w & !DIRTY) | CLEANING)).is_ok()
     }
 
-    /// The write is over. When it failed the page is dirty again. True when the page is clean now.
+    /// Ends a write; after a failure the page is dirty again. Returns whether the page is clean.
     pub(crate) fn end_clean(&self, ok: bool) -> bool {
         let set = |w: u64| Some((w & !CLEANING) | if ok { 0 } else { DIRTY });
         self.update(set).is_ok_and(|before| ok && before & DIRTY == 0)
@@ -196,7 +195,7 @@ impl Word {
 }
 
 fn released(before: u64, given_up: u64) -> Released {
-    debug_assert!(before >= PIN, "a pin too many was dropped");
+    debug_assert!(before >= PIN, "more pins dropped than taken");
     let after = before - given_up;
     Released {
         wake: after & WAITERS != 0 && after & SHARED_MASK == 0,
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_keeps_newcomers_out_and_is_told_of_the_last_release() {
+    fn a_waiter_keeps_newcomers_out_and_is_woken_by_the_last_release() {
         let word = filled();
         word.downgrade();
         assert!(word.pin());
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_count_of_readers_never_runs_over() {
+    fn the_count_of_readers_never_overflows() {
         let word = filled();
         word.downgrade();
         while word.try_latch(Mode::Shared) == Attempt::Latched {}

@@ -1,5 +1,5 @@
-//! What must hold when things go wrong half-way: aborted tasks, panics below, dropped calls, guards in the
-//! way.
+//! Behaviour when something goes wrong half-way: aborted tasks, panics below, dropped calls, guards that
+//! block.
 
 use pagetier_bufpool::{
     DirtyPage, Displaced, Fetched, GateFuture, LogGate, Pool, PoolError, PoolParams, Tier, TierError,
@@ -26,16 +26,16 @@ fn page(no: u32) -> PageId {
     PageId::new(SPACE, no)
 }
 
-/// A tier whose reads go on in tasks of their own, with the buffer, when their caller has given up.
+/// A tier whose reads continue in their own tasks, with the buffer, after their caller was dropped.
 struct Slow {
     pages: Mutex<HashMap<PageId, Vec<u8>>>,
     in_fetch: Mutex<HashSet<PageId>>,
     fetches: AtomicU64,
     discards: AtomicU64,
     panic_on_write: AtomicBool,
-    /// Writes need a permit, but for those of `quick` pages.
+    /// Writes need a permit, except those of `quick` pages.
     writes: Semaphore,
-    /// Pages that an SSD would have: with any of these, the others go home.
+    /// Pages that an SSD would hold: if there are any, the others go home.
     quick: Mutex<HashSet<PageId>>,
     read_takes: Duration,
 }
@@ -73,7 +73,7 @@ fn word(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(bytes[..4].try_into().unwrap())
 }
 
-/// The tier, and a handle of it for its own tasks.
+/// The tier, with a handle for its own tasks.
 struct Tiered(Arc<Slow>);
 
 impl Tier for Tiered {
@@ -82,7 +82,7 @@ impl Tier for Tiered {
         tier.fetches.fetch_add(1, Ordering::Relaxed);
         assert!(tier.in_fetch.lock().unwrap().insert(page), "{page} is read twice at once");
         let reading = tokio::spawn(async move {
-            // As a device does: the first half is there long before the rest.
+            // Like a device: the first half arrives long before the rest.
             let image = tier.pages.lock().unwrap().get(&page).cloned();
             if let Some(image) = &image {
                 buf.as_mut_slice()[..PAGE / 2].copy_from_slice(&image[..PAGE / 2]);
@@ -146,7 +146,7 @@ impl Tier for Tiered {
     }
 }
 
-/// A log that is stuck until it is let go.
+/// A log that is stuck until the test releases it.
 #[derive(Default)]
 struct StuckLog {
     go: tokio::sync::Notify,
@@ -198,10 +198,10 @@ async fn a_flush_dropped_while_it_waits_for_a_latch_keeps_no_staging_buffer() {
     put(&pool, 3, 1, 1).await;
     for _ in 0..50 {
         let guard = pool.get_mut(page(3)).await.unwrap();
-        assert!(timeout(SHORT, pool.flush_all()).await.is_err(), "the guard is in the way");
+        assert!(timeout(SHORT, pool.flush_all()).await.is_err(), "the guard blocks the flush");
         drop(guard);
     }
-    timeout(Duration::from_secs(60), pool.flush_all()).await.expect("a staging buffer is left").unwrap();
+    timeout(Duration::from_secs(60), pool.flush_all()).await.expect("a staging buffer is available").unwrap();
     assert_eq!(slow.first(3), 1);
 }
 
@@ -341,7 +341,7 @@ async fn discard_waits_for_a_write_under_way_and_drops_the_rest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn look_ups_are_hits_or_misses_also_those_of_scans() {
+async fn lookups_are_hits_or_misses_also_those_of_scans() {
     let slow = Arc::new(Slow::new(40));
     let pool = start(&slow, 64, None);
     let mut look_ups = 0;
@@ -361,7 +361,7 @@ async fn look_ups_are_hits_or_misses_also_those_of_scans() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_load_is_told_to_each_who_waited() {
+async fn a_failed_load_is_reported_to_each_waiter() {
     let slow = Arc::new(Slow::new(1));
     let pool = start(&slow, 16, None);
     let waiting: Vec<_> = (0..10)
@@ -374,11 +374,11 @@ async fn a_failed_load_is_told_to_each_who_waited() {
         let result = task.await.unwrap();
         assert!(matches!(result, Err(PoolError::Tier(TierError::NoSuchPage { .. }))), "{result:?}");
     }
-    assert_eq!(slow.fetches.load(Ordering::Relaxed), 10, "each asked for itself, after the one before it");
+    assert_eq!(slow.fetches.load(Ordering::Relaxed), 10, "each requested it itself, after the previous one");
     pool.validate().unwrap();
 }
 
-/// Waiters for one latch, dropped in every order and at every stage.
+/// Drops waiters for one latch in every order and at every stage.
 #[tokio::test(start_paused = true)]
 async fn dropped_waiters_neither_keep_the_latch_nor_stop_those_behind() {
     let slow = Arc::new(Slow::new(2));
@@ -403,7 +403,7 @@ async fn dropped_waiters_neither_keep_the_latch_nor_stop_those_behind() {
             for waiter in waiters.iter_mut().flatten() {
                 assert!(waiter.as_mut().poll(&mut cx).is_pending());
             }
-            // Every other time the dropped ones may have been granted the latch already.
+            // In every other round the dropped waiters may have been granted the latch already.
             let early = dropped & 1 == 0;
             let mut holder = Some(holder);
             if early {
@@ -425,8 +425,8 @@ async fn dropped_waiters_neither_keep_the_latch_nor_stop_those_behind() {
     pool.validate().unwrap();
 }
 
-/// Real threads: loads dropped in mid-read while the device goes on filling the frame, evictions, discards,
-/// flushes. Every word of a page is the same number whenever it can be seen.
+/// Real threads: loads dropped in mid-read while the device continues to fill the frame, with evictions,
+/// discards and flushes. All words of a visible page carry the same number.
 #[test]
 fn threads_that_drop_their_reads_never_see_a_frame_that_is_being_filled() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
@@ -465,7 +465,7 @@ async fn drop_and_read(pool: Pool<Tiered>, seed: u64) {
                 }
             }
             4..10 => {
-                // Polled once or twice, then dropped: in the queue, in mid-read, or with the page.
+                // Polled once or twice, then dropped: while queued, in mid-read, or with the page.
                 let mut get = Box::pin(pool.get(page(no)));
                 for _ in 0..=kind % 2 {
                     let polled = get.as_mut().poll(&mut Context::from_waker(Waker::noop()));

@@ -23,7 +23,7 @@ fn page(no: u32) -> PageId {
     PageId::new(SPACE, no)
 }
 
-/// Pages in a map; reads and writes take a while of tokio's time.
+/// Pages in a map; reads and writes take some of tokio's time.
 #[derive(Default)]
 struct Memory {
     pages: Mutex<HashMap<PageId, Vec<u8>>>,
@@ -32,7 +32,7 @@ struct Memory {
     fail_reads: AtomicBool,
     fail_writes: AtomicBool,
     log_durable: AtomicU64,
-    /// Pages that became dirty, with the logical reads told of then.
+    /// Pages that became dirty, with the logical reads reported at that moment.
     dirtied: Mutex<Vec<(PageId, u32)>>,
 }
 
@@ -128,7 +128,7 @@ impl Tier for Memory {
     }
 }
 
-/// A log that becomes durable when it is asked to.
+/// A log that becomes durable on request.
 struct Gate(Arc<Memory>);
 
 impl LogGate for Gate {
@@ -170,7 +170,7 @@ async fn a_hundred_concurrent_readers_share_one_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_beyond_the_redo_bound_are_written_unasked_and_no_others() {
+async fn only_changes_beyond_the_redo_bound_are_written_unasked() {
     let memory = Memory::with_pages(8);
     let params = PoolParams {
         redo_span_max: Some(1000),
@@ -266,36 +266,36 @@ async fn a_pool_whose_frames_are_all_pinned_is_an_error_not_a_hang() {
     assert_eq!(pool.get(page(20)).await.unwrap()[0], 20);
 }
 
-/// What a policy was told.
+/// A notification to the policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Told {
+enum Event {
     Loaded,
     Hit { write: bool },
     Dirtied,
 }
 
-/// CASA, and what it was told, with τ after each.
+/// CASA with a record of its notifications and τ after each.
 #[derive(Debug)]
 struct Recording {
     casa: Casa,
-    told: Arc<Mutex<Vec<(Told, f64)>>>,
+    events: Arc<Mutex<Vec<(Event, f64)>>>,
 }
 
 impl Recording {
-    fn note(&self, told: Told) {
-        self.told.lock().unwrap().push((told, self.casa.tau()));
+    fn note(&self, event: Event) {
+        self.events.lock().unwrap().push((event, self.casa.tau()));
     }
 }
 
 impl FramePolicy for Recording {
     fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access) {
         self.casa.insert(frame, page, home, access);
-        self.note(Told::Loaded);
+        self.note(Event::Loaded);
     }
 
     fn hit(&mut self, frame: FrameId, write: bool) {
         self.casa.hit(frame, write);
-        self.note(Told::Hit { write });
+        self.note(Event::Hit { write });
     }
 
     fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
@@ -308,7 +308,7 @@ impl FramePolicy for Recording {
 
     fn dirtied(&mut self, frame: FrameId) {
         self.casa.dirtied(frame);
-        self.note(Told::Dirtied);
+        self.note(Event::Dirtied);
     }
 
     fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
@@ -324,26 +324,26 @@ impl FramePolicy for Recording {
     }
 }
 
-/// CASA's τ moves by a write that finds its page dirty (Algorithm 2, line 8), not by the one that makes it so
-/// (line 5).
+/// CASA's τ moves on a write that finds its page dirty (Algorithm 2, line 8), not on the write that makes it
+/// dirty (line 5).
 #[tokio::test(start_paused = true)]
-async fn the_write_that_makes_a_page_dirty_is_told_before_that_it_is() {
+async fn the_policy_learns_of_a_write_before_its_page_becomes_dirty() {
     let memory = Memory::with_pages(4);
-    let told = Arc::default();
-    let policy = Box::new(Recording { casa: Casa::new(16, Costs::PAPER), told: Arc::clone(&told) });
+    let events = Arc::default();
+    let policy = Box::new(Recording { casa: Casa::new(16, Costs::PAPER), events: Arc::clone(&events) });
     let pool = Pool::start(PoolParams::new(16, PageSize::MIN), policy, Arc::clone(&memory), None).unwrap();
     for no in 0..3 {
         let _ = pool.get(page(no)).await.unwrap();
     }
     pool.get_mut(page(3)).await.unwrap()[4] = 1;
-    told.lock().unwrap().clear();
+    events.lock().unwrap().clear();
     let _ = pool.get(page(1)).await.unwrap();
     pool.get_mut(page(0)).await.unwrap()[4] = 1;
     pool.get_mut(page(0)).await.unwrap()[4] = 2;
     let _ = pool.get(page(2)).await.unwrap();
     pool.get_mut(page(2)).await.unwrap()[4] = 1;
 
-    let (read, write) = (Told::Hit { write: false }, Told::Hit { write: true });
+    let (read, write) = (Event::Hit { write: false }, Event::Hit { write: true });
     let read_share = Costs::PAPER.hdd_read_ms / (Costs::PAPER.hdd_read_ms + Costs::PAPER.hdd_write_ms);
     // |C| = 3 and |D| = 1 at the first read, both 2 at the second write of page 0 and the read of page 2.
     let first = read_share / 3.0;
@@ -352,14 +352,14 @@ async fn the_write_that_makes_a_page_dirty_is_told_before_that_it_is() {
     let expected = [
         (read, first),
         (write, first),
-        (Told::Dirtied, first),
+        (Event::Dirtied, first),
         (write, second),
         (read, third),
         (write, third),
-        (Told::Dirtied, third),
+        (Event::Dirtied, third),
     ];
-    assert_eq!(*told.lock().unwrap(), expected);
-    // The tier has heard of the same hits by then: they were made where the page lay before.
+    assert_eq!(*events.lock().unwrap(), expected);
+    // The tier has learned of the same hits by then, since they preceded the change of home.
     assert_eq!(*memory.dirtied.lock().unwrap(), [(page(3), 0), (page(0), 1), (page(2), 2)]);
 }
 
@@ -411,7 +411,7 @@ async fn no_task_keeps_a_dropped_pool_alive() {
     panic!("{} owners are left", Arc::strong_count(&memory));
 }
 
-/// Every word of a page carries the same number whenever no guard holds it exclusively.
+/// All words of a page carry the same number whenever no guard holds it exclusively.
 #[test]
 fn threads_never_see_a_page_half_changed() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();

@@ -1,16 +1,16 @@
-//! Random reads of 16 KiB through a device, to be compared with fio in the same minute:
+//! Random reads of 16 KiB through a device, for comparison with fio at the same time:
 //!
 //! ```text
 //! cargo run --release -p pagetier-devio --example rawread -- FILE [DEPTH [SECONDS [uring|threads [current|multi]]]]
 //! fio --name=r --filename=FILE --ioengine=io_uring --direct=1 --bs=16k --rw=randread --iodepth=DEPTH --runtime=SECONDS --time_based
 //! ```
 //!
-//! DEPTH tasks read one page at a time each. Prints operations per second, mean and 99th percentile of the
-//! latency as the tasks saw it, and the processor time per read.
+//! Each of DEPTH tasks reads one page at a time. Prints operations per second, mean and 99th percentile of
+//! the latency that the tasks saw, and the CPU time per read.
 //!
-//! Seen on a virtual machine with 2 cores (Linux 6.18, ext4 on virtio, busy with other work, November 2026),
-//! medians of 7 (depth 1) and 5 (depth 32) interleaved rounds of a second, latency and operations as ratios
-//! to fio in the same round:
+//! Measured on a virtual machine with 2 cores (Linux 6.18, ext4 on virtio, busy with other work, November
+//! 2026): medians of 7 (depth 1) and 5 (depth 32) interleaved rounds of a second, with latency and operations
+//! as ratios to fio in the same round:
 //!
 //! | depth | fio | uring, current-thread runtime | uring, 2 workers | threads, current-thread runtime |
 //! | --- | --- | --- | --- | --- |

@@ -1,9 +1,9 @@
 //! The buffer that travels with an operation and comes back with its result.
 //!
-//! A device keeps the buffer until the kernel is done with it, also when no task waits any more; so memory
-//! that is being read into is never freed or handed out twice. A *leased* buffer extends that to memory of
-//! someone else: its owner token says that the memory is in use, and is dropped (or handed back) only
-//! afterwards.
+//! A device keeps the buffer until the kernel is done with it, even after the task stopped waiting: memory
+//! that is being read into is never freed or handed out twice. A *leased* buffer extends that guarantee to
+//! memory with another owner: its owner token marks the memory as in use, and is dropped or handed back only
+//! once the kernel is done.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::any::Any;
@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 /// The address alignment of owned buffers, in bytes: enough for direct I/O on every common device.
 pub const BUF_ALIGN: usize = 4096;
 
-/// An aligned buffer, exclusively held.
+/// An aligned buffer with exclusive access.
 pub struct IoBuf {
     ptr: NonNull<u8>,
     len: usize,
@@ -21,27 +21,26 @@ pub struct IoBuf {
 }
 
 enum Kind {
-    /// Allocated here with this layout; freed on drop.
+    /// Allocated by [`IoBuf::zeroed`] with this layout; freed on drop.
     Owned(Layout),
-    /// Borrowed memory; its owner's token is dropped when the buffer is.
+    /// Borrowed memory; dropping the buffer drops its owner's token.
     Leased(Box<dyn Any + Send>),
     /// Empty: nothing to free.
     Empty,
 }
 
-// SAFETY: the buffer is exclusively held (an allocation of its own, or leased under that contract), and the
-// token is `Send`.
+// SAFETY: the buffer has exclusive access to its memory (its own allocation, or leased under that contract),
+// and the token is `Send`.
 unsafe impl Send for IoBuf {}
-// SAFETY: through `&IoBuf` the bytes can only be read, and the token, which may not be `Sync`, cannot be
-// reached.
+// SAFETY: `&IoBuf` gives only read access to the bytes, and no access to the token, which may not be `Sync`.
 unsafe impl Sync for IoBuf {}
 
 impl IoBuf {
-    /// A buffer of `len` zero bytes, aligned to [`BUF_ALIGN`]. Aborts, as any allocation, when memory is
-    /// exhausted.
+    /// A buffer of `len` zero bytes, aligned to [`BUF_ALIGN`]. Aborts when memory is exhausted, as any
+    /// allocation does.
     ///
     /// # Panics
-    /// When `len` is not a possible size of an allocation (over `isize::MAX`).
+    /// When `len` exceeds the largest possible allocation (`isize::MAX`).
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         if len == 0 {
@@ -65,19 +64,19 @@ impl IoBuf {
         buf
     }
 
-    /// A buffer in memory that belongs to someone else. `owner` stands for the right to use it: it is dropped
-    /// with the buffer, which may be long after the operation's future was dropped, on any thread (a device's
-    /// own, too).
+    /// A buffer in memory owned elsewhere. `owner` stands for the right to use that memory. It is dropped
+    /// with the buffer, possibly long after the operation's future was dropped, and on any thread, including
+    /// a device's own.
     ///
     /// # Safety
-    /// `ptr` is valid for reads and writes of `len` initialised bytes, by any thread, and no other code reads
-    /// or writes them, from now until `owner` is dropped or [`IoBuf::into_owner`] returns it.
+    /// `ptr` is valid for reads and writes of `len` initialised bytes, by any thread. No other code reads or
+    /// writes them until `owner` is dropped or [`IoBuf::into_owner`] returns it.
     #[must_use]
     pub unsafe fn lease(ptr: NonNull<u8>, len: usize, owner: Box<dyn Any + Send>) -> Self {
         Self { ptr, len, kind: Kind::Leased(owner) }
     }
 
-    /// Ends a lease and gives the owner token back; `None` for an owned buffer, which is freed.
+    /// Ends a lease and returns the owner token; `None` for an owned buffer, which is freed.
     #[must_use]
     pub fn into_owner(mut self) -> Option<Box<dyn Any + Send>> {
         match std::mem::replace(&mut self.kind, Kind::Empty) {
@@ -92,15 +91,15 @@ impl IoBuf {
     /// The bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: valid and initialised for `len` bytes, and not written while borrowed: writing takes `&mut
-        // self` or `self`.
+        // SAFETY: valid and initialised for `len` bytes, and not written while borrowed: writing requires
+        // `&mut self` or `self`.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 
-    /// The bytes, to be changed.
+    /// The bytes, mutable.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: valid and initialised for `len` bytes, and exclusively held.
+        // SAFETY: valid and initialised for `len` bytes, with exclusive access.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 
@@ -169,7 +168,7 @@ mod tests {
     fn lease_keeps_its_owner_until_dropped_or_handed_back() {
         let token = Arc::new(());
         let mut memory = IoBuf::zeroed(8192);
-        // SAFETY: `memory` outlives the lease and is not touched while it lasts.
+        // SAFETY: `memory` outlives the lease and is not touched during it.
         let lease = unsafe { IoBuf::lease(memory.ptr(), 4096, Box::new(Arc::clone(&token))) };
         assert_eq!(Arc::strong_count(&token), 2);
         let owner = lease.into_owner().expect("leased");

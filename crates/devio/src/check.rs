@@ -1,15 +1,15 @@
-//! What every device refuses before it does anything, and how its errors are made.
+//! The checks that every device makes before it starts an operation, and the construction of its errors.
 
 use crate::device::IoBufs;
 use crate::{Completion, DeviceError, DeviceErrorKind, IoOp};
 use std::sync::Arc;
 
-/// The bytes of an operation.
+/// The total length of an operation's buffers.
 pub(crate) fn total_len(bufs: &IoBufs) -> u64 {
     bufs.iter().map(|buf| buf.len() as u64).sum()
 }
 
-/// An operation as an error names it.
+/// An operation as errors describe it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
     pub(crate) op: IoOp,
@@ -23,7 +23,8 @@ impl Spot {
     }
 }
 
-/// Offset, addresses and lengths are multiples of `alignment`, and the range lies within `size`.
+/// Checks that offset, addresses and lengths are multiples of `alignment`, and that the range lies within
+/// `size`.
 pub(crate) fn check(offset: u64, bufs: &IoBufs, alignment: usize, size: u64) -> Result<(), DeviceErrorKind> {
     let mask = alignment - 1;
     let aligned = offset & mask as u64 == 0
@@ -34,7 +35,7 @@ pub(crate) fn check(offset: u64, bufs: &IoBufs, alignment: usize, size: u64) -> 
     check_range(offset, total_len(bufs), size)
 }
 
-/// The range lies within `size`.
+/// Checks that the range lies within `size`.
 pub(crate) fn check_range(offset: u64, len: u64, size: u64) -> Result<(), DeviceErrorKind> {
     match offset.checked_add(len) {
         Some(end) if end <= size => Ok(()),
@@ -42,7 +43,7 @@ pub(crate) fn check_range(offset: u64, len: u64, size: u64) -> Result<(), Device
     }
 }
 
-/// An operation that ended before it began.
+/// The future of an operation that was refused before it started.
 pub(crate) fn refused(bufs: IoBufs, error: DeviceError) -> crate::IoFuture {
     Box::pin(std::future::ready(Completion { bufs, result: Err(error) }))
 }

@@ -1,4 +1,4 @@
-//! The seam: what every device can do, and what comes back from it.
+//! The device interface: the operations of every device, and their results.
 //!
 //! Buffers travel with the operation and come back with its result. Dropping the future of an operation in
 //! flight detaches it: the device keeps the buffers until the kernel is done with them, then drops them.
@@ -16,37 +16,37 @@ pub type IoBufs = SmallVec<[IoBuf; 1]>;
 /// An operation in flight.
 pub type IoFuture = Pin<Box<dyn Future<Output = Completion> + Send>>;
 
-/// How an operation ended, with its buffers. On an error their contents are unspecified (reads) or
-/// unchanged (writes); either way they are the caller's again.
+/// The outcome of an operation, with its buffers. On an error, the contents of a read's buffers are
+/// unspecified and a write's are unchanged; in either case the caller owns them again.
 #[derive(Debug)]
 pub struct Completion {
-    /// The buffers that went in, in the same order.
+    /// The operation's buffers, in the same order.
     pub bufs: IoBufs,
     /// Whether every byte was transferred.
     pub result: Result<(), DeviceError>,
 }
 
-/// What an operation is for: statistics are kept by class, and background work yields to demand.
+/// The purpose of an operation. Statistics are kept per class, and background work yields to demand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum IoClass {
-    /// A read that someone waits for.
+    /// A read that a request waits for.
     Demand,
     /// Read-ahead.
     Prefetch,
     /// A page written by a cleaner, or admitted to the SSD.
     Clean,
-    /// A page written by a cleaner when replacement already waits for the disk: takes turns with reads.
+    /// A page written by a cleaner while replacement waits for the disk: alternates with reads.
     UrgentClean,
     /// The SSD's own write-back: reads of victims and their writes to the HDD.
     WriteBack,
-    /// The SSD's own write-back when pages cannot be written to the SSD, or had to go to the disk, for want
-    /// of it: takes turns with reads.
+    /// The SSD's own write-back once its lag keeps pages from being written to the SSD, or has sent some to
+    /// the disk: alternates with reads.
     UrgentWriteBack,
     /// The doublewrite ring.
     Ring,
     /// Superblock, map checkpoints, journal.
     Meta,
-    /// Reads and repairs of a recovery, verification, scrubbing.
+    /// Reads and repairs by recovery, verification and scrubbing.
     Recovery,
 }
 
@@ -67,14 +67,14 @@ impl IoClass {
 
 /// A block device or a file used as one: positioned vectored I/O of aligned buffers.
 ///
-/// Offsets, and the address and length of every buffer, are multiples of [`Device::alignment`]; anything
-/// else is refused with [`DeviceErrorKind::Misaligned`] before the kernel sees it.
+/// Offsets, and the address and length of every buffer, must be multiples of [`Device::alignment`]; the
+/// device refuses others with [`DeviceErrorKind::Misaligned`] before they reach the kernel.
 pub trait Device: Send + Sync + std::fmt::Debug + 'static {
-    /// Fills `bufs` from `offset` on. Short transfers are continued; an end of file inside the range is
-    /// [`DeviceErrorKind::UnexpectedEof`].
+    /// Reads from `offset` on into `bufs`. The device continues short transfers; an end of file inside the
+    /// range is [`DeviceErrorKind::UnexpectedEof`].
     fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture;
 
-    /// Writes `bufs` from `offset` on. Completed is not durable: see [`Device::flush`].
+    /// Writes `bufs` from `offset` on. A completed write is not durable: see [`Device::flush`].
     fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture;
 
     /// Makes every write that completed before this call durable.
@@ -83,29 +83,29 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
     /// The size in bytes.
     fn size(&self) -> u64;
 
-    /// Grows to at least `bytes`, with the space reserved where the file system can. A block device that is
-    /// large enough already is left alone; a smaller one is [`DeviceErrorKind::NoSpace`]. Blocks briefly:
-    /// a metadata operation, made rarely (by extent).
+    /// Grows to at least `bytes`, and reserves the space where the file system can. A block device that is
+    /// large enough already is left alone; a smaller one is [`DeviceErrorKind::NoSpace`]. Blocks briefly, for
+    /// a metadata operation that is rare (one per extent).
     ///
     /// # Errors
-    /// When the space is not to be had.
+    /// The space is not available.
     fn grow(&self, bytes: u64) -> Result<(), DeviceError>;
 
-    /// Tells the device that a range holds nothing of value any more (TRIM, hole punch). A hint; reads of the
-    /// range return anything until it is written again.
+    /// Tells the device that the contents of a range are not needed (TRIM, hole punch). A hint; reads of the
+    /// range return arbitrary bytes until it is written again.
     fn discard(&self, offset: u64, len: u64)
     -> Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>>;
 
-    /// Offers memory that many operations will use (the pool's arena), as address and length of each region,
-    /// so that the kernel need not look it up for each. The regions must stay mapped, unmoved, as long as
+    /// Registers memory that many operations will use (the pool's arena), as address and length of each
+    /// region, which saves the kernel a lookup per operation. The regions must stay mapped and unmoved while
     /// operations on them are issued: the device does not touch them otherwise, but it would read into pages
-    /// that are no longer there for anyone to see. Returns whether it was taken up, which takes support and a
-    /// sufficient limit of locked memory; everything works the same without.
+    /// that nothing maps any more. Returns whether registration succeeded, which takes kernel support and a
+    /// sufficient limit on locked memory; operations work the same without it.
     fn register(&self, _regions: &[(NonNull<u8>, usize)]) -> bool {
         false
     }
 
-    /// Which store uses the device, and how many operations are under way, those included whose futures were
+    /// Which store uses the device, and how many operations are in flight, including those whose futures were
     /// dropped.
     fn occupancy(&self) -> &Occupancy;
 
@@ -115,12 +115,12 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
     /// Counts, bytes, service times and busy time so far.
     fn stats(&self) -> DeviceStats;
 
-    /// From now on keeps a moving average of what the last `points` reads and writes of pages took
-    /// ([`crate::COST_POINTS`] in the paper that it is from), for [`Device::recent_costs`]. Further calls
-    /// change nothing. 8 bytes of memory for each point.
+    /// Starts keeping moving averages of the times of the last `points` page reads and writes
+    /// ([`crate::COST_POINTS`] in the paper that defines them), for [`Device::recent_costs`]. Further calls
+    /// have no effect. Each point takes 8 bytes of memory.
     fn track_costs(&self, _points: usize) {}
 
-    /// What pages cost lately; `None` before [`Device::track_costs`], or where nothing is measured.
+    /// The recent costs of pages; `None` before [`Device::track_costs`], or where nothing is measured.
     fn recent_costs(&self) -> Option<RecentCosts> {
         None
     }
@@ -128,14 +128,14 @@ pub trait Device: Send + Sync + std::fmt::Debug + 'static {
     /// The backend's name for reports: `uring`, `threads`, `emulated`, `sim`, `memory`.
     fn backend(&self) -> &'static str;
 
-    /// What the device is called in errors: usually its path.
+    /// The device's name in errors: usually its path.
     fn name(&self) -> &str;
 }
 
-/// A device, shared.
+/// A shared device.
 pub type SharedDevice = Arc<dyn Device>;
 
-/// Which operation failed.
+/// The kind of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum IoOp {
     /// A positioned read.
@@ -152,11 +152,11 @@ pub enum IoOp {
     Open,
 }
 
-/// What went wrong, by what can be done about it.
+/// What went wrong, grouped by the possible reaction.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceErrorKind {
-    /// The medium or the path to it failed (EIO and its kin).
+    /// The medium or the path to it failed (EIO and similar errors).
     #[error("I/O error: {0}")]
     Io(Arc<std::io::Error>),
     /// The file system or device is full.
@@ -174,18 +174,18 @@ pub enum DeviceErrorKind {
         /// The device's size.
         size: u64,
     },
-    /// Offset, length or address not a multiple of the alignment.
+    /// The offset, a length or an address is not a multiple of the alignment.
     #[error("not aligned to {required} bytes")]
     Misaligned {
         /// The alignment required.
         required: usize,
     },
-    /// The path is a directory, is missing, may not be written, or cannot do O_DIRECT though it is required.
+    /// The path is missing, a directory, or not writable, or does not support the required O_DIRECT.
     #[error("{0}")]
     Unusable(String),
 }
 
-/// An operation on a device failed. Names device, operation, offset and length; the page is added above.
+/// A failed operation on a device. Names device, operation, offset and length; the layer above adds the page.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{device}: {op:?} of {len} bytes at {offset}: {kind}")]
 pub struct DeviceError {
@@ -193,9 +193,9 @@ pub struct DeviceError {
     pub device: Arc<str>,
     /// The operation.
     pub op: IoOp,
-    /// Where, in bytes.
+    /// The offset, in bytes.
     pub offset: u64,
-    /// How much, in bytes.
+    /// The length, in bytes.
     pub len: u64,
     /// What went wrong.
     #[source]

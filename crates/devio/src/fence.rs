@@ -1,4 +1,4 @@
-//! What ends a store's I/O when the store is dropped.
+//! Ends a store's I/O when the store is dropped.
 
 use crate::check::{Spot, refused, total_len};
 use crate::device::IoBufs;
@@ -12,11 +12,11 @@ use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// One opening's right to do I/O. Clones are the same.
+/// One opening's right to do I/O. Clones share it.
 ///
-/// Once [`Fence::close`] has returned, no device that the fence guards starts another operation for this
-/// opening: each fails with [`DeviceErrorKind::Closed`]. Operations that started before go on;
-/// [`Device::occupancy`] counts them.
+/// Once [`Fence::close`] has returned, no device behind the fence starts another operation for this opening:
+/// each fails with [`DeviceErrorKind::Closed`]. Operations in flight continue; [`Device::occupancy`] counts
+/// them.
 #[derive(Clone, Debug)]
 pub struct Fence(Arc<RwLock<bool>>);
 
@@ -27,22 +27,22 @@ impl Default for Fence {
 }
 
 impl Fence {
-    /// `device`, as long as the fence is open.
+    /// Puts `device` behind the fence.
     #[must_use]
     pub fn guard(&self, device: SharedDevice) -> SharedDevice {
         Arc::new(FencedDevice { fence: self.clone(), inner: device })
     }
 
-    /// Ends the right. Waits for operations that are being started on other threads at this moment, not for
-    /// their end.
+    /// Revokes the right. Waits for other threads that are in the act of starting an operation, but not for
+    /// operations in flight.
     pub fn close(&self) {
         *self.0.write() = false;
     }
 
-    /// What `act` returns, if the fence is open; it is not closed meanwhile. For what is not an operation on
-    /// a device: `act` must not close the fence.
+    /// Runs `act` if the fence is open, and delays [`Fence::close`] until `act` returns. For work other than
+    /// device operations; `act` must not close the fence.
     pub fn while_open<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
-        // The lock may be held further up this thread's stack, while another thread waits to close.
+        // A caller further up the stack may hold the lock while another thread waits to close the fence.
         let open = self.0.read_recursive();
         open.then(act)
     }

@@ -1,4 +1,4 @@
-//! An opened file or block device: what both real backends know about it, and the operations that need no
+//! An opened file or block device: the state that both real backends share, and the operations that need no
 //! queue.
 
 use crate::check::{Spot, check, check_range, total_len};
@@ -43,12 +43,12 @@ impl RawFile {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Nanoseconds since it was opened.
+    /// Nanoseconds since the file was opened.
     pub(crate) fn now_ns(&self) -> u64 {
         u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// A read or write that may be issued, or its completion when it is refused.
+    /// Prepares a read or write to be issued; returns its completion instead if it is refused.
     pub(crate) fn prepare(
         &self,
         op: IoOp,
@@ -67,12 +67,12 @@ impl RawFile {
         }
     }
 
-    /// A flush.
+    /// Prepares a flush.
     pub(crate) fn prepare_flush(&self, class: IoClass) -> Transfer {
         self.begin(Spot { op: IoOp::Flush, offset: 0, len: 0 }, class, IoBufs::new())
     }
 
-    /// A discard that may be issued.
+    /// Prepares a discard to be issued.
     pub(crate) fn prepare_discard(&self, offset: u64, len: u64) -> Result<Transfer, DeviceError> {
         let spot = Spot { op: IoOp::Discard, offset, len };
         let aligned = (offset | len) & (self.alignment as u64 - 1) == 0;
@@ -92,7 +92,7 @@ impl RawFile {
         Transfer::new(spot, class, bufs, now_ns, self.occupancy.enter())
     }
 
-    /// The kernel's answer for `transfer`: `Some` when that was the end of it.
+    /// Digests the kernel's answer for `transfer`; `Some` with the result when the transfer has ended.
     pub(crate) fn answer(
         &self,
         transfer: &mut Transfer,
@@ -107,7 +107,7 @@ impl RawFile {
         }
     }
 
-    /// Counts a transfer that has ended, and makes its completion.
+    /// Counts a transfer that has ended, and builds its completion.
     pub(crate) fn finish(&self, transfer: Transfer, result: Result<(), DeviceErrorKind>) -> Completion {
         let now_ns = self.now_ns();
         let busy_ns = self.recorder.end(now_ns);
@@ -126,13 +126,13 @@ impl RawFile {
         Completion { bufs: transfer.bufs, result }
     }
 
-    /// An abandoned read that was never issued: counts as nothing.
+    /// Completes an abandoned read that was never issued; it is not counted.
     pub(crate) fn abandon(&self, transfer: Transfer) -> Completion {
         self.recorder.end(self.now_ns());
         Completion { bufs: transfer.bufs, result: Ok(()) }
     }
 
-    /// [`crate::Device::grow`]. Space is reserved where the file system can.
+    /// See [`crate::Device::grow`]. Reserves the space where the file system can.
     pub(crate) fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
         let size = self.size();
         if bytes <= size {

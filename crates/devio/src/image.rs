@@ -1,25 +1,25 @@
-//! Sparse bytes with cheap copies: what memory and simulated devices keep their contents in.
+//! Sparse bytes with cheap copies: the contents of memory and simulated devices.
 //!
-//! Chunks that were never written take no memory and read as zeros. A copy shares the chunks until either
-//! side writes them. Locking order: the table, then one chunk at a time.
+//! Chunks that were never written take no memory and read as zeros. A copy shares each chunk until either of
+//! the two writes it. Locking order: the table, then one chunk at a time.
 
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 
-/// Small, because a copy pays for a chunk with the first change of each.
+/// Small, because the first change of each chunk after a copy duplicates it.
 const CHUNK: usize = 16 << 10;
 
 type Chunk = Option<Arc<[u8; CHUNK]>>;
 
-/// The bytes of a device. Concurrent reads and writes of the same range may see each other's in part, as on a
-/// disk, but never by less than a chunk's share of them.
+/// The bytes of a device. As on a disk, concurrent reads and writes of the same range may see parts of each
+/// other, but within one chunk each is atomic.
 #[derive(Debug, Default)]
 pub(crate) struct Image {
     chunks: RwLock<Vec<Mutex<Chunk>>>,
 }
 
 fn zero_chunk() -> Arc<[u8; CHUNK]> {
-    // Not `Arc::new([0; CHUNK])`: that would pass through the stack in unoptimised builds.
+    // `Arc::new([0; CHUNK])` would pass through the stack in unoptimised builds.
     match Arc::<[u8]>::from(vec![0_u8; CHUNK]).try_into() {
         Ok(chunk) => chunk,
         Err(_) => unreachable!("the length is CHUNK"),
@@ -27,7 +27,7 @@ fn zero_chunk() -> Arc<[u8; CHUNK]> {
 }
 
 impl Image {
-    /// Reads as zeros wherever it was not written.
+    /// Reads `out.len()` bytes from `offset` on; unwritten bytes are zeros.
     pub(crate) fn read(&self, offset: u64, out: &mut [u8]) {
         let chunks = self.chunks.read();
         for_each_chunk(offset, out.len(), |at, within, range| {
@@ -57,7 +57,7 @@ impl Image {
         });
     }
 
-    /// Makes a range read as zeros, giving back the memory of whole chunks.
+    /// Makes a range read as zeros, and frees whole chunks.
     pub(crate) fn discard(&self, offset: u64, len: u64) {
         let chunks = self.chunks.read();
         let end = (offset + len).min(chunks.len() as u64 * CHUNK as u64);
@@ -74,20 +74,20 @@ impl Image {
         });
     }
 
-    /// A copy that shares what is not changed afterwards. A cut between chunks, not within, when there are
-    /// writers.
+    /// A copy that shares unchanged chunks. Under concurrent writes it is consistent per chunk, not as a
+    /// whole.
     pub(crate) fn fork(&self) -> Self {
         let chunks = self.chunks.read().iter().map(|chunk| Mutex::new(chunk.lock().clone())).collect();
         Self { chunks: RwLock::new(chunks) }
     }
 
-    /// Memory held, in bytes, counting shared chunks in full.
+    /// The memory held in bytes; shared chunks count in full.
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.chunks.read().iter().filter(|chunk| chunk.lock().is_some()).count() as u64 * CHUNK as u64
     }
 }
 
-/// Calls `f(chunk, offset within it, range of the buffer)` for each chunk that a range touches.
+/// Calls `f(chunk, offset within it, range of the buffer)` for each chunk of a range.
 fn for_each_chunk(offset: u64, len: usize, mut f: impl FnMut(usize, usize, std::ops::Range<usize>)) {
     let mut done = 0;
     while done < len {

@@ -1,4 +1,4 @@
-//! Bytes in and out: the [`Device`] that Pagetier's tiers live on, and everything that can stand behind it.
+//! Device I/O: the [`Device`] trait under Pagetier's tiers, and its implementations.
 //!
 //! | device | what it is |
 //! | --- | --- |
@@ -7,17 +7,19 @@
 //! | [`EmulatedDevice`] | another device slowed down by a timing [`Model`], in real or virtual time |
 //! | [`SimDevice`] | memory with a volatile write cache, power cuts and faults, deterministic by seed |
 //!
-//! The crate needs no particular executor, but for [`Clock::Tokio`] and delays of [`SimDevice`], which take
-//! their time from tokio, and for [`Reap::Reactor`].
+//! The crate needs no particular executor, except for [`Clock::Tokio`] and delays of [`SimDevice`], which
+//! take their time from tokio, and for [`Reap::Reactor`].
 
 mod buf;
 mod check;
+pub mod conformance;
 mod device;
 mod emulated;
 mod fence;
 mod file;
 mod image;
 mod memory;
+mod metered;
 mod occupancy;
 mod open;
 mod queue;
@@ -40,7 +42,8 @@ pub use device::{
 };
 pub use emulated::{Clock, EmulatedDevice, Model, VirtualClock};
 pub use fence::Fence;
-pub use memory::MemoryDevice;
+pub use memory::{Memory, MemoryDevice};
+pub use metered::{Metered, RawDevice, RawDone, RawTransfer};
 pub use occupancy::{InFlight, Kept, Occupancy, Occupied};
 pub use open::{Backend, DirectIo, OpenOptions, Opened, Reap, open_file};
 pub use recent::{COST_POINTS, RecentCost, RecentCosts};

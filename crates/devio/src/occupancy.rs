@@ -1,18 +1,18 @@
-//! Which store uses a device, and whether any of its operations is still under way.
+//! Which store uses a device, and whether any of its operations is still in flight.
 //!
-//! Every operation holds an [`InFlight`] from its start to the moment the device is done with it, whether or
-//! not its future is still there. So a store that was dropped gives up its devices (and the locks that go
-//! with them) when its last operation has ended.
+//! Every operation holds an [`InFlight`] from its start until the device is done with it, even if its future
+//! was dropped. A dropped store therefore releases its devices (and the locks on them) when its last
+//! operation has ended.
 
 use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// What a leaving store gives up with its last operation: its locks. Dropped then.
+/// What a leaving store holds until its last operation ends: its locks.
 pub type Kept = Arc<dyn Any + Send + Sync>;
 
-/// The use of one device. Clones are the same.
+/// The occupancy of one device. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Occupancy(Arc<Shared>);
 
@@ -41,17 +41,18 @@ enum Tenant {
 pub enum Occupied {
     /// An open store uses it.
     Running,
-    /// A dropped store's operations are still under way: [`Occupancy::vacated`] waits for their end.
+    /// A dropped store's operations are still in flight: [`Occupancy::vacated`] waits for their end.
     Leaving,
 }
 
-/// An operation under way, or what else a leaving store has to finish before another one gets the device.
+/// An operation in flight, or other work that a leaving store must finish before another store gets the
+/// device.
 #[derive(Debug)]
 #[must_use]
 pub struct InFlight(Arc<Shared>);
 
 impl Occupancy {
-    /// An operation starts; it ends when the result is dropped.
+    /// Registers an operation, which ends when the result is dropped.
     pub fn enter(&self) -> InFlight {
         self.0.state.lock().in_flight += 1;
         InFlight(Arc::clone(&self.0))
@@ -60,7 +61,7 @@ impl Occupancy {
     /// Takes the device for a store.
     ///
     /// # Errors
-    /// [`Occupied`]: another store has it, or had it and has operations under way.
+    /// [`Occupied`]: another store has the device, or had it and still has operations in flight.
     pub fn occupy(&self) -> Result<(), Occupied> {
         let mut state = self.0.state.lock();
         match state.tenant {
@@ -73,8 +74,8 @@ impl Occupancy {
         }
     }
 
-    /// The store that has the device starts no more operations. When the last one under way has ended, `kept`
-    /// is dropped and the device is free: at once if there is none.
+    /// Ends the current store's use: it starts no more operations. Once the last one in flight has ended (at
+    /// once if there is none), `kept` is dropped and the device is free.
     pub fn leave(&self, kept: Kept) {
         let mut state = self.0.state.lock();
         if state.in_flight == 0 {
@@ -87,7 +88,7 @@ impl Occupancy {
         }
     }
 
-    /// Waits until no dropped store's operations are under way. Cancel-safe.
+    /// Waits until no dropped store has operations in flight. Cancel-safe.
     pub async fn vacated(&self) {
         loop {
             let changed = self.0.changed.notified();
@@ -100,7 +101,7 @@ impl Occupancy {
         }
     }
 
-    /// Operations under way.
+    /// The number of operations in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.0.state.lock().in_flight

@@ -1,4 +1,4 @@
-//! Opening a file or block device: which backend serves it, whether direct I/O is in force, and why not.
+//! Opening a file or block device: selects the backend, decides on direct I/O, and explains each fallback.
 
 use crate::check::Spot;
 use crate::file::RawFile;
@@ -12,47 +12,47 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Whether the page cache of the operating system is bypassed (O_DIRECT).
+/// Whether to bypass the operating system's page cache (O_DIRECT).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum DirectIo {
-    /// It must be; where it cannot be, opening fails.
+    /// Bypass it; opening fails where that is impossible.
     Required,
-    /// If the file system can; [`Opened::direct`] tells.
+    /// Bypass it if the file system can; see [`Opened::direct`].
     #[default]
     Preferred,
-    /// It is not.
+    /// Use the page cache.
     Disabled,
 }
 
-/// Which implementation serves the device.
+/// The implementation that serves the device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Backend {
-    /// io_uring where it can be set up, threads otherwise; [`Opened::fallback`] tells why.
+    /// io_uring where it can be set up, threads otherwise; [`Opened::fallback`] says why.
     #[default]
     Auto,
-    /// io_uring, or an error.
+    /// io_uring; opening fails without it.
     Uring,
     /// A pool of threads.
     Threads,
 }
 
-/// Who takes in io_uring's completions.
+/// Who reaps io_uring's completions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Reap {
     /// A thread of the device. Works under any executor.
     #[default]
     Thread,
-    /// The tokio runtime in whose context the device is opened, through its reactor: two wake-ups fewer for a
-    /// read that a task waits for. It must run whenever operations are awaited, on whatever runtime; when it
-    /// ends, a thread takes over. Outside a runtime, in one without I/O, and in a program built with `panic =
-    /// "abort"` (there is no way to ask a runtime for its I/O but to catch a panic): as `Thread`.
+    /// The reactor of the tokio runtime in whose context the device is opened: saves two wake-ups per read
+    /// that a task waits for. That runtime must run whenever operations are awaited, on any runtime; a thread
+    /// takes over when it ends. Outside a runtime, in one without I/O, and in a program built with `panic =
+    /// "abort"` (the only way to detect a runtime's I/O is to catch a panic), this is the same as `Thread`.
     Reactor,
 }
 
 /// How to open a file or block device.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// Bypass of the page cache. Default: preferred.
+    /// Whether to bypass the page cache. Default: preferred.
     pub direct: DirectIo,
     /// The implementation. Default: automatic.
     pub backend: Backend,
@@ -60,12 +60,12 @@ pub struct OpenOptions {
     pub create: bool,
     /// Open for reading only. Default: no.
     pub read_only: bool,
-    /// Operations handed to the kernel at the same time, 1 to 4096; more wait in order of class. Default:
-    /// 128.
+    /// The maximum number of operations that the kernel has at once, 1 to 4096; others wait in order of
+    /// class. Default: 128.
     pub queue_depth: u32,
-    /// Who takes in io_uring's completions. Default: a thread.
+    /// Who reaps io_uring's completions. Default: a thread.
     pub reap: Reap,
-    /// Threads of the thread-pool backend, at most; they are started as needed. Default: 16.
+    /// The maximum number of threads of the thread-pool backend, which starts them as needed. Default: 16.
     pub threads: u32,
 }
 
@@ -83,36 +83,36 @@ impl Default for OpenOptions {
     }
 }
 
-/// An opened device, and what came of the wishes.
+/// An opened device, and which options took effect.
 #[derive(Clone, Debug)]
 pub struct Opened {
     /// The device.
     pub device: SharedDevice,
-    /// The backend that runs: never [`Backend::Auto`].
+    /// The backend in use: never [`Backend::Auto`].
     pub backend: Backend,
     /// Whether the page cache is bypassed.
     pub direct: bool,
     /// Whether it is a block device (not a regular file).
     pub block_device: bool,
-    /// Why io_uring is not used though [`Backend::Auto`] was asked for: cause and remedy.
+    /// Why [`Backend::Auto`] did not select io_uring: cause and remedy.
     pub fallback: Option<String>,
 }
 
 /// The alignment of devices without direct I/O, in bytes.
 const BUFFERED_ALIGNMENT: usize = 512;
 
-/// The alignment for direct I/O where the kernel does not say, in bytes.
+/// The alignment for direct I/O if the kernel does not report one, in bytes.
 const UNKNOWN_ALIGNMENT: usize = 4096;
 
-/// What tmpfs answers for its kind.
+/// The file system type of tmpfs in `statfs`.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// Opens a regular file or a block device.
 ///
 /// # Errors
-/// [`DeviceErrorKind::Unusable`], naming the path and what to do: it is missing (and `create` is off), a
-/// directory or something else that is no device, may not be opened, cannot do direct I/O though it is
-/// required, or io_uring is required and not to be had.
+/// [`DeviceErrorKind::Unusable`], which names the path and the remedy: the path is missing (and `create` is
+/// off), is a directory or otherwise not a device, may not be opened, or does not support the required direct
+/// I/O; or io_uring is required and not available.
 pub fn open_file(path: &Path, options: &OpenOptions) -> Result<Opened, DeviceError> {
     let name: Arc<str> = path.display().to_string().into();
     open(path, &name, options).map_err(|why| {
@@ -132,9 +132,9 @@ fn open(path: &Path, name: &Arc<str>, options: &OpenOptions) -> Result<Opened, S
         }
     }
     let size = rustix::fs::seek(&fd, SeekFrom::End(0))
-        .map_err(|errno| format!("{}: its size cannot be found: {errno}", path.display()))?;
+        .map_err(|errno| format!("{}: its size cannot be determined: {errno}", path.display()))?;
     if options.create && !block_device && size == 0 {
-        // Perhaps it was just made: its name must survive a crash like what will be written to it.
+        // The file may have just been created: its name must be as durable as its contents.
         sync_parent(path)?;
     }
     let file = RawFile::new(fd, Arc::clone(name), alignment, block_device, size);
@@ -149,7 +149,7 @@ fn sync_parent(path: &Path) -> Result<(), String> {
     synced.map_err(|error| format!("{}: its folder cannot be made durable: {error}", path.display()))
 }
 
-/// The descriptor, and whether it was opened with O_DIRECT.
+/// Opens the descriptor; says whether O_DIRECT is in force.
 fn open_fd(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool), String> {
     let mut flags = OFlags::CLOEXEC | if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     if options.create && !options.read_only {
@@ -164,7 +164,7 @@ fn open_fd(path: &Path, options: &OpenOptions) -> Result<(OwnedFd, bool), String
     if options.direct != DirectIo::Disabled {
         match try_open(flags | OFlags::DIRECT) {
             Ok(fd) => return Ok((fd, true)),
-            // This is how a file system says that it has no direct I/O.
+            // A file system reports missing direct I/O this way.
             Err(Errno::INVAL) if options.direct == DirectIo::Required => return Err(no_direct(path)),
             Err(Errno::INVAL) => {}
             Err(errno) => return Err(cannot_open(path, options, errno)),
@@ -179,7 +179,7 @@ fn cannot_open(path: &Path, options: &OpenOptions, errno: Errno) -> String {
     match errno {
         Errno::NOENT if options.create => format!("{path}: the folder does not exist; create it first"),
         Errno::NOENT => format!("{path}: does not exist; check the path, or create it first"),
-        Errno::NOTDIR => format!("{path}: a part of the path is no folder; check the path"),
+        Errno::NOTDIR => format!("{path}: a part of the path is not a folder; check the path"),
         Errno::ISDIR => is_a_directory(&path),
         Errno::ACCESS | Errno::PERM => {
             format!("{path}: may not be {mode} by this user; check its owner and mode")
@@ -187,7 +187,7 @@ fn cannot_open(path: &Path, options: &OpenOptions, errno: Errno) -> String {
         Errno::ROFS => format!("{path}: the file system is read-only; remount it, or use another one"),
         Errno::NXIO | Errno::NODEV => format!("{path}: there is no such device; check that it is attached"),
         Errno::BUSY => {
-            format!("{path}: in use by someone else (mounted, part of an array?); release it first")
+            format!("{path}: in use elsewhere (mounted, part of an array?); release it first")
         }
         Errno::TXTBSY => format!("{path}: is being executed or used as swap; use another file"),
         _ => format!("{path}: cannot be opened: {errno}"),
@@ -217,8 +217,8 @@ fn is_block_device(path: &Path, fd: &OwnedFd) -> Result<bool, String> {
     }
 }
 
-/// The alignment for direct I/O; `None` when the file system takes the flag but goes through the page cache
-/// all the same.
+/// The alignment for direct I/O; `None` when the file system accepts the flag but goes through the page
+/// cache.
 fn direct_alignment(fd: &OwnedFd, block_device: bool) -> Option<usize> {
     let asked = StatxFlags::DIOALIGN;
     if let Ok(stat) = rustix::fs::statx(fd, c"", rustix::fs::AtFlags::EMPTY_PATH, asked)
@@ -235,7 +235,7 @@ fn direct_alignment(fd: &OwnedFd, block_device: bool) -> Option<usize> {
     (kind != TMPFS_MAGIC).then_some(UNKNOWN_ALIGNMENT)
 }
 
-/// Device, backend, and why it is not io_uring if that was the wish.
+/// The device, its backend, and why a wish for io_uring was not met.
 type Served = (SharedDevice, Backend, Option<String>);
 
 fn serve(file: RawFile, options: &OpenOptions) -> Result<Served, String> {
@@ -251,11 +251,11 @@ fn serve(file: RawFile, options: &OpenOptions) -> Result<Served, String> {
     if options.backend == Backend::Uring {
         return Err(format!("{}: {why}", file.name));
     }
-    tracing::warn!(device = %file.name, cause = %why, "io_uring is not available; going on with a pool of threads");
+    tracing::warn!(device = %file.name, cause = %why, "io_uring is not available; using a pool of threads");
     Ok((threads(file), Backend::Threads, Some(why)))
 }
 
-/// Cause and remedy.
+/// Describes cause and remedy.
 fn why_no_uring(error: &io::Error) -> String {
     let remedy = match error.raw_os_error() {
         Some(libc::ENOSYS) => {

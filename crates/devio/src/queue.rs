@@ -1,27 +1,28 @@
-//! The order in which waiting operations are served: demand before prefetch before the rest, first come first
-//! served within each, and no caller starves.
+//! The order in which waiting operations are served: demand, then prefetch, then the rest; first come, first
+//! served within a rank; and no caller starves.
 
 use crate::IoClass;
 use std::collections::VecDeque;
 
-/// How many ranks there are.
+/// The number of ranks.
 pub(crate) const RANKS: usize = 3;
 
-/// Every how many picks a rank goes first out of turn.
+/// One pick in this many is out of turn, to prevent starvation.
 const FAIRNESS: u32 = 4;
 
-/// The rank of a class: 0 goes first.
+/// The rank of a class; 0 is served first.
 pub(crate) const fn rank(class: IoClass) -> usize {
     match class {
-        // Little, and others wait for it: writers for a map checkpoint, pages going home for the journal. Or
-        // what saves the disk as much as it takes: write-backs that come too late.
+        // Rank 0 includes small I/O that other work waits for: writers wait for a map checkpoint, pages going
+        // home for the journal. It also includes late write-backs, which relieve the disk by as much as they
+        // load it.
         IoClass::Demand | IoClass::UrgentClean | IoClass::UrgentWriteBack | IoClass::Meta => 0,
         IoClass::Prefetch => 1,
         IoClass::Clean | IoClass::WriteBack | IoClass::Ring | IoClass::Recovery => 2,
     }
 }
 
-/// A queue by rank.
+/// A queue ordered by rank.
 #[derive(Debug)]
 pub(crate) struct RankQueue<T> {
     ranks: [VecDeque<T>; RANKS],
@@ -41,8 +42,8 @@ impl<T> RankQueue<T> {
 
     pub(crate) fn pop(&mut self) -> Option<T> {
         self.picks = self.picks.wrapping_add(1);
-        // The ranks take turns at going first out of turn: with two of them never empty, the third would
-        // starve.
+        // The ranks alternate in being picked out of turn: with a single favoured rank, the third would starve
+        // while the other two are never empty.
         let turn =
             if self.picks.is_multiple_of(FAIRNESS) { (self.picks / FAIRNESS) as usize % RANKS } else { 0 };
         let first = self.ranks[turn].pop_front();
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn demand_first_but_nobody_starves() {
+    fn demand_goes_first_but_no_class_starves() {
         let mut queue = RankQueue::default();
         queue.push(IoClass::Clean, "clean");
         queue.push(IoClass::Prefetch, "prefetch");

@@ -1,10 +1,10 @@
-//! What the last n reads and the last n writes of pages took: a moving average, as Ou et al. detect cost
-//! ratios with (section 3.2.2).
+//! Moving averages of the times of the last n page reads and writes, which Ou et al. use to detect cost
+//! ratios (section 3.2.2).
 //!
 //! A sample is the busy time charged to one operation (see [`crate::DeviceStats`]) in whole microseconds, two
-//! bytes of it as in the paper, and the operation's length: a merged write of many pages is one sample, and
-//! its time is shared by its pages. Taking a sample in is one array element and a few additions, without a
-//! lock. Bursts of more than 65,535 µs are left out.
+//! bytes as in the paper, and the operation's length: a merged write of many pages is one sample, and its
+//! pages share its time. Recording a sample takes one array element and a few additions, without a lock.
+//! Samples of more than 65,535 µs are ignored.
 
 use crate::IoClass;
 use crate::stats::Slot;
@@ -16,19 +16,19 @@ pub const COST_POINTS: usize = 32_768;
 
 const SECTOR: u64 = 512;
 
-/// One direction of the moving average.
+/// The moving average of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecentCost {
-    /// Operations that it is of.
+    /// The number of operations in the average.
     pub ops: u64,
     /// The busy time charged to them.
     pub busy: Duration,
-    /// Bytes that they moved.
+    /// The bytes that they moved.
     pub bytes: u64,
 }
 
 impl RecentCost {
-    /// Busy time for each `bytes` moved, in milliseconds; `None` before the first operation.
+    /// The busy time per `bytes` moved, in milliseconds; `None` before the first operation.
     #[must_use]
     pub fn ms_per(&self, bytes: usize) -> Option<f64> {
         let ms = self.busy.as_secs_f64() * 1e3;
@@ -45,7 +45,7 @@ pub struct RecentCosts {
     pub write: RecentCost,
 }
 
-/// Whether an operation moves pages on a user's behalf: not the store's own books, and no rare pass over
+/// Whether an operation moves pages for a user, as opposed to the store's metadata and rare passes over
 /// everything.
 const fn counts(class: IoClass) -> bool {
     !matches!(class, IoClass::Ring | IoClass::Meta | IoClass::Recovery)
@@ -76,10 +76,10 @@ impl Recent {
     }
 }
 
-/// The last n samples, and their sums.
+/// The last n samples and their sums.
 #[derive(Debug)]
 struct Window {
-    /// Microseconds in the upper half, sectors in the lower; no sample yet: 0.
+    /// Microseconds in the upper half, sectors in the lower; 0 before the first sample.
     cells: Box<[AtomicU32]>,
     next: AtomicU64,
     busy_us: AtomicU64,
@@ -103,8 +103,8 @@ impl Window {
         let at = self.next.fetch_add(1, Relaxed) % self.cells.len() as u64;
         let sample = u32::from(us) << 16 | u32::from(sectors);
         let before = self.cells[at as usize].swap(sample, Relaxed);
-        // What leaves the sums was added to them before, or is about to be by the thread that put it there:
-        // they may wrap, and wrap back.
+        // The thread that stored the replaced sample has added it to the sums or is about to. The sums may
+        // therefore wrap temporarily.
         self.busy_us.fetch_add(u64::from(us), Relaxed);
         self.busy_us.fetch_sub(u64::from(before >> 16), Relaxed);
         self.sectors.fetch_add(u64::from(sectors), Relaxed);
@@ -112,7 +112,7 @@ impl Window {
     }
 
     fn cost(&self) -> RecentCost {
-        // A moment's negative sum, of additions under way, reads as nothing.
+        // A sum that is temporarily negative, because an addition is pending, reads as zero.
         let sum = |sum: &AtomicU64| u64::try_from(sum.load(Relaxed).cast_signed()).unwrap_or(0);
         RecentCost {
             ops: self.next.load(Relaxed).min(self.cells.len() as u64),
@@ -130,7 +130,7 @@ mod tests {
     const READ: Slot = Slot::Read(IoClass::Demand);
 
     #[test]
-    fn a_burst_and_the_stores_own_books_are_left_out() {
+    fn bursts_and_the_stores_own_metadata_are_ignored() {
         let recent = Recent::new(4);
         recent.note(READ, 4096, 100_000);
         recent.note(READ, 4096, 65_536_000);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_a_merged_write_is_shared_by_its_pages() {
+    fn the_pages_of_a_merged_write_share_its_time() {
         let recent = Recent::new(4);
         recent.note(Slot::Write(IoClass::Clean), 16 * 4096, 8_000_000);
         assert!((recent.costs().write.ms_per(4096).unwrap() - 0.5).abs() < 1e-9);

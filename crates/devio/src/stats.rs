@@ -1,12 +1,12 @@
-//! What a device did so far: operations, bytes, times and errors, by class and direction.
+//! Device statistics: operations, bytes, times and errors, by class and direction.
 //!
-//! Recording is a handful of relaxed atomic additions; a snapshot is not a cut in time, but every counter is
-//! exact.
+//! Recording takes a handful of relaxed atomic additions. A snapshot is not taken at a single instant, but
+//! every counter is exact.
 //!
-//! **Busy time** of a real device is the time during which at least one operation was in flight. The stretch
-//! between two completions is charged to the operation that ends it, so that the classes' busy times add up
-//! to the device's. An emulated device is charged the service time of its model instead. **Latency** runs
-//! from the call to the completion, the device's queue included.
+//! **Busy time** of a real device is the time during which at least one operation was in flight. The interval
+//! between two completions is charged to the operation that ends it, so the classes' busy times add up to the
+//! device's. An emulated device charges the service time of its model instead. **Latency** runs from the call
+//! to the completion, and includes the wait in the device's queue.
 
 use crate::recent::{Recent, RecentCosts};
 use crate::{DeviceErrorKind, IoClass};
@@ -14,11 +14,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Sub-buckets per power of two: values are kept to within an eighth.
+/// Sub-buckets per power of two: the resolution is one eighth.
 const SUB_BITS: u32 = 3;
-/// Everything below 2^7 ns falls into the first bucket.
+/// Values below 2^7 ns share the first bucket.
 const MIN_BITS: u32 = 7;
-/// Everything from 2^39 ns (nine minutes) on falls into the last.
+/// Values from 2^39 ns (nine minutes) on share the last bucket.
 const MAX_BITS: u32 = 39;
 const BUCKETS: usize = ((MAX_BITS - MIN_BITS) << SUB_BITS) as usize;
 
@@ -39,19 +39,19 @@ const fn floor_of(bucket: usize) -> u64 {
 /// A distribution of times, in buckets an eighth of a power of two wide.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TimeHistogram {
-    /// Empty as long as nothing was recorded.
+    /// Empty until the first value is recorded.
     counts: Vec<u64>,
 }
 
 impl TimeHistogram {
-    /// How many values it holds.
+    /// The number of values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The time that a share `quantile` (0 to 1) of the values does not exceed, in nanoseconds, to within an
-    /// eighth, from above; 0 when it is empty.
+    /// The time that a share `quantile` (0 to 1) of the values does not exceed, in nanoseconds; rounded up by
+    /// at most an eighth; 0 without values.
     #[must_use]
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
@@ -66,12 +66,12 @@ impl TimeHistogram {
         0
     }
 
-    /// The buckets that hold something: smallest value in nanoseconds, and count.
+    /// The non-empty buckets: smallest value in nanoseconds, and count.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.counts.iter().enumerate().filter(|(_, n)| **n > 0).map(|(b, n)| (floor_of(b), *n))
     }
 
-    /// Adds the other's values.
+    /// Adds the values of `other`.
     pub fn merge(&mut self, other: &Self) {
         if self.counts.is_empty() {
             self.counts.clone_from(&other.counts);
@@ -91,14 +91,14 @@ impl TimeHistogram {
     }
 }
 
-/// One direction (reads, writes) of one class, or a sum of several.
+/// Statistics of one direction (reads or writes) of one class, or of several.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DirStats {
-    /// Operations that ended well.
+    /// Operations that succeeded.
     pub ops: u64,
-    /// Bytes that they moved.
+    /// The bytes that they moved.
     pub bytes: u64,
-    /// Busy time charged, in nanoseconds (see the module).
+    /// The busy time charged, in nanoseconds (see the module).
     pub busy_ns: u64,
     /// Sum of latencies, in nanoseconds.
     pub latency_ns: u64,
@@ -109,13 +109,13 @@ pub struct DirStats {
 }
 
 impl DirStats {
-    /// Mean busy time charged per operation, in nanoseconds; 0 without any.
+    /// The mean busy time charged per operation, in nanoseconds; 0 without operations.
     #[must_use]
     pub fn mean_service_ns(&self) -> u64 {
         self.busy_ns.checked_div(self.ops).unwrap_or(0)
     }
 
-    /// Mean latency, in nanoseconds; 0 without any operation.
+    /// The mean latency, in nanoseconds; 0 without operations.
     #[must_use]
     pub fn mean_latency_ns(&self) -> u64 {
         self.latency_ns.checked_div(self.ops).unwrap_or(0)
@@ -152,14 +152,14 @@ pub struct ClassStats {
 }
 
 impl ClassStats {
-    /// Busy time of reads and writes, in nanoseconds.
+    /// The busy time of reads and writes, in nanoseconds.
     #[must_use]
     pub const fn busy_ns(&self) -> u64 {
         self.read.busy_ns + self.write.busy_ns
     }
 }
 
-/// Operations that failed for good, by what was reported.
+/// Operations that failed for good, by error kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ErrorCounts {
     /// [`DeviceErrorKind::Io`].
@@ -177,60 +177,60 @@ pub struct ErrorCounts {
 }
 
 impl ErrorCounts {
-    /// All of them.
+    /// The number of all failures.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.io + self.no_space + self.gone + self.eof + self.misaligned + self.other
     }
 }
 
-/// Attempts that were repeated, by why.
+/// Repeated attempts, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RetryCounts {
-    /// The kernel was short of something (EAGAIN, EBUSY).
+    /// The kernel was temporarily out of resources (EAGAIN, EBUSY).
     pub again: u64,
-    /// A signal (EINTR).
+    /// A signal interrupted the call (EINTR).
     pub interrupted: u64,
-    /// The submitting thread ended meanwhile (ECANCELED).
+    /// The submitting thread ended (ECANCELED).
     pub cancelled: u64,
-    /// Part of the bytes was transferred; the rest followed.
+    /// A part of the bytes was transferred; the rest followed.
     pub short: u64,
 }
 
 impl RetryCounts {
-    /// All of them.
+    /// The number of all repeated attempts.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.again + self.interrupted + self.cancelled + self.short
     }
 }
 
-/// A device's statistics at some moment, or between two of them.
+/// A device's statistics at one moment, or between two.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DeviceStats {
     /// By class, in the order of [`IoClass::ALL`]; see [`DeviceStats::class`].
     pub classes: [ClassStats; IoClass::ALL.len()],
-    /// Flushes (bytes are 0).
+    /// Flushes; their bytes are 0.
     pub flush: DirStats,
-    /// Discards (bytes are those discarded; no part of the totals).
+    /// Discards; their bytes are those discarded. Not part of the totals.
     pub discard: DirStats,
     /// Failures.
     pub errors: ErrorCounts,
     /// Repeated attempts.
     pub retries: RetryCounts,
-    /// How many operations the device serves at the same time, for [`DeviceStats::utilisation`]: 1, or the
+    /// The number of operations that the device serves at once, for [`DeviceStats::utilisation`]: 1, or the
     /// channels of an emulated flash device. 0 counts as 1.
     pub servers: u32,
 }
 
 impl DeviceStats {
-    /// One class.
+    /// The statistics of one class.
     #[must_use]
     pub fn class(&self, class: IoClass) -> &ClassStats {
         &self.classes[class as usize]
     }
 
-    /// What happened since `earlier`, a snapshot of the same device.
+    /// The difference from `earlier`, a snapshot of the same device.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let (e, r) = (&earlier.errors, &earlier.retries);
@@ -259,19 +259,19 @@ impl DeviceStats {
         }
     }
 
-    /// All classes together.
+    /// The sum of all classes.
     #[must_use]
     pub fn totals(&self) -> ClassStats {
         self.totals_without(&[])
     }
 
-    /// The given classes together.
+    /// The sum of the given classes.
     #[must_use]
     pub fn totals_of(&self, classes: &[IoClass]) -> ClassStats {
         self.sum(|class| classes.contains(&class))
     }
 
-    /// All but the given classes together.
+    /// The sum of all classes but the given ones.
     #[must_use]
     pub fn totals_without(&self, classes: &[IoClass]) -> ClassStats {
         self.sum(|class| !classes.contains(&class))
@@ -286,13 +286,13 @@ impl DeviceStats {
         out
     }
 
-    /// Busy time of reads, writes and flushes, in nanoseconds.
+    /// The busy time of reads, writes and flushes, in nanoseconds.
     #[must_use]
     pub fn busy_ns(&self) -> u64 {
         self.classes.iter().map(ClassStats::busy_ns).sum::<u64>() + self.flush.busy_ns
     }
 
-    /// The share of `elapsed` (and of the device's servers) that it was busy: 0 to 1, or slightly more when
+    /// The share of `elapsed` times servers during which the device was busy: 0 to 1, or slightly more when
     /// an operation straddles the snapshot.
     #[must_use]
     #[allow(clippy::cast_precision_loss)]
@@ -313,7 +313,7 @@ pub(crate) enum RetryReason {
     Short,
 }
 
-/// What an operation counts as.
+/// The counter of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Slot {
     Read(IoClass),
@@ -377,7 +377,7 @@ pub(crate) struct Recorder {
     retries: [AtomicU64; 4],
     servers: u32,
     in_flight: AtomicU64,
-    /// When the current stretch of busy time began: a start from idle, or the last completion.
+    /// The start of the current busy interval: the start after idling, or the last completion.
     charged_to_ns: AtomicU64,
     recent: OnceLock<Recent>,
 }
@@ -404,22 +404,22 @@ impl Recorder {
         self.recent.get().map(Recent::costs)
     }
 
-    /// An operation begins now.
+    /// Records the start of an operation at `now_ns`.
     pub(crate) fn begin(&self, now_ns: u64) {
         if self.in_flight.fetch_add(1, Relaxed) == 0 {
             self.charged_to_ns.fetch_max(now_ns, Relaxed);
         }
     }
 
-    /// An operation that [`Recorder::begin`] announced at `began_ns` ends now: returns the busy time to
-    /// charge it.
+    /// Records the end, at `now_ns`, of an operation that [`Recorder::begin`] announced. Returns the busy
+    /// time to charge to it.
     pub(crate) fn end(&self, now_ns: u64) -> u64 {
         let before = self.charged_to_ns.fetch_max(now_ns, Relaxed);
         self.in_flight.fetch_sub(1, Relaxed);
         now_ns.saturating_sub(before)
     }
 
-    /// Counts an operation that ended well.
+    /// Counts a successful operation.
     pub(crate) fn done(&self, slot: Slot, bytes: u64, busy_ns: u64, latency_ns: u64) {
         let at = match slot {
             Slot::Read(class) => class as usize * 2,

@@ -1,5 +1,5 @@
-//! What a completion is handed over with: the standard library and parking_lot; under `cfg(loom)` the model
-//! checker's stand-ins, with the same names and methods.
+//! The primitives behind the hand-over of completions: the standard library's and parking_lot's, or under
+//! `cfg(loom)` the model checker's equivalents with the same names and methods.
 
 #[cfg(not(loom))]
 pub(crate) use parking_lot::Mutex;
@@ -9,7 +9,7 @@ pub(crate) use std::sync::Arc;
 #[cfg(loom)]
 pub(crate) use loom::sync::Arc;
 
-/// Locks as parking_lot's does: a panic ends the model, so there is no poison.
+/// Locks like parking_lot's mutex: a panic ends the model, so poisoning does not arise.
 #[cfg(loom)]
 #[derive(Debug)]
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);

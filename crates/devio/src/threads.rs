@@ -1,8 +1,8 @@
-//! The fallback: positioned vectored system calls on a few threads of its own.
+//! The fallback backend: positioned vectored system calls on a few threads of the device.
 //!
-//! Threads are started as needed up to a bound, wait on a condition variable when there is nothing to do, and
-//! end with the device, after the last operation. Operations wait in order of class; the queue holds buffers
-//! that callers brought, so it is bounded by what they have.
+//! The device starts threads as needed up to a bound. They wait on a condition variable while there is
+//! nothing to do, and end with the device, after its last operation. Operations wait in order of class; the
+//! queue holds callers' buffers, so the callers' memory bounds it.
 
 use crate::device::IoBufs;
 use crate::file::RawFile;
@@ -72,7 +72,7 @@ impl ThreadPoolDevice {
             self.spawn(&mut state);
         }
         if state.threads.is_empty() {
-            // Not a single thread is to be had: everything that waits fails.
+            // No thread could be started: fail all waiting operations.
             while let Some(job) = state.queue.pop() {
                 state.waiting -= 1;
                 let completion = self.shared.file.finish(job.transfer, Err(DeviceErrorKind::Gone));
@@ -173,8 +173,7 @@ impl Drop for ThreadPoolDevice {
         };
         self.shared.work.notify_all();
         for thread in threads {
-            // The last handle may be dropped by a completion, on one of these threads: that one ends by
-            // itself.
+            // A completion may drop the last handle on one of these threads; that thread ends by itself.
             if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
                 tracing::error!(device = %self.shared.file.name, "an I/O thread panicked");
             }

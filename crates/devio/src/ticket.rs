@@ -1,7 +1,7 @@
-//! How a completion reaches the task that waits: a slot that both sides share, with the waker in it. No
-//! channel, one allocation.
+//! Delivers a completion to the waiting task through a shared slot that holds the waker: no channel, one
+//! allocation.
 //!
-//! Dropping the [`Ticket`] detaches the operation: its result is dropped when it arrives.
+//! Dropping the [`Ticket`] detaches the operation: its result is dropped on arrival.
 
 use crate::sync::{Arc, Mutex};
 use std::future::Future;
@@ -15,10 +15,10 @@ enum State<T> {
     Taken,
 }
 
-/// The device's end.
+/// The device's half.
 pub(crate) struct Promise<T>(Arc<Mutex<State<T>>>);
 
-/// The waiting end.
+/// The waiting task's half.
 pub(crate) struct Ticket<T>(Arc<Mutex<State<T>>>);
 
 pub(crate) fn ticket<T>() -> (Promise<T>, Ticket<T>) {
@@ -27,8 +27,9 @@ pub(crate) fn ticket<T>() -> (Promise<T>, Ticket<T>) {
 }
 
 impl<T> Promise<T> {
-    /// Hands over the result and wakes the waiting task. A panic of its waker, or of the owner of a leased
-    /// buffer that no task waits for any more, is caught: it is not the device's, whose thread goes on.
+    /// Delivers the result and wakes the waiting task. Catches a panic of its waker, or of the owner of a
+    /// leased buffer whose task is gone: the panic is not the device's fault, and the device's thread must go
+    /// on.
     pub(crate) fn complete(self, value: T) {
         let caught = catch_unwind(AssertUnwindSafe(|| {
             let before = std::mem::replace(&mut *self.0.lock(), State::Done(value));
@@ -42,7 +43,7 @@ impl<T> Promise<T> {
         }
     }
 
-    /// Whether the waiting task has given up.
+    /// Whether the waiting task has dropped its half.
     pub(crate) fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }

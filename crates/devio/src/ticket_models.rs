@@ -1,13 +1,12 @@
-//! Models for loom of the hand-over from a device to the task that waits: the real ticket, with the real
-//! buffers.
+//! Loom models of the hand-over from a device to the waiting task, with the real ticket and the real buffers.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p pagetier-devio --lib models`. The ring and the threads
-//! behind it are the kernel's; what they do to an operation is what `device` does here: keep it, look whether
-//! a task waits, finish it, hand it over.
+//! behind the ticket belong to the kernel. The function `device` does what they do to an operation: keep it,
+//! check whether a task waits, finish it, deliver it.
 //!
-//! Broken on purpose, the ticket was caught when it kept a task's first waker, let go of its lock between
-//! looking and leaving the waker, overwrote a result that came in between, and called an operation abandoned
-//! that only had no waker yet.
+//! The models caught each of these deliberate faults: the ticket keeps a task's first waker; releases its
+//! lock between checking and storing the waker; overwrites a result that arrives in between; treats an
+//! operation as abandoned that only has no waker yet.
 
 use crate::IoBuf;
 use crate::ticket::{Promise, ticket};
@@ -31,15 +30,14 @@ fn poll_once<T>(ticket: Pin<&mut crate::ticket::Ticket<T>>, waker: &Waker) -> Po
     ticket.poll(&mut Context::from_waker(waker))
 }
 
-/// Memory that the model watches: a thread that touches it without being ordered after the last one fails the
-/// model.
+/// Memory watched by the model: an access that is not ordered after the previous one fails the model.
 #[derive(Default)]
 struct Memory {
     cell: UnsafeCell<u64>,
     given_back: AtomicU32,
 }
 
-// SAFETY: loom's cell checks every access; that two of them are never at once is what the models are about.
+// SAFETY: loom's cell checks every access; proving that no two overlap is the purpose of these models.
 unsafe impl Sync for Memory {}
 // SAFETY: as above.
 unsafe impl Send for Memory {}
@@ -49,7 +47,7 @@ struct Owner(Arc<Memory>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // The memory's user goes on with it: the device must be through.
+        // The owner accesses the memory next: the device must be done with it.
         self.0.cell.with_mut(|_| ());
         self.0.given_back.fetch_add(1, Ordering::Relaxed);
     }
@@ -57,12 +55,12 @@ impl Drop for Owner {
 
 fn lease(memory: &Arc<Memory>) -> IoBuf {
     let owner = Box::new(Owner(Arc::clone(memory)));
-    // SAFETY: no byte of it is ever read or written: its length is zero.
+    // SAFETY: the length is zero, so no byte is ever read or written.
     unsafe { IoBuf::lease(NonNull::dangling(), 0, owner) }
 }
 
-/// What a device does to an operation that it took: the kernel writes to the buffer's memory, then the buffer
-/// goes to the task.
+/// What a device does to an accepted operation: the kernel writes to the buffer's memory, then the task gets
+/// the buffer.
 fn device(promise: Promise<IoBuf>, buf: IoBuf, memory: &Memory) {
     memory.cell.with_mut(|_| ());
     assert_eq!(memory.given_back.load(Ordering::Relaxed), 0, "given back while the device has it");
@@ -95,7 +93,7 @@ fn a_task_that_moves_is_woken_where_it_waits_last() {
 }
 
 #[test]
-fn a_buffer_comes_back_after_the_device_is_through_with_it() {
+fn a_buffer_comes_back_after_the_device_is_done_with_it() {
     model(|| {
         let memory = Arc::new(Memory::default());
         let (promise, ticket) = ticket();
@@ -126,7 +124,7 @@ fn a_dropped_future_leaves_the_buffer_to_the_device_and_it_is_given_back_once() 
 }
 
 #[test]
-fn an_operation_is_given_up_only_when_nobody_waits() {
+fn an_operation_is_given_up_only_when_no_task_waits() {
     model(|| {
         let (promise, ticket) = ticket();
         let device = thread::spawn(move || {

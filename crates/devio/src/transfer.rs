@@ -1,7 +1,7 @@
-//! One operation on a file, as a state machine: what is still to be transferred, and what each answer of the
+//! One operation on a file, as a state machine: what remains to be transferred, and what each answer of the
 //! kernel means.
 //!
-//! Both real backends drive it: they issue the rest, tell it the answer, and do what it says.
+//! Both real backends drive it: they issue the rest, pass it the answer, and follow its next step.
 
 use crate::check::Spot;
 use crate::device::IoBufs;
@@ -11,16 +11,16 @@ use crate::{DeviceErrorKind, IoBuf, IoClass, IoOp};
 use std::io;
 use std::sync::Arc;
 
-/// How often one operation is repeated without any progress before its error is final.
+/// The number of consecutive retries without progress after which an error is final.
 const RETRIES_MAX: u32 = 64;
 
-/// The most segments that the kernel takes in one call (IOV_MAX).
+/// The maximum number of segments in one system call (IOV_MAX).
 pub(crate) const SEGMENTS_MAX: usize = 1024;
 
-/// The most bytes issued in one call, below the kernel's own limit of 2 GiB less a page.
+/// The maximum number of bytes issued in one call, below the kernel's own limit of 2 GiB less a page.
 pub(crate) const BYTES_MAX: usize = 1 << 30;
 
-/// What an error number means.
+/// The meaning of an error number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Meaning {
     Retry(RetryReason),
@@ -48,7 +48,7 @@ fn meaning(errno: i32) -> Meaning {
     MEANINGS.iter().find(|(number, _)| *number == errno).map_or(Meaning::Io, |(_, meaning)| *meaning)
 }
 
-/// An error number outside an operation (growing, opening) as what can be done about it.
+/// Classifies an error number outside an operation (growing, opening) by the possible reaction.
 pub(crate) fn kind_of(errno: i32) -> DeviceErrorKind {
     match meaning(errno) {
         Meaning::NoSpace => DeviceErrorKind::NoSpace,
@@ -57,16 +57,16 @@ pub(crate) fn kind_of(errno: i32) -> DeviceErrorKind {
     }
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Issue the rest.
     Again(RetryReason),
-    /// It has ended.
+    /// The operation has ended.
     Done(Result<(), DeviceErrorKind>),
 }
 
-/// An operation under way.
+/// An operation in flight.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     pub(crate) spot: Spot,
@@ -83,7 +83,7 @@ impl Transfer {
         Self { spot, class, bufs, began_ns, done: 0, retries: 0, _in_flight: in_flight }
     }
 
-    /// What it counts as.
+    /// The counter of the operation.
     pub(crate) fn slot(&self) -> Slot {
         match self.spot.op {
             IoOp::Write => Slot::Write(self.class),
@@ -93,12 +93,12 @@ impl Transfer {
         }
     }
 
-    /// Where the rest starts.
+    /// The offset at which the rest starts.
     pub(crate) fn position(&self) -> u64 {
         self.spot.offset + self.done
     }
 
-    /// Calls `f(buffer, from, to)` for each part to be issued in the next call.
+    /// Calls `f(buffer, from, to)` for each part of the next call.
     pub(crate) fn rest<'a>(&'a mut self, mut f: impl FnMut(&'a mut IoBuf, usize, usize)) {
         let mut skip = self.done;
         let (mut segments, mut budget) = (0, BYTES_MAX);
@@ -117,8 +117,8 @@ impl Transfer {
         }
     }
 
-    /// The kernel's answer to the last issue: bytes, or an error number. `alignment` and `size` are the
-    /// device's.
+    /// Digests the kernel's answer to the last call: a number of bytes, or an error number. `alignment` and
+    /// `size` are the device's.
     pub(crate) fn advance(&mut self, answer: Result<u64, i32>, alignment: usize, size: u64) -> Step {
         match answer {
             Ok(bytes) => self.progress(bytes, alignment, size),
@@ -137,7 +137,7 @@ impl Transfer {
         if bytes == 0 && self.spot.op == IoOp::Read {
             return Step::Done(Err(DeviceErrorKind::UnexpectedEof { size }));
         }
-        // Direct I/O goes on at an aligned position: a part of a sector is transferred once more.
+        // Direct I/O continues at an aligned offset: the partial sector is transferred again.
         let whole = bytes - bytes % alignment as u64;
         self.done += whole;
         if whole == 0 && self.exhausted() {
@@ -149,7 +149,7 @@ impl Transfer {
     fn failed(&mut self, errno: i32) -> Step {
         match meaning(errno) {
             Meaning::Retry(reason) if !self.exhausted() => Step::Again(reason),
-            // A discard is a hint: where it is not supported nothing is lost.
+            // A discard is a hint: nothing is lost where it is not supported.
             Meaning::Unsupported if self.spot.op == IoOp::Discard => Step::Done(Ok(())),
             _ => Step::Done(Err(kind_of(errno))),
         }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn short_transfers_go_on_at_an_aligned_place() {
+    fn short_transfers_continue_at_an_aligned_offset() {
         let mut transfer = read_of(&[4096, 4096, 4096]);
         assert_eq!(parts(&mut transfer), [(0, 4096), (0, 4096), (0, 4096)]);
         assert!(matches!(transfer.advance(Ok(4096 + 700), 512, 1 << 20), Step::Again(RetryReason::Short)));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_by_what_can_be_done() {
+    fn errors_are_classified_by_the_possible_reaction() {
         let mut transfer = read_of(&[4096]);
         assert!(matches!(
             transfer.advance(Err(libc::ENOSPC), 512, 0),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_has_at_most_so_many_segments() {
+    fn a_call_has_a_bounded_number_of_segments() {
         let mut transfer = read_of(&vec![512; SEGMENTS_MAX + 3]);
         assert_eq!(parts(&mut transfer).len(), SEGMENTS_MAX);
         let step = transfer.advance(Ok(512 * SEGMENTS_MAX as u64), 512, 1 << 30);

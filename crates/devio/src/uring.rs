@@ -1,37 +1,36 @@
 //! The io_uring backend.
 //!
-//! **One ring per device.** The HDD's ring and the SSD's share nothing: neither's completions wait behind the
-//! other's, and each ring has its own short lock. The calling task submits by itself, with one system call
-//! outside the lock, so that a read is on its way without a hand-over; a thread that finds its entry
-//! submitted by another one meanwhile saves the call. Completions are then reaped, and each waiting task is
-//! woken through the slot that its future shares with the operation. [`Reap`] selects by whom:
+//! **One ring per device.** The rings of the HDD and the SSD share nothing: neither's completions wait behind
+//! the other's, and each has its own short lock. The calling task submits with one system call outside the
+//! lock, so a read is on its way without a hand-over; if another thread has submitted the entry meanwhile,
+//! the call is saved. Completions are then reaped, and each waiting task is woken through the slot that its
+//! future shares with the operation. [`Reap`] selects who reaps:
 //!
-//! - **A thread** per ring blocks in `io_uring_enter` until something completes. That needs no executor's
-//!   help, so it works under any. But one read takes three wake-ups, one after the other: the kernel finishes
-//!   it on the thread that submitted, the reaper is woken, the reaper wakes the task.
+//! - **A thread** per ring blocks in `io_uring_enter` until something completes. It needs no executor's help,
+//!   so it works under any. But one read takes three consecutive wake-ups: the kernel finishes it on the
+//!   submitting thread, the reaper wakes, and the reaper wakes the task.
 //! - **The tokio reactor** of the runtime that opened the device: the ring announces completions through an
-//!   eventfd, and a task of the runtime reaps. The thread that submitted usually waits in that reactor, so
-//!   one wake-up is left. When the runtime ends before the device, a thread takes over (`uring_reap`).
+//!   eventfd, and a task of the runtime reaps. The submitting thread usually waits in that reactor, so one
+//!   wake-up remains. When the runtime ends before the device, a thread takes over (`uring_reap`).
 //!
 //! An idle device takes no CPU time either way.
 //!
-//! Measured against it, and not chosen: submission by the reaper (single issuer, deferred task work), which
-//! costs a wake-up before each submission and had 10 % fewer operations at depth 32 and 5 % more latency at
-//! depth 1; cooperative task running, which was no different in an idle process but lets completions wait for
-//! a submitting thread that computes.
+//! Measured and rejected alternatives: submission by the reaper (single issuer, deferred task work) costs a
+//! wake-up before each submission, and had 10 % fewer operations at depth 32 and 5 % more latency at depth 1.
+//! Cooperative task running made no difference in an idle process, but lets completions wait for a submitting
+//! thread that computes.
 //!
-//! **Ownership.** An operation (buffers, segment list, promise) lives in the table from its submission to its
-//! completion, whichever task still waits for it; so the kernel never writes to memory that was freed. At
-//! most `queue_depth` operations are with the kernel; more wait in order of class, and the reaper submits
-//! them as places become free. The waiting line holds buffers that callers brought, so it is bounded by what
-//! they have.
+//! **Ownership.** An operation (buffers, segment list, promise) stays in the table from submission to
+//! completion, even if no task waits for it, so the kernel never writes to freed memory. The kernel has at
+//! most `queue_depth` operations; others wait in order of class, and the reaper submits them as slots become
+//! free. The backlog holds callers' buffers, so the callers' memory bounds it.
 //!
-//! **End.** Dropping the device waits until everything outstanding is finished. If the kernel refuses the
-//! ring for good (it should not), waiting tasks get [`DeviceErrorKind::Gone`] without their buffers, which
-//! are leaked: the kernel may still write to them.
+//! **End.** Dropping the device waits until all outstanding operations are finished. If the kernel refuses
+//! the ring for good (which should not happen), waiting tasks get [`DeviceErrorKind::Gone`] without their
+//! buffers, which are leaked: the kernel may still write to them.
 //!
-//! **Locking.** The state lock is taken by submitters and by who reaps; promises are completed after it is
-//! released. The lock of who reaps (`uring_reap`) comes before it.
+//! **Locking.** Submitters and the reaper take the state lock; promises are completed after its release. The
+//! reaping lock (`uring_reap`) comes before it.
 
 use crate::device::IoBufs;
 use crate::file::RawFile;
@@ -52,8 +51,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// After how many refused waits in a row the ring is given up (the pauses between them add up to some
-/// seconds).
+/// The number of consecutive refused waits after which the ring is given up (the pauses between them add up
+/// to several seconds).
 const REFUSALS_MAX: u32 = 200;
 
 /// A file served by io_uring. See the module.
@@ -72,7 +71,7 @@ pub(crate) struct Shared {
 
 struct State {
     pusher: Pusher,
-    /// Operations that the kernel has, by slot.
+    /// The kernel's operations, by slot.
     table: Vec<Option<Op>>,
     free: Vec<u32>,
     backlog: RankQueue<Op>,
@@ -86,11 +85,11 @@ pub(crate) struct Op {
     promise: Promise<Completion>,
 }
 
-/// Operations to be completed outside the lock, with their results; `None` for a read that was given up
-/// before it was issued.
+/// Operations to complete outside the lock, with their results; `None` for a read that was abandoned before
+/// it was issued.
 pub(crate) type Ended = Vec<(Op, Option<Result<(), DeviceErrorKind>>)>;
 
-/// What one pass of reaping works with; the vectors are empty between passes.
+/// The working memory of one reaping pass; its vectors are empty between passes.
 pub(crate) struct Pass {
     reaper: Reaper,
     results: Vec<(u64, i32)>,
@@ -98,7 +97,7 @@ pub(crate) struct Pass {
 }
 
 impl UringDevice {
-    /// Serves `file`, or hands it back with the reason why io_uring cannot.
+    /// Serves `file`, or returns it with the reason why io_uring cannot.
     pub(crate) fn new(file: RawFile, depth: u32, reap: Reap) -> Result<Self, Box<(RawFile, io::Error)>> {
         let depth = depth.clamp(1, 4096);
         let ring = match Ring::new(depth, &file) {
@@ -132,18 +131,18 @@ impl UringDevice {
 }
 
 impl Pass {
-    /// For a device that has none.
+    /// The pass of a new device.
     pub(crate) fn new() -> Self {
         Self { reaper: Reaper::new(), results: Vec::new(), ended: Ended::new() }
     }
 }
 
 impl State {
-    /// Hands `op` to the kernel; gives it back when there is no free slot.
+    /// Passes `op` to the kernel; returns it when no slot is free.
     fn push(&mut self, ring: &Ring, mut op: Op) -> Option<Op> {
         let Some(slot) = self.free.pop() else { return Some(op) };
-        // SAFETY: the operation stays in the table until its completion is reaped (or is leaked, when the
-        // ring is given up); no other code touches its buffers there.
+        // SAFETY: the operation stays in the table until its completion is reaped (or is leaked when the ring
+        // is given up), and no other code touches its buffers there.
         let pushed =
             unsafe { ring.push(&mut self.pusher, u64::from(slot), &mut op.transfer, &mut op.segments) };
         if !pushed {
@@ -175,21 +174,22 @@ impl Shared {
                 drop(state);
                 self.submit();
             }
-            // Everything that occupies a slot completes, and then the reaper takes the next from here.
+            // Every operation that occupies a slot completes, and the reaper then takes the next one from
+            // here.
             Some(op) => state.backlog.push(class, op),
         }
         ticket
     }
 
-    /// Submits what is queued. What the kernel will not take now is left to the reaper, which tries again;
-    /// false then.
+    /// Submits what is queued. Returns false if the kernel does not accept everything; the reaper then
+    /// retries.
     fn submit(&self) -> bool {
         loop {
             match self.ring.submit() {
                 Ok(_) => return true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    tracing::debug!(device = %self.file.name, %error, "submission is put off");
+                    tracing::debug!(device = %self.file.name, %error, "submission is deferred");
                     self.ring.wake();
                     return false;
                 }
@@ -197,7 +197,7 @@ impl Shared {
         }
     }
 
-    /// Reaps until the device is closing and everything is done; blocks while there is nothing.
+    /// Reaps until the device is closing and everything is done; blocks while there is nothing to reap.
     pub(crate) fn serve(&self, mut pass: Pass) {
         let mut refusals = 0;
         self.ring.arm(&mut self.state.lock().pusher);
@@ -221,15 +221,15 @@ impl Shared {
         }
     }
 
-    /// Takes in what has completed so far; says whether the device is closing and all is done. What has ended
-    /// is left to [`Shared::complete_all`], outside any lock.
+    /// Reaps what has completed so far; returns whether the device is closing and everything is done. Leaves
+    /// ended operations to [`Shared::complete_all`], to run outside any lock.
     fn reap(&self, pass: &mut Pass) -> bool {
         self.ring.reap(&mut pass.reaper, &mut pass.results);
         self.digest(&mut pass.results, &mut pass.ended)
     }
 
-    /// As [`Shared::reap`], without blocking afterwards: what the pass queued is submitted, and what has
-    /// ended is handed out. Says too whether the kernel takes submissions.
+    /// Like [`Shared::reap`], but for a caller that does not block afterwards: submits what the pass queued
+    /// and returns what has ended. Also says whether the kernel accepts submissions.
     pub(crate) fn reap_now(&self, pass: &mut Pass) -> (Ended, bool) {
         self.ring.awake();
         self.reap(pass);
@@ -243,7 +243,7 @@ impl Shared {
         }
     }
 
-    /// No more operations are accepted, and [`Shared::serve`] ends when there are none.
+    /// Refuses further operations; [`Shared::serve`] returns once none is left.
     pub(crate) fn close(&self, dead: bool) {
         let mut state = self.state.lock();
         state.closing = true;
@@ -252,8 +252,8 @@ impl Shared {
         self.ring.wake();
     }
 
-    /// Takes in what completed, queues retries and what waited; says whether the device is closing and all is
-    /// done.
+    /// Processes completions, and queues retries and the backlog; returns whether the device is closing and
+    /// everything is done.
     fn digest(&self, results: &mut Vec<(u64, i32)>, ended: &mut Ended) -> bool {
         let mut state = self.state.lock();
         for (slot, result) in results.drain(..) {
@@ -299,7 +299,7 @@ impl Shared {
         });
     }
 
-    /// The ring does not work any more: everything fails, and what the kernel may still write to is leaked.
+    /// Gives up the ring: fails everything, and leaks the memory that the kernel may still write to.
     #[cold]
     fn give_up(&self, error: &io::Error) {
         tracing::error!(device = %self.file.name, %error, "io_uring has stopped working; the device is gone");

@@ -1,13 +1,13 @@
 //! Who reaps a ring: a thread, or a task of the runtime whose reactor the ring announces itself to.
 //!
-//! There is one [`Pass`], the right to reap with its working memory, and it is always in one place. It starts
-//! with the thread or with the task. The task may lose its runtime while the device lives: then it starts the
-//! thread and gives it the pass. The device may be dropped while the task lives: then it takes the pass and
-//! finishes what is outstanding on the spot, without waiting for the task, which may be due on the very
-//! thread that drops.
+//! There is exactly one [`Pass`]: the right to reap, with its working memory. The thread or the task starts
+//! with it. If the task loses its runtime while the device lives, it starts the thread and passes it on. If
+//! the device is dropped while the task lives, the device takes the pass and finishes the outstanding
+//! operations itself. It does not wait for the task, which may be scheduled on the very thread that drops the
+//! device.
 //!
-//! **Locking.** The lock on [`Who`] is held for a pass over what has completed, not while operations are
-//! completed: a completion may drop the device's last handle, and so end the reaping that it is part of.
+//! **Locking.** The lock on [`Who`] is held while a pass reaps, but not while operations are completed: a
+//! completion may drop the device's last handle, and thereby end the reaping that it is part of.
 
 use crate::Reap;
 use crate::uring::{Pass, Shared};
@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// The device's side: ends the reaping.
+/// The device's half; ends the reaping.
 #[derive(Debug)]
 pub(crate) struct Reaping(Arc<Mutex<Who>>);
 
@@ -31,7 +31,8 @@ enum Who {
 
 impl Reaping {
     pub(crate) fn start(shared: &Arc<Shared>, pass: Pass, reap: Reap) -> io::Result<Self> {
-        // Whether a runtime has a reactor shows by a panic only, which must not end the process.
+        // Only a panic reveals that a runtime has no reactor, so the check requires that a panic does not end
+        // the process.
         let asked = reap == Reap::Reactor && panics_unwind();
         let runtime = tokio::runtime::Handle::try_current().ok().filter(|_| asked);
         let Some(runtime) = runtime else {
@@ -48,7 +49,7 @@ impl Reaping {
         Ok(Self(who))
     }
 
-    /// The device is closed: finishes everything outstanding.
+    /// Closes the device: finishes everything outstanding.
     pub(crate) fn end(&self, shared: &Shared) {
         let who = std::mem::replace(&mut *self.0.lock(), Who::Ended);
         match who {
@@ -58,7 +59,7 @@ impl Reaping {
                 // The task still waits, and holds the ring and the file.
                 shared.ring.wake();
             }
-            // The last handle may be dropped by a completion, on the thread itself: then it ends by itself.
+            // A completion may drop the last handle on the thread itself; the thread then ends by itself.
             Who::Thread(thread) if thread.thread().id() != std::thread::current().id() => {
                 if thread.join().is_err() {
                     tracing::error!(device = %shared.file.name, "the reaper panicked");
@@ -78,13 +79,13 @@ fn panics_unwind() -> bool {
     cfg!(panic = "unwind")
 }
 
-/// What the runtime's reactor waits for; `None` when the runtime has no reactor.
+/// The descriptor registered with the runtime's reactor; `None` when the runtime has no reactor.
 fn announced(shared: &Shared) -> io::Result<Option<AsyncFd<OwnedFd>>> {
     let fd = shared.ring.announce()?;
-    // Tokio has no way to ask for the reactor, and panics where there is none.
+    // Tokio offers no query for the reactor, and panics without one.
     let registered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        // Its successor, which asks for a descriptor that stays the same, as an `OwnedFd` does, is not in
-        // every tokio that will do.
+        // This deprecated call exists in every supported tokio version. Its successor, which requires a
+        // descriptor that stays the same, as an `OwnedFd` does, is missing in the older ones.
         #[allow(deprecated)]
         AsyncFd::with_interest(fd, Interest::READABLE)
     }));
@@ -94,7 +95,7 @@ fn announced(shared: &Shared) -> io::Result<Option<AsyncFd<OwnedFd>>> {
             shared.ring.hush();
             tracing::warn!(
                 device = %shared.file.name,
-                "the runtime has I/O disabled: a thread reaps completions; enable_io() or enable_all() makes it faster"
+                "the runtime has I/O disabled, so a thread reaps completions; enable_io() or enable_all() makes it faster"
             );
             Ok(None)
         }
@@ -106,10 +107,10 @@ fn start_thread(shared: &Arc<Shared>, pass: Pass) -> io::Result<JoinHandle<()>> 
     std::thread::Builder::new().name("pagetier-reap".into()).spawn(move || shared.serve(pass))
 }
 
-/// After how many refused submissions in a row the task leaves the ring to a thread.
+/// The number of consecutive refused submissions after which the task leaves the ring to a thread.
 const REFUSALS_MAX: u32 = 8;
 
-/// The task's side.
+/// The task's half.
 struct Duty {
     shared: Arc<Shared>,
     who: Arc<Mutex<Who>>,
@@ -118,9 +119,9 @@ struct Duty {
 impl Duty {
     async fn run(self, announced: AsyncFd<OwnedFd>) {
         let mut refusals = 0;
-        // An error: the runtime is ending.
+        // An error means that the runtime is ending.
         while let Ok(mut ready) = announced.readable().await {
-            // Before looking, or what completes meanwhile would not be announced.
+            // Clear before reaping, or a completion in between would not be announced.
             ready.clear_ready();
             let mut who = self.who.lock();
             let Who::Task(pass) = &mut *who else { return };
@@ -129,7 +130,7 @@ impl Duty {
             self.shared.complete_all(&mut ended);
             refusals = if accepted { 0 } else { refusals + 1 };
             if refusals > REFUSALS_MAX {
-                // A thread can pause between its attempts, and knows when to give up.
+                // A thread can pause between its attempts, and gives up after enough of them.
                 return;
             }
         }
@@ -137,7 +138,7 @@ impl Duty {
 }
 
 impl Drop for Duty {
-    /// The runtime is gone, or the device: if the device is still there, its operations need another reaper.
+    /// The runtime or the device is gone. If the device is alive, its operations need another reaper.
     fn drop(&mut self) {
         let mut who = self.who.lock();
         match std::mem::replace(&mut *who, Who::Ended) {
@@ -157,7 +158,7 @@ impl Drop for Duty {
 }
 
 impl Duty {
-    /// No other reaper is left: what is outstanding is finished here, and the device accepts nothing more.
+    /// No other reaper is left: finishes the outstanding operations and refuses further ones.
     #[cold]
     fn go_down(&self, error: &io::Error) {
         tracing::error!(device = %self.shared.file.name, %error, "no thread to reap completions; the device is gone");
@@ -184,12 +185,12 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     thread_local! {
-        /// Devices opened on this thread take this for a program built with `panic = "abort"`.
+        /// Makes devices opened on this thread assume a program built with `panic = "abort"`.
         pub(super) static PANICS_ABORT: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Opens a device in a runtime without I/O, writes and reads. How many panics this thread raised, caught
-    /// ones included; `None`: no io_uring here.
+    /// Opens a device in a runtime without I/O, writes and reads. Returns the number of panics on this
+    /// thread, caught ones included; `None` without io_uring.
     fn panics_while_opening() -> Option<usize> {
         let panics = Arc::new(AtomicUsize::new(0));
         let (counted, me) = (Arc::clone(&panics), std::thread::current().id());
@@ -226,7 +227,7 @@ mod tests {
         let aborting = panics_while_opening();
         PANICS_ABORT.set(false);
         let unwinding = panics_while_opening();
-        // The second number proves that the first one counts.
+        // The second number shows that panics are counted.
         assert!(
             matches!((aborting, unwinding), (Some(0), Some(1)) | (None, None)),
             "{aborting:?} {unwinding:?}"

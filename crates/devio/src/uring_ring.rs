@@ -1,8 +1,9 @@
 //! The ring itself: the few unsafe calls, each with the rule that makes it sound.
 //!
-//! Three rules hold it together. *Pushing* happens only under the device's state lock ([`Pusher`] stands for
-//! it). *Reaping* is done by one at a time ([`Reaper`] stands for that; there is one). What an entry points
-//! to, buffers and segment lists, stays in the operation table until its completion was reaped.
+//! Three rules make it sound. *Pushing* happens only under the device's state lock; [`Pusher`] represents
+//! that lock. *Reaping* is done by one holder at a time; [`Reaper`], of which there is one, represents that
+//! right. Everything that an entry points to, buffers and segment lists, stays in the operation table until
+//! its completion was reaped.
 
 use crate::IoBuf;
 use crate::IoOp;
@@ -22,19 +23,19 @@ const FILE: types::Fixed = types::Fixed(0);
 /// Marks the completion of the wake-up poll; operations carry their slot.
 pub(crate) const WAKE: u64 = u64::MAX;
 
-/// How many pieces of memory may be registered.
+/// The maximum number of registered pieces of memory.
 const REGIONS_MAX: u32 = 256;
 
-/// The kernel registers at most 1 GiB as one piece.
+/// The kernel's limit on the size of one registered piece: 1 GiB.
 const REGION_BYTES_MAX: usize = 1 << 30;
 
 /// See the module.
 pub(crate) struct Ring {
     uring: IoUring,
-    /// Readable when the reaper shall look up from its wait.
+    /// Readable when the reaper must end its wait.
     wake: OwnedFd,
-    /// Registered memory: start address, length, index in the kernel's table. `None` when that is not to be
-    /// had.
+    /// Registered memory: start address, length, index in the kernel's table. `None` when registration is not
+    /// available.
     regions: RwLock<Option<Vec<(usize, usize, u16)>>>,
 }
 
@@ -42,33 +43,34 @@ pub(crate) struct Ring {
 #[derive(Debug, Default)]
 pub(crate) struct Segments(Vec<libc::iovec>);
 
-// SAFETY: the pointers are those of the operation's own buffers, which are `Send`.
+// SAFETY: the pointers refer to the operation's own buffers, which are `Send`.
 unsafe impl Send for Segments {}
 
-/// The right to push, held with the state lock.
+/// The right to push; kept inside the state lock.
 pub(crate) struct Pusher(());
 
-/// The right to reap. Its holder alone reaps; it may pass from a reactor to a thread.
+/// The right to reap. Only its holder reaps; it may pass from a reactor to a thread.
 pub(crate) struct Reaper(());
 
 impl Pusher {
-    /// The device makes exactly one and keeps it inside its state lock.
+    /// The device makes exactly one, and keeps it inside its state lock.
     pub(crate) const fn new() -> Self {
         Self(())
     }
 }
 
 impl Reaper {
-    /// The device has one at a time.
+    /// The device makes exactly one.
     pub(crate) const fn new() -> Self {
         Self(())
     }
 }
 
 impl Ring {
-    /// A ring for `depth` operations on `file`, or why there is none.
+    /// A ring for `depth` operations on `file`, or the reason why there is none.
     pub(crate) fn new(depth: u32, file: &RawFile) -> io::Result<Self> {
-        // One entry more for the wake-up poll. Completions cannot overflow: there are twice as many places.
+        // One extra entry for the wake-up poll. The completion queue has twice as many entries, so it cannot
+        // overflow.
         let uring =
             IoUring::builder().dontfork().setup_submit_all().build((depth + 1).next_power_of_two())?;
         let mut probe = Probe::new();
@@ -93,11 +95,11 @@ impl Ring {
         Ok(Self { uring, wake, regions: RwLock::new(sparse.ok().map(|()| Vec::new())) })
     }
 
-    /// Queues the rest of a transfer under `slot`. `false`: there is no room.
+    /// Queues the rest of a transfer under `slot`. `false`: the queue is full.
     ///
     /// # Safety
-    /// The buffers of `transfer`, and `segments`, are neither moved in memory, freed, read (reads) nor
-    /// written until the completion of `slot` was reaped. (The structures that own them may move.)
+    /// Until the completion of `slot` was reaped, the buffers of `transfer` and `segments` are neither moved
+    /// in memory nor freed, nor read (for reads), nor written. (The structures that own them may move.)
     pub(crate) unsafe fn push(
         &self,
         _: &mut Pusher,
@@ -106,9 +108,9 @@ impl Ring {
         segments: &mut Segments,
     ) -> bool {
         let entry = self.entry(transfer, segments).user_data(slot);
-        // SAFETY: the `Pusher` says that no other thread has a view of the submission queue.
+        // SAFETY: the `Pusher` proves that no other thread has a view of the submission queue.
         let mut queue = unsafe { self.uring.submission_shared() };
-        // SAFETY: what the entry points to stays, as the caller promises.
+        // SAFETY: the caller guarantees that everything the entry points to stays valid.
         unsafe { queue.push(&entry) }.is_ok()
     }
 
@@ -155,7 +157,7 @@ impl Ring {
         (base + len <= start + bytes).then_some(index)
     }
 
-    /// Submits what is queued; also what other threads queued meanwhile.
+    /// Submits what is queued, including entries of other threads.
     pub(crate) fn submit(&self) -> io::Result<usize> {
         self.uring.submitter().submit()
     }
@@ -165,52 +167,52 @@ impl Ring {
         self.uring.submitter().submit_and_wait(1)
     }
 
-    /// Moves the completions that there are to `out`: slot and result.
+    /// Moves the available completions to `out`: slot and result.
     pub(crate) fn reap(&self, _: &mut Reaper, out: &mut Vec<(u64, i32)>) {
-        // SAFETY: the `Reaper` says that no other view of the completion queue exists.
+        // SAFETY: the `Reaper` proves that no other view of the completion queue exists.
         let queue = unsafe { self.uring.completion_shared() };
         out.extend(queue.map(|entry| (entry.user_data(), entry.result())));
     }
 
-    /// Takes back what [`Ring::wake`] said. The caller looks for the reason after this, or it may miss one.
+    /// Resets [`Ring::wake`]. The caller must check for the reason afterwards, or it may miss one.
     pub(crate) fn awake(&self) {
         let mut value = [0; 8];
-        // Whatever it says: it is empty now.
+        // The value does not matter: reading resets it.
         let _ = rustix::io::read(&self.wake, &mut value);
     }
 
-    /// Queues the poll that lets [`Ring::wake`] end a wait; at once, if it was called before.
+    /// Queues the poll that lets [`Ring::wake`] end a wait; it ends at once if `wake` was called before.
     pub(crate) fn arm(&self, _: &mut Pusher) -> bool {
         let fd = types::Fd(self.wake.as_raw_fd());
         let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).build().user_data(WAKE);
-        // SAFETY: the `Pusher` says that no other thread has a view of the submission queue.
+        // SAFETY: the `Pusher` proves that no other thread has a view of the submission queue.
         let mut queue = unsafe { self.uring.submission_shared() };
         // SAFETY: the entry points to nothing; the descriptor lives as long as the ring.
         unsafe { queue.push(&entry) }.is_ok()
     }
 
-    /// From now on every completion makes the descriptor of [`Ring::wake`] readable, and this copy of it says
-    /// so to a reactor.
+    /// Makes every completion from now on signal the descriptor of [`Ring::wake`], and returns a copy of that
+    /// descriptor for a reactor.
     pub(crate) fn announce(&self) -> io::Result<OwnedFd> {
         let copy = self.wake.try_clone()?;
         self.uring.submitter().register_eventfd(self.wake.as_raw_fd())?;
         Ok(copy)
     }
 
-    /// Takes [`Ring::announce`] back: a thread that blocks in [`Ring::wait`] would be woken twice, and by its
-    /// own waking again. Its first wait ends at once, as what was meant to wake it may have been taken for an
-    /// announcement.
+    /// Reverts [`Ring::announce`]: a thread that blocks in [`Ring::wait`] would be woken twice per
+    /// completion, and again by its own wake-up. The thread's first wait ends at once, because the task may
+    /// have consumed a wake-up as an announcement.
     pub(crate) fn hush(&self) {
         self.wake();
         if let Err(error) = self.uring.submitter().unregister_eventfd() {
-            tracing::debug!(%error, "nothing was announced");
+            tracing::debug!(%error, "announcements were not enabled");
         }
     }
 
     /// Ends the reaper's wait.
     pub(crate) fn wake(&self) {
         if let Err(error) = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()) {
-            // Only a full counter can be the reason: then it is awake anyway.
+            // Only a full counter can be the reason, and then the reaper is awake anyway.
             tracing::debug!(%error, "waking the reaper");
         }
     }
@@ -229,8 +231,8 @@ impl Ring {
             return false;
         }
         let first = regions.len() as u32;
-        // SAFETY: the kernel pins the pages and checks that they are mapped. Nothing is done to them but what
-        // operations ask for.
+        // SAFETY: the kernel pins the pages and checks that they are mapped. It accesses them only for
+        // operations.
         let done = unsafe { self.uring.submitter().register_buffers_update(first, &pieces, None) };
         if let Err(error) = done {
             tracing::info!(%error, "memory is not registered with the ring; raise the limit of locked memory (ulimit -l)");

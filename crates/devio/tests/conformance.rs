@@ -1,238 +1,30 @@
-//! One suite over every device: whatever stands behind the seam does the same.
+//! The conformance suite over every device of the crate, and over one that an outsider might write.
 
 #[path = "common/mod.rs"]
 mod common;
 
-use common::{Subject, arena, bufs_of, every_subject, pattern, run};
-use pagetier_devio::{Device, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoOp};
-use std::future::Future;
+use common::{Subject, arena, bufs_of, every_subject, run};
+use pagetier_devio::conformance::{Growth, check};
+use pagetier_devio::{
+    Device, DeviceErrorKind, IoBuf, IoBufs, IoClass, Metered, RawDevice, RawDone, RawTransfer, SharedDevice,
+};
 use std::mem::ManuallyDrop;
-use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Waker};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-const PAGE: usize = 16 << 10;
-
-async fn write(device: &dyn Device, offset: u64, bufs: IoBufs) {
-    device.write(offset, bufs, IoClass::Clean).await.result.expect("written");
-}
-
-async fn read(device: &dyn Device, offset: u64, len: usize) -> Vec<u8> {
-    let completion = device.read(offset, bufs_of(&[len]), IoClass::Demand).await;
-    completion.result.expect("read");
-    completion.bufs[0].as_slice().to_vec()
-}
-
-/// Runs a test over every subject, each in the runtime that suits it.
-fn over_all(test: impl AsyncFn(&Subject)) {
+#[test]
+fn every_device_conforms() {
     for subject in every_subject() {
         eprintln!("- {}", subject.name);
-        run(&subject, test(&subject));
-    }
-}
-
-#[test]
-fn what_was_written_is_read_back() {
-    over_all(async |subject| {
-        let device = &*subject.device;
-        assert_eq!(device.backend(), subject.backend);
-        assert!(device.size() >= 64 * PAGE as u64);
-        assert!(device.alignment().is_power_of_two());
-        for (i, at) in [3_u64, 0, 63, 17].into_iter().enumerate() {
-            write(device, at * PAGE as u64, [IoBuf::copy_of(&pattern(i as u8, PAGE))].into_iter().collect())
-                .await;
-        }
-        for (i, at) in [3_u64, 0, 63, 17].into_iter().enumerate() {
-            assert_eq!(read(device, at * PAGE as u64, PAGE).await, pattern(i as u8, PAGE));
-        }
-        write(device, 0, bufs_of(&[PAGE])).await;
-        assert_eq!(read(device, 0, PAGE).await, vec![0; PAGE]);
-    });
-}
-
-#[test]
-fn vectored_operations_keep_their_order() {
-    over_all(async |subject| {
-        let device = &*subject.device;
-        let unit = device.alignment();
-        let lens = [unit, 4 * unit, 2 * unit];
-        let whole = pattern(5, 7 * unit);
-        let mut bufs = bufs_of(&lens);
-        let mut at = 0;
-        for buf in &mut bufs {
-            let len = buf.len();
-            buf.as_mut_slice().copy_from_slice(&whole[at..at + len]);
-            at += len;
-        }
-        let completion = device.write(unit as u64, bufs, IoClass::WriteBack).await;
-        completion.result.expect("written");
-        assert_eq!(completion.bufs.iter().map(IoBuf::len).collect::<Vec<_>>(), lens);
-        let completion = device.read(unit as u64, bufs_of(&[2 * unit, 5 * unit]), IoClass::Prefetch).await;
-        completion.result.expect("read");
-        let got: Vec<u8> = completion.bufs.iter().flat_map(|b| b.as_slice()).copied().collect();
-        assert!(got == whole, "{}", subject.name);
-        // More buffers than one system call takes.
-        let many = vec![unit; 1_100];
-        let completion = device.write(0, bufs_of(&many), IoClass::WriteBack).await;
-        completion.result.expect("written");
-        let completion = device.read(0, bufs_of(&many), IoClass::Recovery).await;
-        completion.result.expect("read");
-        assert_eq!(completion.bufs.len(), 1_100);
-        assert!(completion.bufs.iter().all(|b| b.as_slice().iter().all(|&x| x == 0)));
-    });
-}
-
-#[test]
-fn ranges_beyond_the_end_are_refused() {
-    over_all(async |subject| {
-        let device = &*subject.device;
-        let size = device.size();
-        let unit = device.alignment();
-        for (offset, op) in
-            [(size, IoOp::Read), (size - unit as u64, IoOp::Write), (u64::MAX - 4095, IoOp::Read)]
-        {
-            let completion = match op {
-                IoOp::Read => device.read(offset, bufs_of(&[unit, unit]), IoClass::Demand).await,
-                _ => device.write(offset, bufs_of(&[unit, unit]), IoClass::Demand).await,
-            };
-            let error = completion.result.expect_err("beyond the end");
-            assert_eq!((error.op, error.offset, error.len), (op, offset, 2 * unit as u64));
-            assert!(
-                matches!(error.kind, DeviceErrorKind::UnexpectedEof { size: s } if s == size),
-                "{}: {error}",
-                subject.name
-            );
-            assert_eq!(completion.bufs.len(), 2);
-        }
-        assert_eq!(device.size(), size);
-        assert_eq!(device.stats().errors.eof, 3);
-    });
-}
-
-#[test]
-fn misaligned_operations_are_refused_by_name() {
-    over_all(async |subject| {
-        let device = &*subject.device;
-        let unit = device.alignment();
-        let one = bufs_of(&[unit]);
-        let error = device.read(unit as u64 + 1, one, IoClass::Demand).await.result.expect_err("offset");
-        assert!(matches!(error.kind, DeviceErrorKind::Misaligned { required } if required == unit));
-        let text = error.to_string();
-        assert!(text.contains(device.name()) && text.contains(&(unit + 1).to_string()), "{text}");
-        let odd = bufs_of(&[unit - 1]);
-        let error = device.write(0, odd, IoClass::Clean).await.result.expect_err("length");
-        assert!(matches!(error.kind, DeviceErrorKind::Misaligned { .. }));
-        let mut memory = IoBuf::zeroed(2 * unit);
-        let at = memory.ptr();
-        // SAFETY: within `memory`, which is not touched while the lease lasts.
-        let inside = unsafe { at.add(8) };
-        // SAFETY: as above.
-        let lease = unsafe { IoBuf::lease(inside, unit, Box::new(())) };
-        let completion = device.read(0, [lease].into_iter().collect(), IoClass::Demand).await;
-        assert!(matches!(completion.result.expect_err("address").kind, DeviceErrorKind::Misaligned { .. }));
-        drop(completion.bufs);
-        memory.as_mut_slice().fill(1);
-        assert_eq!(device.stats().errors.misaligned, 3);
-        assert_eq!(device.stats().totals().read.ops, 0);
-    });
-}
-
-#[test]
-fn growing_makes_room_that_reads_as_zeros() {
-    over_all(async |subject| {
-        let device = &*subject.device;
-        let size = device.size();
-        device.grow(size / 2).expect("large enough already");
-        assert_eq!(device.size(), size);
-        if subject.fixed_size {
-            let error = device.grow(size + (1 << 20)).expect_err("a block device does not grow");
-            assert!(matches!(error.kind, DeviceErrorKind::NoSpace));
-            assert_eq!(error.op, IoOp::Grow);
-            return;
-        }
-        device.grow(size + (1 << 20)).expect("grown");
-        assert_eq!(device.size(), size + (1 << 20));
-        assert_eq!(read(device, size, PAGE).await, vec![0; PAGE]);
-        write(
-            device,
-            size + (1 << 20) - PAGE as u64,
-            [IoBuf::copy_of(&pattern(1, PAGE))].into_iter().collect(),
-        )
-        .await;
-        assert_eq!(read(device, size + (1 << 20) - PAGE as u64, PAGE).await, pattern(1, PAGE));
-    });
-}
-
-#[test]
-fn flush_and_discard() {
-    over_all(async |subject| {
-        let device = &*subject.device;
-        write(device, 0, [IoBuf::copy_of(&pattern(9, PAGE))].into_iter().collect()).await;
-        device.flush(IoClass::Meta).await.expect("flushed");
-        assert_eq!(read(device, 0, PAGE).await, pattern(9, PAGE));
-        device.discard(0, PAGE as u64).await.expect("a hint");
-        assert_eq!(read(device, 0, PAGE).await.len(), PAGE);
-        write(device, 0, [IoBuf::copy_of(&pattern(8, PAGE))].into_iter().collect()).await;
-        device.flush(IoClass::Ring).await.expect("flushed");
-        assert_eq!(read(device, 0, PAGE).await, pattern(8, PAGE));
-        assert!(device.discard(device.size(), PAGE as u64).await.is_err());
-        assert_eq!(device.stats().flush.ops, 2);
-        assert_eq!(device.stats().discard.ops, 1);
-    });
-}
-
-#[test]
-fn many_operations_at_once() {
-    over_all(async |subject| {
-        let device = &subject.device;
-        // More than the queue depth, over the same pages, each by its own task.
-        let tasks: Vec<_> = (0..300_u64)
-            .map(|i| {
-                let device = Arc::clone(device);
-                tokio::spawn(async move {
-                    let mine = pattern(i as u8, 4096);
-                    let offset = i * 4096;
-                    let class = IoClass::ALL[i as usize % IoClass::ALL.len()];
-                    let bufs = [IoBuf::copy_of(&mine)].into_iter().collect();
-                    device.write(offset, bufs, class).await.result.expect("written");
-                    let completion = device.read(offset, bufs_of(&[4096]), class).await;
-                    completion.result.expect("read");
-                    assert!(completion.bufs[0].as_slice() == mine);
-                })
-            })
-            .collect();
-        for task in tasks {
-            task.await.expect("no panic");
-        }
-        let totals = device.stats().totals();
-        assert_eq!((totals.read.ops, totals.write.ops), (300, 300));
-    });
-}
-
-#[test]
-fn statistics_count_by_class() {
-    over_all(async |subject| {
-        let device = &*subject.device;
-        let before = device.stats();
-        write(device, 0, bufs_of(&[PAGE, PAGE])).await;
-        read(device, 0, PAGE).await;
-        device.read(0, bufs_of(&[PAGE]), IoClass::Prefetch).await.result.expect("read");
-        device.flush(IoClass::Clean).await.expect("flushed");
-        let stats = device.stats().since(&before);
-        assert_eq!(stats.class(IoClass::Clean).write.ops, 1);
-        assert_eq!(stats.class(IoClass::Clean).write.bytes, 2 * PAGE as u64);
-        assert_eq!(stats.class(IoClass::Demand).read.ops, 1);
-        assert_eq!(stats.class(IoClass::Prefetch).read.bytes, PAGE as u64);
-        assert_eq!(stats.class(IoClass::Ring).read.ops + stats.class(IoClass::Ring).write.ops, 0);
-        assert_eq!(stats.totals_without(&[IoClass::Prefetch]).read.ops, 1);
-        assert_eq!(stats.totals().read.latency.count(), 2);
-        assert_eq!((stats.flush.ops, stats.errors.total()), (1, 0));
+        assert_eq!(subject.device.backend(), subject.backend);
+        let growth = if subject.fixed_size { Growth::Fixed } else { Growth::Grows };
+        run(&subject, check(&subject.device, growth));
+        let stats = subject.device.stats();
         let busy_ns = stats.totals().busy_ns() + stats.flush.busy_ns;
-        assert_eq!(stats.busy_ns(), busy_ns);
         // Memory takes no time, and neither does a simulated device; the others do.
         assert_eq!(busy_ns > 0, !matches!(subject.backend, "memory" | "sim"), "{}", subject.name);
-    });
+    }
 }
 
 /// Counts how often it is dropped.
@@ -242,56 +34,6 @@ impl Drop for Token {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
-}
-
-/// Different for the two operations on one page.
-fn fill_of(i: usize) -> u8 {
-    (i % 251) as u8 + 1
-}
-
-#[test]
-fn dropped_futures_lose_nothing() {
-    over_all(async |subject| {
-        let device = &*subject.device;
-        let dropped = Arc::new(AtomicUsize::new(0));
-        let mut arena = arena(256 * 4096);
-        let base = arena.ptr();
-        for i in 0..256_usize {
-            // SAFETY: within the arena.
-            let at = unsafe { base.add(i * 4096) };
-            let owner = Box::new(Token(Arc::clone(&dropped)));
-            // SAFETY: parts of the arena that do not overlap; it is not touched before every owner was
-            // dropped.
-            let mut lease = unsafe { IoBuf::lease(at, 4096, owner) };
-            lease.as_mut_slice().fill(fill_of(i));
-            let offset = (i % 200) as u64 * 4096;
-            let bufs = [lease].into_iter().collect();
-            let mut future = if i % 3 == 0 {
-                device.read(offset, bufs, IoClass::Demand)
-            } else {
-                device.write(offset, bufs, IoClass::Clean)
-            };
-            if i % 2 == 0 {
-                let _ = Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop()));
-            }
-            drop(future);
-        }
-        // A flush goes behind nothing in particular, so wait until each operation has given its buffer up.
-        while dropped.load(Ordering::SeqCst) < 256 {
-            device.flush(IoClass::Meta).await.expect("flushed");
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
-        assert_eq!(dropped.load(Ordering::SeqCst), 256);
-        arena.as_mut_slice().fill(0xEE);
-        for page in 0..200_usize {
-            let got = read(device, page as u64 * 4096, 4096).await;
-            assert!(got.iter().all(|b| *b == got[0]), "{}: a mix on page {page}", subject.name);
-            let allowed = [page, page + 200].iter().any(|i| *i < 256 && i % 3 != 0 && got[0] == fill_of(*i));
-            let only_reads = (page % 3 == 0) && (page + 200 >= 256 || (page + 200) % 3 == 0);
-            assert!(allowed || (only_reads && got[0] == 0), "{}: {} on page {page}", subject.name, got[0]);
-        }
-        drop(ManuallyDrop::into_inner(arena));
-    });
 }
 
 #[test]
@@ -313,7 +55,7 @@ fn outstanding_operations_end_before_the_device_does() {
                 drop(device.read(i as u64 * 4096, [lease].into_iter().collect(), IoClass::Recovery));
             }
             drop(device);
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
         });
         assert_eq!(dropped.load(Ordering::SeqCst), 64);
         arena.as_mut_slice().fill(0xEE);
@@ -322,13 +64,111 @@ fn outstanding_operations_end_before_the_device_does() {
     }
 }
 
+/// An outsider's device: only what [`RawDevice`] requires, with operations that take time, and that start
+/// when they are polled first.
+#[derive(Clone, Debug)]
+struct Remote {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    failing: Arc<AtomicUsize>,
+}
+
+impl Remote {
+    fn new() -> Self {
+        Self { bytes: Arc::new(Mutex::new(vec![0; 8 << 20])), failing: Arc::default() }
+    }
+
+    fn fails(&self) -> bool {
+        self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+    }
+}
+
+impl RawDevice for Remote {
+    fn read(&self, offset: u64, mut bufs: IoBufs, _class: IoClass) -> RawTransfer {
+        let this = self.clone();
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_micros(300)).await;
+            let mut at = offset as usize;
+            for buf in &mut bufs {
+                let len = buf.len();
+                buf.as_mut_slice().copy_from_slice(&this.bytes.lock().expect("bytes")[at..at + len]);
+                at += len;
+            }
+            (bufs, if this.fails() { Err(DeviceErrorKind::Gone) } else { Ok(()) })
+        })
+    }
+
+    fn write(&self, offset: u64, bufs: IoBufs, _class: IoClass) -> RawTransfer {
+        let this = self.clone();
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_micros(500)).await;
+            let mut at = offset as usize;
+            for buf in &bufs {
+                this.bytes.lock().expect("bytes")[at..at + buf.len()].copy_from_slice(buf.as_slice());
+                at += buf.len();
+            }
+            (bufs, if this.fails() { Err(DeviceErrorKind::NoSpace) } else { Ok(()) })
+        })
+    }
+
+    fn flush(&self) -> RawDone {
+        Box::pin(async {
+            tokio::time::sleep(Duration::from_micros(100)).await;
+            Ok(())
+        })
+    }
+
+    fn size(&self) -> u64 {
+        self.bytes.lock().expect("bytes").len() as u64
+    }
+
+    fn name(&self) -> &str {
+        "remote"
+    }
+}
+
 #[test]
-fn empty_operations_succeed() {
-    over_all(async |subject| {
-        let completion = subject.device.read(0, IoBufs::new(), IoClass::Demand).await;
-        completion.result.expect("nothing to do");
-        let completion = subject.device.write(0, bufs_of(&[0]), IoClass::Demand).await;
-        completion.result.expect("nothing to do");
+fn a_device_of_another_crate_conforms() {
+    common::runtime(false).block_on(async {
+        let device: SharedDevice = Arc::new(Metered::over(Remote::new()));
+        assert_eq!((device.backend(), device.name(), device.alignment()), ("custom", "remote", 512));
+        check(&device, Growth::Fixed).await;
+        let stats = device.stats();
+        assert!(stats.busy_ns() > 0, "it takes time");
+        assert!(stats.totals().read.mean_latency_ns() >= 300_000, "a read sleeps for 300 us");
+    });
+}
+
+#[test]
+fn its_errors_name_device_and_operation_and_are_counted() {
+    common::runtime(false).block_on(async {
+        let remote = Remote::new();
+        let device: SharedDevice = Arc::new(Metered::over(remote.clone()));
+        remote.failing.store(1, Ordering::SeqCst);
+        let completion = device.write(8192, bufs_of(&[4096]), IoClass::Clean).await;
+        let error = completion.result.expect_err("planned to fail");
+        assert_eq!(error.to_string(), "remote: Write of 4096 bytes at 8192: no space left");
         assert_eq!(completion.bufs.len(), 1);
+        let stats = device.stats();
+        assert_eq!((stats.errors.no_space, stats.totals().write.ops), (1, 0));
+        assert_eq!(device.occupancy().in_flight(), 0);
+    });
+}
+
+/// The last handle is dropped with an operation under way: a store that leaves waits for its end.
+#[test]
+fn a_dropped_operation_counts_as_under_way_until_it_ends() {
+    common::runtime(true).block_on(async {
+        let remote = Remote::new();
+        let device = Metered::over(remote.clone());
+        let mut bufs = bufs_of(&[512]);
+        bufs[0].as_mut_slice().fill(7);
+        drop(device.write(0, bufs, IoClass::Clean));
+        assert_eq!(device.occupancy().in_flight(), 1);
+        assert_eq!(remote.bytes.lock().expect("bytes")[0], 0, "the write sleeps first");
+        while device.occupancy().in_flight() > 0 {
+            tokio::time::sleep(Duration::from_micros(100)).await;
+        }
+        assert_eq!(remote.bytes.lock().expect("bytes")[..512], [7; 512]);
+        assert_eq!(device.stats().totals().write.ops, 1);
     });
 }

@@ -26,7 +26,7 @@ async fn read(device: &EmulatedDevice, page: u64, class: IoClass) {
     device.read(page * PAGE as u64, bufs_of(&[PAGE]), class).await.result.expect("read");
 }
 
-/// Virtual time that is exact to the nanosecond.
+/// A runtime with virtual time that is exact to the nanosecond.
 fn exact_runtime(clock: &VirtualClock) -> tokio::runtime::Runtime {
     let idle = clock.clone();
     let advance = |by| {
@@ -59,7 +59,7 @@ fn a_queued_disk_is_busy_all_the_time() {
             task.await.expect("no panic");
         }
         let elapsed = began.elapsed();
-        // A thousand reads of 7.2 ms, exact but for the tick of the last.
+        // A thousand reads of 7.2 ms, exact except for the tick of the last.
         assert!(
             elapsed >= Duration::from_micros(7_200_000) && elapsed < Duration::from_millis(7_201),
             "{elapsed:?}"
@@ -193,7 +193,7 @@ fn channels_work_in_parallel() {
         for future in all {
             future.await.result.expect("read");
         }
-        // 16 at a time, 85 µs or more each; the bus needs 5.12 µs for each.
+        // 16 at a time, 85 µs or more each; each needs the bus for 5.12 µs.
         let elapsed = began.elapsed();
         assert!(
             elapsed >= Duration::from_micros(8_192) && elapsed <= Duration::from_millis(12),
@@ -237,7 +237,7 @@ fn timing_can_be_switched_off() {
 }
 
 #[test]
-fn the_next_runtime_goes_on_where_one_ended() {
+fn the_next_runtime_continues_where_one_ended() {
     let device = emulated(Model::paper_hdd(), Clock::Tokio);
     let first = runtime(true);
     let lost = {
@@ -257,7 +257,7 @@ fn real_time_needs_no_runtime() {
     let device = emulated(Model::paper_ssd(), Clock::Wall);
     let began = std::time::Instant::now();
     let mut future = device.read(0, bufs_of(&[4 * PAGE]), IoClass::Demand);
-    // Polled by hand: a thread that is woken like any executor's.
+    // Polled by hand, on a thread that is woken as by any executor.
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {
         fn wake(self: Arc<Self>) {

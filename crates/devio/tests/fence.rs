@@ -1,4 +1,5 @@
-//! A dropped store's I/O: none starts, and the device is free when the last operation under way has ended.
+//! The I/O of a dropped store: no operation starts, and the device is free once the last one in flight has
+//! ended.
 
 use pagetier_devio::{
     Backend, Clock, DeviceErrorKind, EmulatedDevice, Fence, IoBuf, IoBufs, IoClass, Kept, MemoryDevice,

@@ -1,4 +1,4 @@
-//! An idle device takes no processor time. Alone in its process, because it looks at all threads of the
+//! An idle device takes no CPU time. Runs alone in its process, because it observes all threads of the
 //! process.
 
 #[path = "common/mod.rs"]
@@ -28,8 +28,8 @@ fn nothing_wakes_while_there_is_nothing_to_do() {
         for device in &devices {
             device.read(0, bufs_of(&[4096]), IoClass::Demand).await.result.expect("read");
         }
-        // They fall asleep when the machine lets them, and then stay so: a thread that polls would never be
-        // seen asleep throughout.
+        // The threads go to sleep when the machine lets them, and then stay asleep: a polling thread would
+        // never be asleep throughout.
         let mut before = wakeups();
         assert!(before.1 >= 3, "a thread of each device: {before:?}");
         for _ in 0..50 {
@@ -44,7 +44,7 @@ fn nothing_wakes_while_there_is_nothing_to_do() {
     });
 }
 
-/// How often this crate's threads have given up the processor so far, and how many they are.
+/// The number of voluntary context switches of this crate's threads so far, and the number of these threads.
 fn wakeups() -> (u64, usize) {
     let (mut switches, mut threads) = (0, 0);
     for task in std::fs::read_dir("/proc/self/task").expect("procfs").flatten() {

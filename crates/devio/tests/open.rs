@@ -1,4 +1,4 @@
-//! Opening: what is refused, with what to do about it; and what real files do beyond the common suite.
+//! Opening a device: refusals and their remedies, and the behaviour of real files beyond the common suite.
 
 #[path = "common/mod.rs"]
 #[allow(dead_code)]
@@ -85,7 +85,7 @@ fn a_file_that_shrank_is_an_end_of_file() {
         opened.device.grow(1 << 20).expect("grown");
         std::fs::File::options().write(true).open(&path).expect("there").set_len(64 << 10).expect("cut");
         runtime(false).block_on(async {
-            // The first half is there: a short transfer, and then the end.
+            // The first half exists: a short transfer, then the end.
             let completion = opened.device.read(32 << 10, bufs_of(&[64 << 10]), IoClass::Demand).await;
             let error = completion.result.expect_err("beyond the end");
             assert!(matches!(error.kind, DeviceErrorKind::UnexpectedEof { .. }), "{error}");
@@ -124,7 +124,7 @@ fn registered_memory_is_read_into() {
         for round in 0..4_u8 {
             // SAFETY: within the arena.
             let at = unsafe { base.add(usize::from(round) * 4096) };
-            // SAFETY: within the arena, which is not touched meanwhile and never freed.
+            // SAFETY: within the arena, which is not touched during the operation and never freed.
             let mut lease = unsafe { pagetier_devio::IoBuf::lease(at, 4096, Box::new(())) };
             lease.as_mut_slice().fill(round + 1);
             let completion = device.write(0, [lease].into_iter().collect(), IoClass::Clean).await;
@@ -164,7 +164,7 @@ fn random_drops_among_real_reads() {
                     completion.result.expect("read");
                     assert!(completion.bufs.iter().all(|b| b.as_slice().iter().all(|x| *x == page as u8)));
                 }
-                // What the dropped read writes to must not be this.
+                // This must not be the memory that the dropped read writes to.
                 let fresh = vec![0xAA_u8; 16384];
                 assert!(std::hint::black_box(&fresh).iter().all(|b| *b == 0xAA));
             }
@@ -172,21 +172,21 @@ fn random_drops_among_real_reads() {
     }
 }
 
-/// Forbids io_uring to the calling thread, and to those it starts, as container runtimes do.
+/// Forbids io_uring to the calling thread and its children, as container runtimes do.
 fn forbid_io_uring(errno: i32) {
     let filter = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut filters = [
-        // The number of the system call; the architecture does not matter for a test of our own.
+        // The system call's number; a test of one machine need not check the architecture.
         filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
         filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
         filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filters.len() as u16, filter: filters.as_mut_ptr() };
-    // SAFETY: a plain flag of the calling thread.
+    // SAFETY: sets a plain flag of the calling thread.
     let privileges = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     assert_eq!(privileges, 0);
-    // SAFETY: the program is valid for the time of the call, which copies it.
+    // SAFETY: the program is valid during the call, which copies it.
     let installed =
         unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
     assert_eq!(installed, 0);

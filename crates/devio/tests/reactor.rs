@@ -1,4 +1,4 @@
-//! Completions taken in by a runtime's reactor: whichever ends first, the device, its operations or the
+//! Completions reaped by a runtime's reactor, whichever ends first: the device, its operations or the
 //! runtime.
 
 #[path = "common/mod.rs"]
@@ -43,7 +43,7 @@ async fn write_all(device: &SharedDevice) {
     }
 }
 
-/// More at once than the ring takes.
+/// Reads more pages at once than the ring takes.
 async fn read_all(device: &SharedDevice) {
     let reads = (0..PAGES).map(|page| {
         let read = device.read(page * PAGE as u64, bufs_of(&[PAGE]), IoClass::Demand);
@@ -82,7 +82,7 @@ fn the_device_ends_first_with_reads_under_way() {
         let folder = folder();
         for _ in 0..100 {
             let device = open(&runtime, &folder.path().join("device"));
-            // On a runtime's thread, where the task that reaps may be due.
+            // On a thread of the runtime, where the reaping task may be scheduled.
             runtime.block_on(async move {
                 start_reads(&device);
                 tokio::task::yield_now().await;
@@ -123,7 +123,7 @@ fn the_last_handle_goes_with_a_completion() {
             let device = open(&runtime, &folder.path().join("device"));
             let memory = common::arena(PAGE);
             let base = memory.ptr();
-            // SAFETY: memory that is not touched meanwhile, and never freed.
+            // SAFETY: the memory is not touched during the operation and never freed.
             let lease = unsafe { IoBuf::lease(base, PAGE, Box::new(SharedDevice::clone(&device))) };
             runtime.block_on(async move {
                 drop(device.read(0, [lease].into_iter().collect(), IoClass::Demand));

@@ -1,4 +1,4 @@
-//! What the simulated device promises to crash and fault tests.
+//! The simulated device's guarantees to crash and fault tests.
 
 #[path = "common/mod.rs"]
 #[allow(dead_code)]
@@ -177,7 +177,7 @@ async fn quiet_faults() {
     assert_eq!((read(&device, 0).await.expect("read"), device.stats().retries.short), (vec![4; PAGE], 1));
 }
 
-/// A device on which version 1 of page 0 is durable, and the flush of version 2 has failed.
+/// A device on which version 1 of page 0 is durable and the flush of version 2 has failed.
 async fn after_failed_flush(seed: u64, model: FlushFailure) -> SimDevice {
     let device = sim(seed).with_flush_failure(model);
     write(&device, 0, 1).await.expect("written");
@@ -188,7 +188,7 @@ async fn after_failed_flush(seed: u64, model: FlushFailure) -> SimDevice {
     device
 }
 
-/// The page after power cuts: the fills of its sectors.
+/// The fills of the page's sectors after power cuts.
 async fn fills(device: &SimDevice, cuts: u64) -> BTreeSet<u8> {
     let mut found = BTreeSet::new();
     for seed in 0..cuts {
@@ -216,12 +216,12 @@ async fn writes_whose_flush_failed_may_be_readable_and_never_durable() {
         device.flush(IoClass::Meta).await.expect("flushed");
         assert_eq!(read(&device, 0).await.expect("read"), vec![2; PAGE]);
         lost += usize::from(fills(&device, 20).await.contains(&1));
-        // The death of the process changes nothing about it.
+        // The death of the process does not change that.
         let killed = device.after_kill(seed, &SimPower::new());
         killed.flush(IoClass::Meta).await.expect("flushed");
         assert_eq!(read(&killed, 0).await.expect("read"), vec![2; PAGE]);
         assert_eq!(fills(&killed, 20).await.contains(&1), fills(&device, 20).await.contains(&1));
-        // Written again, it is like any other write.
+        // Once rewritten, the page behaves like any other write.
         write(&device, 0, 3).await.expect("written");
         device.flush(IoClass::Meta).await.expect("flushed");
         assert_eq!(fills(&device, 20).await, [3].into());
@@ -261,7 +261,7 @@ async fn a_kill_is_not_a_flush() {
     let killed = device.after_kill(0, &SimPower::new());
     assert_eq!((read(&killed, 0).await.expect("read"), killed.unflushed()), (vec![2; PAGE], 1));
     assert_eq!(fills(&killed, 50).await, [1, 2].into());
-    // Killed again, it is still the same; a flush is what makes it durable.
+    // A second kill changes nothing; only a flush makes it durable.
     let again = killed.after_kill(1, &SimPower::new());
     assert_eq!(fills(&again, 50).await, [1, 2].into());
     again.flush(IoClass::Meta).await.expect("flushed");
@@ -365,7 +365,7 @@ async fn devices_are_copied_cut_short_and_rot() {
     assert!(read(&short, 9).await.is_err());
     short.grow(1 << 20).expect("grown");
     assert_eq!(read(&short, 9).await.expect("read"), vec![0; PAGE]);
-    // Rot is there for reads, and after a power cut whether the write was durable or not.
+    // Rot is visible to reads, and after a power cut whether or not the write was durable.
     device.flush(IoClass::Meta).await.expect("flushed");
     write(&device, 0, 3).await.expect("written");
     device.rot(512..1024, 4);

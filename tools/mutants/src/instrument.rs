@@ -39,7 +39,7 @@ const LEFT_OUT: [&str; 11] = [
     "stats.rs",
     "record.rs",
     "trace.rs",
-    "courier.rs",
+    "sample_channel.rs",
     "sample.rs",
     "sampler.rs",
     "ahead.rs",

@@ -1,4 +1,4 @@
-//! Where an emulated device takes its time from.
+//! The time source of an emulated device.
 
 use parking_lot::Mutex;
 use std::cmp::Reverse;
@@ -11,28 +11,28 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Where an emulated device takes its time from.
+/// The time source of an emulated device.
 #[derive(Clone, Debug)]
 pub enum Clock {
     /// `tokio::time`: virtual time under a paused clock, real time otherwise. Its timers tick in
-    /// milliseconds: an operation completes at the first tick that is not before its time. Throughput and
-    /// busy time stay exact as long as the device has a queue, since service goes on between the ticks; a
-    /// lone task that waits for each operation sees every latency rounded up.
+    /// milliseconds: an operation completes at the first tick at or after its due time. Throughput and busy
+    /// time stay exact as long as the device has a queue, since service continues between the ticks; a lone
+    /// task that awaits each operation sees every latency rounded up.
     Tokio,
-    /// The same, exact to the nanosecond, under a paused clock of a current-thread runtime that calls
+    /// Like `Tokio` but exact to the nanosecond, under a paused clock of a current-thread runtime that calls
     /// [`VirtualClock::idle`].
     Virtual(VirtualClock),
-    /// Real time, from a thread of the device's own that sleeps by high-resolution timers: accurate to some
-    /// tens of microseconds.
+    /// Real time, from a thread of the device that sleeps with high-resolution timers: accurate to some tens
+    /// of microseconds.
     Wall,
 }
 
-/// Virtual time at a finer grain than tokio's timers, for devices faster than a millisecond. All emulated
-/// devices of a run share one.
+/// Virtual time with a finer resolution than tokio's timers, for devices faster than a millisecond. All
+/// emulated devices of a run share one clock.
 ///
-/// Whenever the runtime has nothing left to do, it moves the paused clock to the next completion itself, if
-/// that lies before the next millisecond tick; otherwise it steps to the tick, so that tokio's own timers
-/// come in turn.
+/// Whenever the runtime has nothing left to do, the clock advances the paused time to the next completion, if
+/// that precedes the next millisecond tick. Otherwise it advances to the tick, so that tokio's own timers
+/// fire in turn.
 ///
 /// ```
 /// use pagetier_devio::{Clock, EmulatedDevice, IoBuf, IoClass, MemoryDevice, Model, VirtualClock, Device};
@@ -69,10 +69,10 @@ pub struct VirtualClock {
 
 #[derive(Debug, Default)]
 struct Agenda {
-    /// A moment at a tick of tokio's timers: the first that was seen, before anyone moved the paused clock by
-    /// less than a tick.
+    /// An instant on tokio's tick grid: the first one seen, before the paused clock was advanced by less than
+    /// a tick.
     tick: Option<Instant>,
-    /// Deadlines, with the key of who waits.
+    /// Deadlines, with the key of the waiting future.
     deadlines: BinaryHeap<Reverse<(Instant, u64)>>,
     wakers: BTreeMap<u64, Waker>,
     next_key: u64,
@@ -81,14 +81,14 @@ struct Agenda {
 const TICK: Duration = Duration::from_millis(1);
 
 impl VirtualClock {
-    /// A clock for one runtime.
+    /// Creates a clock for one runtime.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// To be called when the runtime has nothing to do, by `Builder::on_thread_park` of a current-thread
-    /// runtime whose clock is paused; `advance` moves that clock (see the example).
+    /// Call this when the runtime has nothing to do, from `Builder::on_thread_park` of a current-thread
+    /// runtime with a paused clock; `advance` advances that clock (see the example).
     pub fn idle(&self, advance: impl FnOnce(Duration)) {
         let now = Instant::now();
         let mut agenda = self.agenda.lock();
@@ -99,7 +99,7 @@ impl VirtualClock {
         let to_tick = TICK - into_tick;
         let by = match to_next {
             Some(by) if by < to_tick => by,
-            // Back onto the grid, where tokio's own timers are.
+            // Return to the grid of tokio's own timers.
             _ if !into_tick.is_zero() => to_tick,
             _ => return,
         };
@@ -115,13 +115,13 @@ impl VirtualClock {
         let mut agenda = self.agenda.lock();
         let key = agenda.next_key;
         agenda.next_key += 1;
-        // To the tick before (where `idle` takes over), if one lies between.
+        // Sleep until the last tick before the deadline (where `idle` takes over), if there is one.
         let now = Instant::now();
         let tick = *agenda.tick.get_or_insert(now);
         let whole = at.duration_since(tick).as_nanos() / TICK.as_nanos();
         let before = tick + Duration::from_millis(whole as u64);
         let coarse = (before > now).then(|| Box::pin(sleep_until(before)));
-        // Without an idle hook there is only this.
+        // Without an idle hook, only this timer fires.
         let rounded = Box::pin(sleep_until(at));
         ExactSleep { clock: self.clone(), key, at, coarse, rounded, listed: false }
     }
@@ -150,7 +150,8 @@ impl Agenda {
     }
 }
 
-/// Ends at its time exactly, or at tokio's next tick when the runtime does not call [`VirtualClock::idle`].
+/// Completes exactly at its deadline, or at tokio's next tick when the runtime does not call
+/// [`VirtualClock::idle`].
 pub(super) struct ExactSleep {
     clock: VirtualClock,
     key: u64,

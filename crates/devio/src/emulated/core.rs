@@ -1,11 +1,11 @@
-//! The queue and the servers of an emulated device: a state machine that is told the time.
+//! The queue and the servers of an emulated device: a state machine that takes the time as an argument.
 //!
-//! All arithmetic is in nanoseconds of the device's own clock. It does not matter when [`Core::step`] is
-//! called: an operation that began service when the server became free at 7.2 ms began at 7.2 ms, also if
-//! that is noticed at 8 ms. So throughput and busy time are exact however coarse the timer is; only the
-//! moment of waking is rounded (up: nothing completes before its time).
+//! All arithmetic is in nanoseconds of the device's own clock. The moment of a call to [`Core::step`] does
+//! not matter: an operation whose server became free at 7.2 ms begins at 7.2 ms, even if the step comes at 8
+//! ms. Throughput and busy time are therefore exact however coarse the timer is. Only the wake-up is rounded
+//! (up: nothing completes before its time).
 //!
-//! Data moves when service begins: a read sees every write that completed before it began.
+//! Data moves when service begins: a read sees every write that completed before then.
 
 use super::model::{Task, Timing};
 use crate::occupancy::InFlight;
@@ -17,7 +17,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// An operation that has waited so long goes first, whatever its class.
+/// An operation that has waited this long goes first, whatever its class.
 const AGE_LIMIT_NS: u64 = 500_000_000;
 
 /// Starts the inner operation.
@@ -44,21 +44,21 @@ struct Active {
     finish_ns: u64,
     server: usize,
     inner: IoFuture,
-    /// The inner operation's outcome, and when it came if it had to be waited for.
+    /// The inner operation's outcome, and when it arrived if the device had to wait for it.
     outcome: Option<(Completion, u64)>,
     promise: Promise<Completion>,
     _in_flight: InFlight,
 }
 
-/// A completed operation, to be handed over outside the lock.
+/// Completed operations, to be delivered outside the lock.
 pub(super) type Finished = Vec<(Promise<Completion>, Completion)>;
 
-/// What the device should do next.
+/// What the device must do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
     /// Nothing is queued or in service.
     Idle,
-    /// Step again at this time (or earlier, when an inner operation or a new arrival wakes it).
+    /// Step again at this time, or earlier if an inner operation or an arrival wakes the stepper.
     At(u64),
     /// Step again when an inner operation completes.
     OnWake,
@@ -70,11 +70,11 @@ pub(super) struct Core {
     /// In order of arrival.
     queue: Vec<Pending>,
     active: Vec<Active>,
-    /// Until when each server is busy.
+    /// The time until which each server is busy.
     busy_until_ns: Vec<u64>,
-    /// Who calls [`Core::step`].
+    /// The waker of the task or thread that calls [`Core::step`].
     pub(super) stepper: Option<Waker>,
-    /// Whether there is a task that does (clocks of the runtime).
+    /// Whether a stepping task exists (clocks of the runtime).
     pub(super) pumped: bool,
 }
 
@@ -91,7 +91,7 @@ impl Core {
         }
     }
 
-    /// Queues an operation; the stepper is woken if there is a server for it.
+    /// Queues an operation; wakes the stepper if a server is free.
     pub(super) fn arrive(&mut self, pending: Pending) {
         self.queue.push(pending);
         if self.active.len() < self.busy_until_ns.len() {
@@ -103,7 +103,7 @@ impl Core {
         self.timed
     }
 
-    /// Switches the delays. Without them everything queued is served at once.
+    /// Switches the delays. Without them all queued operations are served at once.
     pub(super) fn set_timed(&mut self, timed: bool, now_ns: u64) {
         self.timed = timed;
         if !timed {
@@ -121,7 +121,7 @@ impl Core {
         }
     }
 
-    /// Brings everything up to `now_ns`.
+    /// Advances the state to `now_ns`.
     pub(super) fn step(
         &mut self,
         now_ns: u64,
@@ -152,7 +152,7 @@ impl Core {
         }
     }
 
-    /// Ends what is due, in order of finishing.
+    /// Completes what is due, in order of completion times.
     fn complete(&mut self, now_ns: u64, recorder: &Recorder, out: &mut Finished) -> bool {
         let mut any = false;
         loop {
@@ -174,7 +174,7 @@ impl Core {
         }
     }
 
-    /// Lets the server that is free first take the operation whose turn it is then.
+    /// Lets the first free server begin the operation that is next at that time.
     fn begin_one(&mut self, now_ns: u64) -> bool {
         let free =
             (0..self.busy_until_ns.len()).filter(|server| self.active.iter().all(|a| a.server != *server));
@@ -203,7 +203,7 @@ impl Core {
             promise,
             _in_flight: in_flight,
         };
-        // What is ready at once was ready when service began.
+        // An inner operation that is ready at once was ready when service began.
         if let Poll::Ready(completion) =
             Pin::new(&mut active.inner).poll(&mut Context::from_waker(Waker::noop()))
         {
@@ -214,8 +214,8 @@ impl Core {
         true
     }
 
-    /// The index of the operation to begin at `at_ns`: the oldest if it has waited too long; else by class,
-    /// and within a class the one that is reached soonest, or the oldest.
+    /// The index of the operation to begin at `at_ns`: the oldest if it has waited too long; otherwise by
+    /// class, and within a class the one that the device reaches soonest, or the oldest.
     fn pick(&self, at_ns: u64) -> usize {
         if at_ns.saturating_sub(self.queue[0].arrived_ns) > AGE_LIMIT_NS {
             return 0;

@@ -1,16 +1,17 @@
-//! A device that takes the time of another one.
+//! A device with the timing of another one.
 //!
-//! Operations queue for the model's servers in order of class, take the service time that the model says, and
-//! move their data through the device below when their service begins. Busy time in the statistics is the
-//! model's service time.
+//! Operations queue for the model's servers in order of class and take the model's service time. Their data
+//! moves through the underlying device when their service begins. Busy time in the statistics is the model's
+//! service time.
 //!
-//! With the clocks of the runtime, operations are to be started inside a tokio runtime with its timers
-//! enabled (as `tokio::time::sleep` is; it panics otherwise).
+//! With the runtime's clocks, operations must be started inside a tokio runtime with timers enabled; as with
+//! `tokio::time::sleep`, they panic otherwise.
 //!
-//! An operation goes on when its future is dropped, as on every device. When the device is dropped, what is
-//! outstanding is carried out without further delay.
+//! An operation continues when its future is dropped, as on every device. Dropping the device executes what
+//! is outstanding without further delay.
 //!
-//! Locking order: core, then whatever the device below locks. Nothing is completed under the core's lock.
+//! Locking order: the core, then the locks of the underlying device. No operation is completed under the
+//! core's lock.
 
 mod clock;
 mod core;
@@ -44,7 +45,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct EmulatedDevice {
     shared: Arc<Shared>,
-    /// [`Clock::Wall`]: the thread, and what wakes it.
+    /// [`Clock::Wall`]: the thread and its alarm.
     thread: Option<(JoinHandle<()>, Arc<Alarm>)>,
 }
 
@@ -53,7 +54,7 @@ struct Shared {
     name: Arc<str>,
     inner: SharedDevice,
     clock: Clock,
-    /// When the device's time began: with its first operation.
+    /// The zero of the device's time: its first operation.
     origin: OnceLock<tokio::time::Instant>,
     wall_origin: std::time::Instant,
     core: Mutex<Core>,
@@ -61,7 +62,7 @@ struct Shared {
 }
 
 impl EmulatedDevice {
-    /// `inner` at the pace of `model`, by `clock`.
+    /// Wraps `inner` with the timing of `model`, by `clock`.
     ///
     /// # Panics
     /// With [`Clock::Wall`], when no thread can be started.
@@ -82,7 +83,7 @@ impl EmulatedDevice {
     }
 
     /// Switches the delays on (the default) or off, for bulk loads. Without them operations go straight to
-    /// the device below and count with no busy time; what was waiting is served at once.
+    /// the underlying device and count no busy time; waiting operations are served at once.
     pub fn set_timing(&self, on: bool) {
         let now_ns = self.shared.now_ns();
         self.shared.core.lock().set_timed(on, now_ns);
@@ -168,7 +169,7 @@ impl Shared {
             core.stepper = Some(cx.waker().clone());
             let next = core.step(self.now_ns(), cx, &self.recorder, &mut finished);
             if next == Next::Idle && !matches!(self.clock, Clock::Wall) {
-                // Under the core's lock: a caller that queues an operation from here on starts a new task.
+                // Under the core's lock: a caller that queues an operation after this starts a new task.
                 core.pumped = false;
                 core.stepper = None;
             }
@@ -179,7 +180,7 @@ impl Shared {
     }
 }
 
-/// An operation that takes no time of its own.
+/// Runs an operation without a modelled delay.
 async fn untimed(shared: Arc<Shared>, op: IoOp, len: u64, class: IoClass, inner: IoFuture) -> Completion {
     let completion = inner.await;
     let slot = match op {
@@ -199,7 +200,7 @@ impl Drop for EmulatedDevice {
         self.set_timing(false);
         let Some((thread, alarm)) = self.thread.take() else { return };
         alarm.close();
-        // The last handle may be dropped by a completion, on the thread itself: then it ends by itself.
+        // A completion may drop the last handle on the thread itself; the thread then ends by itself.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
             tracing::error!(device = %self.shared.name, "the emulation's thread panicked");
         }
@@ -239,7 +240,7 @@ impl Device for EmulatedDevice {
         self.shared.inner.grow(bytes)
     }
 
-    /// Takes no time of the model.
+    /// Takes no modelled time.
     fn discard(
         &self,
         offset: u64,

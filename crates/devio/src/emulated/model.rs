@@ -1,26 +1,27 @@
-//! How long a device takes: pure arithmetic on nanoseconds, positions and a little state.
+//! Device timing: pure arithmetic on nanoseconds, positions and a little state.
 
 use std::collections::BTreeMap;
 
 const MS: f64 = 1e6;
 const SECOND: f64 = 1e9;
 
-/// The time of one turn at 7200 rpm, in nanoseconds.
+/// The time of one rotation at 7200 rpm, in nanoseconds.
 const TURN_NS: u64 = 8_333_333;
-/// From one track to the next.
+/// The seek time between adjacent tracks.
 const SEEK_MIN_NS: f64 = 0.6 * MS;
-/// From the first to the last; the square-root curve between gives a mean of 8.5 ms over random pairs.
+/// The full-stroke seek time; the square-root curve gives a mean of 8.5 ms over random pairs.
 const SEEK_MAX_NS: f64 = 15.4 * MS;
 /// Transfer rates of the outermost and the innermost track, in bytes per second.
 const OUTER_RATE: f64 = 210e6;
 const INNER_RATE: f64 = 100e6;
-/// What the electronics and the bus take per operation, and per byte into the cache.
+/// The time of the electronics and the bus per operation, and the bus rate into the cache in bytes per
+/// second.
 const OVERHEAD_NS: u64 = 50_000;
 const BUS_RATE: f64 = 500e6;
-/// What the write cache holds, in bytes, before a write has to wait for the platters.
+/// The capacity of the write cache, in bytes; a write to a full cache waits for the platters.
 const WRITE_CACHE_BYTES: u64 = 32 << 20;
 
-/// A timing model. Service times are per operation; queueing is the device's.
+/// A timing model. Service times are per operation; queueing is the device's task.
 #[derive(Clone, Debug)]
 pub struct Model {
     pub(super) kind: Kind,
@@ -45,9 +46,9 @@ pub(super) struct Flash {
 }
 
 impl Model {
-    /// The HDD of the 2013 paper (section 6.2): 7.2 ms to read a page, 4.96 ms to write one, wherever it
-    /// lies; one at a time. Every page of a longer transfer is charged, as the paper accounts; part of a page
-    /// counts as one. Flushes are free.
+    /// The HDD of the 2013 paper (section 6.2): 7.2 ms to read a page, 4.96 ms to write one, at any position,
+    /// one at a time. Every page of a longer transfer is charged, as in the paper; part of a page counts as
+    /// one. Flushes are free.
     #[must_use]
     pub const fn paper_hdd() -> Self {
         Self { kind: Kind::Fixed { read_ns: 7_200_000, write_ns: 4_960_000 }, page_bytes: 16 << 10 }
@@ -62,16 +63,16 @@ impl Model {
 
     /// A 7200 rpm disk of `capacity` bytes: one actuator with a square-root seek curve (0.6 ms to 15.4 ms,
     /// mean 8.5 ms), rotation, and a transfer rate that falls from 210 MB/s at the start to 100 MB/s at the
-    /// end. Reads that continue where the last operation ended are transfer only. Of the waiting operations
-    /// of a class the one that is reached soonest goes first. The write cache is off: see
+    /// end. A read that continues where the last operation ended costs only its transfer. Among the waiting
+    /// operations of a class, the disk serves the one that it reaches soonest. The write cache is off: see
     /// [`Model::with_write_cache`].
     #[must_use]
     pub const fn disk_7200rpm(capacity: u64) -> Self {
         Self { kind: Kind::Disk { capacity, write_cache: false }, page_bytes: 16 << 10 }
     }
 
-    /// An NVMe flash device: 16 operations in parallel, 80 µs per read and 20 µs per write beside the
-    /// transfer, which all share at 3.2 GB/s (reads) and 1.6 GB/s (writes); 100 µs per flush.
+    /// An NVMe flash device: 16 operations in parallel, 80 µs per read and 20 µs per write plus the transfer
+    /// over a shared bus, at 3.2 GB/s for reads and 1.6 GB/s for writes; 100 µs per flush.
     #[must_use]
     pub const fn nvme() -> Self {
         let flash = Flash {
@@ -85,16 +86,16 @@ impl Model {
         Self { kind: Kind::Flash(flash), page_bytes: 16 << 10 }
     }
 
-    /// The page size in bytes that the paper's models charge by. Default: 16 KiB, the paper's.
+    /// The page size in bytes by which the paper's models charge. Default: 16 KiB, the paper's.
     #[must_use]
     pub const fn with_page_bytes(mut self, bytes: u32) -> Self {
         self.page_bytes = if bytes == 0 { 1 } else { bytes };
         self
     }
 
-    /// A [`Model::disk_7200rpm`] with its write cache on or off; nothing to the others. With it, a write
-    /// takes the bus only; the cached writes reach the platters in the order of their positions: while the
-    /// disk is idle, when the cache (32 MiB) is full, and on a flush, which waits for all of them.
+    /// A [`Model::disk_7200rpm`] with its write cache on or off; no effect on other models. With it, a write
+    /// takes only the bus time. The cached writes reach the platters in order of position: while the disk is
+    /// idle, when the cache (32 MiB) is full, and on a flush, which waits for all of them.
     #[must_use]
     pub const fn with_write_cache(mut self, on: bool) -> Self {
         if let Kind::Disk { ref mut write_cache, .. } = self.kind {
@@ -103,7 +104,7 @@ impl Model {
         self
     }
 
-    /// How many operations it serves at the same time.
+    /// The number of operations served at once.
     #[must_use]
     pub const fn servers(&self) -> u32 {
         match &self.kind {
@@ -113,7 +114,7 @@ impl Model {
     }
 }
 
-/// What is to be timed.
+/// The kind of operation to time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Task {
     Read,
@@ -121,11 +122,11 @@ pub(super) enum Task {
     Flush,
 }
 
-/// A model at work.
+/// The state of a running model.
 #[derive(Debug)]
 pub(super) struct Timing {
     model: Model,
-    /// Where the head stands (disk): the end of the last transfer.
+    /// The head's position (disk): the end of the last transfer.
     head: u64,
     /// When the last service ended (disk).
     idle_since_ns: u64,
@@ -146,7 +147,7 @@ impl Timing {
         Self { model, head: 0, idle_since_ns: 0, cached: BTreeMap::new(), cached_bytes: 0, bus_free_ns: 0 }
     }
 
-    /// How long `task` takes when it begins at `at_ns`; it does.
+    /// Serves `task` from `at_ns` on and returns its duration.
     pub(super) fn serve(&mut self, task: Task, offset: u64, len: u64, at_ns: u64) -> u64 {
         match &self.model.kind {
             Kind::Fixed { read_ns, write_ns } => {
@@ -181,7 +182,7 @@ impl Timing {
         }
     }
 
-    /// Which of the waiting operations is reached soonest: `None` when the model does not care.
+    /// The time to reach a waiting operation; `None` when the model is indifferent.
     pub(super) fn reach_ns(&self, task: Task, offset: u64, at_ns: u64) -> Option<u64> {
         match (&self.model.kind, task) {
             (Kind::Disk { write_cache: true, .. }, Task::Write) | (_, Task::Flush) => None,
@@ -203,7 +204,7 @@ impl Timing {
         OUTER_RATE + (INNER_RATE - OUTER_RATE) * share
     }
 
-    /// Seek and rotation.
+    /// The time of seek and rotation.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
     fn positioning(&self, task: Task, offset: u64, at_ns: u64) -> u64 {
         if offset == self.head && (task == Task::Read || at_ns == self.idle_since_ns) {
@@ -223,7 +224,7 @@ impl Timing {
         seek_ns as u64 + wait_ns
     }
 
-    /// Positioning and transfer; moves the head.
+    /// The time of positioning and transfer; moves the head.
     fn mechanics(&mut self, task: Task, offset: u64, len: u64, at_ns: u64) -> u64 {
         let taken_ns = self.positioning(task, offset, at_ns) + transfer_ns(len, self.rate_at(offset));
         self.head = offset + len;
@@ -240,7 +241,7 @@ impl Timing {
         taken_ns
     }
 
-    /// The next cached write in the direction of growing positions, around at the end.
+    /// The next cached write in ascending order of positions, with wrap-around.
     fn next_cached(&self) -> Option<(u64, u64)> {
         let after = self.cached.range(self.head..).next();
         after.or_else(|| self.cached.iter().next()).map(|(offset, len)| (*offset, *len))
@@ -263,14 +264,13 @@ impl Timing {
         taken_ns
     }
 
-    /// Cached writes that reached the platters since the last service, as far as the time until `at_ns`
-    /// allowed.
+    /// Destages the cached writes for which there was time between the last service and `at_ns`.
     fn destage_while_idle(&mut self, at_ns: u64) {
         while self.idle_since_ns < at_ns {
             let Some((offset, len)) = self.next_cached() else { return };
             self.destage_one(offset, len, self.idle_since_ns);
         }
-        // The last one may still be under way: the head is where it was going, and it is not interrupted.
+        // The last destage may still be in progress: it is not interrupted, and the head is at its target.
     }
 }
 

@@ -1,6 +1,6 @@
-//! Who steps the core: a task of the runtime that the operations were started in, or a thread.
+//! Steps the core: from a task of the runtime in which operations were started, or from a thread.
 //!
-//! The task lives while there is something queued or in service; the thread as long as the device.
+//! The task lives while operations are queued or in service; the thread lives as long as the device.
 
 use super::Shared;
 use super::clock::{ExactSleep, VirtualClock};
@@ -20,10 +20,10 @@ enum Timer {
     Exact(Box<ExactSleep>),
 }
 
-/// The task.
+/// The stepping task.
 pub(super) struct Pump {
     shared: Arc<Shared>,
-    /// It ended because there was nothing to do, and said so.
+    /// The task found nothing to do and has recorded its end.
     ended: bool,
     exact: Option<VirtualClock>,
     timer: Timer,
@@ -77,7 +77,7 @@ impl Future for Pump {
 
 impl Drop for Pump {
     fn drop(&mut self) {
-        // Its runtime went away under it: the next operation brings another one.
+        // The task's runtime went away: the next operation starts another task.
         if !self.ended {
             self.shared.core.lock().pumped = false;
         }
@@ -109,7 +109,7 @@ impl Wake for Alarm {
 }
 
 impl Alarm {
-    /// Lets the thread end when all is done.
+    /// Lets the thread end when everything is done.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.closing = true;
@@ -138,7 +138,7 @@ impl Alarm {
     }
 }
 
-/// The thread.
+/// The thread's main function.
 pub(super) fn run(shared: &Arc<Shared>, alarm: &Arc<Alarm>) {
     // The kernel may otherwise delay a wake-up by 50 µs to save power.
     if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
@@ -156,12 +156,12 @@ pub(super) fn run(shared: &Arc<Shared>, alarm: &Arc<Alarm>) {
     }
 }
 
-/// Hands completions over, outside any lock.
+/// Delivers completions, outside any lock.
 pub(super) fn hand_over(finished: Finished) {
     for (promise, completion) in finished {
         promise.complete(completion);
     }
 }
 
-/// A moment so far away that it does not matter.
+/// A delay longer than any run.
 pub(super) const FOREVER: Duration = Duration::from_secs(86_400 * 365);

@@ -1,4 +1,4 @@
-//! The bytes of a simulated device: what reads see, what is durable, and the writes in between.
+//! The contents of a simulated device: the view of reads, the durable bytes, and the volatile writes.
 
 use super::FlushFailure;
 use crate::image::Image;
@@ -7,22 +7,21 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 
-/// What is written whole or not at all, in bytes, unless the device is given a larger unit.
+/// The unit of atomic writes in bytes, unless the device has a larger one.
 pub(super) const SECTOR: usize = 512;
 
-/// More writes than this do not stay volatile: the oldest reaches the medium.
+/// The maximum number of volatile writes: beyond it the oldest reaches the medium.
 const WRITES_MAX: usize = 16 << 10;
 
-/// A write that is not durable yet.
+/// A write that is not durable.
 #[derive(Clone, Debug)]
 struct Write {
     id: u64,
     offset: u64,
     bytes: Arc<[u8]>,
-    /// It has completed: reads see it, and a flush makes it durable.
+    /// The write has completed: reads see it, and a flush makes it durable.
     completed: bool,
-    /// A flush that should have made it durable has failed: reads see it, but no later flush makes it
-    /// durable.
+    /// A flush that covered it has failed: reads see it, but no later flush makes it durable.
     doomed: bool,
 }
 
@@ -31,10 +30,10 @@ struct Write {
 pub(super) struct Cache {
     view: Image,
     durable: Image,
-    /// Completed writes in order of completion, then those under way in order of issue.
+    /// Completed writes in order of completion, then those in flight in order of issue.
     writes: Vec<Write>,
     next_id: u64,
-    /// What is written whole or not at all, in bytes; 0: a sector.
+    /// The unit of atomic writes in bytes; 0: a sector.
     unit: usize,
 }
 
@@ -51,7 +50,7 @@ impl Cache {
         self.view.read(offset, out);
     }
 
-    /// A write begins. From now on a power cut may leave any of its sectors. Returns its id.
+    /// Begins a write and returns its id. From here on a power cut may leave any of its sectors.
     pub(super) fn begin_write(&mut self, offset: u64, bytes: Vec<u8>) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
@@ -59,7 +58,7 @@ impl Cache {
         id
     }
 
-    /// It has completed.
+    /// Completes a write.
     pub(super) fn complete_write(&mut self, id: u64) {
         let Some(at) = self.writes.iter().rposition(|w| w.id == id) else { return };
         let write = self.writes.remove(at);
@@ -74,14 +73,14 @@ impl Cache {
         }
     }
 
-    /// Takes in a write as the latest of the completed ones.
+    /// Adds a write as the latest completed one.
     fn completed_now(&mut self, write: Write) {
         self.view.write(write.offset, &write.bytes);
         let at = self.writes.iter().rposition(|w| w.completed).map_or(0, |last| last + 1);
         self.writes.insert(at, write);
     }
 
-    /// It has failed: some of its sectors land, as if each were a write of its own.
+    /// Fails a write: some of its sectors land, each as a separate write.
     pub(super) fn fail_write(&mut self, id: u64, rng: &mut SmallRng) {
         let Some(at) = self.writes.iter().rposition(|w| w.id == id) else { return };
         let write = self.writes.remove(at);
@@ -95,12 +94,12 @@ impl Cache {
         }
     }
 
-    /// The writes that a flush beginning now is to make durable.
+    /// The ids of the writes that a flush starting at this moment makes durable.
     pub(super) fn completed(&self) -> Vec<u64> {
         self.writes.iter().filter(|w| w.completed).map(|w| w.id).collect()
     }
 
-    /// A flush of these (as [`Cache::completed`] gave them) has succeeded.
+    /// Completes a flush of the writes `ids`, as [`Cache::completed`] returned them.
     pub(super) fn flushed(&mut self, ids: &[u64]) {
         let wanted = sorted(ids);
         let is_flushed = |w: &Write| w.completed && !w.doomed && wanted.binary_search(&w.id).is_ok();
@@ -113,21 +112,21 @@ impl Cache {
         }
     }
 
-    /// A write reaches the medium. Doomed ones that it covers completed earlier, and cannot come up through
-    /// it any more.
+    /// Puts a write on the medium, and forgets doomed writes that it covers: they completed earlier and
+    /// cannot become visible again.
     fn settle(&mut self, write: &Write) {
         self.durable.write(write.offset, &write.bytes);
         let covered = write.offset..write.offset + write.bytes.len() as u64;
         self.writes.retain(|w| !(w.doomed && covered.contains(&w.offset)));
     }
 
-    /// A flush of these has failed.
+    /// Fails a flush of the writes `ids`.
     pub(super) fn flush_failed(&mut self, ids: &[u64], model: FlushFailure, rng: &mut SmallRng) {
         if model == FlushFailure::Cached {
             return;
         }
         let wanted = sorted(ids);
-        // Some of it may have reached the medium before the flush failed.
+        // Some sectors may have reached the medium before the flush failed.
         let landed = [0.0, 0.0, 0.2, 0.8][rng.random_range(0..4)];
         let (unit, mut reverted) = (self.unit(), Vec::new());
         for write in std::mem::take(&mut self.writes) {
@@ -151,7 +150,7 @@ impl Cache {
         self.revert(&reverted);
     }
 
-    /// Reads see what was there before these.
+    /// Makes reads see what preceded these parts.
     fn revert(&self, parts: &[Write]) {
         for part in parts {
             let mut bytes = vec![0; part.bytes.len()];
@@ -166,11 +165,11 @@ impl Cache {
     }
 
     pub(super) fn discard(&mut self, offset: u64, len: u64) {
-        // Undone by a power cut or not: either way it holds nothing of value.
+        // A power cut may or may not undo this: the range holds nothing of value either way.
         self.view.discard(offset, len);
     }
 
-    /// Changes bytes where they are: on the medium, in the cache, and in writes under way.
+    /// Changes bytes in place: on the medium, in the cache, and in writes in flight.
     pub(super) fn change(&mut self, offset: u64, len: usize, mut change: impl FnMut(usize, u8) -> u8) {
         for image in [&self.view, &self.durable] {
             let mut bytes = vec![0; len];
@@ -198,9 +197,9 @@ impl Cache {
         self.writes.len()
     }
 
-    /// The medium after a power cut: of the writes that are not durable each is there, or not, or some of its
-    /// sectors, in any order. How likely is drawn too, so that all or none are common. Of the doomed ones
-    /// none is there, seldom some.
+    /// The medium after a power cut. Each volatile write is present, absent, or partly present by sector,
+    /// independently of order. The probability is drawn too, so that all or none are common outcomes. Doomed
+    /// writes are usually absent, and rarely present in part.
     pub(super) fn after_power_cut(&self, seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         let keep = [0.0, 0.1, 0.5, 0.9, 1.0][rng.random_range(0..5)];
@@ -224,8 +223,8 @@ impl Cache {
         self.settled(durable)
     }
 
-    /// The medium after a power cut that left exactly the volatile writes for which `landed` (told their
-    /// places in the list) says so, but for the doomed ones.
+    /// The medium after a power cut that left exactly those volatile writes, doomed ones excepted, for whose
+    /// index in the list `landed` returns true.
     pub(super) fn after_landing(&self, landed: &dyn Fn(usize) -> bool) -> Self {
         let durable = self.durable.fork();
         for (_, write) in self.writes.iter().enumerate().filter(|(at, w)| landed(*at) && !w.doomed) {
@@ -238,7 +237,7 @@ impl Cache {
         Self { view: durable.fork(), durable, writes: Vec::new(), next_id: self.next_id, unit: self.unit }
     }
 
-    /// The same moment once more: cheap, what does not change is shared.
+    /// An independent copy of this moment; cheap, since unchanged parts are shared.
     pub(super) fn fork(&self) -> Self {
         let writes = self.writes.clone();
         Self {
@@ -250,8 +249,8 @@ impl Cache {
         }
     }
 
-    /// The contents after the process died with the power on: every completed write, as volatile or doomed as
-    /// it was. Each of those under way completes, fails, or lands in part.
+    /// The contents after the process died with the power on: every completed write, with its volatility.
+    /// Each write in flight completes, fails, or lands in part.
     pub(super) fn after_kill(&self, seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         let mut after = self.fork();
@@ -269,7 +268,7 @@ impl Cache {
         after
     }
 
-    /// Nothing is there from `size` on.
+    /// Drops all contents from `size` on.
     pub(super) fn truncate(&mut self, size: u64) {
         for image in [&self.view, &self.durable] {
             image.discard(size, u64::MAX - size);
@@ -290,7 +289,7 @@ fn sorted(numbers: &[u64]) -> Vec<u64> {
     sorted
 }
 
-/// Some sectors of a write: from the front, from the back, or here and there.
+/// A selection of a write's sectors: from the front, from the back, or scattered.
 fn torn<'a>(write: &'a Write, unit: usize, rng: &mut SmallRng) -> Vec<(u64, &'a [u8])> {
     let sectors = write.bytes.len().div_ceil(unit);
     let split = rng.random_range(0..=sectors);

@@ -2,15 +2,14 @@
 //! any operation, and a plan of faults. Deterministic: the same seed and the same calls give the same
 //! outcome.
 //!
-//! A completed write is seen by reads but volatile until a flush that began later has succeeded.
-//! [`SimDevice::after_power_cut`] gives the device as it comes back: each volatile write, completed or under
-//! way, is there whole, absent, or torn at 512-byte sectors, in any order; growth that no flush followed may
-//! be undone. [`SimDevice::after_kill`] gives it after the death of the process alone: what is volatile can
-//! be read and stays volatile. An operation whose future is dropped is carried out all the same. Without
-//! latency every operation is carried out by the call itself; with it, operations complete in shuffled order,
-//! in tokio's time.
+//! Reads see a completed write, but it is volatile until a flush that began later has succeeded.
+//! [`SimDevice::after_power_cut`] returns the device as it comes back: each volatile write, completed or in
+//! flight, is whole, absent, or torn at 512-byte sectors, in any order; growth without a later flush may be
+//! undone. [`SimDevice::after_kill`] returns it after the death of the process alone: volatile writes are
+//! readable and stay volatile. An operation is executed even if its future is dropped. Without latency each
+//! call executes its operation; with latency, operations complete in shuffled order, in tokio's time.
 //!
-//! Locking order: the state; the power's own lock inside it.
+//! Locking order: the state, then the power's lock.
 
 mod cache;
 mod fault;
@@ -71,7 +70,7 @@ struct State {
     present: bool,
 }
 
-/// A device's size, and the part of it that a power cut leaves for certain, in bytes.
+/// A device's size, and the part of it that certainly survives a power cut, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     size: u64,
@@ -79,7 +78,7 @@ struct Extent {
 }
 
 impl Extent {
-    /// After a power cut: growth that no flush followed is undone or not.
+    /// After a power cut, growth without a later flush is kept or undone.
     fn after_power_cut(self, seed: u64) -> Self {
         let kept = SmallRng::seed_from_u64(seed ^ 0x6f0a).random_bool(0.5);
         Self::durable(if kept { self.size } else { self.durable })
@@ -90,7 +89,7 @@ impl Extent {
     }
 }
 
-/// An operation under way.
+/// An operation in flight.
 struct Op {
     spot: Spot,
     class: IoClass,
@@ -100,15 +99,14 @@ struct Op {
     effect: Option<FaultEffect>,
     /// For a write that lands: its id in the cache.
     write: Option<u64>,
-    /// For a flush: what it makes durable, writes and size.
+    /// For a flush: the writes and the size that it makes durable.
     flushes: Vec<u64>,
     size: u64,
     in_flight: InFlight,
 }
 
 impl SimDevice {
-    /// A device of `size` zero bytes on `power`. `seed` decides about latencies, torn sectors and flipped
-    /// bits.
+    /// A device of `size` zero bytes on `power`. `seed` determines latencies, torn sectors and flipped bits.
     #[must_use]
     pub fn new(name: &str, size: u64, seed: u64, power: &SimPower) -> Self {
         Self::build(name.into(), Cache::default(), Extent::durable(size), seed, power)
@@ -130,10 +128,10 @@ impl SimDevice {
         Self { shared, alignment: SECTOR, latency_max: Duration::ZERO, size_max: u64::MAX }
     }
 
-    /// With another alignment than 512 bytes.
+    /// Sets an alignment other than 512 bytes.
     ///
     /// # Panics
-    /// When it is no power of two, or less than 512.
+    /// When it is not a power of two, or less than 512.
     #[must_use]
     pub fn with_alignment(mut self, alignment: usize) -> Self {
         assert!(alignment.is_power_of_two() && alignment >= SECTOR, "alignment {alignment}");
@@ -141,25 +139,25 @@ impl SimDevice {
         self
     }
 
-    /// Every operation takes a random time up to `max`, in tokio's time: operations have to be started in a
-    /// tokio runtime with its timers enabled, and complete in shuffled order.
+    /// Delays every operation by a random time up to `max`, in tokio's time. Operations must be started in a
+    /// tokio runtime with timers enabled, and complete in shuffled order.
     #[must_use]
     pub fn with_latency(mut self, max: Duration) -> Self {
         self.latency_max = max;
         self
     }
 
-    /// It cannot grow beyond `bytes`.
+    /// Prevents growth beyond `bytes`.
     #[must_use]
     pub fn with_size_max(mut self, bytes: u64) -> Self {
         self.size_max = bytes;
         self
     }
 
-    /// Writes of `bytes` at multiples of that are never torn. Default: 512.
+    /// Makes aligned writes of `bytes` atomic. Default: 512.
     ///
     /// # Panics
-    /// When it is no power of two, or less than 512.
+    /// When it is not a power of two, or less than 512.
     #[must_use]
     pub fn with_atomic_writes(self, bytes: usize) -> Self {
         assert!(bytes.is_power_of_two() && bytes >= SECTOR, "{bytes} bytes");
@@ -167,7 +165,7 @@ impl SimDevice {
         self
     }
 
-    /// What a failed flush does. Default: [`FlushFailure::NeverDurable`].
+    /// Sets the effect of a failed flush. Default: [`FlushFailure::NeverDurable`].
     #[must_use]
     pub fn with_flush_failure(self, model: FlushFailure) -> Self {
         self.shared.state.lock().flush_failure = model;
@@ -179,52 +177,52 @@ impl SimDevice {
         self.shared.state.lock().faults.push(fault);
     }
 
-    /// Nothing is planned to go wrong any more.
+    /// Clears the plan of faults.
     pub fn clear_faults(&self) {
         self.shared.state.lock().faults.clear();
     }
 
-    /// Lets the device vanish (every operation fails with [`DeviceErrorKind::Gone`]), or come back with what
-    /// it held.
+    /// Makes the device vanish (every operation fails with [`DeviceErrorKind::Gone`]), or come back with its
+    /// contents.
     pub fn set_present(&self, present: bool) {
         self.shared.state.lock().present = present;
     }
 
-    /// Rot: flips bit `bit % 8` of the byte at `offset`, on the medium and in the cache.
+    /// Simulates rot: flips bit `bit % 8` of the byte at `offset`, on the medium and in the cache.
     pub fn flip_bit(&self, offset: u64, bit: u8) {
         self.shared.state.lock().cache.change(offset, 1, |_, byte| byte ^ (1 << (bit % 8)));
     }
 
-    /// Rot: every byte of `range` becomes random, on the medium and in the cache.
+    /// Simulates rot: randomises every byte of `range`, on the medium and in the cache.
     pub fn rot(&self, range: Range<u64>, seed: u64) {
         let mut bytes = vec![0; range.end.saturating_sub(range.start) as usize];
         SmallRng::seed_from_u64(seed).fill_bytes(&mut bytes);
         self.implant(range.start, &bytes);
     }
 
-    /// Puts `bytes` at `offset`, on the medium and in the cache, as a tool that had the device to itself
-    /// would. Bytes beyond the end are left out.
+    /// Puts `bytes` at `offset`, on the medium and in the cache, as a tool with exclusive access would.
+    /// Ignores bytes beyond the end.
     pub fn implant(&self, offset: u64, bytes: &[u8]) {
         let mut state = self.shared.state.lock();
         let len = state.extent.size.saturating_sub(offset).min(bytes.len() as u64) as usize;
         state.cache.change(offset, len, |at, _| bytes[at]);
     }
 
-    /// Operations begun on this device so far: the numbers of [`Fault::from_op`].
+    /// Operations begun on this device so far: the count of [`Fault::from_op`].
     #[must_use]
     pub fn ops(&self) -> u64 {
         self.shared.state.lock().ops
     }
 
-    /// How many writes (or sectors of failed ones) are volatile.
+    /// The number of volatile writes, or sectors of failed ones.
     #[must_use]
     pub fn unflushed(&self) -> usize {
         self.shared.state.lock().cache.unflushed()
     }
 
-    /// The device as it comes back after the power was cut at this moment, on a supply of its own; `seed`
-    /// decides about each volatile write. This one is left as it is: several outcomes of the same moment can
-    /// be looked at.
+    /// The device as it comes back after a power cut at this moment, on another power supply; `seed`
+    /// determines the fate of each volatile write. This device is unaffected, so several outcomes of one
+    /// moment can be examined.
     #[must_use]
     pub fn after_power_cut(&self, seed: u64, power: &SimPower) -> Self {
         let state = self.shared.state.lock();
@@ -234,23 +232,23 @@ impl SimDevice {
         self.successor(cache, extent, state.flush_failure, seed, power)
     }
 
-    /// The device after the process died while the power stayed on, on a supply of its own. Completed writes
-    /// can be read and are as volatile as they were; `seed` decides about each of those under way, which
-    /// completes, lands in part, or does not.
+    /// The device after the process died with the power on, on another power supply. Completed writes are
+    /// readable and keep their volatility. `seed` determines for each write in flight whether it completes,
+    /// lands in part, or fails.
     #[must_use]
     pub fn after_kill(&self, seed: u64, power: &SimPower) -> Self {
         let state = self.shared.state.lock();
         self.successor(state.cache.after_kill(seed), state.extent, state.flush_failure, seed, power)
     }
 
-    /// A copy of the device at this moment, volatile writes and all, on a supply of its own.
+    /// A copy of the device at this moment, volatile writes included, on another power supply.
     #[must_use]
     pub fn fork(&self, seed: u64, power: &SimPower) -> Self {
         let state = self.shared.state.lock();
         self.successor(state.cache.fork(), state.extent, state.flush_failure, seed, power)
     }
 
-    /// A copy of the device at this moment, cut short to `bytes`.
+    /// A copy of the device at this moment, truncated to `bytes`.
     #[must_use]
     pub fn truncated(&self, bytes: u64, seed: u64, power: &SimPower) -> Self {
         let state = self.shared.state.lock();
@@ -276,7 +274,7 @@ impl SimDevice {
         device
     }
 
-    /// All bytes, as reads see them.
+    /// All bytes as reads see them.
     #[must_use]
     pub fn snapshot(&self) -> Vec<u8> {
         let state = self.shared.state.lock();
@@ -312,7 +310,7 @@ impl Shared {
         Completion { bufs, result: Err(spot.error(&self.name, kind)) }
     }
 
-    /// Counts, checks and registers an operation; says how long it takes.
+    /// Counts, checks and registers an operation; returns its delay.
     fn begin(
         &self,
         spot: Spot,
@@ -344,7 +342,7 @@ impl Shared {
         (Ok(Op { spot, class, bufs, powered, effect, write, flushes, size, in_flight }), delay)
     }
 
-    /// Carries an operation out.
+    /// Executes an operation.
     fn end(&self, op: Op) -> Completion {
         let Op { spot, class, mut bufs, powered, effect, write, flushes, size, in_flight: _in_flight } = op;
         let mut state = self.state.lock();
@@ -352,7 +350,7 @@ impl Shared {
             return self.fail(spot, bufs, DeviceErrorKind::Gone);
         }
         if !state.present {
-            // What was under way when it vanished has landed by now, or never will.
+            // A write in flight when the device vanished has landed in part, or never will.
             state.fail_write(write);
             return self.fail(spot, bufs, DeviceErrorKind::Gone);
         }
@@ -393,7 +391,7 @@ impl Shared {
     }
 }
 
-/// The error that an effect ends in, if it does.
+/// The error that an effect produces, if any.
 fn failure(effect: FaultEffect) -> Option<DeviceErrorKind> {
     match effect {
         FaultEffect::Eio => Some(DeviceErrorKind::Io(Arc::new(io::Error::from_raw_os_error(libc::EIO)))),
@@ -420,7 +418,7 @@ impl State {
         Duration::from_nanos(usual) + extra
     }
 
-    /// The id of the write, if anything of it is to land.
+    /// Begins a write; returns its id if any of it will land.
     fn begin_write(&mut self, offset: u64, bufs: &IoBufs, effect: Option<FaultEffect>) -> Option<u64> {
         let mut bytes: Vec<u8> = bufs.iter().flat_map(|buf| buf.as_slice()).copied().collect();
         let mut at = offset;

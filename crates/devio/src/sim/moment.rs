@@ -1,12 +1,11 @@
-//! A simulated device at one moment, volatile writes and all: from one run, crashes at many moments can be
-//! looked at later.
+//! A simulated device at one moment, volatile writes included: crashes at many moments of one run can be
+//! examined later.
 
 use super::cache::Cache;
 use super::{Extent, FlushFailure, SimDevice, SimPower};
 use std::sync::Arc;
 
-/// What a device held at one moment. Cheap to take and to keep: it shares what the device does not change
-/// afterwards.
+/// A device's contents at one moment. Cheap to take and keep: it shares unchanged parts with the device.
 #[derive(Debug)]
 pub struct SimMoment {
     name: Arc<str>,
@@ -18,7 +17,7 @@ pub struct SimMoment {
 }
 
 impl SimDevice {
-    /// This moment. The device goes on as if nothing had happened.
+    /// Captures this moment without affecting the device.
     #[must_use]
     pub fn moment(&self) -> SimMoment {
         let state = self.shared.state.lock();
@@ -63,14 +62,14 @@ impl SimMoment {
         self.successor(cache, Extent::durable(bytes.min(self.extent.size)), seed, power)
     }
 
-    /// After a power cut that left of the volatile writes exactly those (whole) for which `landed` says so,
-    /// told their places, up to [`SimMoment::unflushed`].
+    /// After a power cut that left exactly those volatile writes (whole) for whose index, below
+    /// [`SimMoment::unflushed`], `landed` returns true.
     #[must_use]
     pub fn after_landing(&self, landed: &dyn Fn(usize) -> bool, seed: u64, power: &SimPower) -> SimDevice {
         self.successor(self.cache.after_landing(landed), Extent::durable(self.extent.size), seed, power)
     }
 
-    /// How many writes (or sectors of failed ones) were volatile or under way.
+    /// The number of writes (or sectors of failed ones) that were volatile or in flight.
     #[must_use]
     pub fn unflushed(&self) -> usize {
         self.cache.unflushed()
@@ -82,7 +81,7 @@ impl SimMoment {
         self.extent.size
     }
 
-    /// What reads saw.
+    /// Reads what the device's reads saw.
     pub fn read(&self, offset: u64, out: &mut [u8]) {
         self.cache.read(offset, out);
     }

@@ -3,8 +3,8 @@
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The power of one or several simulated devices: it counts their operations, and is cut for all of them at
-/// the same moment.
+/// The power supply of one or several simulated devices: counts their operations, and is cut for all of them
+/// at once.
 #[derive(Clone, Debug, Default)]
 pub struct SimPower {
     state: Arc<Mutex<State>>,
@@ -20,46 +20,46 @@ struct State {
 }
 
 impl SimPower {
-    /// A supply that stays on until told otherwise.
+    /// A supply that stays on until it is cut.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Operations begun so far, over all devices (reads, writes, flushes, discards; refused ones too as long
-    /// as the power is on).
+    /// Operations begun so far on all devices: reads, writes, flushes, discards, and refused ones while the
+    /// power is on.
     #[must_use]
     pub fn ops(&self) -> u64 {
         self.state.lock().ops
     }
 
-    /// Cuts the power right after the `n`-th operation was begun: what comes later, and what is then still
-    /// under way, fails with [`crate::DeviceErrorKind::Gone`] and does not land (beyond what
-    /// [`super::SimDevice::after_power_cut`] makes of it).
+    /// Cuts the power right after the `n`-th operation has begun. Later operations, and those still in flight
+    /// then, fail with [`crate::DeviceErrorKind::Gone`] and do not land (except as
+    /// [`super::SimDevice::after_power_cut`] decides).
     pub fn cut_at(&self, n: u64) {
         self.state.lock().cut_at = Some(n);
     }
 
-    /// From the `n`-th refused operation on, refusing is a panic: the caller asks for ever, which no test
-    /// that it runs in would end.
+    /// Panics from the `n`-th refused operation on: a caller that retries forever would otherwise hang the
+    /// test.
     pub fn panic_after_refusals(&self, n: u64) {
         self.state.lock().refused_max = Some(n);
     }
 
-    /// Cuts the power now.
+    /// Cuts the power at once.
     pub fn cut_now(&self) {
         self.state.lock().cut = true;
     }
 
-    /// Whether it is off. With [`SimPower::cut_at`]: whether an operation was refused for it, or the `n`-th
-    /// was begun.
+    /// Whether the power is off. After [`SimPower::cut_at`]: whether an operation was refused for lack of
+    /// power, or the `n`-th has begun.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         let state = self.state.lock();
         state.cut || state.cut_at.is_some_and(|n| state.ops >= n)
     }
 
-    /// The number of an operation that begins now (from 1), or `None`: the power is off.
+    /// The number of an operation that begins (from 1); `None` if the power is off.
     pub(super) fn begin(&self) -> Option<u64> {
         let mut state = self.state.lock();
         if state.cut || state.cut_at.is_some_and(|n| state.ops >= n) {
@@ -74,7 +74,7 @@ impl SimPower {
         Some(state.ops)
     }
 
-    /// Whether an operation that ends now still counts: the `n`-th itself does, if it takes no time.
+    /// Whether an operation that ends at this moment has power: the `n`-th itself does, if it takes no time.
     pub(super) fn is_on_for(&self, op: u64) -> bool {
         let state = self.state.lock();
         !state.cut && state.cut_at.is_none_or(|n| state.ops < n || (state.ops == n && op == n))

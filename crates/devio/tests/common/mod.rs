@@ -1,4 +1,4 @@
-//! The devices under test, and what tests share.
+//! The devices under test, and helpers that tests share.
 
 use pagetier_devio::{
     Backend, Clock, DirectIo, EmulatedDevice, IoBuf, IoBufs, MemoryDevice, Model, OpenOptions, Reap,
@@ -15,9 +15,9 @@ const SIZE: u64 = 8 << 20;
 
 /// A device under test.
 pub(crate) struct Subject {
-    /// For messages.
+    /// The name in messages.
     pub(crate) name: &'static str,
-    /// What [`pagetier_devio::Device::backend`] has to say.
+    /// The expected [`pagetier_devio::Device::backend`].
     pub(crate) backend: &'static str,
     /// The device.
     pub(crate) device: SharedDevice,
@@ -25,7 +25,7 @@ pub(crate) struct Subject {
     pub(crate) paused: bool,
     /// Whether it cannot grow.
     pub(crate) fixed_size: bool,
-    /// What has to live as long: folder, loop device.
+    /// What must live as long: folder, loop device.
     pub(crate) keep: Vec<Box<dyn std::any::Any>>,
 }
 
@@ -35,7 +35,7 @@ impl Subject {
     }
 }
 
-/// Every device that this machine can offer.
+/// Every device available on this machine.
 pub(crate) fn every_subject() -> Vec<Subject> {
     let mut subjects = vec![file("uring", Backend::Uring), file("threads", Backend::Threads), reactor()];
     subjects.push(Subject::new("memory", "memory", Arc::new(MemoryDevice::new("memory", SIZE))));
@@ -66,7 +66,7 @@ pub(crate) fn every_subject() -> Vec<Subject> {
     subjects
 }
 
-/// A folder on a file system that the build uses: one with direct I/O, unlike many a /tmp.
+/// A folder on the file system of the build: unlike many a /tmp it has direct I/O.
 pub(crate) fn folder() -> TempDir {
     TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary folder")
 }
@@ -85,7 +85,7 @@ fn file(name: &'static str, backend: Backend) -> Subject {
     Subject { keep: vec![Box::new(folder)], ..Subject::new(name, name, opened.device) }
 }
 
-/// A file whose completions another runtime takes in.
+/// A file whose completions another runtime's reactor reaps.
 fn reactor() -> Subject {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build();
     let runtime = runtime.expect("a runtime");
@@ -105,7 +105,7 @@ fn reactor() -> Subject {
     Subject { keep, ..Subject::new("uring by a reactor", "uring", device) }
 }
 
-/// Detaches the loop device.
+/// Detaches the loop device when dropped.
 struct Loop(String);
 
 impl Drop for Loop {
@@ -143,7 +143,7 @@ fn attach(image: &Path) -> Option<Loop> {
     (out.status.success() && !name.is_empty()).then_some(Loop(name))
 }
 
-/// A runtime whose clock is paused or not.
+/// A runtime with a paused or a running clock.
 pub(crate) fn runtime(paused: bool) -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -162,13 +162,8 @@ pub(crate) fn bufs_of(lens: &[usize]) -> IoBufs {
     lens.iter().map(|len| IoBuf::zeroed(*len)).collect()
 }
 
-/// Memory to lease buffers of. Freed only by a test that gets to its end: one that fails half-way must not
-/// take it away under the kernel's feet.
+/// Memory to lease buffers from. Only a test that runs to its end frees it: a test that fails half-way must
+/// not free it while the kernel uses it.
 pub(crate) fn arena(len: usize) -> ManuallyDrop<IoBuf> {
     ManuallyDrop::new(IoBuf::zeroed(len))
-}
-
-/// Bytes that tell where they belong.
-pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed.wrapping_add(1)).collect()
 }

@@ -1,35 +1,36 @@
-//! Items on their way from look-ups to a thread of their own, in chunks: bounded, and lossy rather than slow.
+//! A channel from lookups to a dedicated thread: passes items in chunks, is bounded, and drops items instead
+//! of blocking.
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-/// Chunks that may wait for the thread.
+/// The maximum number of chunks waiting for the thread.
 const CHUNKS_MAX: usize = 32;
 
-/// What was carried, and what was lost because the thread did not keep up.
+/// The number of requests recorded, and of those lost because the thread fell behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Recorded {
     /// Requests in the trace.
     pub records: u64,
-    /// Requests that are missing in it, because the writer did not keep up.
+    /// Requests missing in it because the writer fell behind.
     pub lost: u64,
 }
 
-/// Items that were put one after the other.
+/// Consecutive items.
 #[derive(Debug)]
 pub(crate) struct Chunk<T> {
     pub(crate) items: Vec<T>,
-    /// What the chunk was stamped with when it was handed over.
+    /// The sender's stamp from when the chunk was sent.
     pub(crate) stamp: u64,
     /// Items lost so far.
     pub(crate) lost: u64,
 }
 
-/// Carries items to a thread, which returns `R` when they have ended.
+/// Passes items to a thread, which returns `R` at their end.
 #[derive(Debug)]
-pub(crate) struct Courier<T, R> {
+pub(crate) struct SampleChannel<T, R> {
     items: Vec<T>,
     chunk_items: usize,
     chunks: SyncSender<Chunk<T>>,
@@ -37,8 +38,8 @@ pub(crate) struct Courier<T, R> {
     recorded: Recorded,
 }
 
-impl<T: Send + 'static, R: Send + 'static> Courier<T, R> {
-    /// Starts a thread of this name that takes chunks of so many items.
+impl<T: Send + 'static, R: Send + 'static> SampleChannel<T, R> {
+    /// Starts a thread called `name`, which receives chunks of `chunk_items` items.
     pub(crate) fn start(
         name: &str,
         chunk_items: usize,
@@ -50,7 +51,7 @@ impl<T: Send + 'static, R: Send + 'static> Courier<T, R> {
         Ok(Self { items, chunk_items, chunks, thread, recorded: Recorded::default() })
     }
 
-    /// One more item; the chunk that it may complete is stamped with `stamp`.
+    /// Adds an item; if that completes a chunk, sends it with `stamp`.
     pub(crate) fn put(&mut self, item: T, stamp: impl FnOnce() -> u64) {
         self.items.push(item);
         self.recorded.records += 1;
@@ -59,7 +60,7 @@ impl<T: Send + 'static, R: Send + 'static> Courier<T, R> {
         }
     }
 
-    /// Hands over what there is, without waiting.
+    /// Sends the pending items without waiting.
     pub(crate) fn hand_over(&mut self, stamp: u64) {
         let items = std::mem::replace(&mut self.items, Vec::with_capacity(self.chunk_items));
         let (records, lost) = (items.len() as u64, self.recorded.lost);
@@ -68,15 +69,15 @@ impl<T: Send + 'static, R: Send + 'static> Courier<T, R> {
         }
     }
 
-    /// So far.
+    /// The counts so far.
     pub(crate) fn recorded(&self) -> Recorded {
         self.recorded
     }
 
-    /// Hands over the rest and waits for the thread to be done with everything; `None` when it panicked.
+    /// Sends the rest and waits for the thread to finish; `None` when it panicked.
     pub(crate) fn stop(mut self, stamp: u64) -> (Recorded, Option<R>) {
         let (records, lost) = (self.items.len() as u64, self.recorded.lost);
-        // May wait for the thread, which is waited for anyway; fails when it has ended.
+        // Blocking is fine, since the thread is joined anyway; fails when it has ended.
         if self.chunks.send(Chunk { items: std::mem::take(&mut self.items), stamp, lost }).is_err() {
             self.lose(records);
         }

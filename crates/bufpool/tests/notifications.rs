@@ -1,4 +1,4 @@
-//! What the pool's policy is told, and how soon a frame that was given back is used.
+//! The pool's notifications to its policy, and how soon a returned frame is reused.
 
 use pagetier_bufpool::{
     DirtyPage, Displaced, Fetched, Pool, PoolError, PoolParams, Tier, TierError, WrittenPage,
@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 const FRAMES: usize = 16;
-/// Its reads fail.
+/// A page whose reads fail.
 const BAD: u32 = 99;
 
 fn page(no: u32) -> PageId {
@@ -23,7 +23,7 @@ fn page(no: u32) -> PageId {
 /// Pages of zeroes; reads and writes take 3 ms.
 #[derive(Default)]
 struct Zeroes {
-    /// Whether a change makes a copy on the SSD invalid.
+    /// Whether a change invalidates a copy on the SSD.
     has_copies: AtomicBool,
     classes: Mutex<Vec<IoClass>>,
 }
@@ -81,16 +81,16 @@ impl Tier for Zeroes {
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Told {
+enum Event {
     Dirtied,
     Cleaned(CleanReason),
     Invalidated,
     Costs(Costs),
 }
 
-type Notes = Arc<Mutex<Vec<Told>>>;
+type Notes = Arc<Mutex<Vec<Event>>>;
 
-/// CASA, and what it was told.
+/// CASA with a record of its notifications.
 #[derive(Debug)]
 struct Recording {
     casa: Casa,
@@ -98,8 +98,8 @@ struct Recording {
 }
 
 impl Recording {
-    fn note(&self, told: Told) {
-        self.notes.lock().unwrap().push(told);
+    fn note(&self, event: Event) {
+        self.notes.lock().unwrap().push(event);
     }
 }
 
@@ -122,22 +122,22 @@ impl FramePolicy for Recording {
 
     fn dirtied(&mut self, frame: FrameId) {
         self.casa.dirtied(frame);
-        self.note(Told::Dirtied);
+        self.note(Event::Dirtied);
     }
 
     fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
         self.casa.cleaned(frame, home, reason);
-        self.note(Told::Cleaned(reason));
+        self.note(Event::Cleaned(reason));
     }
 
     fn ssd_invalidated(&mut self, frame: FrameId) {
         self.casa.ssd_invalidated(frame);
-        self.note(Told::Invalidated);
+        self.note(Event::Invalidated);
     }
 
     fn set_costs(&mut self, costs: Costs) {
         self.casa.set_costs(costs);
-        self.note(Told::Costs(costs));
+        self.note(Event::Costs(costs));
     }
 
     fn len(&self) -> usize {
@@ -152,7 +152,7 @@ impl FramePolicy for Recording {
 fn start(tier: &Arc<Zeroes>) -> (Pool<Zeroes>, Notes) {
     let notes = Notes::default();
     let policy = Box::new(Recording { casa: Casa::new(FRAMES, Costs::PAPER), notes: Arc::clone(&notes) });
-    // No writes unasked.
+    // Prevent unrequested writes.
     let params = PoolParams { clean_depth: 0, read_ahead_pages: 0, ..PoolParams::new(FRAMES, PageSize::MIN) };
     (Pool::start(params, policy, Arc::clone(tier), None).unwrap(), notes)
 }
@@ -162,7 +162,7 @@ async fn change(pool: &Pool<Zeroes>, no: u32, value: u8) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_that_was_changed_while_it_was_written_is_told_as_dirty_again() {
+async fn a_page_changed_while_it_is_written_is_reported_dirty_again() {
     let tier = Arc::default();
     let (pool, notes) = start(&tier);
     for meanwhile in [false, true] {
@@ -176,22 +176,22 @@ async fn a_page_that_was_changed_while_it_was_written_is_told_as_dirty_again() {
             }
         };
         tokio::join!(flush, changes);
-        let told = notes.lock().unwrap().clone();
-        let last = told.iter().rposition(|told| matches!(told, Told::Cleaned(_))).unwrap();
-        assert_eq!(told[0], Told::Dirtied);
-        assert_eq!(told[last + 1..] == [Told::Dirtied], meanwhile, "{told:?}");
+        let events = notes.lock().unwrap().clone();
+        let last = events.iter().rposition(|event| matches!(event, Event::Cleaned(_))).unwrap();
+        assert_eq!(events[0], Event::Dirtied);
+        assert_eq!(events[last + 1..] == [Event::Dirtied], meanwhile, "{events:?}");
         pool.flush_all().await.unwrap();
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn that_a_change_made_a_copy_invalid_is_told_if_it_did() {
+async fn an_invalidated_copy_is_reported_only_if_there_was_one() {
     for has_copies in [false, true] {
         let tier = Arc::new(Zeroes { has_copies: has_copies.into(), ..Zeroes::default() });
         let (pool, notes) = start(&tier);
         change(&pool, 1, 1).await;
-        let told = notes.lock().unwrap().clone();
-        assert_eq!(told, [Told::Dirtied, Told::Invalidated][..1 + usize::from(has_copies)]);
+        let events = notes.lock().unwrap().clone();
+        assert_eq!(events, [Event::Dirtied, Event::Invalidated][..1 + usize::from(has_copies)]);
     }
 }
 
@@ -201,7 +201,7 @@ async fn new_costs_reach_the_policy() {
     let (pool, notes) = start(&tier);
     let costs = Costs { hdd_read_ms: 5.5, ..Costs::PAPER };
     pool.set_costs(costs);
-    assert_eq!(*notes.lock().unwrap(), [Told::Costs(costs)]);
+    assert_eq!(*notes.lock().unwrap(), [Event::Costs(costs)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -214,7 +214,7 @@ async fn a_write_is_urgent_only_when_staging_buffers_run_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_frame_of_a_load_that_failed_is_given_to_a_waiting_request_at_once() {
+async fn a_waiting_request_gets_the_frame_of_a_failed_load_at_once() {
     let tier = Arc::default();
     let (pool, _) = start(&tier);
     let mut guards = Vec::new();
@@ -229,5 +229,5 @@ async fn the_frame_of_a_load_that_failed_is_given_to_a_waiting_request_at_once()
         begun.elapsed()
     };
     let ((), waited) = tokio::join!(bad, waiting);
-    assert_eq!(waited, Duration::from_millis(6), "two reads one after the other, and no pause between them");
+    assert_eq!(waited, Duration::from_millis(6), "two consecutive reads without a pause between them");
 }

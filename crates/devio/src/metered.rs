@@ -1,0 +1,331 @@
+//! The way in for devices of other crates: [`RawDevice`] moves bytes, [`Metered`] adds everything else.
+//!
+//! An implementation provides reads, writes, flushes and its size. [`Metered`] checks ranges and alignment,
+//! names the device in errors, counts operations and times, measures costs, and counts what is under way
+//! ([`Occupancy`]), so that a store can wait for the last operation of the store before it.
+//!
+//! Two rules of [`Device`] hold whatever the implementation does: an operation has started when the call
+//! returns, because its future is polled once inside the call; and it goes on when its future is dropped,
+//! because a task of the runtime finishes it.
+
+use crate::check::{Spot, check, check_range, refused, total_len};
+use crate::device::IoBufs;
+use crate::stats::{Recorder, Slot};
+use crate::{
+    Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, InFlight, IoClass, IoFuture, IoOp,
+    Occupancy, RecentCosts,
+};
+use std::fmt;
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+use tokio::runtime::Handle;
+
+/// How a transfer of a [`RawDevice`] ends: its buffers, in the same order, and whether every byte was moved.
+pub type RawTransfer = Pin<Box<dyn Future<Output = (IoBufs, Result<(), DeviceErrorKind>)> + Send>>;
+
+/// How an operation of a [`RawDevice`] without buffers ends.
+pub type RawDone = Pin<Box<dyn Future<Output = Result<(), DeviceErrorKind>> + Send>>;
+
+/// What a device implementation provides. [`Metered::over`] makes a [`Device`] of it; [`crate::conformance`] checks it.
+///
+/// Offsets, lengths and buffer addresses are multiples of [`RawDevice::alignment`], ranges lie within
+/// [`RawDevice::size`] and are not empty: [`Metered`] refuses the rest. Operations may overlap and may
+/// complete in any order.
+///
+/// An implementation that hands buffers to code outside of Rust's ownership (a kernel, a C library) keeps
+/// them until that code is done with them, also when the future is dropped with the runtime.
+pub trait RawDevice: Send + Sync + fmt::Debug + 'static {
+    /// Fills `bufs` from `offset` on.
+    fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> RawTransfer;
+
+    /// Writes `bufs` from `offset` on. Completed means readable, not durable: see [`RawDevice::flush`].
+    fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> RawTransfer;
+
+    /// Makes every write durable that completed before this call. After an error, any of them may be lost.
+    fn flush(&self) -> RawDone;
+
+    /// The size in bytes.
+    fn size(&self) -> u64;
+
+    /// Grows to at least `bytes`; new bytes read as zeros. May block briefly. Default: cannot grow.
+    ///
+    /// # Errors
+    /// When the space is not to be had; the size is then as before.
+    fn grow(&self, _bytes: u64) -> Result<(), DeviceErrorKind> {
+        Err(DeviceErrorKind::NoSpace)
+    }
+
+    /// Tells the device that it may forget a range: reads of it return anything until it is written again.
+    /// Default: does nothing.
+    fn discard(&self, _offset: u64, _len: u64) -> RawDone {
+        Box::pin(ready(Ok(())))
+    }
+
+    /// See [`Device::register`]. Default: not supported.
+    fn register(&self, _regions: &[(NonNull<u8>, usize)]) -> bool {
+        false
+    }
+
+    /// The granularity of offsets, lengths and buffer addresses, in bytes: a power of two, at most
+    /// [`crate::BUF_ALIGN`]. Default: 512.
+    fn alignment(&self) -> usize {
+        512
+    }
+
+    /// The backend's name for reports. Default: `custom`.
+    fn backend(&self) -> &'static str {
+        "custom"
+    }
+
+    /// The name of this device in errors: its path, its address.
+    fn name(&self) -> &str;
+}
+
+/// A [`RawDevice`] as a [`Device`]. Clones are the same device.
+///
+/// Transfers take wall-clock time in the statistics; one that completes inside its call takes none. When a
+/// future is dropped before its operation has ended, a task of the tokio runtime that the operation was
+/// started on finishes it; without a runtime the implementation's future is dropped.
+pub struct Metered<D>(Arc<Inner<D>>);
+
+struct Inner<D> {
+    raw: D,
+    meter: Arc<Meter>,
+}
+
+/// What the operations under way share.
+struct Meter {
+    name: Arc<str>,
+    recorder: Recorder,
+    occupancy: Occupancy,
+    epoch: Instant,
+}
+
+impl<D: RawDevice> Metered<D> {
+    /// `raw` as a device.
+    #[must_use]
+    pub fn over(raw: D) -> Self {
+        let meter = Meter {
+            name: raw.name().into(),
+            recorder: Recorder::new(1),
+            occupancy: Occupancy::default(),
+            epoch: Instant::now(),
+        };
+        Self(Arc::new(Inner { raw, meter: Arc::new(meter) }))
+    }
+
+    /// The implementation.
+    #[must_use]
+    pub fn get_ref(&self) -> &D {
+        &self.0.raw
+    }
+
+    /// Admits a transfer, or answers it.
+    fn admit(&self, slot: Slot, op: IoOp, offset: u64, bufs: IoBufs) -> Result<(Run, IoBufs), IoFuture> {
+        let Inner { raw, meter } = &*self.0;
+        let spot = Spot { op, offset, len: total_len(&bufs) };
+        if let Err(kind) = check(offset, &bufs, raw.alignment(), raw.size()) {
+            return Err(refused(bufs, meter.refuse(spot, kind)));
+        }
+        if spot.len == 0 {
+            return Err(Box::pin(ready(Completion { bufs, result: Ok(()) })));
+        }
+        Ok((meter.begin(spot, slot), bufs))
+    }
+}
+
+type Unbuffered = Pin<Box<dyn Future<Output = Result<(), DeviceError>> + Send>>;
+
+fn transfer(run: Run, raw: RawTransfer) -> IoFuture {
+    started(raw, move |(bufs, result), at_once| Completion { bufs, result: run.end(result, at_once) })
+}
+
+fn done(run: Run, raw: RawDone) -> Unbuffered {
+    started(raw, move |result, at_once| run.end(result, at_once))
+}
+
+impl<D: RawDevice> Device for Metered<D> {
+    fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        match self.admit(Slot::Read(class), IoOp::Read, offset, bufs) {
+            Ok((run, bufs)) => transfer(run, self.0.raw.read(offset, bufs, class)),
+            Err(answer) => answer,
+        }
+    }
+
+    fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> IoFuture {
+        match self.admit(Slot::Write(class), IoOp::Write, offset, bufs) {
+            Ok((run, bufs)) => transfer(run, self.0.raw.write(offset, bufs, class)),
+            Err(answer) => answer,
+        }
+    }
+
+    fn flush(&self, _class: IoClass) -> Unbuffered {
+        let run = self.0.meter.begin(Spot { op: IoOp::Flush, offset: 0, len: 0 }, Slot::Flush);
+        done(run, self.0.raw.flush())
+    }
+
+    fn size(&self) -> u64 {
+        self.0.raw.size()
+    }
+
+    fn grow(&self, bytes: u64) -> Result<(), DeviceError> {
+        let size = self.size();
+        if bytes <= size {
+            return Ok(());
+        }
+        let spot = Spot { op: IoOp::Grow, offset: size, len: bytes - size };
+        self.0.raw.grow(bytes).map_err(|kind| self.0.meter.refuse(spot, kind))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Unbuffered {
+        let spot = Spot { op: IoOp::Discard, offset, len };
+        match check_range(offset, len, self.size()) {
+            Ok(()) => done(self.0.meter.begin(spot, Slot::Discard), self.0.raw.discard(offset, len)),
+            Err(kind) => Box::pin(ready(Err(self.0.meter.refuse(spot, kind)))),
+        }
+    }
+
+    fn register(&self, regions: &[(NonNull<u8>, usize)]) -> bool {
+        self.0.raw.register(regions)
+    }
+
+    fn occupancy(&self) -> &Occupancy {
+        &self.0.meter.occupancy
+    }
+
+    fn alignment(&self) -> usize {
+        self.0.raw.alignment()
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.0.meter.recorder.snapshot()
+    }
+
+    fn track_costs(&self, points: usize) {
+        self.0.meter.recorder.track_costs(points);
+    }
+
+    fn recent_costs(&self) -> Option<RecentCosts> {
+        self.0.meter.recorder.recent_costs()
+    }
+
+    fn backend(&self) -> &'static str {
+        self.0.raw.backend()
+    }
+
+    fn name(&self) -> &str {
+        &self.0.meter.name
+    }
+}
+
+impl<D> Clone for Metered<D> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<D: fmt::Debug> fmt::Debug for Metered<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Metered").field(&self.0.raw).finish()
+    }
+}
+
+impl Meter {
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn refuse(&self, spot: Spot, kind: DeviceErrorKind) -> DeviceError {
+        self.recorder.failed(&kind);
+        spot.error(&self.name, kind)
+    }
+
+    fn begin(self: &Arc<Self>, spot: Spot, slot: Slot) -> Run {
+        let began_ns = self.now_ns();
+        self.recorder.begin(began_ns);
+        Run { _in_flight: self.occupancy.enter(), meter: Arc::clone(self), spot, slot, began_ns, open: true }
+    }
+}
+
+/// One operation under way.
+struct Run {
+    meter: Arc<Meter>,
+    spot: Spot,
+    slot: Slot,
+    began_ns: u64,
+    /// Until [`Run::end`].
+    open: bool,
+    _in_flight: InFlight,
+}
+
+impl Run {
+    /// Counts the operation. What completed inside its call has taken no time.
+    fn end(mut self, result: Result<(), DeviceErrorKind>, at_once: bool) -> Result<(), DeviceError> {
+        self.open = false;
+        let recorder = &self.meter.recorder;
+        let now_ns = if at_once { self.began_ns } else { self.meter.now_ns() };
+        let busy_ns = recorder.end(now_ns);
+        match result {
+            Ok(()) => {
+                let (busy_ns, latency_ns) = if at_once { (0, 0) } else { (busy_ns, now_ns - self.began_ns) };
+                recorder.done(self.slot, self.spot.len, busy_ns, latency_ns);
+                Ok(())
+            }
+            Err(kind) => Err(self.meter.refuse(self.spot, kind)),
+        }
+    }
+}
+
+impl Drop for Run {
+    /// Without [`Run::end`], the runtime dropped the operation.
+    fn drop(&mut self) {
+        if self.open {
+            self.meter.recorder.end(self.meter.now_ns());
+        }
+    }
+}
+
+/// Polls `raw` once, so that its operation has started; `end` makes the result, and learns whether that was
+/// all it took.
+fn started<R: Send + 'static, T: Send + 'static>(
+    mut raw: Pin<Box<dyn Future<Output = R> + Send>>,
+    end: impl FnOnce(R, bool) -> T + Send + 'static,
+) -> Pin<Box<dyn Future<Output = T> + Send>> {
+    match raw.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Box::pin(ready(end(result, true))),
+        Poll::Pending => {
+            let rest = Box::pin(async move { end(raw.await, false) });
+            Box::pin(Detached { rest: Some(rest), runtime: Handle::try_current().ok() })
+        }
+    }
+}
+
+/// An operation that goes on when its future is dropped.
+struct Detached<T: Send + 'static> {
+    /// `None` once it has ended.
+    rest: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    runtime: Option<Handle>,
+}
+
+impl<T: Send + 'static> Future for Detached<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let Some(rest) = &mut self.rest else { return Poll::Pending };
+        let result = std::task::ready!(rest.as_mut().poll(cx));
+        self.rest = None;
+        Poll::Ready(result)
+    }
+}
+
+impl<T: Send + 'static> Drop for Detached<T> {
+    fn drop(&mut self) {
+        if let (Some(rest), Some(runtime)) = (self.rest.take(), &self.runtime) {
+            drop(runtime.spawn(rest));
+        }
+    }
+}

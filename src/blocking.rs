@@ -1,0 +1,222 @@
+//! The store for code without a runtime: every call blocks its thread until it is done.
+//!
+//! A thread of the store runs the tokio runtime that [`crate::PageStore`] needs; any number of threads may
+//! use the store at the same time. What is not here is reached through [`PageStore::store`] and
+//! [`PageStore::block_on`].
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let temporary = tempfile::tempdir()?;
+//! # let dir = temporary.path().join("store");
+//! use pagetier::blocking::PageStore;
+//!
+//! let store = PageStore::open(pagetier::PageStore::builder().directory(&dir).ssd_bytes(64 << 20))?;
+//! let space = store.create_space("greetings")?;
+//! let mut page = store.allocate(space)?;
+//! page[..5].copy_from_slice(b"hello");
+//! let id = page.id();
+//! drop(page);
+//! store.sync()?;
+//! assert_eq!(&store.get(id)?[..5], b"hello");
+//! store.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Panics
+//! Every blocking call panics on a thread that runs tasks of a tokio runtime, where blocking would stop the
+//! other tasks: use [`crate::PageStore`] there.
+
+use crate::{Builder, Error, Lsn, OpenError, PageId, PageMut, PageRef, SpaceId};
+use std::future::Future;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::Notify;
+
+/// An open store whose calls block. Share it in an `Arc`, or by reference between scoped threads.
+///
+/// Dropped without [`PageStore::close`] it stops as in a crash: nothing that [`PageStore::sync`] promised is
+/// lost.
+#[derive(Debug)]
+pub struct PageStore {
+    /// Dropped before the runtime that it runs on.
+    store: crate::PageStore,
+    driver: Driver,
+}
+
+impl PageStore {
+    /// Opens, or creates, the store that `builder` describes.
+    ///
+    /// # Errors
+    /// As [`Builder::open`]; [`OpenError::Runtime`] when the runtime or its thread cannot be started.
+    pub fn open(builder: Builder) -> Result<Self, OpenError> {
+        let driver = Driver::start().map_err(|source| OpenError::Runtime { source })?;
+        let store = driver.handle.block_on(builder.open())?;
+        Ok(Self { store, driver })
+    }
+
+    /// The asynchronous store, for calls that do not wait: [`crate::PageStore::stats`],
+    /// [`crate::PageStore::prefetch`], and others.
+    #[must_use]
+    pub fn store(&self) -> &crate::PageStore {
+        &self.store
+    }
+
+    /// Waits for `future` on this thread; for calls of [`PageStore::store`] that have no blocking form here.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.driver.handle.block_on(future)
+    }
+
+    /// See [`crate::PageStore::create_space`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_space(&self, name: &str) -> Result<SpaceId, Error> {
+        self.block_on(self.store.create_space(name))
+    }
+
+    /// See [`crate::PageStore::space`].
+    #[must_use]
+    pub fn space(&self, name: &str) -> Option<SpaceId> {
+        self.store.space(name)
+    }
+
+    /// See [`crate::PageStore::drop_space`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn drop_space(&self, space: SpaceId) -> Result<(), Error> {
+        self.block_on(self.store.drop_space(space))
+    }
+
+    /// See [`crate::PageStore::allocate`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn allocate(&self, space: SpaceId) -> Result<PageMut<'_>, Error> {
+        self.block_on(self.store.allocate(space))
+    }
+
+    /// See [`crate::PageStore::get`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get(&self, page: PageId) -> Result<PageRef<'_>, Error> {
+        match self.store.try_get(page) {
+            Some(page) => Ok(page),
+            None => self.block_on(self.store.get(page)),
+        }
+    }
+
+    /// See [`crate::PageStore::get_mut`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_mut(&self, page: PageId) -> Result<PageMut<'_>, Error> {
+        self.block_on(self.store.get_mut(page))
+    }
+
+    /// See [`crate::PageStore::overwrite`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn overwrite(&self, page: PageId) -> Result<PageMut<'_>, Error> {
+        self.block_on(self.store.overwrite(page))
+    }
+
+    /// See [`crate::PageStore::recreate`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn recreate(&self, page: PageId) -> Result<PageMut<'_>, Error> {
+        self.block_on(self.store.recreate(page))
+    }
+
+    /// See [`crate::PageStore::discard`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn discard(&self, page: PageId) -> Result<(), Error> {
+        self.block_on(self.store.discard(page))
+    }
+
+    /// The pages of `range` in order, with read-ahead. See [`crate::PageStore::scan`].
+    pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_> {
+        Scan { store: self, scan: self.store.scan(space, range) }
+    }
+
+    /// See [`crate::PageStore::sync`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn sync(&self) -> Result<(), Error> {
+        self.block_on(self.store.sync())
+    }
+
+    /// See [`crate::PageStore::flush_to`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn flush_to(&self, lsn: Lsn) -> Result<(), Error> {
+        self.block_on(self.store.flush_to(lsn))
+    }
+
+    /// See [`crate::PageStore::close`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn close(self) -> Result<(), Error> {
+        let Self { store, driver } = self;
+        driver.handle.block_on(store.close())
+    }
+}
+
+/// The pages of a range, in order. See [`PageStore::scan`].
+#[derive(Debug)]
+pub struct Scan<'a> {
+    store: &'a PageStore,
+    scan: crate::Scan<'a>,
+}
+
+impl<'a> Iterator for Scan<'a> {
+    type Item = Result<PageRef<'a>, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.store.block_on(self.scan.next())?;
+        Some(next.map_err(Error::from))
+    }
+}
+
+/// The runtime of one store, and the thread that drives it.
+#[derive(Debug)]
+struct Driver {
+    handle: Handle,
+    stop: Arc<Notify>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Driver {
+    fn start() -> io::Result<Self> {
+        let runtime: Runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (handle, stop) = (runtime.handle().clone(), Arc::new(Notify::new()));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("pagetier-blocking".into())
+            .spawn(move || runtime.block_on(stopped.notified()))?;
+        Ok(Self { handle, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.stop.notify_one();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the runtime's thread panicked");
+        }
+    }
+}

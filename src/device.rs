@@ -1,0 +1,78 @@
+//! Devices, and what it takes to write one.
+//!
+//! A store takes files, block devices, or anything that implements [`Device`]: see
+//! [`Builder::hdd_device`](crate::Builder::hdd_device). To write a device, implement [`RawDevice`] (reads,
+//! writes, flushes, a size and a name) and hand [`Metered::over`] to the builder: it checks ranges, counts
+//! operations and times, and keeps track of what is under way. [`conformance::check`] tests the result.
+//!
+//! ```
+//! use pagetier::device::{DeviceErrorKind, IoBufs, IoClass, Metered, RawDevice, RawDone, RawTransfer};
+//! use pagetier::device::{SharedDevice, conformance};
+//! use std::future::ready;
+//! use std::sync::{Arc, Mutex};
+//!
+//! #[derive(Debug)]
+//! struct Bytes(Mutex<Vec<u8>>);
+//!
+//! impl RawDevice for Bytes {
+//!     fn read(&self, offset: u64, mut bufs: IoBufs, _class: IoClass) -> RawTransfer {
+//!         let (bytes, mut at) = (self.0.lock().unwrap(), offset as usize);
+//!         for buf in &mut bufs {
+//!             let len = buf.len();
+//!             buf.as_mut_slice().copy_from_slice(&bytes[at..at + len]);
+//!             at += len;
+//!         }
+//!         Box::pin(ready((bufs, Ok(()))))
+//!     }
+//!
+//!     fn write(&self, offset: u64, bufs: IoBufs, _class: IoClass) -> RawTransfer {
+//!         let (mut bytes, mut at) = (self.0.lock().unwrap(), offset as usize);
+//!         for buf in &bufs {
+//!             bytes[at..at + buf.len()].copy_from_slice(buf.as_slice());
+//!             at += buf.len();
+//!         }
+//!         Box::pin(ready((bufs, Ok(()))))
+//!     }
+//!
+//!     fn flush(&self) -> RawDone {
+//!         Box::pin(ready(Ok(())))
+//!     }
+//!
+//!     fn size(&self) -> u64 {
+//!         self.0.lock().unwrap().len() as u64
+//!     }
+//!
+//!     fn grow(&self, bytes: u64) -> Result<(), DeviceErrorKind> {
+//!         self.0.lock().unwrap().resize(bytes as usize, 0);
+//!         Ok(())
+//!     }
+//!
+//!     fn name(&self) -> &str {
+//!         "bytes"
+//!     }
+//! }
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! let device: SharedDevice = Arc::new(Metered::over(Bytes(Mutex::new(vec![0; 8 << 20]))));
+//! conformance::check(&device, conformance::Growth::Grows).await;
+//!
+//! let store = pagetier::PageStore::builder()
+//!     .in_memory(Arc::new(pagetier::MemoryManifest::default()))
+//!     .hdd_device(Arc::new(Metered::over(Bytes(Mutex::default()))))
+//!     .ssd_device(Arc::new(Metered::over(Bytes(Mutex::default()))))
+//!     .pool_bytes(4 << 20)
+//!     .ssd_bytes(16 << 20)
+//!     .open()
+//!     .await
+//!     .unwrap();
+//! # store.close().await.unwrap();
+//! # });
+//! ```
+
+pub use pagetier_devio::conformance;
+pub use pagetier_devio::{
+    BUF_ALIGN, Backend, ClassStats, Clock, Completion, Device, DeviceError, DeviceErrorKind, DeviceStats,
+    DirStats, DirectIo, EmulatedDevice, ErrorCounts, InFlight, IoBuf, IoBufs, IoClass, IoFuture, IoOp,
+    Memory, MemoryDevice, Metered, Model, Occupancy, OpenOptions, Opened, RawDevice, RawDone, RawTransfer,
+    Reap, RecentCost, RecentCosts, RetryCounts, SharedDevice, TimeHistogram, VirtualClock, open_file,
+};
