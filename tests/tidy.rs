@@ -243,6 +243,25 @@ fn every_document_stands_in_the_readme() {
     }
 }
 
+/// A device is tested under the name of its file: `uring`, `memory`, `emulated`.
+#[test]
+fn every_device_is_tested() {
+    let (sources, tests): (Vec<_>, Vec<_>) = files("rs")
+        .into_iter()
+        .filter(|(file, _)| file.starts_with("crates/devio/"))
+        .partition(|(file, _)| file.starts_with("crates/devio/src/"));
+    let is_device = |line: &str| line.starts_with("impl") && line.contains("Device for ");
+    let mut found = 0;
+    for (file, _) in sources.iter().filter(|(_, text)| text.lines().any(is_device)) {
+        found += 1;
+        let name = file.trim_end_matches("/mod.rs").trim_end_matches(".rs").rsplit('/').next();
+        let name = name.expect("a file's name");
+        let tested = tests.iter().any(|(_, text)| text.to_lowercase().contains(name));
+        assert!(tested, "no test in crates/devio/tests names the device in {file}");
+    }
+    assert!(found > 0, "no device was found");
+}
+
 #[test]
 fn every_bench_stands_in_its_document() {
     let (manifest, document) = (read("Cargo.toml"), read("docs/BENCHMARKS.md"));
