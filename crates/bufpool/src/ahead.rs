@@ -4,8 +4,10 @@
 //! flight. Its pages enter the policy as sequential: only a later demand read promotes them.
 
 use crate::guard::PageRef;
+use crate::inner::{Inner, bump};
+use crate::load::keep;
 use crate::params::PoolError;
-use crate::pool::{Inner, Pool, bump, keep};
+use crate::pool::Pool;
 use crate::tier::Tier;
 use crate::word::Mode;
 use pagetier_devio::IoBuf;
@@ -131,7 +133,7 @@ impl<'a, T: Tier> Scan<'a, T> {
 
 impl<T: Tier> Inner<T> {
     /// Gets a page for a scan. The policy does not see a hit, so the page stays where read-ahead put it.
-    async fn get_scanned(&self, page: PageId) -> Result<u32, PoolError> {
+    async fn get_scanned(&self, page: PageId) -> Result<FrameId, PoolError> {
         loop {
             if let Some(frame) = self.latch_resident(page, Mode::Shared).await {
                 bump(&self.counters.scan_hits);
@@ -151,7 +153,7 @@ impl<T: Tier> Inner<T> {
 
     /// Reads `count` pages from `first` on, as long as frames are available at once.
     pub(crate) fn read_ahead(self: &Arc<Self>, first: PageId, count: u32) {
-        let mut run: Vec<(u32, IoBuf)> = Vec::new();
+        let mut run: Vec<(FrameId, IoBuf)> = Vec::new();
         let mut from = first;
         for no in first.no..first.no.saturating_add(count) {
             let page = PageId::new(first.space, no);
@@ -168,7 +170,7 @@ impl<T: Tier> Inner<T> {
         self.fetch_ahead(from, run);
     }
 
-    fn lease_ahead(&self, page: PageId) -> Option<(u32, IoBuf)> {
+    fn lease_ahead(&self, page: PageId) -> Option<(FrameId, IoBuf)> {
         let room = self.params.frames / 8;
         if self.frames.table.find(&self.frames.all, page).is_some()
             || self.ahead_in_flight.load(Ordering::Relaxed) >= room
@@ -184,14 +186,14 @@ impl<T: Tier> Inner<T> {
         Some((frame, self.lease(frame, page)))
     }
 
-    fn fetch_ahead(self: &Arc<Self>, first: PageId, run: Vec<(u32, IoBuf)>) {
+    fn fetch_ahead(self: &Arc<Self>, first: PageId, run: Vec<(FrameId, IoBuf)>) {
         if run.is_empty() {
             return;
         }
         let flight = InFlight { pool: Arc::clone(self), pages: run.len() };
         self.runtime.spawn(async move {
             let inner = Arc::clone(&flight.pool);
-            let (frames, bufs): (Vec<u32>, Vec<IoBuf>) = run.into_iter().unzip();
+            let (frames, bufs): (Vec<FrameId>, Vec<IoBuf>) = run.into_iter().unzip();
             let pages = (first.no..).map(|no| PageId::new(first.space, no));
             let fetched = inner.tier.fetch_run(first, bufs).await;
             drop(flight);
@@ -201,7 +203,7 @@ impl<T: Tier> Inner<T> {
                 let Ok(home) = one.result else { continue };
                 keep(one.buf);
                 bump(&inner.counters.prefetched);
-                inner.policy.lock().insert(FrameId(frame), page, home, Access::Sequential);
+                inner.policy.lock().insert(frame, page, home, Access::Sequential);
                 inner.frames.release(frame, Mode::Exclusive);
             }
         });

@@ -6,8 +6,9 @@
 //! page is in flight. Writes run in their own tasks, so a dropped caller leaves nothing half done.
 
 use crate::frame::{Frame, NO_LSN};
+use crate::inner::{Inner, bump};
 use crate::params::PoolError;
-use crate::pool::{Inner, Pool, bump};
+use crate::pool::Pool;
 use crate::tier::{DirtyPage, Tier, WrittenPage};
 use crate::word::{Attempt, Mode};
 use pagetier_devio::{IoBuf, IoClass};
@@ -37,7 +38,7 @@ struct Staged<T: Tier> {
 /// failed: the page becomes dirty again, and a new staging buffer replaces the lost one.
 struct Write<T: Tier> {
     pool: Arc<Inner<T>>,
-    frame: u32,
+    frame: FrameId,
     page: PageId,
     reason: CleanReason,
     writing_home: bool,
@@ -140,11 +141,11 @@ impl<T: Tier> Inner<T> {
         };
         let mut set = Vec::new();
         self.policy.lock().clean_set(depth, self.params.clean_batch, &mut state, &mut set);
-        let known = set.into_iter().map(|f| f.0).filter(|frame| (*frame as usize) < frames.all.len());
+        let known = set.into_iter().filter(|frame| frame.at() < frames.all.len());
         let mut batch = self.stage_all(known, CleanReason::Replacement);
         if batch.is_empty() && any {
             // Whatever the policy returns, a request must not wait while there is a page to write.
-            let dirty = (0..frames.all.len() as u32).filter(|f| state(FrameId(*f)) == FrameState::Dirty);
+            let dirty = frames.ids().filter(|frame| state(*frame) == FrameState::Dirty);
             batch = self.stage_all(dirty, CleanReason::Replacement);
         }
         if !batch.is_empty() {
@@ -154,7 +155,11 @@ impl<T: Tier> Inner<T> {
         (!batch.is_empty()).then_some(batch)
     }
 
-    fn stage_all(self: &Arc<Self>, frames: impl Iterator<Item = u32>, reason: CleanReason) -> Vec<Staged<T>> {
+    fn stage_all(
+        self: &Arc<Self>,
+        frames: impl Iterator<Item = FrameId>,
+        reason: CleanReason,
+    ) -> Vec<Staged<T>> {
         let mut batch = Vec::new();
         for frame in frames.take(self.params.clean_batch) {
             let Some(buf) = self.staging.pop() else { break };
@@ -167,14 +172,16 @@ impl<T: Tier> Inner<T> {
     }
 
     /// The dirty frames whose oldest change is beyond the redo bound, oldest first.
-    fn too_old(&self) -> Vec<u32> {
+    fn too_old(&self) -> Vec<FrameId> {
         let Some(span) = self.params.redo_span_max else { return Vec::new() };
         let newest = self.lsn_max.load(Ordering::Relaxed);
         if newest - self.lsn_checked.load(Ordering::Relaxed).min(newest) <= span / 8 {
             return Vec::new();
         }
         let bound = newest.saturating_sub(span);
-        let mut old: Vec<(u64, u32)> = (0..self.frames.all.len() as u32)
+        let mut old: Vec<(u64, FrameId)> = self
+            .frames
+            .ids()
             .map(|i| (self.frames.at(i).recovery_lsn.load(Ordering::Acquire), i))
             .filter(|(lsn, i)| *lsn < bound && self.frames.at(*i).word.is_cleanable())
             .collect();
@@ -185,7 +192,12 @@ impl<T: Tier> Inner<T> {
         old.into_iter().map(|(_, i)| i).collect()
     }
 
-    fn try_stage(self: &Arc<Self>, frame: u32, buf: IoBuf, reason: CleanReason) -> Result<Staged<T>, IoBuf> {
+    fn try_stage(
+        self: &Arc<Self>,
+        frame: FrameId,
+        buf: IoBuf,
+        reason: CleanReason,
+    ) -> Result<Staged<T>, IoBuf> {
         if self.frames.at(frame).word.try_latch(Mode::Shared) != Attempt::Latched {
             return Err(buf);
         }
@@ -195,13 +207,18 @@ impl<T: Tier> Inner<T> {
     }
 
     /// Copies the page in `frame`, whose shared latch the caller holds, if it is dirty and not being written.
-    fn stage(self: &Arc<Self>, frame: u32, mut buf: IoBuf, reason: CleanReason) -> Result<Staged<T>, IoBuf> {
+    fn stage(
+        self: &Arc<Self>,
+        frame: FrameId,
+        mut buf: IoBuf,
+        reason: CleanReason,
+    ) -> Result<Staged<T>, IoBuf> {
         let f = self.frames.at(frame);
         if !f.word.begin_clean() {
             return Err(buf);
         }
         // SAFETY: the caller holds the shared latch for the whole call.
-        let image = unsafe { self.frames.arena.bytes(frame as usize) };
+        let image = unsafe { self.frames.arena.bytes(frame.at()) };
         buf.as_mut_slice().copy_from_slice(image);
         // The order matters: `Frame::redo_from` must find the LSN in one of the two at every moment.
         let redo_from = f.recovery_lsn.load(Ordering::Acquire);
@@ -270,7 +287,7 @@ impl<T: Tier> Inner<T> {
         }
     }
 
-    fn end_write(&self, frame: u32, result: Result<Home, ()>, reason: CleanReason) {
+    fn end_write(&self, frame: FrameId, result: Result<Home, ()>, reason: CleanReason) {
         let f = self.frames.at(frame);
         let lsn = f.writing_lsn.load(Ordering::Acquire);
         if result.is_err() {
@@ -282,9 +299,9 @@ impl<T: Tier> Inner<T> {
         let mut policy = self.policy.lock();
         let clean = f.word.end_clean(result.is_ok());
         if let Ok(home) = result {
-            policy.cleaned(FrameId(frame), home, reason);
+            policy.cleaned(frame, home, reason);
             if !clean {
-                policy.dirtied(FrameId(frame));
+                policy.dirtied(frame);
             }
             let by_reason = match reason {
                 CleanReason::Replacement => &self.counters.written_replacement,
@@ -433,12 +450,12 @@ impl<T: Tier> Inner<T> {
     }
 
     /// `None` if the page is clean or being written, or no staging buffer is free.
-    fn stage_latched(self: &Arc<Self>, frame: u32) -> Option<Staged<T>> {
+    fn stage_latched(self: &Arc<Self>, frame: FrameId) -> Option<Staged<T>> {
         let buf = self.staging.pop()?;
         self.stage(frame, buf, CleanReason::Recoverability).map_err(|buf| self.unstage(buf)).ok()
     }
 
-    fn hit_quietly(&self, page: PageId) -> Option<u32> {
+    fn hit_quietly(&self, page: PageId) -> Option<FrameId> {
         let frame = self.frames.table.find(&self.frames.all, page)?;
         let latched = self.frames.at(frame).word.try_latch(Mode::Shared) == Attempt::Latched;
         if latched && self.frames.at(frame).page() != Some(page) {
@@ -459,7 +476,7 @@ impl<T: Tier> std::fmt::Debug for Inner<T> {
 impl<T: Tier> Inner<T> {
     /// For the models: one write of the page in `frame`, from staging to its end with result `ok`. `write`
     /// gets the staged copy if the page was dirty.
-    pub(crate) fn clean_one(self: &Arc<Self>, frame: u32, ok: bool, write: impl FnOnce(&[u8])) -> bool {
+    pub(crate) fn clean_one(self: &Arc<Self>, frame: FrameId, ok: bool, write: impl FnOnce(&[u8])) -> bool {
         let Some(buf) = self.staging.pop() else { return false };
         match self.try_stage(frame, buf, CleanReason::Replacement) {
             Ok(staged) => {

@@ -8,6 +8,7 @@ use crate::table::Table;
 use crate::waiters::Waiters;
 use crate::word::{Mode, Released, Word};
 use pagetier_page::{Lsn, PageId};
+use pagetier_policy::FrameId;
 use std::sync::atomic::Ordering;
 use tokio::sync::Notify;
 
@@ -57,7 +58,7 @@ pub(crate) struct Frames {
     pub(crate) all: Box<[Frame]>,
     pub(crate) table: Table,
     pub(crate) waiters: Waiters,
-    pub(crate) free: ArrayQueue<u32>,
+    pub(crate) free: ArrayQueue<FrameId>,
     /// A frame became free or evictable, or a write ended.
     pub(crate) freed: Notify,
 }
@@ -66,7 +67,7 @@ impl Frames {
     pub(crate) fn new(count: usize, page_bytes: usize) -> std::io::Result<Self> {
         let free = ArrayQueue::new(count.max(1));
         for index in 0..count as u32 {
-            let _ = free.push(index);
+            let _ = free.push(FrameId(index));
         }
         let frame = |_| Frame {
             word: Word::new(),
@@ -86,25 +87,30 @@ impl Frames {
         })
     }
 
-    pub(crate) fn at(&self, frame: u32) -> &Frame {
-        &self.all[frame as usize]
+    /// Every frame's id.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = FrameId> + use<> {
+        (0..self.all.len() as u32).map(FrameId)
+    }
+
+    pub(crate) fn at(&self, frame: FrameId) -> &Frame {
+        &self.all[frame.at()]
     }
 
     /// Releases latch and pin, and performs the consequences.
-    pub(crate) fn release(&self, frame: u32, mode: Mode) {
+    pub(crate) fn release(&self, frame: FrameId, mode: Mode) {
         let after = self.at(frame).word.release(mode);
         if after.wake || after.free {
             self.after_release(frame, after);
         }
     }
 
-    pub(crate) fn unpin(&self, frame: u32) {
+    pub(crate) fn unpin(&self, frame: FrameId) {
         let after = self.at(frame).word.unpin();
         self.after_release(frame, after);
     }
 
     #[cold]
-    fn after_release(&self, frame: u32, after: Released) {
+    fn after_release(&self, frame: FrameId, after: Released) {
         if after.free {
             self.recycle(frame);
         } else if after.wake {
@@ -113,7 +119,7 @@ impl Frames {
     }
 
     /// Frees a frame without page and pins.
-    pub(crate) fn recycle(&self, frame: u32) {
+    pub(crate) fn recycle(&self, frame: FrameId) {
         let f = self.at(frame);
         f.recovery_lsn.store(NO_LSN, Ordering::Release);
         f.writing_lsn.store(NO_LSN, Ordering::Release);
@@ -123,14 +129,14 @@ impl Frames {
     }
 
     /// Returns a frame without a page to the free list.
-    pub(crate) fn give_back(&self, frame: u32) {
+    pub(crate) fn give_back(&self, frame: FrameId) {
         let _ = self.free.push(frame);
         self.freed.notify_one();
     }
 
     /// Removes the page from `frame`, latched exclusively by the caller, and releases it: waiters find the
     /// frame gone.
-    pub(crate) fn abandon(&self, frame: u32, page: PageId) {
+    pub(crate) fn abandon(&self, frame: FrameId, page: PageId) {
         let bucket = self.table.lock(page);
         bucket.remove(&self.all, frame);
         self.at(frame).word.orphan();

@@ -2,36 +2,37 @@
 //! across `.await`.
 
 use crate::frame::NO_LSN;
-use crate::pool::Inner;
+use crate::inner::Inner;
 use crate::tier::Tier;
 use crate::word::Mode;
 use pagetier_page::{HEADER_BYTES, Header, Lsn, PageId};
+use pagetier_policy::FrameId;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 
 /// A page latched in shared mode. Derefs to its payload.
 pub struct PageRef<'a, T: Tier> {
     pool: &'a Inner<T>,
-    frame: u32,
+    frame: FrameId,
 }
 
 /// A page latched exclusively. Derefs to its payload; the first mutable access marks it dirty.
 pub struct PageMut<'a, T: Tier> {
     pool: &'a Inner<T>,
-    frame: u32,
+    frame: FrameId,
     modified: bool,
     lsn_set: bool,
 }
 
 impl<'a, T: Tier> PageRef<'a, T> {
     /// Takes over the caller's shared latch and pin.
-    pub(crate) fn new(pool: &'a Inner<T>, frame: u32) -> Self {
+    pub(crate) fn new(pool: &'a Inner<T>, frame: FrameId) -> Self {
         Self { pool, frame }
     }
 
     fn image(&self) -> &[u8] {
         // SAFETY: the guard holds the shared latch for as long as it lives.
-        unsafe { self.pool.frames.arena.bytes(self.frame as usize) }
+        unsafe { self.pool.frames.arena.bytes(self.frame.at()) }
     }
 
     /// The page's id.
@@ -69,18 +70,18 @@ impl<T: Tier> std::fmt::Debug for PageRef<'_, T> {
 
 impl<'a, T: Tier> PageMut<'a, T> {
     /// Takes over the caller's exclusive latch and pin. A `fresh` page is dirty from the start.
-    pub(crate) fn new(pool: &'a Inner<T>, frame: u32, fresh: bool) -> Self {
+    pub(crate) fn new(pool: &'a Inner<T>, frame: FrameId, fresh: bool) -> Self {
         Self { pool, frame, modified: fresh, lsn_set: false }
     }
 
     fn image(&self) -> &[u8] {
         // SAFETY: the guard holds the exclusive latch for as long as it lives.
-        unsafe { self.pool.frames.arena.bytes(self.frame as usize) }
+        unsafe { self.pool.frames.arena.bytes(self.frame.at()) }
     }
 
     fn image_mut(&mut self) -> &mut [u8] {
         // SAFETY: the guard holds the exclusive latch, and is itself borrowed exclusively.
-        unsafe { self.pool.frames.arena.bytes_mut(self.frame as usize) }
+        unsafe { self.pool.frames.arena.bytes_mut(self.frame.at()) }
     }
 
     /// The page's id.
@@ -140,7 +141,7 @@ impl<'a, T: Tier> PageMut<'a, T> {
         pool.frames.abandon(frame, page);
     }
 
-    pub(crate) fn frame(&self) -> u32 {
+    pub(crate) fn frame(&self) -> FrameId {
         self.frame
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::sync::{AtomicU32, AtomicU64};
 use crossbeam::utils::CachePadded;
+use pagetier_policy::FrameId;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -58,22 +59,22 @@ impl HitBuffers {
 
     /// Records a hit. True when this thread's buffer is full and should be applied.
     #[inline]
-    pub(crate) fn note(&self, frame: u32, write: bool) -> bool {
+    pub(crate) fn note(&self, frame: FrameId, write: bool) -> bool {
         let stripe = &self.stripes[stripe_of_thread()];
         let at = stripe.hits.fetch_add(1, Ordering::Relaxed) as usize % BATCH;
-        stripe.recent[at].store(frame | if write { WRITE } else { 0 }, Ordering::Relaxed);
+        stripe.recent[at].store(frame.0 | if write { WRITE } else { 0 }, Ordering::Relaxed);
         at == BATCH - 1
     }
 
     /// Passes this thread's hits to `apply`, oldest first.
-    pub(crate) fn drain(&self, mut apply: impl FnMut(u32, bool)) {
+    pub(crate) fn drain(&self, mut apply: impl FnMut(FrameId, bool)) {
         let stripe = &self.stripes[stripe_of_thread()];
         // The next hit goes to `first`, so that slot holds the oldest.
         let first = stripe.hits.load(Ordering::Relaxed) as usize % BATCH;
         for step in 0..BATCH {
             let hit = stripe.recent[(first + step) % BATCH].swap(EMPTY, Ordering::Relaxed);
             if hit != EMPTY {
-                apply(hit & !WRITE, hit & WRITE != 0);
+                apply(FrameId(hit & !WRITE), hit & WRITE != 0);
             }
         }
     }

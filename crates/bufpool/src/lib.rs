@@ -6,9 +6,12 @@
 mod ahead;
 mod arena;
 mod clean;
+mod evict;
 mod frame;
 mod guard;
 mod hits;
+mod inner;
+mod load;
 #[cfg(all(test, loom))]
 mod loom_models;
 mod mend;

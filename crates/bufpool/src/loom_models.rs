@@ -27,8 +27,9 @@
 
 use crate::frame::{Frames, NO_LSN};
 use crate::hits::{BATCH, HitBuffers};
+use crate::inner::Inner;
 use crate::params::{PoolError, PoolParams};
-use crate::pool::{Inner, Pool};
+use crate::pool::Pool;
 use crate::tier::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use crate::waiters::Wait;
 use crate::word::{Attempt, Mode};
@@ -37,7 +38,7 @@ use loom::future::block_on;
 use loom::thread;
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::{Flags, HEADER_BYTES, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
-use pagetier_policy::{Access, Costs, FramePolicyParams, Home, PoolPolicy};
+use pagetier_policy::{Access, Costs, FrameId, FramePolicyParams, Home, PoolPolicy};
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -117,6 +118,9 @@ fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
     builder.max_branches = 10_000;
     builder.check(run);
 }
+
+/// The only frame of most models.
+const FIRST: FrameId = FrameId(0);
 
 fn pool(frames: usize) -> Pool<Numbers> {
     let mut params = PoolParams::new(frames, PageSize::MIN);
@@ -212,13 +216,13 @@ fn readers_come_in_when_a_writer_lets_go() {
 /// Requests the exclusive latch of frame 0, polls once, and cancels.
 fn give_up(pool: &Pool<Numbers>) {
     let frames: &Frames = &pool.inner.frames;
-    if frames.at(0).word.try_latch(Mode::Exclusive) == Attempt::Latched {
-        return frames.release(0, Mode::Exclusive);
+    if frames.at(FIRST).word.try_latch(Mode::Exclusive) == Attempt::Latched {
+        return frames.release(FIRST, Mode::Exclusive);
     }
-    if frames.at(0).word.pin() {
-        let mut wait = Box::pin(Wait::new(frames, 0, Mode::Exclusive));
+    if frames.at(FIRST).word.pin() {
+        let mut wait = Box::pin(Wait::new(frames, FIRST, Mode::Exclusive));
         match wait.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(()) => frames.release(0, Mode::Exclusive),
+            Poll::Ready(()) => frames.release(FIRST, Mode::Exclusive),
             Poll::Pending => drop(wait),
         }
     }
@@ -279,7 +283,7 @@ fn an_evicted_page_is_not_in_use() {
         let evicts = with(&pool, |pool| {
             if let Some(frame) = pool.inner.evict() {
                 // This thread owns the frame: no other thread may have it latched or reach it.
-                pool.inner.frames.arena.frame_mut(frame as usize);
+                pool.inner.frames.arena.frame_mut(frame.at());
                 pool.inner.frames.give_back(frame);
             }
         });
@@ -358,16 +362,16 @@ fn a_change_during_a_write_is_not_treated_as_written() {
         write(&pool, A);
         let cleans = with(&pool, |pool| {
             let mut staged = 0;
-            pool.inner.clean_one(0, true, |image| staged = image[HEADER_BYTES + 1]);
+            pool.inner.clean_one(FIRST, true, |image| staged = image[HEADER_BYTES + 1]);
             // If the page is clean, the write included both changes.
             assert!([0, 1, 2].contains(&staged));
-            assert!(staged != 2 || !pool.inner.frames.at(0).word.is_dirty());
+            assert!(staged != 2 || !pool.inner.frames.at(FIRST).word.is_dirty());
         });
         write(&pool, A);
         join(vec![cleans]);
         // Whatever was written, the last change is stored below or still dirty.
-        pool.inner.clean_one(0, true, |image| assert_eq!(image[HEADER_BYTES + 1], 2));
-        assert!(!pool.inner.frames.at(0).word.is_dirty());
+        pool.inner.clean_one(FIRST, true, |image| assert_eq!(image[HEADER_BYTES + 1], 2));
+        assert!(!pool.inner.frames.at(FIRST).word.is_dirty());
         at_rest(&pool);
     });
 }
@@ -380,7 +384,7 @@ fn one_write_of_a_page_at_a_time_and_no_change_is_lost() {
         // Represents the storage below: two unordered writes fail the model.
         let below = Arc::new((UnsafeCell::new(()), AtomicU32::new(0)));
         let clean = |pool: &Pool<Numbers>, below: &(UnsafeCell<()>, AtomicU32)| {
-            pool.inner.clean_one(0, true, |image| {
+            pool.inner.clean_one(FIRST, true, |image| {
                 below.0.with_mut(|_| ());
                 below.1.store(u32::from(image[HEADER_BYTES + 1]), Ordering::Relaxed);
             });
@@ -390,7 +394,7 @@ fn one_write_of_a_page_at_a_time_and_no_change_is_lost() {
         write(&pool, A);
         clean(&pool, &below);
         join(vec![other]);
-        if !pool.inner.frames.at(0).word.is_dirty() {
+        if !pool.inner.frames.at(FIRST).word.is_dirty() {
             assert_eq!(below.1.load(Ordering::Relaxed), 2, "clean, but its last change was never written");
         }
         at_rest(&pool);
@@ -405,11 +409,11 @@ fn the_redo_position_of_an_unwritten_change_never_disappears() {
             Ok(mut guard) => guard.set_lsn(Lsn(5)),
             Err(error) => panic!("{error}"),
         }
-        let cleans = with(&pool, |pool| assert!(pool.inner.clean_one(0, false, |_| ())));
+        let cleans = with(&pool, |pool| assert!(pool.inner.clean_one(FIRST, false, |_| ())));
         assert_eq!(pool.min_recovery_lsn(), Some(Lsn(5)));
         join(vec![cleans]);
         assert_eq!(pool.min_recovery_lsn(), Some(Lsn(5)));
-        assert_ne!(pool.inner.frames.at(0).recovery_lsn.load(Ordering::Relaxed), NO_LSN);
+        assert_ne!(pool.inner.frames.at(FIRST).recovery_lsn.load(Ordering::Relaxed), NO_LSN);
     });
 }
 
@@ -420,10 +424,10 @@ fn hits_are_counted_all_and_applied_at_most_once() {
         let applied: Arc<[AtomicU32; 4]> = Arc::default();
         let work = |hits: &HitBuffers, applied: &[AtomicU32; 4], first: u32| {
             for frame in first..first + BATCH as u32 {
-                if hits.note(frame, frame % 2 == 1) {
+                if hits.note(FrameId(frame), frame % 2 == 1) {
                     hits.drain(|frame, write| {
-                        assert_eq!(write, frame % 2 == 1, "a hit keeps its kind");
-                        applied[frame as usize].fetch_add(1, Ordering::Relaxed);
+                        assert_eq!(write, frame.0 % 2 == 1, "a hit keeps its kind");
+                        applied[frame.at()].fetch_add(1, Ordering::Relaxed);
                     });
                 }
             }

@@ -8,6 +8,7 @@
 use crate::frame::Frame;
 use crate::sync::{AtomicU32, Mutex, MutexGuard};
 use pagetier_page::PageId;
+use pagetier_policy::FrameId;
 use std::sync::atomic::Ordering;
 
 /// Marks the absence of a frame.
@@ -44,17 +45,17 @@ impl Table {
     }
 
     /// A frame that held `page` at some moment during the call.
-    pub(crate) fn find(&self, frames: &[Frame], page: PageId) -> Option<u32> {
+    pub(crate) fn find(&self, frames: &[Frame], page: PageId) -> Option<FrameId> {
         self.walk(frames, self.bucket(page), page, HOPS_MAX)
     }
 
-    fn walk(&self, frames: &[Frame], bucket: usize, page: PageId, hops_max: usize) -> Option<u32> {
+    fn walk(&self, frames: &[Frame], bucket: usize, page: PageId, hops_max: usize) -> Option<FrameId> {
         let wanted = page.to_u64();
         let mut at = self.heads[bucket].load(Ordering::Acquire);
         for _ in 0..hops_max {
             let frame = frames.get(at as usize)?;
             if frame.page.load(Ordering::Acquire) == wanted {
-                return Some(at);
+                return Some(FrameId(at));
             }
             at = frame.next.load(Ordering::Acquire);
         }
@@ -83,21 +84,21 @@ pub(crate) struct Bucket<'a> {
 
 impl Bucket<'_> {
     /// The page's frame, reliably.
-    pub(crate) fn find(&self, frames: &[Frame]) -> Option<u32> {
+    pub(crate) fn find(&self, frames: &[Frame]) -> Option<FrameId> {
         self.table.walk(frames, self.bucket, self.page, frames.len())
     }
 
     /// Inserts `frame` at the head of the chain and sets its page.
-    pub(crate) fn insert(&self, frames: &[Frame], frame: u32) {
+    pub(crate) fn insert(&self, frames: &[Frame], frame: FrameId) {
         let head = &self.table.heads[self.bucket];
-        let f = &frames[frame as usize];
+        let f = &frames[frame.at()];
         f.page.store(self.page.to_u64(), Ordering::Release);
         f.next.store(head.load(Ordering::Relaxed), Ordering::Release);
-        head.store(frame, Ordering::Release);
+        head.store(frame.0, Ordering::Release);
     }
 
     /// Removes `frame` from the chain and clears its page.
-    pub(crate) fn remove(&self, frames: &[Frame], frame: u32) {
+    pub(crate) fn remove(&self, frames: &[Frame], frame: FrameId) {
         let mut link = &self.table.heads[self.bucket];
         loop {
             let at = link.load(Ordering::Relaxed);
@@ -105,12 +106,12 @@ impl Bucket<'_> {
                 break;
             }
             let f = &frames[at as usize];
-            if at == frame {
+            if at == frame.0 {
                 link.store(f.next.load(Ordering::Relaxed), Ordering::Release);
                 break;
             }
             link = &f.next;
         }
-        frames[frame as usize].page.store(crate::frame::NO_PAGE, Ordering::Release);
+        frames[frame.at()].page.store(crate::frame::NO_PAGE, Ordering::Release);
     }
 }

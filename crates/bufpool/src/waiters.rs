@@ -6,6 +6,7 @@
 use crate::frame::Frames;
 use crate::sync::{AtomicU64, Mutex};
 use crate::word::{Mode, Word};
+use pagetier_policy::FrameId;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
@@ -17,7 +18,7 @@ const SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
 #[derive(Debug)]
 struct Waiter {
     id: u64,
-    frame: u32,
+    frame: FrameId,
     mode: Mode,
     granted: bool,
     waker: Option<Waker>,
@@ -36,12 +37,12 @@ impl Waiters {
         Self { shards, ids: AtomicU64::new(0) }
     }
 
-    fn shard(&self, frame: u32) -> &Mutex<VecDeque<Waiter>> {
-        &self.shards[frame as usize % SHARDS]
+    fn shard(&self, frame: FrameId) -> &Mutex<VecDeque<Waiter>> {
+        &self.shards[frame.at() % SHARDS]
     }
 
     /// Joins the queue for `frame`, which is pinned. `None` when the latch was available at once after all.
-    fn enqueue(&self, frame: u32, mode: Mode, word: &Word) -> Option<u64> {
+    fn enqueue(&self, frame: FrameId, mode: Mode, word: &Word) -> Option<u64> {
         let mut queue = self.shard(frame).lock();
         word.set_waiters(true);
         let first = !queue.iter().any(|w| w.frame == frame);
@@ -56,7 +57,7 @@ impl Waiters {
 
     /// Grants the latch of `frame` to the next waiters in line.
     #[cold]
-    pub(crate) fn grant(&self, frame: u32, word: &Word) {
+    pub(crate) fn grant(&self, frame: FrameId, word: &Word) {
         let mut queue = self.shard(frame).lock();
         let mut wakers = Vec::new();
         let mut left = false;
@@ -74,7 +75,7 @@ impl Waiters {
     }
 
     /// Whether waiter `id` has been granted the latch (it has then left the queue).
-    fn poll(&self, frame: u32, id: u64, waker: &Waker) -> bool {
+    fn poll(&self, frame: FrameId, id: u64, waker: &Waker) -> bool {
         let mut queue = self.shard(frame).lock();
         let Some(at) = queue.iter().position(|w| w.id == id) else { return false };
         if queue[at].granted {
@@ -86,7 +87,7 @@ impl Waiters {
     }
 
     /// Removes waiter `id`; returns whether it had been granted the latch.
-    fn cancel(&self, frame: u32, id: u64) -> bool {
+    fn cancel(&self, frame: FrameId, id: u64) -> bool {
         let mut queue = self.shard(frame).lock();
         let at = queue.iter().position(|w| w.id == id);
         at.and_then(|at| queue.remove(at)).is_some_and(|w| w.granted)
@@ -96,7 +97,7 @@ impl Waiters {
 /// Waits for the latch of a pinned frame. Cancel-safe: a dropped wait leaves neither latch nor pin.
 pub(crate) struct Wait<'a> {
     frames: &'a Frames,
-    frame: u32,
+    frame: FrameId,
     mode: Mode,
     id: Option<u64>,
     done: bool,
@@ -104,7 +105,7 @@ pub(crate) struct Wait<'a> {
 
 impl<'a> Wait<'a> {
     /// Takes over the caller's pin of `frame`.
-    pub(crate) fn new(frames: &'a Frames, frame: u32, mode: Mode) -> Self {
+    pub(crate) fn new(frames: &'a Frames, frame: FrameId, mode: Mode) -> Self {
         Self { frames, frame, mode, id: None, done: false }
     }
 }

@@ -1,0 +1,116 @@
+//! Free frames: the victims of the policy, and the wait for one.
+
+use crate::inner::{Inner, PolicyGuard, bump};
+use crate::params::PoolError;
+use crate::tier::{Displaced, Tier};
+use pagetier_page::PageId;
+use pagetier_policy::FrameId;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The interval at which a request that waits for a frame asks the cleaner to retry failed writes at once.
+const NEEDED_AGAIN: Duration = Duration::from_millis(50);
+
+impl<T: Tier> Inner<T> {
+    /// A frame without a page: a free one, or a victim's. Waits for the cleaner if necessary.
+    pub(crate) async fn free_frame(&self, page: PageId) -> Result<FrameId, PoolError> {
+        if let Some(frame) = self.frames.free.pop().or_else(|| self.evict()) {
+            return Ok(frame);
+        }
+        self.wait_for_frame(page).await
+    }
+
+    #[cold]
+    async fn wait_for_frame(&self, page: PageId) -> Result<FrameId, PoolError> {
+        bump(&self.counters.waited_for_frame);
+        let since = Instant::now();
+        let mut asked = None::<Instant>;
+        let wait = async {
+            loop {
+                let (freed, cleaned) = (self.frames.freed.notified(), self.cleaned.notified());
+                tokio::pin!(freed, cleaned);
+                freed.as_mut().enable();
+                cleaned.as_mut().enable();
+                let frame = self.frames.free.pop().or_else(|| self.evict());
+                if let Some(frame) = frame.or_else(|| self.evict_any()) {
+                    return frame;
+                }
+                self.starved.store(true, Ordering::Relaxed);
+                self.clean.notify_one();
+                // Only periodically, so that failed writes are not retried without a pause.
+                if asked.is_none_or(|at| at.elapsed() >= NEEDED_AGAIN) {
+                    asked = Some(Instant::now());
+                    self.needed.notify_one();
+                }
+                // Dropping a pin wakes no waiter: retry periodically.
+                let again = tokio::time::sleep(Duration::from_millis(5));
+                tokio::select! { biased; () = freed => {}, () = cleaned => {}, () = again => {} }
+            }
+        };
+        tokio::time::timeout(self.params.exhausted_after, wait).await.map_err(|_| PoolError::Exhausted {
+            page,
+            frames: self.params.frames,
+            waited: since.elapsed(),
+        })
+    }
+
+    /// Takes the frame of the page that the policy values least.
+    pub(crate) fn evict(&self) -> Option<FrameId> {
+        let mut policy = self.policy.lock();
+        self.drain_hits(&mut policy);
+        let frames = &self.frames.all;
+        for _ in 0..8 {
+            let victim = policy.victim(&mut |f| frames.get(f.at()).is_some_and(|f| f.word.is_evictable()))?;
+            // A policy may return any index, including one that does not exist.
+            if frames.get(victim.at()).is_some() && self.evict_from(victim, &mut policy) {
+                return Some(victim);
+            }
+        }
+        None
+    }
+
+    /// Takes any frame that is available: the policy returned none although there may be one.
+    #[cold]
+    fn evict_any(&self) -> Option<FrameId> {
+        let mut policy = self.policy.lock();
+        self.frames
+            .ids()
+            .find(|frame| self.frames.at(*frame).word.is_evictable() && self.evict_from(*frame, &mut policy))
+    }
+
+    /// Evicts the page of frame `victim`. Returns false when the frame has no page, or its page cannot leave.
+    fn evict_from(&self, victim: FrameId, policy: &mut PolicyGuard<'_>) -> bool {
+        let Some(page) = self.frames.at(victim).page() else { return false };
+        let bucket = self.frames.table.lock(page);
+        if !self.frames.at(victim).word.try_evict() {
+            return false;
+        }
+        // SAFETY: no other task can reach the frame, and none had it pinned.
+        let image = unsafe { self.frames.arena.bytes(victim.at()) };
+        let logical = self.frames.at(victim).take_logical();
+        let displaced = self.tier.evicted(page, logical, image);
+        bucket.remove(&self.frames.all, victim);
+        drop(bucket);
+        policy.remove_evicted(victim);
+        self.displaced(policy, displaced);
+        bump(&self.counters.evictions);
+        self.wake_cleaner();
+        true
+    }
+
+    /// Informs the policy that a page lost its SSD copy to another one, if the page is buffered.
+    pub(crate) fn displaced(&self, policy: &mut PolicyGuard<'_>, displaced: Displaced) {
+        let Some(page) = displaced.0 else { return };
+        if let Some(frame) = self.frames.table.find(&self.frames.all, page) {
+            policy.ssd_evicted(frame);
+        }
+    }
+
+    fn wake_cleaner(&self) {
+        let every = (self.params.clean_depth as u64 / 4).max(1);
+        if self.evicted_since_clean.fetch_add(1, Ordering::Relaxed) + 1 >= every {
+            self.clean.notify_one();
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The state that a pool shares with its tasks, and what changes with every request.
+
+use crate::ahead::Detector;
+use crate::frame::Frames;
+use crate::hits::HitBuffers;
+use crate::params::{PoolError, PoolParams};
+use crate::record::Recorder;
+use crate::sampler::Sampler;
+use crate::sync::{ArrayQueue, Mutex, MutexGuard};
+use crate::tier::{LogGate, Tier};
+use pagetier_devio::IoBuf;
+use pagetier_page::{Flags, Header, Lsn, PageId, Stamp};
+use pagetier_policy::{FrameId, FramePolicy};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use tokio::sync::Notify;
+
+/// The policy with its lock.
+pub(crate) struct Policy(Mutex<Box<dyn FramePolicy>>);
+
+pub(crate) struct PolicyGuard<'a>(MutexGuard<'a, Box<dyn FramePolicy>>);
+
+impl Policy {
+    pub(crate) fn lock(&self) -> PolicyGuard<'_> {
+        PolicyGuard(self.0.lock())
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<PolicyGuard<'_>> {
+        self.0.try_lock().map(PolicyGuard)
+    }
+}
+
+impl PolicyGuard<'_> {
+    /// The page in `frame` leaves memory unevicted: discarded, or not loaded.
+    pub(crate) fn remove(&mut self, frame: FrameId) {
+        self.0.remove(frame, false);
+    }
+
+    /// The page in `frame` was evicted.
+    pub(crate) fn remove_evicted(&mut self, frame: FrameId) {
+        self.0.remove(frame, true);
+    }
+}
+
+impl std::ops::Deref for PolicyGuard<'_> {
+    type Target = Box<dyn FramePolicy>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for PolicyGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) misses: AtomicU64,
+    pub(crate) scan_hits: AtomicU64,
+    pub(crate) loads_ssd: AtomicU64,
+    pub(crate) loads_hdd: AtomicU64,
+    pub(crate) prefetched: AtomicU64,
+    pub(crate) created: AtomicU64,
+    pub(crate) evictions: AtomicU64,
+    pub(crate) written_replacement: AtomicU64,
+    pub(crate) written_recoverability: AtomicU64,
+    pub(crate) written_ssd: AtomicU64,
+    pub(crate) write_errors: AtomicU64,
+    pub(crate) waited_for_frame: AtomicU64,
+}
+
+pub(crate) fn bump(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The state that a pool shares with its tasks.
+pub(crate) struct Inner<T: Tier> {
+    pub(crate) params: PoolParams,
+    pub(crate) frames: Arc<Frames>,
+    pub(crate) tier: Arc<T>,
+    pub(crate) policy: Policy,
+    pub(crate) hits: HitBuffers,
+    pub(crate) gate: Option<Arc<dyn LogGate>>,
+    pub(crate) counters: Counters,
+    pub(crate) recorder: Recorder,
+    pub(crate) sampler: Sampler,
+    pub(crate) detector: Detector,
+    /// The number of staging buffers whose page is likely to wait for the HDD.
+    pub(crate) writing_home: AtomicUsize,
+    pub(crate) staging: ArrayQueue<IoBuf>,
+    pub(crate) staged: Notify,
+    /// Wakes the cleaner to look for work.
+    pub(crate) clean: Arc<Notify>,
+    /// Wakes the cleaner even during its back-off after a failed write.
+    pub(crate) needed: Arc<Notify>,
+    /// Signals the end of a write.
+    pub(crate) cleaned: Notify,
+    pub(crate) evicted_since_clean: AtomicU64,
+    pub(crate) lsn_max: AtomicU64,
+    pub(crate) lsn_checked: AtomicU64,
+    pub(crate) closed: AtomicBool,
+    /// A request waits for a frame: the likely victims were not sufficient.
+    pub(crate) starved: AtomicBool,
+    /// The number of pages that read-ahead is reading.
+    pub(crate) ahead_in_flight: AtomicUsize,
+    pub(crate) runtime: tokio::runtime::Handle,
+}
+
+impl<T: Tier> Inner<T> {
+    /// Reports a page request to the recorder and the sampler.
+    #[inline]
+    pub(crate) fn note(&self, page: PageId, write: bool, sequential: bool) {
+        self.recorder.note(page, write, sequential);
+        self.sampler.note(page, write, sequential, || self.requests());
+    }
+
+    #[cold]
+    pub(crate) fn requests(&self) -> u64 {
+        let c = &self.counters;
+        let cold = [&c.scan_hits, &c.misses, &c.created].map(|counter| counter.load(Ordering::Relaxed));
+        self.hits.hits() + cold.iter().sum::<u64>()
+    }
+
+    /// A pool with all frames free and no running cleaner.
+    pub(crate) fn new(
+        params: PoolParams,
+        policy: Box<dyn FramePolicy>,
+        tier: Arc<T>,
+        gate: Option<Arc<dyn LogGate>>,
+        runtime: tokio::runtime::Handle,
+    ) -> Result<Self, PoolError> {
+        let page_bytes = params.page_size.bytes();
+        let frames = Frames::new(params.frames, page_bytes).map_err(|e| PoolError::Memory(Arc::new(e)))?;
+        let staging = ArrayQueue::new(params.staging.max(1));
+        for _ in 0..params.staging.max(1) {
+            let _ = staging.push(IoBuf::zeroed(page_bytes));
+        }
+        Ok(Self {
+            params,
+            frames: Arc::new(frames),
+            tier,
+            policy: Policy(Mutex::new(policy)),
+            hits: HitBuffers::new(),
+            gate,
+            counters: Counters::default(),
+            recorder: Recorder::default(),
+            sampler: Sampler::default(),
+            detector: Detector::new(params.read_ahead_pages),
+            staging,
+            writing_home: AtomicUsize::new(0),
+            staged: Notify::new(),
+            clean: Arc::new(Notify::new()),
+            ahead_in_flight: AtomicUsize::new(0),
+            needed: Arc::new(Notify::new()),
+            cleaned: Notify::new(),
+            evicted_since_clean: AtomicU64::new(0),
+            lsn_max: AtomicU64::new(0),
+            lsn_checked: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            starved: AtomicBool::new(false),
+            runtime,
+        })
+    }
+
+    /// Makes the page in `frame`, latched exclusively by the caller, a new one.
+    pub(crate) fn blank(&self, frame: FrameId, page: PageId) {
+        // SAFETY: the caller holds the frame's exclusive latch.
+        let image = unsafe { self.frames.arena.bytes_mut(frame.at()) };
+        image.fill(0);
+        Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(image);
+        self.tier.allocated(page);
+        bump(&self.counters.created);
+    }
+
+    /// Marks the page in `frame` dirty, after a change through a guard that is about to release it.
+    pub(crate) fn became_dirty(&self, frame: FrameId, page: PageId, lsn: Lsn) {
+        let f = self.frames.at(frame);
+        let none = crate::frame::NO_LSN;
+        let _ = f.recovery_lsn.compare_exchange(none, lsn.0, Ordering::AcqRel, Ordering::Relaxed);
+        let (was_dirty, being_written) = f.word.dirty();
+        if was_dirty {
+            return;
+        }
+        let mut policy = self.policy.lock();
+        // The buffered requests preceded the change: reported after it, they would count for a page that was
+        // already dirty, and on another home.
+        self.drain_hits(&mut policy);
+        let invalidated = !being_written && self.tier.dirtied(page, f.take_logical());
+        policy.dirtied(frame);
+        if invalidated {
+            policy.ssd_invalidated(frame);
+        }
+    }
+
+    pub(crate) fn note_lsn(&self, lsn: Lsn) {
+        let Some(span) = self.params.redo_span_max else { return };
+        let newest = self.lsn_max.fetch_max(lsn.0, Ordering::Relaxed).max(lsn.0);
+        if newest - self.lsn_checked.load(Ordering::Relaxed).min(newest) > span / 8 {
+            self.clean.notify_one();
+        }
+    }
+}
+
+impl<T: Tier> Drop for Inner<T> {
+    fn drop(&mut self) {
+        // The cleaner waits for this; it finds the pool gone and ends.
+        self.clean.notify_one();
+        self.needed.notify_one();
+    }
+}

@@ -1,0 +1,163 @@
+//! Lookups and misses.
+//!
+//! A lookup (1) finds the frame without a lock, (2) pins and latches it in one step, (3) checks that it still
+//! holds the page, (4) records the hit. Everything else is cold: waiting for a latch, or a miss.
+//!
+//! A miss (1) takes a free frame or a victim's; (2) enters the page into the table, latched exclusively, so
+//! that other tasks wait for the latch and the page is read once; (3) reads straight into the frame through a
+//! lease; (4) informs the policy. A load that fails or is dropped frees its frame once the device is done
+//! with it.
+
+use crate::frame::Frames;
+use crate::inner::{Inner, PolicyGuard, bump};
+use crate::params::PoolError;
+use crate::tier::Tier;
+use crate::waiters::Wait;
+use crate::word::{Attempt, Mode};
+use pagetier_devio::IoBuf;
+use pagetier_page::PageId;
+use pagetier_policy::{Access, FrameId, Home};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl<T: Tier> Inner<T> {
+    /// Steps 1-4 of a lookup. `None`: the page is absent, or its latch is not free.
+    #[inline]
+    pub(crate) fn hit(&self, page: PageId, mode: Mode) -> Option<FrameId> {
+        let frame = self.frames.table.find(&self.frames.all, page)?;
+        if self.frames.at(frame).word.try_latch(mode) != Attempt::Latched {
+            return None;
+        }
+        if self.frames.at(frame).page.load(Ordering::Acquire) != page.to_u64() {
+            self.frames.release(frame, mode);
+            return None;
+        }
+        if self.hits.note(frame, mode == Mode::Exclusive) {
+            self.apply_hits();
+        }
+        Some(frame)
+    }
+
+    #[cold]
+    fn apply_hits(&self) {
+        match self.policy.try_lock() {
+            Some(mut policy) => self.drain_hits(&mut policy),
+            None => self.hits.note_lost(),
+        }
+    }
+
+    pub(crate) fn drain_hits(&self, policy: &mut PolicyGuard<'_>) {
+        self.hits.drain(|frame, write| {
+            self.frames.at(frame).logical.fetch_add(1, Ordering::Relaxed);
+            policy.hit(frame, write);
+        });
+    }
+
+    /// Waits for the latch, or loads the page.
+    #[cold]
+    pub(crate) async fn get_cold(self: &Arc<Self>, page: PageId, mode: Mode) -> Result<FrameId, PoolError> {
+        loop {
+            if let Some(frame) = self.latch_resident(page, mode).await {
+                if self.hits.note(frame, mode == Mode::Exclusive) {
+                    self.apply_hits();
+                }
+                return Ok(frame);
+            }
+            let frame = self.free_frame(page).await?;
+            if !self.name(frame, page) {
+                self.frames.give_back(frame);
+                continue;
+            }
+            self.load(frame, page, Access::Random).await?;
+            if let Some((from, count)) = self.detector.missed(page) {
+                self.read_ahead(from, count);
+            }
+            if mode == Mode::Shared && self.frames.at(frame).word.downgrade() {
+                self.frames.waiters.grant(frame, &self.frames.at(frame).word);
+            }
+            return Ok(frame);
+        }
+    }
+
+    /// Latches the frame of `page` if the page is in memory, however long that takes.
+    pub(crate) async fn latch_resident(&self, page: PageId, mode: Mode) -> Option<FrameId> {
+        loop {
+            let found = self.frames.table.find(&self.frames.all, page);
+            let frame = match found {
+                Some(frame) => frame,
+                None => self.frames.table.lock(page).find(&self.frames.all)?,
+            };
+            let word = &self.frames.at(frame).word;
+            match word.try_latch(mode) {
+                Attempt::Latched => {}
+                Attempt::Busy if word.pin() => Wait::new(&self.frames, frame, mode).await,
+                // The frame is being evicted under the bucket's lock: wait for that, then retry.
+                Attempt::Busy | Attempt::Gone => {
+                    drop(self.frames.table.lock(page));
+                    continue;
+                }
+            }
+            if !word.is_gone() && self.frames.at(frame).page.load(Ordering::Acquire) == page.to_u64() {
+                return Some(frame);
+            }
+            self.frames.release(frame, mode);
+        }
+    }
+
+    /// Enters `page` into the table for the free frame `frame`, which becomes latched exclusively. Returns
+    /// false when another task was faster.
+    pub(crate) fn name(&self, frame: FrameId, page: PageId) -> bool {
+        let bucket = self.frames.table.lock(page);
+        if bucket.find(&self.frames.all).is_some() {
+            return false;
+        }
+        self.frames.at(frame).word.begin_fill();
+        bucket.insert(&self.frames.all, frame);
+        true
+    }
+
+    /// Leases `frame`, latched exclusively by the caller, for a read into it.
+    pub(crate) fn lease(&self, frame: FrameId, page: PageId) -> IoBuf {
+        let owner = Box::new(Lease { frames: Arc::clone(&self.frames), frame, page, kept: false });
+        let at = self.frames.arena.frame_mut(frame.at());
+        // SAFETY: the owner keeps the arena alive and the frame exclusively latched as long as the buffer
+        // lives.
+        unsafe { IoBuf::lease(at, self.frames.arena.page_bytes(), owner) }
+    }
+
+    /// Reads `page` into the frame entered for it, which stays latched exclusively.
+    pub(crate) async fn load(&self, frame: FrameId, page: PageId, access: Access) -> Result<(), PoolError> {
+        bump(&self.counters.misses);
+        let fetched = self.tier.fetch(page, access, self.lease(frame, page)).await;
+        let home = fetched.result?;
+        keep(fetched.buf);
+        bump(if home == Home::Ssd { &self.counters.loads_ssd } else { &self.counters.loads_hdd });
+        // The tier counts the read itself.
+        self.frames.at(frame).logical.store(0, Ordering::Relaxed);
+        self.policy.lock().insert(frame, page, home, access);
+        Ok(())
+    }
+}
+
+/// The exclusively latched frame that a read fills.
+struct Lease {
+    frames: Arc<Frames>,
+    frame: FrameId,
+    page: PageId,
+    kept: bool,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.frames.abandon(self.frame, self.page);
+        }
+    }
+}
+
+/// Keeps the frame of a successful read, latched.
+pub(crate) fn keep(buf: IoBuf) {
+    if let Some(mut lease) = buf.into_owner().and_then(|owner| owner.downcast::<Lease>().ok()) {
+        lease.kept = true;
+    }
+}
