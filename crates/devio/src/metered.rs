@@ -30,7 +30,8 @@ pub type RawTransfer = Pin<Box<dyn Future<Output = (IoBufs, Result<(), DeviceErr
 /// How an operation of a [`RawDevice`] without buffers ends.
 pub type RawDone = Pin<Box<dyn Future<Output = Result<(), DeviceErrorKind>> + Send>>;
 
-/// What a device implementation provides. [`Metered::over`] makes a [`Device`] of it; [`crate::conformance`] checks it.
+/// What a device implementation provides. [`Metered::over`] makes a [`Device`] of it; [`crate::conformance`]
+/// checks it.
 ///
 /// Offsets, lengths and buffer addresses are multiples of [`RawDevice::alignment`], ranges lie within
 /// [`RawDevice::size`] and are not empty: [`Metered`] refuses the rest. Operations may overlap and may
