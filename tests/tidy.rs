@@ -1,5 +1,5 @@
-//! The house rules that a program can check: line widths, words, `unsafe`, dead files, links, and
-//! completeness of the lists of policies and documents.
+//! The house rules that a program can check: line widths, words, `unsafe`, dead files, links, and the steps
+//! that a new policy, bench, format or document must not forget (`CONTRIBUTING.md`).
 
 use pagetier::{PoolPolicy, SsdPolicy};
 use std::fs;
@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 const WIDTH_MAX: usize = 110;
 
 /// The maximum width of table rows in documents.
-const ROW_WIDTH_MAX: usize = 700;
+const ROW_WIDTH_MAX: usize = 300;
+
+/// The maximum number of columns of tables in the README and the documents; notes may have more.
+const COLUMNS_MAX: usize = 8;
 
 /// The files that may contain `unsafe`; each use states why it is sound.
 const UNSAFE: [&str; 16] = [
@@ -109,6 +112,25 @@ fn comments_and_prose_are_not_too_wide() {
     none("prose over the width", &prose);
 }
 
+/// The cells of a table's row. A `|` inside of a cell is written `\|`.
+fn columns(row: &str) -> usize {
+    row.trim().trim_matches('|').replace("\\|", "").split('|').count()
+}
+
+/// The README, or a document of `docs/` that is no note.
+fn is_document(file: &str) -> bool {
+    file == "README.md" || (file.starts_with("docs/") && file.matches('/').count() == 1)
+}
+
+#[test]
+fn tables_are_not_too_wide() {
+    let mut documents = files("md");
+    documents.retain(|(file, _)| is_document(file));
+    documents.iter_mut().for_each(|(_, text)| *text = without_code(text));
+    let wide = breaches(&documents, |_, line| is_row(line) && columns(line) > COLUMNS_MAX);
+    none("tables with too many columns", &wide);
+}
+
 #[test]
 fn comments_and_documents_name_the_actor() {
     let banned = |text: &str| {
@@ -192,21 +214,116 @@ fn links_in_documents_lead_somewhere() {
     none("links that lead nowhere", &broken);
 }
 
-#[test]
-fn every_policy_and_document_stands_in_its_list() {
-    let read = |file: &str| fs::read_to_string(root().join(file)).expect(file);
-    let policies = read("docs/policies.md");
+fn read(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// Every policy's name but `none`, which needs no description.
+fn policies() -> impl Iterator<Item = String> {
     let pool = PoolPolicy::ALL.iter().map(ToString::to_string);
-    for name in pool.chain(SsdPolicy::ALL.iter().map(ToString::to_string)).filter(|name| name != "none") {
-        assert!(policies.contains(&format!("`{name}`")), "docs/policies.md does not describe {name}");
+    pool.chain(SsdPolicy::ALL.iter().map(ToString::to_string)).filter(|name| name != "none")
+}
+
+#[test]
+fn every_policy_is_described_and_drawn_by_the_campaign() {
+    let (described, drawn) = (read("docs/policies.md"), read("crates/sim/src/campaign/plan.rs"));
+    for name in policies() {
+        assert!(described.contains(&format!("`{name}`")), "docs/policies.md does not describe {name}");
+        let drawn = drawn.contains(&format!("\"{name}\""));
+        assert!(drawn, "crates/sim/src/campaign/plan.rs does not draw {name}");
     }
     for part in SsdPolicy::PARTS {
-        assert!(policies.contains(part), "docs/policies.md does not describe the option {part}");
+        assert!(described.contains(part), "docs/policies.md does not describe the option {part}");
     }
+}
+
+#[test]
+fn every_document_stands_in_the_readme() {
     let readme = read("README.md");
-    for (file, _) in
-        files("md").iter().filter(|(file, _)| file.matches('/').count() == 1 && file.starts_with("docs/"))
-    {
+    for (file, _) in files("md").iter().filter(|(file, _)| is_document(file) && file != "README.md") {
         assert!(readme.contains(file.as_str()), "README.md does not name {file}");
     }
+}
+
+/// A device is tested under the name of its file: `uring`, `memory`, `emulated`.
+#[test]
+fn every_device_is_tested() {
+    let (sources, tests): (Vec<_>, Vec<_>) = files("rs")
+        .into_iter()
+        .filter(|(file, _)| file.starts_with("crates/devio/"))
+        .partition(|(file, _)| file.starts_with("crates/devio/src/"));
+    let is_device = |line: &str| line.starts_with("impl") && line.contains("Device for ");
+    let mut found = 0;
+    for (file, _) in sources.iter().filter(|(_, text)| text.lines().any(is_device)) {
+        found += 1;
+        let name = file.trim_end_matches("/mod.rs").trim_end_matches(".rs").rsplit('/').next();
+        let name = name.expect("a file's name");
+        let tested = tests.iter().any(|(_, text)| text.to_lowercase().contains(name));
+        assert!(tested, "no test in crates/devio/tests names the device in {file}");
+    }
+    assert!(found > 0, "no device was found");
+}
+
+#[test]
+fn every_bench_stands_in_its_document() {
+    let (manifest, document) = (read("Cargo.toml"), read("docs/BENCHMARKS.md"));
+    let tables = manifest.split("[[bench]]").skip(1);
+    let names: Vec<&str> = tables.filter_map(|table| table.split('"').nth(1)).collect();
+    assert!(!names.is_empty(), "Cargo.toml has no bench");
+    for name in names {
+        let command = format!("cargo bench --bench {name}");
+        assert!(document.contains(&command), "docs/BENCHMARKS.md does not say `{command}`");
+    }
+}
+
+/// A format's version is a constant `FORMAT`, or one that ends so.
+#[test]
+fn every_format_version_stands_in_its_document() {
+    let document = read("docs/format.md");
+    let mut found = 0;
+    for (file, text) in files("rs").iter().filter(|(file, _)| !file.starts_with("tests/")) {
+        for line in text.lines().map(|line| line.trim_start_matches("pub ")) {
+            let version = line.strip_prefix("const ").and_then(|rest| rest.split_once(" = "));
+            let Some((name, version)) = version else { continue };
+            let Some((name, "u16" | "u32")) = name.split_once(": ") else { continue };
+            if name == "FORMAT" || name.ends_with("_FORMAT") {
+                found += 1;
+                let row = format!("| {} | `{name}` in `{file}` |", version.trim_end_matches(';'));
+                assert!(document.contains(&row), "docs/format.md has no row that ends in {row}");
+            }
+        }
+    }
+    assert!(found > 0, "no constant FORMAT was found");
+}
+
+/// Documents name files by their path from the root, as `crates/page/src/lib.rs`.
+#[test]
+fn files_named_in_documents_exist() {
+    let from_root = |span: &str| {
+        ["crates/", "src/", "tests/", "benches/", "examples/", "fuzz/", "tools/"]
+            .iter()
+            .any(|folder| span.starts_with(folder))
+            && span.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "/_-.".contains(c))
+    };
+    let mut missing = Vec::new();
+    let mut documents = files("md");
+    documents.retain(|(file, _)| !file.contains('/') || is_document(file));
+    for (file, text) in &documents {
+        for named in text.split('`').skip(1).step_by(2).filter(|span| from_root(span)) {
+            if !root().join(named).exists() {
+                missing.push(format!("{file}: {named}"));
+            }
+        }
+    }
+    none("files that are not there", &missing);
+}
+
+/// The README's first example is the one that `examples/` runs.
+#[test]
+fn the_readme_shows_the_quickstart() {
+    let readme = read("README.md");
+    let shown = readme.split("```rust,no_run\n").nth(1).and_then(|rest| rest.split("```").next());
+    let example = read("examples/quickstart.rs");
+    let code = example.split_once("\n\n").map(|(_, code)| code);
+    assert_eq!(shown, code, "README.md and examples/quickstart.rs differ");
 }
