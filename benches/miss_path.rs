@@ -300,9 +300,7 @@ impl Row {
 fn beside_the_device(place: &Place, rounds: usize) {
     let fio = by_fio(&place.file(), 1);
     if let Err(why) = &fio {
-        eprintln!(
-            "\nNO FIO ({why}): the figures are relative to raw reads by pagetier-devio, not to fio.\n"
-        );
+        eprintln!("\nNO FIO ({why}): the figures are relative to raw reads by pagetier-devio, not to fio.\n");
     }
     let limit = if fio.is_ok() { "fio" } else { "raw reads by pagetier-devio, NOT fio" };
     println!("\nLimit: {limit}. Medians of {rounds} rounds.\n");

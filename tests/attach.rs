@@ -1,5 +1,5 @@
-//! What may become a store's SSD or ring after its first opening: a device with another program's data is
-//! refused, wherever it shows.
+//! Checks on devices that become a store's SSD or ring after its first opening: a device with another
+//! program's data is refused, wherever the data is.
 
 mod bed;
 
@@ -8,7 +8,7 @@ use pagetier::{Builder, Error, OpenError, PageId, SsdMode};
 use pagetier_devio::{Device, SimDevice, SimPower};
 use std::sync::Arc;
 
-/// Where btrfs has its first superblock: behind all that a superblock of this store takes up.
+/// The offset of the first btrfs superblock: beyond the range of this store's superblocks.
 const FURTHER_IN: u64 = 64 << 10;
 
 fn used_by_others(name: &str) -> Arc<SimDevice> {
@@ -36,7 +36,7 @@ fn is_foreign(error: &OpenError) -> bool {
     matches!(error, OpenError::Foreign { .. })
 }
 
-/// A store without its SSD, in mode off, whose options name an SSD that is `device`.
+/// A store without its SSD, in mode off, whose options name `device` as the SSD.
 async fn switched_off(device: &Arc<SimDevice>, skips: bool, force: bool) -> (Bed, pagetier::PageStore) {
     let bed = Bed::new();
     let store = bed.open().await;
@@ -68,7 +68,7 @@ async fn a_device_with_data_further_in_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_force_it_is_taken_and_a_blank_one_anyway() {
+async fn force_accepts_a_foreign_device_and_a_blank_one_needs_none() {
     for (device, force) in [
         (used_by_others("other"), true),
         (Arc::new(SimDevice::new("blank", 4 << 20, 5, &SimPower::new())), false),
@@ -83,7 +83,7 @@ async fn with_force_it_is_taken_and_a_blank_one_anyway() {
     }
 }
 
-/// The ring's device, when the SSD is given up.
+/// A device for the ring, when the SSD is given up.
 #[tokio::test(start_paused = true)]
 async fn a_rings_device_with_data_further_in_is_refused() {
     let mut bed = Bed::new();
@@ -98,7 +98,7 @@ async fn a_rings_device_with_data_further_in_is_refused() {
     expect_all(&store, space, 2).await;
 }
 
-/// A device in the place of an SSD whose loss is accepted.
+/// A device in place of an SSD whose loss is accepted.
 #[tokio::test(start_paused = true)]
 async fn a_device_in_a_lost_ssds_place_is_refused() {
     let bed = Bed::new();
@@ -119,7 +119,7 @@ async fn a_device_in_a_lost_ssds_place_is_refused() {
 
 #[cfg(feature = "mutations")]
 #[tokio::test(start_paused = true)]
-async fn unchecked_it_is_overwritten() {
+async fn without_the_check_a_foreign_device_is_overwritten() {
     let device = used_by_others("other");
     let (_bed, store) = switched_off(&device, true, false).await;
     store.readmit_ssd().await.unwrap();

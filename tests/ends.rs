@@ -1,5 +1,5 @@
-//! Where a space ends after a crash, when homes rotted, were torn, or cannot be read: a page that was synced
-//! is never missing.
+//! The end of a space after a crash when homes rotted, were torn, or cannot be read: a synced page is never
+//! missing.
 
 mod bed;
 
@@ -7,7 +7,7 @@ use bed::{Bed, PAGE, fill, read};
 use pagetier::{Error, PageId, PageStore, PoolError, SpaceId, TierError};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 
-/// More than the manifest counts: it was last written when the space grew to its second extent.
+/// Beyond the manifest's count, which was last written when the space grew to its second extent.
 const LAST: u32 = 99;
 
 fn builder(bed: &Bed, broken: bool) -> pagetier::Builder {
@@ -18,8 +18,8 @@ fn builder(bed: &Bed, broken: bool) -> pagetier::Builder {
     builder
 }
 
-/// A store whose last page is `LAST`, in version 1 at home only; the pages before it are allocated, every
-/// third was never written. It is left as a crash or a close leaves it.
+/// A store whose last page is `LAST`, in version 1 and only at home; of the pages before it, which are
+/// allocated, every third was never written. The devices are as a crash or a close leaves them.
 async fn at_home(close: bool) -> (Bed, SpaceId) {
     let bed = Bed::new();
     let store = builder(&bed, false).open().await.unwrap();
@@ -31,7 +31,7 @@ async fn at_home(close: bool) -> (Bed, SpaceId) {
         }
     }
     store.sync().await.unwrap();
-    // Others take its place in the ring, so that its home is its only copy.
+    // Other pages displace it from the ring, so its home is its only copy.
     for version in 2..6 {
         for no in (0..30).step_by(3) {
             bed::write(&store, space, no, version).await.unwrap();
@@ -54,7 +54,7 @@ fn is_corrupt(result: &Result<u32, Error>) -> bool {
     matches!(result, Err(Error::Pool(PoolError::Tier(TierError::Corrupt { .. }))))
 }
 
-/// The pages that `space` shows to a scan, and those that it names in an error.
+/// The pages of `space` that a scan returns, and the number of its errors.
 async fn scanned(store: &PageStore, space: SpaceId) -> (Vec<u32>, usize) {
     let (mut pages, mut errors) = (Vec::new(), 0);
     let mut scan = store.scan(space, 0..u32::MAX);
@@ -79,15 +79,15 @@ async fn the_last_page_is_never_missing_when_its_home_rots() {
             let last = read(&store, space, LAST).await;
             assert!(is_corrupt(&last), "close {close}, {rot:?}: {last:?}");
             assert_eq!(store.pages(space).unwrap(), LAST + 1);
-            // What was never written is as before.
+            // Unwritten pages are unaffected.
             for no in 0..LAST {
                 let found = read(&store, space, no).await;
                 let blank = no % 3 == 1;
                 assert_eq!(matches!(found, Err(Error::NoSuchPage { .. })), blank, "page {no}: {found:?}");
             }
             let (pages, errors) = scanned(&store, space).await;
-            assert_eq!((pages.len(), errors), (66, 1), "the scan goes on behind it");
-            // Its owner repairs it.
+            assert_eq!((pages.len(), errors), (66, 1), "the scan continues after it");
+            // The owner repairs the page.
             fill(&mut store.overwrite(PageId::new(space, LAST)).await.unwrap(), LAST, 9);
             store.sync().await.unwrap();
             assert_eq!(read(&store, space, LAST).await.unwrap(), 9);
@@ -97,7 +97,7 @@ async fn the_last_page_is_never_missing_when_its_home_rots() {
 
 #[cfg(feature = "mutations")]
 #[tokio::test(start_paused = true)]
-async fn counted_by_sound_homes_it_is() {
+async fn counting_only_sound_homes_loses_it() {
     let (bed, space) = at_home(false).await;
     let home = home_of_last(&bed, space);
     bed.hdd.rot(home..home + 512, 7);
@@ -139,7 +139,7 @@ async fn a_home_that_cannot_be_read_fails_its_page_and_not_the_opening() {
     }
 }
 
-/// The home of a page that was never synced is torn by a power cut.
+/// A power cut tears the home of a page that was never synced.
 #[tokio::test(start_paused = true)]
 async fn a_torn_home_of_a_page_that_was_never_synced_fails_no_opening_and_no_scan() {
     for ring_pages in [0, bed::RING_PAGES] {
@@ -153,7 +153,7 @@ async fn a_torn_home_of_a_page_that_was_never_synced_fails_no_opening_and_no_sca
             for no in 1..20 {
                 fill(&mut store.allocate(space).await.unwrap(), no, 1);
             }
-            // Cut short: some homes are on their way.
+            // Interrupt the sync with some home writes in flight.
             let _ = bed::polled(seed, store.sync()).await;
             tokio::time::sleep(std::time::Duration::from_micros(seed * 97)).await;
             let cut = bed.after_power_cut(seed);
@@ -164,7 +164,7 @@ async fn a_torn_home_of_a_page_that_was_never_synced_fails_no_opening_and_no_sca
             for no in 1..20 {
                 match read(&store, space, no).await {
                     Ok(1) | Err(Error::NoSuchPage { .. }) => {}
-                    // With a ring its image mends the home.
+                    // With a ring, its image repairs the home.
                     found if ring_pages == 0 && is_corrupt(&found) => torn += 1,
                     found => panic!("ring {ring_pages}, seed {seed}, page {no}: {found:?}"),
                 }

@@ -1,4 +1,4 @@
-//! Devices that another store used: none of its pages is ever read as one of ours.
+//! Devices that another store used: none of its pages is ever read as this store's.
 
 mod bed;
 
@@ -6,11 +6,11 @@ use bed::{Bed, PAGES, grown, read, write_all};
 use pagetier::{Error, MemoryManifest, PageId, PageStore, SpaceId};
 use std::sync::Arc;
 
-/// The version that the other store's pages have; ours are in versions below.
+/// The version of the other store's pages; this store's versions are lower.
 const THEIRS: u32 = 77;
 
-/// Devices that a store with the same spaces used through many openings, so that its epochs are above those
-/// of the next one.
+/// Devices that a store with the same spaces used through many openings, so its epochs exceed those of the
+/// next store.
 async fn used_bed(mutation: bool) -> Bed {
     let bed = Bed::new();
     let store = builder(&bed, mutation).open().await.unwrap();
@@ -24,8 +24,8 @@ async fn used_bed(mutation: bool) -> Bed {
     Bed { manifest: Arc::new(MemoryManifest::default()), ..bed.after_power_cut(1) }
 }
 
-/// A new store on `bed`: half of its pages are written and synced, some of the others are allocated, more are
-/// reserved.
+/// A new store on the used devices: half of its pages are written and synced, some of the others are
+/// allocated, and more are reserved.
 async fn new_store(bed: &Bed, mutation: bool) -> (PageStore, SpaceId) {
     let store = builder(bed, mutation).force(true).open().await.unwrap();
     let space = store.create_space("t").await.unwrap();
@@ -44,7 +44,7 @@ fn builder(bed: &Bed, mutation: bool) -> pagetier::Builder {
     builder
 }
 
-/// Pages of the other store that can be read after crashes of the new one.
+/// The number of the other store's pages that can be read after crashes of the new one.
 async fn foreign_pages(mutation: bool) -> usize {
     let bed = used_bed(mutation).await;
     let (store, space) = new_store(&bed, mutation).await;
@@ -58,7 +58,7 @@ async fn foreign_pages(mutation: bool) -> usize {
                 Ok(version) => assert_eq!(version, 1, "page {no}"),
                 Err(error) => assert!(no >= PAGES / 2, "page {no} was synced: {error}"),
             }
-            // It exists nowhere yet, or only by the other store's word.
+            // The page does not exist, or only in the other store.
             if no >= PAGES / 2 && again.pages(space).unwrap() <= no {
                 assert!(again.get(PageId::new(space, no)).await.is_err());
             }
@@ -96,6 +96,6 @@ async fn a_page_never_written_does_not_exist_whatever_another_store_left_in_its_
 
 #[cfg(feature = "mutations")]
 #[tokio::test(start_paused = true)]
-async fn without_the_stores_id_in_the_checksums_they_are() {
+async fn without_the_stores_id_in_the_checksums_foreign_pages_are_read() {
     assert!(foreign_pages(true).await > 0);
 }

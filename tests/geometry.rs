@@ -1,5 +1,5 @@
-//! Extremes of geometry: a store without a ring, without an SSD, with a ring of one batch, fewer slots than a
-//! batch, a zone as small as can be. Each writes, syncs, is cut off, and reads what was synced.
+//! Extreme geometries: a store without a ring, without an SSD, with a ring of one batch, with fewer slots
+//! than a batch, with the smallest zone. Each writes, syncs, crashes, and reads what was synced.
 
 mod bed;
 
@@ -41,7 +41,7 @@ async fn all_work(what: &str, with: impl Fn(Builder) -> Builder) {
     }
 }
 
-/// The smallest SSD there can be.
+/// The smallest possible SSD.
 fn smallest(ring_pages: u32) -> u64 {
     Layout::for_bytes(0, PageSize::MIN, ring_pages).unwrap_err().needed
 }

@@ -1,5 +1,5 @@
-//! Spaces that are made, grown and dropped while the HDD has no room, the manifest cannot be written, or the
-//! call is cancelled: what `sync` promised is there after a crash, and no room is lost.
+//! Spaces that are created, grown and dropped while the HDD has no room, the manifest cannot be written, or
+//! the call is cancelled: what `sync` promised survives a crash, and no room is lost.
 
 mod bed;
 
@@ -9,12 +9,12 @@ use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What makes a growth fail.
+/// The cause of a growth's failure.
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
     Hdd,
     Manifest,
-    /// The manifest is replaced although that is told as a failure.
+    /// The save takes effect but reports a failure.
     ManifestReplaced,
 }
 
@@ -35,7 +35,7 @@ impl Trouble {
     }
 }
 
-/// A page in version 1. Its number.
+/// Appends a page in version 1; returns its number.
 async fn append(store: &PageStore, space: SpaceId) -> Result<u32, Error> {
     let mut page = store.allocate(space).await?;
     let no = page.id().no;
@@ -60,7 +60,7 @@ async fn pages_allocated_around_a_growth_that_failed_are_there_after_a_crash() {
             let mut synced = vec![append(&store, space).await.unwrap()];
             trouble.begin(&bed);
             let mut failures = 0;
-            // What is reserved already is taken; after that every attempt fails.
+            // Reserved room is used up first; after that every attempt fails.
             while failures < 20 {
                 match append(&store, space).await {
                     Ok(no) => synced.push(no),
@@ -74,7 +74,7 @@ async fn pages_allocated_around_a_growth_that_failed_are_there_after_a_crash() {
             let crashed = bed.after_power_cut(seed);
             let after = crashed.open().await;
             expect(&after, space, &synced).await;
-            // With room again it goes on, in either store.
+            // Once there is room again, both stores continue.
             Trouble::end(&bed);
             for _ in 0..200 {
                 synced.push(append(&store, space).await.unwrap());
@@ -126,7 +126,7 @@ async fn a_growth_whose_flush_failed_does_not_count_as_done() {
         let space = store.create_space("t").await.unwrap();
         bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
         assert!(append(&store, space).await.is_err());
-        // Flushes succeed again, but the size may have been lost with the first.
+        // Flushes succeed again, but the failed one may have lost the new size.
         assert!(append(&store, space).await.is_err());
         assert_eq!(store.pages(space).unwrap(), 0);
         drop(store);
@@ -157,7 +157,7 @@ async fn a_growth_dropped_at_any_await_leaves_nothing_half_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_never_written_does_not_exist_although_its_place_was_left_torn() {
+async fn a_page_never_written_does_not_exist_even_if_its_home_was_torn() {
     let bed = Bed::new();
     let store = bed.open().await;
     let space = grown(&store).await;
@@ -165,7 +165,7 @@ async fn a_page_never_written_does_not_exist_although_its_place_was_left_torn() 
     let store = bed.open().await;
     let end = bed.hdd.size();
     store.drop_space(space).await.unwrap();
-    // As home writes of the dropped space may have left it that failed, or that the power cut.
+    // Simulates failed or interrupted home writes of the dropped space.
     bed.hdd.rot(1 << 20..end, 7);
     let other = store.create_space("u").await.unwrap();
     let mut written = Vec::new();
@@ -183,8 +183,8 @@ async fn a_page_never_written_does_not_exist_although_its_place_was_left_torn() 
     }
 }
 
-/// The flush fails that should make a growth's zeroes durable. The next opening can read them, and a power
-/// cut takes them away. Pages that were never written but show something then.
+/// Fails the flush that should make a growth's zeroes durable: the next opening can read the zeroes, and a
+/// power cut loses them. Returns the unwritten pages that read as something after that.
 async fn blank_again(broken: bool, cut: u64) -> Vec<u32> {
     let bed = Bed::new();
     let store = bed.open().await;
@@ -235,12 +235,12 @@ async fn room_whose_zeroes_a_failed_flush_lost_is_made_blank_again() {
 
 #[cfg(feature = "mutations")]
 #[tokio::test(start_paused = true)]
-async fn room_that_only_looks_blank_brings_back_what_was_there() {
+async fn trusting_reads_of_zeroes_brings_old_data_back() {
     assert!(!blank_again(true, 0).await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_growth_dropped_while_it_makes_its_room_blank_writes_over_no_page() {
+async fn a_growth_dropped_while_it_blanks_its_room_overwrites_no_page() {
     let mut awaits = 0;
     for polls in 0..30 {
         let bed = Bed::new();
@@ -250,7 +250,7 @@ async fn a_growth_dropped_while_it_makes_its_room_blank_writes_over_no_page() {
         let store = bed.open().await;
         store.drop_space(space).await.unwrap();
         let other = store.create_space("u").await.unwrap();
-        // The first write takes longer than all that comes after.
+        // The first write outlasts everything that follows.
         let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(60)));
         bed.hdd.inject(slow.on(IoOp::Write).from_op(bed.hdd.ops()).times(1));
         awaits += u64::from(polled(polls, append(&store, other)).await.is_none());
@@ -266,7 +266,7 @@ async fn a_growth_dropped_while_it_makes_its_room_blank_writes_over_no_page() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_space_that_could_not_be_recorded_is_none_and_its_name_is_free() {
+async fn a_space_that_could_not_be_recorded_does_not_exist_and_its_name_is_free() {
     for replaced in [false, true] {
         let bed = Bed::new();
         let store = bed.open().await;
@@ -281,11 +281,11 @@ async fn a_space_that_could_not_be_recorded_is_none_and_its_name_is_free() {
         assert!(store.create_space("u").await.is_err());
         let after = bed.after_power_cut(2).open().await;
         expect(&after, space, &[no]).await;
-        assert_eq!(after.space("u").is_some(), replaced, "a crash finds what the disk has");
+        assert_eq!(after.space("u").is_some(), replaced, "after a crash the disk decides");
     }
 }
 
-/// Pages that fit into the rest of an HDD that does not grow any more.
+/// The number of pages that fit in the rest of an HDD that cannot grow.
 async fn room(bed: &Bed, store: &PageStore) -> usize {
     bed.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Grow));
     let space = store.create_space("rest").await.unwrap();
@@ -298,7 +298,7 @@ async fn room(bed: &Bed, store: &PageStore) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn a_drop_cancelled_or_crashed_anywhere_leaks_no_room() {
-    // Without a drop cut short.
+    // The result of a drop that completes.
     let whole = {
         let bed = Bed::new();
         let store = bed.open().await;
@@ -315,7 +315,7 @@ async fn a_drop_cancelled_or_crashed_anywhere_leaks_no_room() {
         store.sync().await.unwrap();
         let over = polled(polls, store.drop_space(space)).await.is_some();
         cut_short += u32::from(!over);
-        // A second call finishes it.
+        // A second call completes the drop.
         let again = bed.after_power_cut(polls + 1);
         match store.drop_space(space).await {
             Ok(()) => {}
@@ -324,7 +324,7 @@ async fn a_drop_cancelled_or_crashed_anywhere_leaks_no_room() {
         }
         assert_eq!(store.stats().ssd.dirty_pages, 0, "after {polls} polls");
         assert_eq!(room(&bed, &store).await, whole, "after {polls} polls");
-        // And so does the next opening.
+        // So does the next opening.
         let store = again.open().await;
         if store.space("t").is_some() {
             bed::expect_all(&store, space, 1).await;
@@ -341,7 +341,7 @@ async fn a_drop_cancelled_or_crashed_anywhere_leaks_no_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drop_that_could_not_be_recorded_takes_nothing_that_is_synced_later() {
+async fn a_drop_that_could_not_be_recorded_loses_nothing_synced_later() {
     for (skip, replaced) in [(0, false), (0, true), (1, false), (1, true)] {
         let bed = Bed::new();
         let store = bed.open().await;
@@ -350,13 +350,13 @@ async fn a_drop_that_could_not_be_recorded_takes_nothing_that_is_synced_later() 
         bed.manifest.fail_saves(skip, 2, replaced);
         assert!(matches!(store.drop_space(space).await, Err(Error::Manifest { .. })));
         if skip == 1 {
-            assert_eq!(store.space("t"), None, "it is marked");
+            assert_eq!(store.space("t"), None, "it is marked as dropped");
             let _ = store.drop_space(space).await;
             store.drop_space(space).await.unwrap();
             assert!(bed.after_power_cut(1).open().await.spaces().is_empty());
             continue;
         }
-        // It is there, and what is written to it now is not lost with it.
+        // The space exists, and later writes to it are not lost with it.
         bed::write_all(&store, space, 2).await;
         let refused = store.sync().await;
         assert!(matches!(refused, Err(Error::Manifest { .. })), "no promise yet: {refused:?}");
@@ -365,8 +365,8 @@ async fn a_drop_that_could_not_be_recorded_takes_nothing_that_is_synced_later() 
     }
 }
 
-/// The second save of a drop finds the disk full, or fails after it took effect: the room belongs to no space
-/// until a save succeeds, in this run and after a crash.
+/// The second save of a drop finds the disk full, or fails after it took effect: the extents belong to no
+/// space until a save succeeds, in this run and after a crash.
 #[tokio::test(start_paused = true)]
 async fn room_of_a_drop_whose_end_was_not_recorded_is_given_to_no_other_space() {
     for (replaced, saves) in [(false, 1), (true, 1), (false, 3), (true, 3)] {
@@ -379,7 +379,7 @@ async fn room_of_a_drop_whose_end_was_not_recorded_is_given_to_no_other_space() 
         bed.manifest.fail_saves(1, saves, replaced);
         assert!(matches!(store.drop_space(dropped).await, Err(Error::Manifest { .. })));
         assert!(matches!(store.get(PageId::new(dropped, 0)).await, Err(Error::NoSuchPage { .. })));
-        // Others grow beside it, or not at all.
+        // Other spaces get other extents, or do not grow.
         while pages.len() < 200 {
             match append(&store, kept).await {
                 Ok(no) => pages.push(no),
@@ -453,14 +453,14 @@ async fn a_store_on_a_full_disk_opens_is_read_and_freed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_hdd_cut_short_is_told_from_one_that_did_not_grow() {
+async fn a_truncated_hdd_is_distinguished_from_one_that_did_not_grow() {
     for seed in 0..20 {
         let bed = Bed::new();
         let store = bed.open().await;
         let space = store.create_space("t").await.unwrap();
         let no = append(&store, space).await.unwrap();
         store.sync().await.unwrap();
-        // This growth fails after the HDD has grown, and no flush follows it.
+        // The growth fails after the HDD has grown, and no flush follows.
         bed.manifest.fail_saves(0, u64::MAX, false);
         while append(&store, space).await.is_ok() {}
         drop(store);

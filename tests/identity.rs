@@ -1,5 +1,5 @@
-//! Devices with a past: older copies, files cut short, an older manifest. And devices as a cancelled or
-//! crashed opening or close leaves them, which must never be taken for those.
+//! Devices with a past: older copies, truncated files, an older manifest. And devices as a cancelled or
+//! crashed opening or close leaves them, which must never be mistaken for those.
 
 mod bed;
 
@@ -9,7 +9,7 @@ use pagetier_devio::{IoBuf, IoBufs, IoClass, SharedDevice, SimDevice, SimPower};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A store in a directory, with files that can be copied and put back.
+/// A store in a directory, with files that can be copied and restored.
 struct Files(tempfile::TempDir);
 
 const HDD: &str = "hdd.vol";
@@ -42,7 +42,7 @@ impl Files {
         options(builder).open().await
     }
 
-    /// A copy of all files as they are.
+    /// Copies all files in their current state.
     fn copy(&self) -> tempfile::TempDir {
         let copy = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         for name in [HDD, SSD, MANIFEST] {
@@ -58,7 +58,8 @@ impl Files {
     }
 }
 
-/// With versions 1 and 2, closed; and copies: after the first close, and in the midst of the second opening.
+/// A store with versions 1 and 2, closed; with copies from after the first close and from the middle of the
+/// second opening.
 async fn closed_twice() -> (Files, SpaceId, [tempfile::TempDir; 2]) {
     let files = Files::new();
     let store = files.open().await.unwrap();
@@ -103,7 +104,7 @@ async fn after_a_close_an_older_copy_of_any_part_is_refused_by_name() {
         ));
         files.put_back(current.path(), &[HDD, SSD, MANIFEST]);
     }
-    // All of it together is a backup put back.
+    // Restoring all parts together is restoring a backup.
     let store = files.open().await.unwrap();
     expect_all(&store, space, 3).await;
     store.close().await.unwrap();
@@ -112,7 +113,7 @@ async fn after_a_close_an_older_copy_of_any_part_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_file_cut_short_is_refused_by_name() {
+async fn a_truncated_file_is_refused_by_name() {
     let (files, space, _) = closed_twice().await;
     let current = files.copy();
     for (name, tier) in [(HDD, "HDD"), (SSD, "SSD")] {
@@ -139,7 +140,7 @@ async fn a_file_cut_short_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn an_older_ssd_can_be_given_up_and_what_is_lost_is_told() {
+async fn an_older_ssd_can_be_given_up_and_the_loss_is_reported() {
     let (files, space, [first, _]) = closed_twice().await;
     files.put_back(first.path(), &[SSD]);
     let store = files.with(|b| b.accept_ssd_loss(true)).await.unwrap();
@@ -178,7 +179,7 @@ async fn one_rotten_copy_of_a_superblock_does_no_harm() {
             let mut bytes = std::fs::read(files.path(name)).unwrap();
             bytes[copy * 4096 + 100] ^= 1;
             std::fs::write(files.path(name), &bytes).unwrap();
-            // The next opening writes both anew.
+            // The next opening rewrites both copies.
             let store = files.open().await.unwrap();
             expect_all(&store, space, 3).await;
             store.close().await.unwrap();
@@ -186,7 +187,7 @@ async fn one_rotten_copy_of_a_superblock_does_no_harm() {
     }
 }
 
-/// Crashes an opening, and a close, after every number of polls; then the next opening, too.
+/// Crashes an opening, and a close, after every number of polls; then the next opening as well.
 #[tokio::test(start_paused = true)]
 async fn no_crash_of_an_opening_or_a_close_looks_like_an_older_copy() {
     let bed = Bed::new();
@@ -202,7 +203,7 @@ async fn no_crash_of_an_opening_or_a_close_looks_like_an_older_copy() {
         let over = store.is_some();
         drop(store);
         openings += u32::from(!over);
-        // Time and again, so that the numbers of manifest and devices drift apart.
+        // Repeatedly, so that the numbers of manifest and devices drift apart.
         let mut again = again.after_power_cut(polls + 1);
         for more in 1..4 {
             drop(polled(polls / 2 + more, again.try_open()).await);
@@ -219,11 +220,11 @@ async fn no_crash_of_an_opening_or_a_close_looks_like_an_older_copy() {
         }
         polls += 1 + polls / 8;
     }
-    assert!(openings > 10 && closes > 10, "{openings} openings and {closes} closes were cut short");
+    assert!(openings > 10 && closes > 10, "{openings} openings and {closes} closes were interrupted");
 }
 
 #[tokio::test(start_paused = true)]
-async fn saves_that_fail_in_an_opening_or_a_close_harm_nothing() {
+async fn failed_saves_in_an_opening_or_a_close_do_no_harm() {
     for replaced in [false, true] {
         for skip in 0..4 {
             let bed = Bed::new();
@@ -259,7 +260,7 @@ async fn a_first_opening_dropped_at_any_await_leaves_devices_that_the_next_accep
             // Also with another size, and without an SSD.
             let bytes = [SSD_PAGES, SSD_PAGES * 2, 0][seed as usize] * PAGE;
             let store = match again.builder().ssd_bytes(bytes).open().await {
-                // It came so far that the store has its SSD.
+                // The opening came far enough for the store to have its SSD.
                 Err(OpenError::SsdMissing { .. }) if bytes == 0 && polls > 20 => again.open().await,
                 opened => opened.unwrap_or_else(|e| panic!("after {polls} polls: {e}")),
             };
@@ -267,7 +268,7 @@ async fn a_first_opening_dropped_at_any_await_leaves_devices_that_the_next_accep
             store.close().await.unwrap();
             expect_all(&again.builder().open().await.unwrap(), space, 1).await;
             if over && seed == 2 {
-                assert!(cut_short > 20, "only {cut_short} openings were cut short");
+                assert!(cut_short > 20, "only {cut_short} openings were interrupted");
                 return;
             }
         }
@@ -289,19 +290,19 @@ async fn two_first_openings_dropped_at_any_await_leave_devices_that_the_next_acc
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_created_where_that_is_not_wanted() {
+async fn nothing_is_created_with_create_off() {
     let bed = Bed::new();
     let refused = bed.builder().create(false).open().await;
     assert!(matches!(refused, Err(OpenError::NoStore { .. })), "{refused:?}");
     assert_eq!((bed.hdd.ops(), bed.manifest.saves()), (0, 0));
-    // A first opening that did not come to an end is no store either.
+    // A first opening that did not finish does not count as a store.
     drop(polled(4, bed.try_open()).await);
     assert!(bed.manifest.saves() > 0);
     let refused = bed.builder().create(false).open().await;
     assert!(matches!(refused, Err(OpenError::NoStore { .. })), "{refused:?}");
     bed.open().await.close().await.unwrap();
     bed.builder().create(false).open().await.unwrap();
-    // On files, where an opening failed that found room for no pool.
+    // On files, where an opening failed for lack of pool memory.
     let files = Files::new();
     assert!(files.with(|b| b.pool_bytes(1)).await.is_err());
     assert!(matches!(files.with(|b| b.create(false)).await, Err(OpenError::NoStore { .. })));
@@ -339,7 +340,7 @@ async fn data_that_shows_further_in_is_noticed_on_either_device() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_blank_hdd_is_not_the_stores_whatever_is_forced() {
+async fn a_blank_hdd_is_refused_even_with_force() {
     let mut bed = Bed::new();
     let store = bed.open().await;
     let space = grown(&store).await;
@@ -354,7 +355,7 @@ async fn a_blank_hdd_is_not_the_stores_whatever_is_forced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_save_that_failed_and_took_effect_keeps_its_generation_for_itself() {
+async fn the_generation_of_a_failed_save_that_took_effect_is_not_reused() {
     let bed = Bed::new();
     let store = bed.open().await;
     let generation = || {
@@ -366,7 +367,7 @@ async fn a_save_that_failed_and_took_effect_keeps_its_generation_for_itself() {
     store.create_space("a").await.unwrap_err();
     let failed = generation();
     store.create_space("b").await.unwrap();
-    assert!(generation() > failed, "an older copy could not be told from the manifest");
+    assert!(generation() > failed, "an older copy could not be distinguished from the manifest");
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! A store is dropped with I/O under way and opened again at once: nothing of the old one lands after what
-//! the new one writes.
+//! A store is dropped with I/O in flight and opened again at once: nothing of the old store lands after the
+//! writes of the new one.
 
 mod bed;
 
@@ -8,7 +8,7 @@ use pagetier::{Builder, OpenError, PageStore, SpaceId};
 use pagetier_devio::{Device, Fault, FaultEffect, IoClass, IoOp};
 use std::time::Duration;
 
-/// Broken on purpose, with the feature `mutations` only.
+/// A deliberate fault; requires the feature `mutations`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(not(feature = "mutations"), allow(dead_code, reason = "needs the feature"))]
 enum Broken {
@@ -17,12 +17,12 @@ enum Broken {
     DrainNotAwaited,
 }
 
-/// Pages of the small store: more than the ring has.
+/// Pages of the small store: more than the ring holds.
 const OTHERS: u32 = 3 * bed::RING_PAGES;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Without an SSD: every page goes home, through the ring.
+/// Without an SSD, every page goes home through the ring.
 fn builder(bed: &Bed, broken: Broken) -> Builder {
     let builder = bed.builder().ssd_bytes(0);
     #[cfg(feature = "mutations")]
@@ -35,7 +35,7 @@ fn builder(bed: &Bed, broken: Broken) -> Builder {
     builder
 }
 
-/// Pages in version 1, at home.
+/// A store with pages in version 1, at home.
 async fn small_store(bed: &Bed, broken: Broken) -> (PageStore, SpaceId) {
     let store = builder(bed, broken).open().await.unwrap();
     let space = store.create_space("t").await.unwrap();
@@ -47,8 +47,7 @@ async fn small_store(bed: &Bed, broken: Broken) -> (PageStore, SpaceId) {
     (store, space)
 }
 
-/// The version that the page has in the end: 3 is written by the second store, 2 is under way when the first
-/// is dropped.
+/// The final version of the page: the second store writes 3, while 2 is in flight when the first is dropped.
 async fn newest(broken: Broken, slow_ring: Duration, slow_home: Duration) -> u32 {
     let bed = Bed::new();
     let (store, space) = small_store(&bed, broken).await;
@@ -62,7 +61,7 @@ async fn newest(broken: Broken, slow_ring: Duration, slow_home: Duration) -> u32
     write(&store, space, 0, 3).await.unwrap();
     store.sync().await.unwrap();
     tokio::time::sleep(LONG).await;
-    // Nothing in the ring speaks for it any more.
+    // Flush the page out of the ring.
     for version in 2..4 {
         for no in 1..OTHERS {
             write(&store, space, no, version).await.unwrap();
@@ -89,7 +88,7 @@ async fn no_home_write_starts_after_the_drop() {
 
 #[cfg(feature = "mutations")]
 #[tokio::test(start_paused = true)]
-async fn without_the_rules_the_old_version_comes_back() {
+async fn without_the_rules_the_old_version_returns() {
     assert_eq!(newest(Broken::DrainNotAwaited, FAST, SLOW).await, 2);
     assert_eq!(newest(Broken::FenceOpen, Duration::from_secs(1), SLOW).await, 2);
 }
@@ -141,7 +140,7 @@ async fn an_opening_that_is_dropped_lets_the_next_one_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_device_that_never_finishes_is_not_waited_for_for_ever() {
+async fn the_wait_for_a_device_that_never_finishes_is_bounded() {
     let bed = Bed::new();
     let (store, space) = small_store(&bed, Broken::Nothing).await;
     bed.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(3600))).on(IoOp::Write).times(1));

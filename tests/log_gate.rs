@@ -1,5 +1,5 @@
-//! The embedder's log: no image is on any device whose log is not durable, and a log that failed for a while
-//! holds nothing up once it works again.
+//! The embedder's log: no device holds an image whose log is not durable, and a log that failed temporarily
+//! delays nothing once it works again.
 
 mod bed;
 
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// A log that takes time, and fails when told to.
+/// A log that takes time, and fails on request.
 #[derive(Default)]
 struct Log {
     durable: AtomicU64,
@@ -35,7 +35,7 @@ impl LogGate for Log {
     }
 }
 
-/// Every image on `bytes` has an LSN that was durable.
+/// Checks that every image in `bytes` has a durable LSN; returns their number.
 fn check_images(bytes: &[u8], seed: StoreSeed, durable: u64, device: &str) -> usize {
     let mut images = 0;
     for block in bytes.chunks_exact(PAGE as usize) {
@@ -64,7 +64,7 @@ async fn keeps_behind_the_log(policy: &str, ring_pages: u32) {
             0 => drop(store.sync().await),
             1 => drop(store.flush_to(Lsn(lsn)).await),
             2..60 => {
-                // A frame may be long in coming while the log fails.
+                // A frame may take long to become free while the log fails.
                 let Ok(mut guard) = store.get_mut(page).await else { continue };
                 lsn += 1;
                 guard[100] = guard[100].wrapping_add(1);
@@ -73,7 +73,7 @@ async fn keeps_behind_the_log(policy: &str, ring_pages: u32) {
             _ => drop(store.get(page).await),
         }
         if step % 10 == 0 {
-            // What was begun with the log durable may be under way still: the log is only ever ahead.
+            // Writes begun with a durable log may still be in flight; the log can only be further ahead.
             let durable = log.durable.load(Ordering::Relaxed);
             images += check_images(&bed.ssd.snapshot(), bed.seed(), durable, "ssd");
             images += check_images(&bed.hdd.snapshot(), bed.seed(), durable, "hdd");
@@ -92,7 +92,7 @@ async fn no_device_has_an_image_ahead_of_the_durable_log() {
     keeps_behind_the_log("cac", 0).await;
 }
 
-/// Every frame is dirty, the log has failed for long, and the cleaner waits as long as it ever does.
+/// Every frame is dirty, the log has failed for a long time, and the cleaner is at its maximum back-off.
 async fn held_up(log: &Arc<Log>, bed: &Bed) -> (PageStore, SpaceId) {
     let gate = Arc::clone(log) as Arc<dyn LogGate>;
     let store = bed.builder().log_gate(gate).open().await.unwrap();
@@ -152,7 +152,7 @@ async fn a_flush_wakes_the_cleaner() {
         sleep(Duration::from_millis(10_000 + offset * 510)).await;
         log.fails.store(false, Ordering::Relaxed);
         let before = store.stats().pool.written_replacement;
-        // Nothing is as old as this: the flush writes no page by itself.
+        // Nothing is this old, so the flush itself writes no page.
         store.flush_to(Lsn(1)).await.unwrap();
         sleep(Duration::from_millis(60)).await;
         let after = store.stats().pool.written_replacement;

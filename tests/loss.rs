@@ -1,4 +1,4 @@
-//! What is lost with an SSD is told exactly and durably, wherever a crash or a cancelled call comes, until it
+//! The loss of an SSD is reported exactly and durably, wherever a crash or a cancelled call comes, until it
 //! is acknowledged.
 
 mod bed;
@@ -11,11 +11,11 @@ use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Less than most operations of a device take.
+/// Shorter than most device operations.
 const SHORT: Duration = Duration::from_micros(150);
 
-/// Every page that is not as `synced` is listed.
-async fn told(store: &PageStore, space: SpaceId, synced: u32, when: &str) -> u32 {
+/// Checks that every page older than `synced` is listed; returns their number.
+async fn expect_listed(store: &PageStore, space: SpaceId, synced: u32, when: &str) -> u32 {
     let loss = store.ssd_loss();
     let mut missing = 0;
     for no in 0..PAGES {
@@ -27,14 +27,14 @@ async fn told(store: &PageStore, space: SpaceId, synced: u32, when: &str) -> u32
                 missing += 1;
             }
             found => panic!(
-                "{when}: page {no} reads as {found:?}, version {synced} was synced, and no list has it"
+                "{when}: page {no} reads as {found:?}, version {synced} was synced, and no list names it"
             ),
         }
     }
     missing
 }
 
-/// With version 1 at home, and version 2 synced, much of it on the SSD alone.
+/// A store with version 1 at home, and version 2 synced, much of it on the SSD alone.
 async fn with_only_copies(builder: Builder) -> (PageStore, SpaceId) {
     let store = builder.open().await.unwrap();
     let space = grown(&store).await;
@@ -56,27 +56,30 @@ async fn an_ssd_given_up_is_listed_wherever_a_crash_comes() {
             let over = timeout(SHORT * polls, store.abandon_ssd()).await.is_ok();
             let crashed = bed.after_power_cut(polls.into());
             match crashed.builder().ring_pages(ring).ssd_bytes(0).open().await {
-                // It has not happened: nothing is missing with the SSD.
+                // The abandonment has not happened: nothing is lost with the SSD.
                 Err(OpenError::SsdMissing { .. }) => {
                     let after = crashed.builder().ring_pages(ring).open().await.unwrap();
-                    assert_eq!((told(&after, space, 2, "before").await, after.ssd_loss()), (0, None));
+                    assert_eq!(
+                        (expect_listed(&after, space, 2, "before").await, after.ssd_loss()),
+                        (0, None)
+                    );
                     before += 1;
                 }
                 opened => {
                     let after = opened.unwrap();
-                    listed += u32::from(told(&after, space, 2, "after").await > 0);
-                    // The same in the next opening.
+                    listed += u32::from(expect_listed(&after, space, 2, "after").await > 0);
+                    // The next opening reports the same.
                     let loss = after.ssd_loss();
                     drop(after);
                     let again = crashed.after_power_cut(u64::from(polls) + 7);
                     assert_eq!(again.open().await.ssd_loss(), loss);
                 }
             }
-            // Cancelled, it goes on.
+            // After a cancellation the abandonment continues.
             while store.ssd_state() != SsdState::Off {
                 tokio::time::sleep(SHORT).await;
             }
-            told(&store, space, 2, "in the same run").await;
+            expect_listed(&store, space, 2, "in the same run").await;
             if over {
                 break;
             }
@@ -92,12 +95,12 @@ async fn pages_in_memory_leave_the_list_once_they_are_durable_at_home() {
     let (store, space) = with_only_copies(bed.builder()).await;
     let loss = store.abandon_ssd().await.unwrap();
     assert_eq!(store.ssd_loss(), Some(loss.clone()));
-    let missing = told(&store, space, 2, "given up").await;
+    let missing = expect_listed(&store, space, 2, "given up").await;
     assert_eq!(u64::from(missing), loss.pages(), "the list is exact");
     drop(store);
     let after = bed.after_power_cut(1).open().await;
-    assert_eq!(u64::from(told(&after, space, 2, "after a crash").await), loss.pages());
-    // When they cannot be made durable, they stay in it.
+    assert_eq!(u64::from(expect_listed(&after, space, 2, "after a crash").await), loss.pages());
+    // Pages that cannot be made durable stay listed.
     let bed = Bed::new();
     let (store, _) = with_only_copies(bed.builder()).await;
     bed.ring.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(16384..u64::MAX));
@@ -133,11 +136,11 @@ async fn pages_changed_while_the_ssd_is_given_up_are_at_home_or_listed() {
             }
             going.await.unwrap();
             store.sync().await.unwrap();
-            told(&store, space, 2, "in the same run").await;
+            expect_listed(&store, space, 2, "in the same run").await;
             drop(store);
             let after =
                 bed.after_power_cut(seed).builder().ring_pages(ring).ssd_bytes(0).open().await.unwrap();
-            told(&after, space, 2, "after a crash").await;
+            expect_listed(&after, space, 2, "after a crash").await;
         }
     }
 }
@@ -147,7 +150,7 @@ async fn given_up_twice_at_once_it_is_given_up_once() {
     let bed = Bed::new();
     let (store, space) = with_only_copies(bed.builder()).await;
     bed.ssd.set_present(false);
-    // The store's own watch may want to, too.
+    // The store's own watch may also try.
     let _ = write(&store, space, 0, 2).await;
     let (one, two) = futures_util::future::join(store.abandon_ssd(), store.abandon_ssd()).await;
     assert!(one.unwrap().pages() > 0);
@@ -160,7 +163,7 @@ async fn given_up_twice_at_once_it_is_given_up_once() {
     expect_all(&bed.after_power_cut(5).open().await, space, 3).await;
 }
 
-/// What was known of the SSD when the store was last open.
+/// How the store last ended, which determines what is known of the SSD.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Close,
@@ -168,7 +171,7 @@ enum End {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loss_that_was_accepted_is_told_by_every_opening_to_come() {
+async fn an_accepted_loss_is_reported_by_every_later_opening() {
     for end in [End::Close, End::Crash] {
         let bed = Bed::new();
         let (store, space) = with_only_copies(bed.builder()).await;
@@ -183,7 +186,7 @@ async fn a_loss_that_was_accepted_is_told_by_every_opening_to_come() {
             let crashed = lost.after_power_cut(polls);
             match crashed.try_open().await {
                 Ok(store) => {
-                    assert!(told(&store, space, 2, "accepted").await > 0);
+                    assert!(expect_listed(&store, space, 2, "accepted").await > 0);
                     let loss = store.ssd_loss().unwrap();
                     assert_eq!(loss.exact, end == End::Close);
                     drop(store);
@@ -230,8 +233,8 @@ async fn losses_add_up_until_they_are_acknowledged() {
     assert_eq!(bed.after_power_cut(1).open().await.ssd_loss(), None);
 }
 
-/// An acknowledgement that could not be recorded: the list is told whole in this run, and whole or not at all
-/// after a crash.
+/// An acknowledgement that could not be recorded: this run reports the complete list, and after a crash the
+/// list is complete or gone.
 #[tokio::test(start_paused = true)]
 async fn an_acknowledgement_whose_save_fails_leaves_the_list_or_takes_it_away() {
     for replaced in [false, true] {
@@ -247,7 +250,7 @@ async fn an_acknowledgement_whose_save_fails_leaves_the_list_or_takes_it_away() 
             let kept = (!replaced).then(|| loss.clone());
             assert_eq!(bed.after_power_cut(1).open().await.ssd_loss(), kept);
             if flush_fails {
-                // The note of it goes into the manifest that the disk has.
+                // The record goes into the manifest that the disk has.
                 bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
                 for no in 0..PAGES {
                     let _ = write(&store, space, no, 5).await;
@@ -258,7 +261,7 @@ async fn an_acknowledgement_whose_save_fails_leaves_the_list_or_takes_it_away() 
                 assert!(told.is_none() && replaced || told == Some(loss), "{told:?}");
                 continue;
             }
-            // Whatever is saved next says what this run says.
+            // The next save, of anything, records this run's state.
             store.create_space("u").await.unwrap();
             assert_eq!(bed.after_power_cut(3).open().await.ssd_loss(), Some(loss));
             store.acknowledge_loss().await.unwrap();
@@ -290,13 +293,13 @@ async fn what_a_readmission_finds_damaged_is_listed() {
         let found = read(&store, space, page.no).await;
         assert!(loss.contains(*page) || matches!(found, Ok(2)), "{page}: {found:?}");
     }
-    assert!(told(&store, space, 2, "taken back").await > 0);
+    assert!(expect_listed(&store, space, 2, "taken back").await > 0);
     drop(store);
     assert_eq!(bed.after_power_cut(1).open().await.ssd_loss(), Some(loss));
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_of_the_mode_dropped_at_any_await_lose_nothing_and_end_in_one_of_the_modes() {
+async fn mode_changes_dropped_at_any_await_lose_nothing_and_end_in_one_of_the_modes() {
     let mut polls = 0_u32;
     loop {
         let bed = Bed::new();
@@ -305,7 +308,7 @@ async fn changes_of_the_mode_dropped_at_any_await_lose_nothing_and_end_in_one_of
         assert!(off || matches!(store.ssd_mode(), SsdMode::WriteBack | SsdMode::WriteThrough | SsdMode::Off));
         expect_all(&bed.after_power_cut(polls.into()).open().await, space, 2).await;
         expect_all(&store, space, 2).await;
-        // An exchange that has begun goes on; this waits for it.
+        // An exchange that has begun continues; this waits for it.
         store.set_ssd_mode(SsdMode::Off).await.unwrap();
         let on = timeout(SHORT * polls, store.set_ssd_mode(SsdMode::WriteBack)).await.is_ok();
         expect_all(&bed.after_power_cut(u64::from(polls) + 1).open().await, space, 2).await;
@@ -330,7 +333,7 @@ async fn an_ssd_whose_return_may_be_recorded_is_not_formatted_once_more() {
     let bed = Bed::new();
     let (store, space) = with_only_copies(bed.builder()).await;
     store.set_ssd_mode(SsdMode::Off).await.unwrap();
-    // The manifest is replaced although that is told as a failure.
+    // The save takes effect but reports a failure.
     bed.manifest.fail_saves(0, 1, true);
     assert!(matches!(store.readmit_ssd().await, Err(Error::Manifest { .. })));
     for _ in 0..2 {
@@ -345,7 +348,7 @@ async fn an_ssd_whose_return_may_be_recorded_is_not_formatted_once_more() {
 
 #[cfg(feature = "mutations")]
 #[tokio::test(start_paused = true)]
-async fn formatted_once_more_it_is_not_the_stores() {
+async fn formatted_again_it_is_not_the_stores_ssd() {
     let bed = Bed::new();
     let builder = bed.builder().mutation(Some(pagetier_ssdcache::Mutation::AttachInDoubt));
     let (store, _) = with_only_copies(builder).await;
@@ -367,10 +370,10 @@ async fn with_nothing_to_acknowledge_nothing_is_saved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loss_that_is_acknowledged_while_the_rest_is_saved_is_not_told_again() {
+async fn a_loss_acknowledged_while_the_rest_is_saved_is_not_reported_again() {
     let bed = Bed::new();
     let (store, space) = with_only_copies(bed.builder()).await;
-    // Some are in memory: they are written again, and are no loss then.
+    // Some are in memory: they are rewritten, and then are not lost.
     for no in 0..20 {
         let _ = read(&store, space, no).await.unwrap();
     }

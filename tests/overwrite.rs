@@ -1,4 +1,4 @@
-//! Pages written anew without a look at what is there: a damaged page is healed by its owner.
+//! Pages overwritten without reading them: the owner repairs a damaged page.
 
 mod bed;
 
@@ -9,7 +9,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-/// Closed with version 2 of every page, and opened again: nothing is in memory.
+/// A store closed with version 2 of every page and opened again: nothing is in memory.
 async fn at_rest(policy: &str, ring_pages: u32) -> (Bed, SpaceId) {
     let bed = Bed::new();
     let store = bed.builder().ssd_policy(policy).ring_pages(ring_pages).open().await.unwrap();
@@ -30,8 +30,8 @@ fn is_damaged(result: &Result<u32, Error>) -> bool {
     matches!(result, Err(Error::Pool(PoolError::Tier(Corrupt { .. } | Device { .. }))))
 }
 
-/// Every third page's copies rot, on both devices; each is overwritten, and reads as that at once, after a
-/// cut and after a close.
+/// Rots all copies of every third page, on both devices, and overwrites each. It reads as overwritten at
+/// once, after a power cut and after a close.
 async fn heals(policy: &str, ring_pages: u32) {
     let (bed, space) = at_rest(policy, ring_pages).await;
     let rotten = || (0..PAGES).step_by(3);
@@ -76,7 +76,7 @@ async fn a_page_whose_every_copy_is_damaged_is_healed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn also_without_a_ring() {
+async fn it_is_healed_without_a_ring_too() {
     for policy in ["cac", "mv-fifo"] {
         heals(policy, 0).await;
     }
@@ -102,7 +102,7 @@ async fn a_page_that_cannot_be_read_is_healed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_in_memory_one_never_written_and_one_beyond_the_end_are_the_same() {
+async fn pages_in_memory_never_written_and_beyond_the_end_are_overwritten_alike() {
     let (bed, space) = at_rest("cac", 8).await;
     let store = bed.open().await;
     assert_eq!(read(&store, space, 1).await.unwrap(), 2);
@@ -122,7 +122,7 @@ async fn a_page_in_memory_one_never_written_and_one_beyond_the_end_are_the_same(
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_while_it_waits_it_changed_nothing() {
+async fn an_overwrite_dropped_while_it_waits_changes_nothing() {
     let (bed, space) = at_rest("cac", 8).await;
     let store = bed.open().await;
     let page = PageId::new(space, 5);

@@ -1,5 +1,5 @@
-//! Recovery: dropped at any point it harms nothing, done twice it finds the same, and what it takes from the
-//! checkpoint is verified when it is first read.
+//! Recovery: harmless when dropped at any point, idempotent, and what it takes from the checkpoint is
+//! verified at its first read.
 
 mod bed;
 
@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-/// Devices as a crash leaves them, with work in flight.
+/// Devices after a crash with work in flight.
 async fn crashed(seed: u64) -> (Bed, SpaceId) {
     let bed = Bed::new();
     let store = bed.open().await;
@@ -42,11 +42,11 @@ async fn an_opening_dropped_at_any_await_is_like_a_crash() {
     assert!(interrupted > 60, "three openings were interrupted {interrupted} times");
 }
 
-/// Opens after a power cut, dropped at its first await, then at its second, until it ends. How often it was
-/// dropped.
+/// Opens after power cuts, dropping the opening at its first await, then at its second, until it completes.
+/// Returns how often it was dropped.
 async fn drop_at_every_await(bed: &Bed, space: SpaceId) -> u64 {
     for polls in 1.. {
-        // Latency makes every operation an await.
+        // Latency makes every operation an await point.
         let again = bed.after_power_cut(polls);
         let mut left = polls;
         let mut opening = Box::pin(again.try_open());
@@ -61,7 +61,7 @@ async fn drop_at_every_await(bed: &Bed, space: SpaceId) -> u64 {
         drop(opening);
         let finished = outcome.is_some();
         drop(outcome);
-        // Whatever was under way is torn.
+        // Everything in flight is torn.
         let later = again.after_power_cut(polls * 3);
         expect_allowed(&later, space).await;
         if finished {
@@ -90,7 +90,7 @@ async fn an_opening_whose_io_fails_at_any_operation_is_recoverable() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn recovered_twice_it_finds_the_same() {
+async fn a_second_recovery_finds_the_same() {
     let (bed, space) = crashed(3).await;
     let one = bed.after_power_cut(4);
     let first = expect_allowed(&one, space).await;
@@ -109,7 +109,7 @@ async fn recovered_twice_it_finds_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_reads_the_zone_only_and_says_how_far_it_is() {
+async fn recovery_reads_only_the_zone_and_reports_progress() {
     let (bed, _) = crashed(5).await;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&seen);

@@ -1,4 +1,4 @@
-//! The background scrub: what it finds, what it heals, how it ends.
+//! The background scrub: its findings, its repairs, its end.
 
 mod bed;
 
@@ -11,7 +11,8 @@ fn fast() -> ScrubOptions {
     ScrubOptions::default().pages_per_second(None)
 }
 
-/// Everything in version 2, clean copies of many on the SSD, hardly anything in memory that is not there too.
+/// A store with everything in version 2 and clean copies of many pages on the SSD; almost no page is only in
+/// memory.
 async fn clean_copies(bed: &Bed) -> (PageStore, SpaceId) {
     let store = bed.open().await;
     let space = grown(&store).await;
@@ -52,7 +53,7 @@ async fn a_bad_clean_copy_is_given_up_and_a_bad_home_rewritten_from_its_copy() {
     }
     let at = bed.home_of(bad_home).unwrap();
     bed.hdd.flip_bit(at + 2000, 5);
-    // A sound but older image: as after a write that was reported and never landed.
+    // A sound but older image, as after a lost write.
     older_home(&bed, lost_write).await;
     let unhealed = store.scrub(fast().heal(false)).finished().await;
     assert_eq!((unhealed.progress.found, unhealed.progress.healed), (3, 0), "{unhealed:?}");
@@ -66,7 +67,7 @@ async fn a_bad_clean_copy_is_given_up_and_a_bad_home_rewritten_from_its_copy() {
     assert!(report.findings.iter().all(|f| matches!(f.error, TierError::Corrupt { .. })));
     assert!(store.scrub(fast()).finished().await.findings.is_empty());
     expect_all(&store, space, 2).await;
-    // Durably, and without the SSD.
+    // The repair is durable, and independent of the SSD.
     drop(store);
     let later = bed.after_power_cut(3);
     later.ssd.set_present(false);
@@ -74,7 +75,7 @@ async fn a_bad_clean_copy_is_given_up_and_a_bad_home_rewritten_from_its_copy() {
     expect_all(&store, space, 2).await;
 }
 
-/// Puts version 1 of `page` at its home behind the store's back.
+/// Puts version 1 of `page` at its home without the store's knowledge.
 async fn older_home(bed: &Bed, page: PageId) {
     use pagetier_devio::{Device, IoBuf, IoBufs, IoClass};
     let mut image = IoBuf::zeroed(PAGE as usize);
@@ -131,7 +132,7 @@ async fn a_bad_only_copy_is_an_error_that_names_it_and_is_healed_from_memory() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn its_pace_is_kept_and_it_can_be_aborted_or_dropped() {
+async fn a_scrub_keeps_its_rate_and_can_be_aborted_or_dropped() {
     let bed = Bed::new();
     let (store, space) = clean_copies(&bed).await;
     let scrub = store.scrub(ScrubOptions::default().pages_per_second(Some(10.0)).slots(false));
@@ -142,7 +143,7 @@ async fn its_pace_is_kept_and_it_can_be_aborted_or_dropped() {
     let report = scrub.finished().await;
     assert!(!report.complete);
     drop(store.scrub(fast()));
-    // Dropped while it waits for a device.
+    // Drop it while it waits for a device.
     let scrub = store.scrub(fast());
     bed.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(3))).on(IoOp::Read).times(5));
     drop(tokio::time::timeout(Duration::from_millis(10), scrub.finished()).await);
@@ -153,7 +154,7 @@ async fn its_pace_is_kept_and_it_can_be_aborted_or_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn beside_work_it_finds_nothing_that_is_not_there() {
+async fn a_scrub_under_load_reports_no_false_findings() {
     let bed = Bed::new();
     let store = bed.open().await;
     let space = grown(&store).await;

@@ -1,4 +1,4 @@
-//! The SSD's life: modes, drain, failure, taking it back, going on without it, accepting its loss.
+//! The SSD's life: modes, drain, failure, readmission, operation without it, acceptance of its loss.
 
 mod bed;
 
@@ -81,14 +81,14 @@ async fn a_drain_that_runs_out_of_time_says_what_is_left_and_loses_nothing() {
     assert!(report.left > 0, "{report:?}");
     bed.hdd.clear_faults();
     expect_all(&store, space, 2).await;
-    // Dropped half-way it stops, too.
+    // A drop half-way stops the drain too.
     drop(tokio::time::timeout(Duration::from_millis(1), store.drain_ssd(Drain::new())).await);
     tokio::time::sleep(LONG).await;
     let report = store.drain_ssd(Drain::new()).await;
     assert_eq!(report.left, 0);
     expect_all(&store, space, 2).await;
     write_all(&store, space, 3).await;
-    assert!(store.stats().ssd.dirty_pages > 0, "the mode is the old one again");
+    assert!(store.stats().ssd.dirty_pages > 0, "the previous mode is back");
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,7 +104,7 @@ async fn a_failed_slot_write_degrades_the_ssd_until_it_is_taken_back() {
     assert_eq!(store.ssd_state(), SsdState::Degraded);
     assert!(matches!(events.next().await, Some(SsdEvent::Degraded { .. })));
     expect_all(&store, space, 3).await;
-    // It goes on for long: the journal gets room though nothing is admitted.
+    // It continues for a long time: the journal is freed even though nothing is admitted.
     for version in 4..12 {
         write_all(&store, space, version).await;
         store.sync().await.unwrap();
@@ -135,7 +135,7 @@ async fn a_vanished_ssd_with_only_copies_stops_writes_and_comes_back() {
     let clean: Vec<u32> = (0..PAGES).filter(|no| store.home(PageId::new(space, *no)) == Home::Hdd).collect();
     assert!(clean.len() > 40);
     bed.ssd.set_present(false);
-    // What the HDD has is read, what only the SSD has is a typed error.
+    // Pages on the HDD are readable; pages only on the SSD yield a typed error.
     let mut missing = 0;
     for no in 0..PAGES {
         match read(&store, space, no).await {
@@ -198,7 +198,7 @@ async fn another_ssd_is_not_taken_back_in_place_of_the_one_that_failed() {
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
-    // The SSD is wiped.
+    // Wipe the SSD.
     bed.ssd.set_present(false);
     let _ = store.sync().await;
     bed.ssd.set_present(true);
@@ -219,7 +219,7 @@ async fn without_only_copies_the_store_goes_on_without_a_failed_ssd() {
     expect_all(&store, space, 2).await;
     bed.ssd.set_present(false);
     for no in 0..PAGES {
-        // The moment of the failure may cost a caller an error, nothing else.
+        // The failure may cost a caller an error, nothing else.
         while write(&store, space, no, 3).await.is_err() {}
     }
     tokio::time::sleep(LONG).await;
@@ -232,13 +232,13 @@ async fn without_only_copies_the_store_goes_on_without_a_failed_ssd() {
     }
     assert_eq!(seen.last(), Some(&SsdEvent::Off), "{seen:?}");
     drop(store);
-    // It opens as a store without an SSD, also while the old one is still dead.
+    // It opens as a store without an SSD, even while the old one is still dead.
     let later = bed.after_power_cut(3);
     later.ssd.set_present(false);
     let store = later.open().await;
     expect_all(&store, space, 3).await;
     write_all(&store, space, 4).await;
-    // The old one comes back: nothing on it counts.
+    // The old SSD comes back: its contents are ignored.
     later.ssd.set_present(true);
     store.readmit_ssd().await.unwrap();
     assert_eq!(store.ssd_state(), SsdState::Active);
@@ -264,8 +264,8 @@ async fn switched_off_and_on_nothing_old_comes_back() {
         write_all(&store, space, 3).await;
         store.sync().await.unwrap();
         expect_all(&store, space, 3).await;
-        assert_eq!(bed.ssd.ops(), ops, "it may be taken away");
-        // A crash here finds a store without an SSD.
+        assert_eq!(bed.ssd.ops(), ops, "it may be removed");
+        // A crash at this point finds a store without an SSD.
         let crashed = bed.after_power_cut(seed);
         expect_all(&crashed.open().await, space, 3).await;
         store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
@@ -306,10 +306,10 @@ async fn after_a_close_the_loss_of_the_ssd_is_known_exactly() {
         let version = read(&store, space, no).await.unwrap();
         let lost = loss.contains(PageId::new(space, no));
         assert_eq!(version, if lost { 1 } else { 2 }, "page {no}");
-        // Redo from there would bring it back.
+        // Redo from there would restore it.
         assert!(!lost || loss.redo_from.unwrap() <= Lsn(2000 + u64::from(no)));
     }
-    // The new SSD is in use, and this time nothing has to be accepted.
+    // The new SSD is in use, and no loss needs to be accepted.
     write_all(&store, space, 3).await;
     store.sync().await.unwrap();
     assert!(store.stats().ssd.pages > 20);
@@ -334,7 +334,7 @@ async fn after_a_crash_every_page_may_be_older_and_the_report_says_so() {
     write_all(&store, space, 3).await;
     store.sync().await.unwrap();
     drop(store);
-    // Without any SSD from now on.
+    // No SSD is present from here on.
     let later = bed.after_power_cut(4);
     later.ssd.set_present(false);
     let store = later.builder().ssd_bytes(0).accept_ssd_loss(true).open().await.unwrap();
@@ -342,7 +342,7 @@ async fn after_a_crash_every_page_may_be_older_and_the_report_says_so() {
     assert!(!loss.exact && loss.redo_from.is_none());
     for no in 0..PAGES {
         assert!(loss.contains(PageId::new(space, no)));
-        // Torn homes may have been the ring's to repair: an error then, never another version.
+        // The ring may have been needed to repair torn homes: these yield an error, never another version.
         if let Ok(version) = read(&store, space, no).await {
             assert!((1..=3).contains(&version));
         }
@@ -393,7 +393,7 @@ async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
         }
         store.sync().await.unwrap();
         store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
-        // The first change of a page since it was home is what counts, not the last.
+        // The first change of a page since it was home counts, not the last.
         for version in 3..6 {
             write_all(&store, space, version).await;
         }
@@ -402,7 +402,7 @@ async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
         let changed: Vec<u32> =
             (0..PAGES).filter(|no| store.home(PageId::new(space, *no)) == Home::Ssd).collect();
         let truth = |store: &pagetier::PageStore| {
-            // By what the HDD really has.
+            // Compare with the actual contents of the HDD.
             let hdd = bed.hdd.snapshot();
             let _ = store;
             changed
@@ -416,12 +416,12 @@ async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
                 .min()
         };
         let needed = truth(&store).unwrap();
-        assert!(oldest.0 <= needed && oldest.0 > 2000, "{oldest} told, {needed} needed");
+        assert!(oldest.0 <= needed && oldest.0 > 2000, "{oldest} reported, {needed} needed");
         drop(store);
         let later = bed.after_power_cut(seed);
         let store = later.open().await;
-        let told = store.oldest_ssd_lsn().unwrap_or(Lsn(u64::MAX));
-        assert!(told.0 <= needed, "after recovery {told} told, {needed} needed");
+        let oldest = store.oldest_ssd_lsn().unwrap_or(Lsn(u64::MAX));
+        assert!(oldest.0 <= needed, "after recovery {oldest} reported, {needed} needed");
         let _ = store.drain_ssd(Drain::new()).await;
         assert_eq!(store.oldest_ssd_lsn(), None);
     }
@@ -431,12 +431,12 @@ async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
 async fn sync_writes_no_checkpoint_and_waits_for_no_flush_of_the_disk() {
     use pagetier_devio::{Device, IoClass};
     let bed = Bed::new();
-    // Journal and ring large enough for the maintenance to have no reason of its own.
+    // Journal and ring are large enough that maintenance has no work of its own.
     let roomy = bed.builder().ssd_bytes(2000 * bed::PAGE).ring_pages(64).pool_bytes(180 * bed::PAGE);
     let store = roomy.open().await.unwrap();
     let space = grown(&store).await;
     store.sync().await.unwrap();
-    // All go to the HDD, and no admissions of what leaves memory ask for checkpoints.
+    // All pages go to the HDD, and no admissions from memory request checkpoints.
     store.set_ssd_mode(SsdMode::ReadOnly).await.unwrap();
     tokio::time::sleep(LONG).await;
     for no in 0..20 {

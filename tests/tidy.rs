@@ -1,17 +1,17 @@
-//! The house rules that a program can check: widths, words, `unsafe`, dead files, links, and that every
-//! policy and document stands in its list.
+//! The house rules that a program can check: line widths, words, `unsafe`, dead files, links, and
+//! completeness of the lists of policies and documents.
 
 use pagetier::{PoolPolicy, SsdPolicy};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The widest line of a comment, and of prose in a document, in characters.
+/// The maximum width of comment lines, and of prose in documents, in characters.
 const WIDTH_MAX: usize = 110;
 
-/// The widest row of a table in a document.
+/// The maximum width of table rows in documents.
 const ROW_WIDTH_MAX: usize = 700;
 
-/// Where `unsafe` may appear; each use says there why it is sound.
+/// The files that may contain `unsafe`; each use states why it is sound.
 const UNSAFE: [&str; 16] = [
     "benches/hit_path.rs",
     "crates/bufpool/src/arena.rs",
@@ -31,15 +31,15 @@ const UNSAFE: [&str; 16] = [
     "crates/sim/tests/fuzz_corpus.rs",
 ];
 
-/// Words that leave the actor unnamed, and home-made ones that the field has a term for.
+/// Words that leave the actor unnamed, and home-made words for which the field has a term.
 const BANNED: [&str; 6] = ["somebody", "nobody", "whoever", "anybody", "homeward", "courier"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The files below the root whose name ends in `.extension`, each by its path from there; built and hidden
-/// folders are left out.
+/// The files below the root with this extension, each with its path relative to the root. Skips build output
+/// and hidden folders.
 fn files(extension: &str) -> Vec<(String, String)> {
     fn walk(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).expect("a folder of the repository").flatten() {
@@ -60,7 +60,7 @@ fn files(extension: &str) -> Vec<(String, String)> {
     found.iter().map(|path| (name(path), text(path))).collect()
 }
 
-/// The lines of a file that break a rule, as `file:line: text`.
+/// The lines that break a rule, as `file:line: text`.
 fn breaches(files: &[(String, String)], breaks: impl Fn(&str, &str) -> bool) -> Vec<String> {
     let at = |(file, text): &(String, String)| {
         let lines = text.lines().enumerate().filter(|(_, line)| breaks(file, line));
@@ -73,12 +73,12 @@ fn none(what: &str, breaches: &[String]) {
     assert!(breaches.is_empty(), "{what}:\n{}", breaches.join("\n"));
 }
 
-/// What stands behind `//` in a line that is a comment as a whole.
+/// The text after `//` in a line that is entirely a comment.
 fn comment(line: &str) -> Option<&str> {
     line.trim_start().strip_prefix("//")
 }
 
-/// A document, or a source with its comments, with fenced code left out, line by line.
+/// The lines of a document, or of a source with its comments, without fenced code.
 fn without_code(text: &str) -> String {
     let mut fenced = false;
     let prose = |line: &str| {
@@ -159,7 +159,8 @@ fn every_file_belongs_to_a_crate() {
             name => (folder, name.trim_end_matches(".rs")),
         };
         let declared = format!("mod {module};");
-        // In the folder's own module, the file named like the folder, or a root beside it.
+        // The declaration is in the folder's own module, in the file named like the folder, or in a root
+        // beside it.
         let declares = |other: &str, text: &str| {
             let near = other.rsplit_once('/').is_some_and(|(parent, _)| parent == folder);
             (near || other == format!("{folder}.rs")) && text.contains(&declared)

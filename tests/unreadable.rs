@@ -1,6 +1,5 @@
-//! Single blocks of the SSD that cannot be read (EIO) when a store opens: it opens where what they held is
-//! known, and is refused by name where it is not. Then the loss of the SSD can be accepted, and its report is
-//! complete.
+//! Single unreadable blocks (EIO) on the SSD when a store opens: it opens if their contents are known, and is
+//! refused by name otherwise. The loss of the SSD can then be accepted, and its report is complete.
 
 mod bed;
 
@@ -10,8 +9,8 @@ use pagetier_devio::{Fault, FaultEffect, IoOp};
 use pagetier_ssdcache::{BLOCK_BYTES, Layout, OpenError as SsdError};
 use std::ops::Range;
 
-/// Every page in version 2; then half of them in version 3, and in version 4, all of it synced, some of it
-/// under the newest checkpoint.
+/// A store with every page in version 2, then half of them in version 3, and in version 4; everything synced,
+/// some of it after the newest checkpoint.
 async fn worked(close: bool) -> (Bed, SpaceId) {
     let bed = Bed::new();
     let store = bed.open().await;
@@ -46,7 +45,7 @@ fn unreadable(bed: &Bed, range: Range<u64>) {
     bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(range));
 }
 
-/// The pages that cannot be read; all others are right.
+/// The unreadable pages; all others must read correctly.
 async fn unreadable_pages(store: &PageStore, space: SpaceId) -> Vec<u32> {
     let mut failed = Vec::new();
     for no in 0..PAGES {
@@ -80,7 +79,7 @@ async fn after_a_close_any_block_of_slots_ring_and_journal_may_be_unreadable() {
         if nth % 8 > 0 {
             continue;
         }
-        // It can be written, and the store goes on.
+        // It can be written, and the store continues.
         bed.ssd.clear_faults();
         write_all(&store, space, 5).await;
         store.sync().await.unwrap();
@@ -100,7 +99,7 @@ async fn the_rings_older_images_mend_nothing_when_the_newest_cannot_be_read() {
         store.sync().await.unwrap();
     }
     store.close().await.unwrap();
-    // One image of each version is in the ring. The newest cannot be read, and the home rots.
+    // The ring has one image of each version. The newest is unreadable, and the home rots.
     let page = PageId::new(space, 5);
     let images = bed.images_of(page);
     assert!(images.len() > 1, "{images:?}");
@@ -120,7 +119,7 @@ async fn the_rings_older_images_mend_nothing_when_the_newest_cannot_be_read() {
     }
 }
 
-/// Each page reads as it should, or the report lists it.
+/// Checks that each page reads as it should or is listed.
 async fn expect_listed(store: &PageStore, space: SpaceId) {
     let loss = store.ssd_loss().expect("a report");
     let mut lost = 0;
@@ -159,7 +158,7 @@ async fn after_a_crash_what_is_not_known_is_refused_by_name_and_can_be_given_up(
             Err(other) => panic!("at {at}: {other}"),
         }
         refused += 1;
-        // Once the block can be read, nothing is lost.
+        // Once the block is readable, nothing is lost.
         if refused % 4 == 0 {
             bed.ssd.clear_faults();
             assert!(unreadable_pages(&bed.open().await, space).await.is_empty());
@@ -171,7 +170,7 @@ async fn after_a_crash_what_is_not_known_is_refused_by_name_and_can_be_given_up(
             let store = without.builder().ssd_bytes(0).accept_ssd_loss(true).open().await.unwrap();
             expect_listed(&store, space).await;
             drop(store);
-            // And by the next opening.
+            // The next opening reports the same.
             let store = without.after_power_cut(4).builder().ssd_bytes(0).open().await.unwrap();
             expect_listed(&store, space).await;
         }
@@ -188,7 +187,7 @@ async fn after_a_crash_what_is_not_known_is_refused_by_name_and_can_be_given_up(
 
 #[cfg(feature = "mutations")]
 #[tokio::test(start_paused = true)]
-async fn taken_for_empty_it_brings_older_pages_back() {
+async fn treated_as_empty_it_brings_older_pages_back() {
     let (crashed, space) = worked(false).await;
     let mut older = 0;
     for at in crashed.slots().step_by(PAGE as usize) {
@@ -203,7 +202,7 @@ async fn taken_for_empty_it_brings_older_pages_back() {
     assert!(older > 0);
 }
 
-/// A store without an SSD, whose ring's file is damaged.
+/// A store without an SSD whose ring's file is damaged.
 #[tokio::test(start_paused = true)]
 async fn a_ring_without_an_ssd_is_needed_after_a_crash_only() {
     let bed = Bed::new();
@@ -227,7 +226,7 @@ async fn a_ring_without_an_ssd_is_needed_after_a_crash_only() {
     expect_all(&crashed.builder().ssd_bytes(0).open().await.unwrap(), space, 2).await;
 }
 
-/// Homes that cannot be read, while the ring has images of theirs, are written anew.
+/// Rewrites unreadable homes for which the ring has images.
 #[tokio::test(start_paused = true)]
 async fn a_home_that_cannot_be_read_is_rewritten_from_the_ring() {
     let bed = Bed::new();

@@ -1,4 +1,4 @@
-//! A store on simulated devices, and the versions that its pages should have.
+//! A store on simulated devices, and the expected versions of its pages.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -16,7 +16,7 @@ pub(crate) const PAGE: u64 = 4096;
 const SOON: Duration = Duration::from_micros(400);
 pub(crate) const SSD_PAGES: u64 = 160;
 pub(crate) const RING_PAGES: u32 = 8;
-/// More than pool and SSD hold together.
+/// More pages than pool and SSD hold together.
 pub(crate) const PAGES: u32 = 300;
 
 pub(crate) struct Bed {
@@ -63,7 +63,7 @@ impl Bed {
         self.builder().open().await
     }
 
-    /// As the devices come back after a power cut now.
+    /// The devices as they come back after a power cut at this moment.
     pub(crate) fn after_power_cut(&self, seed: u64) -> Self {
         let power = SimPower::new();
         Self {
@@ -74,7 +74,7 @@ impl Bed {
         }
     }
 
-    /// With another, blank SSD.
+    /// Replaces the SSD with a blank one.
     pub(crate) fn with_blank_ssd(mut self) -> Self {
         self.ssd = Arc::new(SimDevice::new("blank", 0, 9, &SimPower::new()).with_latency(SOON));
         self
@@ -84,12 +84,12 @@ impl Bed {
         Layout::for_bytes(SSD_PAGES * PAGE, PageSize::MIN, RING_PAGES).unwrap()
     }
 
-    /// Where the slots lie.
+    /// The byte range of the slots.
     pub(crate) fn slots(&self) -> Range<u64> {
         self.layout().slot_at(0)..self.layout().end()
     }
 
-    /// What the store's checksums start from.
+    /// The seed of the store's checksums.
     pub(crate) fn seed(&self) -> StoreSeed {
         let manifest = self.manifest.to_bytes().unwrap();
         let line = manifest.split(|b| *b == b'\n').next().unwrap();
@@ -97,19 +97,20 @@ impl Bed {
         StoreSeed::of_store(uuid::Uuid::parse_str(fields["store"].as_str().unwrap()).unwrap().into_bytes())
     }
 
-    /// Where on the SSD images of `page` stand, by its contents: rot is aimed there.
+    /// The offsets of the SSD slots with images of `page`, found by content: targets for rot.
     pub(crate) fn slots_of(&self, page: PageId) -> Vec<u64> {
         let (bytes, seed) = (self.ssd.snapshot(), self.seed());
         self.slots().step_by(PAGE as usize).filter(|at| holds(seed, &bytes, *at, page)).collect()
     }
 
-    /// The same, wherever on the SSD they stand: in the ring, too, and with any division of the device.
+    /// The offsets of all images of `page` on the SSD, wherever they are: also in the ring, and with any
+    /// layout of the device.
     pub(crate) fn images_of(&self, page: PageId) -> Vec<u64> {
         let (bytes, seed) = (self.ssd.snapshot(), self.seed());
         (0..bytes.len() as u64).step_by(PAGE as usize).filter(|at| holds(seed, &bytes, *at, page)).collect()
     }
 
-    /// The same of its home.
+    /// The offset of the home of `page`, found by content.
     pub(crate) fn home_of(&self, page: PageId) -> Option<u64> {
         let (bytes, seed) = (self.hdd.snapshot(), self.seed());
         (1 << 20..bytes.len() as u64).step_by(PAGE as usize).find(|at| holds(seed, &bytes, *at, page))
@@ -133,7 +134,7 @@ pub(crate) fn version_of(payload: &[u8], no: u32) -> u32 {
     (first >> 32) as u32
 }
 
-/// A space of `PAGES` pages in version 1.
+/// Creates a space of `PAGES` pages in version 1.
 pub(crate) async fn grown(store: &PageStore) -> SpaceId {
     let space = store.create_space("t").await.unwrap();
     for no in 0..PAGES {
@@ -168,7 +169,7 @@ pub(crate) async fn expect_all(store: &PageStore, space: SpaceId, version: u32) 
     }
 }
 
-/// Polls `future` at most `polls` times, then drops it; `None`: it was not over.
+/// Polls `future` at most `polls` times, then drops it; `None` if it was still pending.
 pub(crate) async fn polled<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
     let mut future = Box::pin(future);
     let mut left = polls;
