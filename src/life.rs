@@ -386,7 +386,8 @@ impl PageStore {
         match (life.tier.mode(), mode) {
             (SsdMode::Off, SsdMode::Off) => Ok(()),
             (_, SsdMode::Off) => {
-                // A later change of mode restores this one.
+                // Restores the current mode when dropped; after the exchange it applies once an SSD is back
+                // in use.
                 let meanwhile = ModeMeanwhile::set(&life.tier, SsdMode::WriteThrough);
                 let _ = life.tier.drain(None, None).await;
                 let gone = life.alone(|life| async move {

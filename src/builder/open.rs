@@ -97,7 +97,7 @@ impl Builder {
         // Recovery has left no write to them in flight, and its checkpoint names none of their pages.
         volume.dropping().into_iter().for_each(|space| volume.end_drop(space));
         if !was_clean {
-            self.find_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
+            self.find_space_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
         }
         let policy = pool_policy.build(&FramePolicyParams {
             cluster_pages: self.cluster_pages,
