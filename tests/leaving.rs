@@ -77,7 +77,7 @@ const FAST: Duration = Duration::ZERO;
 const SLOW: Duration = Duration::from_secs(20);
 
 #[tokio::test(start_paused = true)]
-async fn a_home_write_under_way_at_the_drop_does_not_land_on_a_newer_version() {
+async fn a_home_write_in_flight_at_the_drop_does_not_land_on_a_newer_version() {
     assert_eq!(newest(Broken::Nothing, FAST, SLOW).await, 3);
 }
 

@@ -126,7 +126,7 @@ async fn recovery_reads_only_the_zone_and_reports_progress() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_checkpoint_says_is_verified_at_the_first_read() {
+async fn entries_of_the_checkpoint_are_verified_at_the_first_read() {
     let bed = Bed::new();
     let store = bed.open().await;
     let space = grown(&store).await;

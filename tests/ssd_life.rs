@@ -13,7 +13,7 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test(start_paused = true)]
-async fn modes_say_what_the_ssd_gets() {
+async fn modes_determine_what_the_ssd_gets() {
     let bed = Bed::new();
     let store = bed.builder().ssd_mode(SsdMode::WriteThrough).open().await.unwrap();
     let mut events = store.ssd_events();
@@ -70,7 +70,7 @@ async fn a_drained_ssd_holds_no_only_copy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_that_runs_out_of_time_says_what_is_left_and_loses_nothing() {
+async fn a_drain_that_runs_out_of_time_reports_what_is_left_and_loses_nothing() {
     let bed = Bed::new();
     let store = bed.open().await;
     let space = grown(&store).await;
@@ -209,7 +209,7 @@ async fn another_ssd_is_not_taken_back_in_place_of_the_one_that_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_only_copies_the_store_goes_on_without_a_failed_ssd() {
+async fn without_only_copies_the_store_continues_without_a_failed_ssd() {
     let bed = Bed::new();
     let store = bed.builder().ssd_mode(SsdMode::WriteThrough).open().await.unwrap();
     let mut events = store.ssd_events();
@@ -352,7 +352,7 @@ async fn after_a_crash_every_page_may_be_older_and_the_report_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn given_up_while_open_what_is_in_memory_is_kept_and_the_rest_is_listed() {
+async fn an_ssd_given_up_while_open_keeps_pages_in_memory_and_lists_the_rest() {
     let bed = Bed::new();
     let store = bed.open().await;
     let space = grown(&store).await;
