@@ -105,10 +105,10 @@ async fn pages_in_memory_leave_the_list_once_they_are_durable_at_home() {
     let (store, _) = with_only_copies(fixture.builder()).await;
     fixture.ring.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(16384..u64::MAX));
     let all = store.abandon_ssd().await;
-    let told = store.ssd_loss();
+    let reported = store.ssd_loss();
     if let Ok(all) = all {
         assert!(all.pages() > loss.pages(), "{all:?}");
-        assert_eq!(told, Some(all));
+        assert_eq!(reported, Some(all));
     }
 }
 
@@ -257,8 +257,8 @@ async fn an_acknowledgement_whose_save_fails_leaves_the_list_or_takes_it_away() 
                 }
                 let _ = store.sync().await;
                 fixture.hdd.clear_faults();
-                let told = fixture.after_power_cut(2).open().await.ssd_loss();
-                assert!(told.is_none() && replaced || told == Some(loss), "{told:?}");
+                let reported = fixture.after_power_cut(2).open().await.ssd_loss();
+                assert!(reported.is_none() && replaced || reported == Some(loss), "{reported:?}");
                 continue;
             }
             // The next save, of anything, records this run's state.
