@@ -1,17 +1,17 @@
 //! The end of a space after a crash when homes rotted, were torn, or cannot be read: a synced page is never
 //! missing.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGE, fill, read};
+use fixture::{Fixture, PAGE, fill, read};
 use pagetier::{Error, PageId, PageStore, PoolError, SpaceId, TierError};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 
 /// Beyond the manifest's count, which was last written when the space grew to its second extent.
 const LAST: u32 = 99;
 
-fn builder(bed: &Bed, broken: bool) -> pagetier::Builder {
-    let builder = bed.builder().ssd_bytes(0);
+fn builder(fixture: &Fixture, broken: bool) -> pagetier::Builder {
+    let builder = fixture.builder().ssd_bytes(0);
     #[cfg(feature = "mutations")]
     let builder = builder.mutation(broken.then_some(pagetier_ssdcache::Mutation::EndsBySoundHomes));
     let _ = broken;
@@ -20,9 +20,9 @@ fn builder(bed: &Bed, broken: bool) -> pagetier::Builder {
 
 /// A store whose last page is `LAST`, in version 1 and only at home; of the pages before it, which are
 /// allocated, every third was never written. The devices are as a crash or a close leaves them.
-async fn at_home(close: bool) -> (Bed, SpaceId) {
-    let bed = Bed::new();
-    let store = builder(&bed, false).open().await.unwrap();
+async fn at_home(close: bool) -> (Fixture, SpaceId) {
+    let fixture = Fixture::new();
+    let store = builder(&fixture, false).open().await.unwrap();
     let space = store.create_space("t").await.unwrap();
     for no in 0..=LAST {
         fill(&mut store.allocate(space).await.unwrap(), no, 1);
@@ -34,7 +34,7 @@ async fn at_home(close: bool) -> (Bed, SpaceId) {
     // Other pages displace it from the ring, so its home is its only copy.
     for version in 2..6 {
         for no in (0..30).step_by(3) {
-            bed::write(&store, space, no, version).await.unwrap();
+            fixture::write(&store, space, no, version).await.unwrap();
             store.sync().await.unwrap();
         }
     }
@@ -43,11 +43,11 @@ async fn at_home(close: bool) -> (Bed, SpaceId) {
     } else {
         drop(store);
     }
-    (bed.after_power_cut(1), space)
+    (fixture.after_power_cut(1), space)
 }
 
-fn home_of_last(bed: &Bed, space: SpaceId) -> u64 {
-    bed.home_of(PageId::new(space, LAST)).unwrap()
+fn home_of_last(fixture: &Fixture, space: SpaceId) -> u64 {
+    fixture.home_of(PageId::new(space, LAST)).unwrap()
 }
 
 fn is_corrupt(result: &Result<u32, Error>) -> bool {
@@ -70,10 +70,10 @@ async fn scanned(store: &PageStore, space: SpaceId) -> (Vec<u32>, usize) {
 #[tokio::test(start_paused = true)]
 async fn the_last_page_is_never_missing_when_its_home_rots() {
     for close in [false, true] {
-        let (bed, space) = at_home(close).await;
-        let home = home_of_last(&bed, space);
+        let (fixture, space) = at_home(close).await;
+        let home = home_of_last(&fixture, space);
         for rot in [0..512, 1024..1536, PAGE - 512..PAGE, 0..PAGE] {
-            let rotten = bed.after_power_cut(2);
+            let rotten = fixture.after_power_cut(2);
             rotten.hdd.rot(home + rot.start..home + rot.end, 7);
             let store = builder(&rotten, false).open().await.unwrap();
             let last = read(&store, space, LAST).await;
@@ -98,17 +98,17 @@ async fn the_last_page_is_never_missing_when_its_home_rots() {
 #[cfg(feature = "mutations")]
 #[tokio::test(start_paused = true)]
 async fn counting_only_sound_homes_loses_it() {
-    let (bed, space) = at_home(false).await;
-    let home = home_of_last(&bed, space);
-    bed.hdd.rot(home..home + 512, 7);
-    let store = builder(&bed, true).open().await.unwrap();
+    let (fixture, space) = at_home(false).await;
+    let home = home_of_last(&fixture, space);
+    fixture.hdd.rot(home..home + 512, 7);
+    let store = builder(&fixture, true).open().await.unwrap();
     assert!(matches!(read(&store, space, LAST).await, Err(Error::NoSuchPage { .. })));
 }
 
 #[tokio::test(start_paused = true)]
 async fn pages_allocated_and_never_written_do_not_count() {
-    let bed = Bed::new();
-    let store = builder(&bed, false).open().await.unwrap();
+    let fixture = Fixture::new();
+    let store = builder(&fixture, false).open().await.unwrap();
     let space = store.create_space("t").await.unwrap();
     for no in 0..40 {
         fill(&mut store.allocate(space).await.unwrap(), no, 1);
@@ -117,7 +117,7 @@ async fn pages_allocated_and_never_written_do_not_count() {
         }
     }
     store.sync().await.unwrap();
-    let store = builder(&bed.after_power_cut(3), false).open().await.unwrap();
+    let store = builder(&fixture.after_power_cut(3), false).open().await.unwrap();
     assert_eq!(store.pages(space).unwrap(), 20);
     assert!(matches!(read(&store, space, 20).await, Err(Error::NoSuchPage { .. })));
     assert_eq!(store.allocate(space).await.unwrap().id().no, 20);
@@ -126,15 +126,15 @@ async fn pages_allocated_and_never_written_do_not_count() {
 #[tokio::test(start_paused = true)]
 async fn a_home_that_cannot_be_read_fails_its_page_and_not_the_opening() {
     for close in [false, true] {
-        let (bed, space) = at_home(close).await;
-        let home = home_of_last(&bed, space);
-        bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(home..home + PAGE));
-        let store = builder(&bed, false).open().await.unwrap();
+        let (fixture, space) = at_home(close).await;
+        let home = home_of_last(&fixture, space);
+        fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(home..home + PAGE));
+        let store = builder(&fixture, false).open().await.unwrap();
         let last = read(&store, space, LAST).await;
         let named = matches!(&last, Err(Error::Pool(PoolError::Tier(TierError::Device { page, .. }))) if page.no == LAST);
         assert!(named, "close {close}: {last:?}");
         assert_eq!(read(&store, space, LAST - 3).await.unwrap(), 1);
-        bed.hdd.clear_faults();
+        fixture.hdd.clear_faults();
         assert_eq!(read(&store, space, LAST).await.unwrap(), 1);
     }
 }
@@ -142,11 +142,11 @@ async fn a_home_that_cannot_be_read_fails_its_page_and_not_the_opening() {
 /// A power cut tears the home of a page that was never synced.
 #[tokio::test(start_paused = true)]
 async fn a_torn_home_of_a_page_that_was_never_synced_fails_no_opening_and_no_scan() {
-    for ring_pages in [0, bed::RING_PAGES] {
+    for ring_pages in [0, fixture::RING_PAGES] {
         let mut torn = 0;
         for seed in 0..60 {
-            let bed = Bed::new();
-            let store = builder(&bed, false).ring_pages(ring_pages).open().await.unwrap();
+            let fixture = Fixture::new();
+            let store = builder(&fixture, false).ring_pages(ring_pages).open().await.unwrap();
             let space = store.create_space("t").await.unwrap();
             fill(&mut store.allocate(space).await.unwrap(), 0, 1);
             store.sync().await.unwrap();
@@ -154,9 +154,9 @@ async fn a_torn_home_of_a_page_that_was_never_synced_fails_no_opening_and_no_sca
                 fill(&mut store.allocate(space).await.unwrap(), no, 1);
             }
             // Interrupt the sync with some home writes in flight.
-            let _ = bed::polled(seed, store.sync()).await;
+            let _ = fixture::polled(seed, store.sync()).await;
             tokio::time::sleep(std::time::Duration::from_micros(seed * 97)).await;
-            let cut = bed.after_power_cut(seed);
+            let cut = fixture.after_power_cut(seed);
             let store = builder(&cut, false).ring_pages(ring_pages).open().await.unwrap();
             assert_eq!(read(&store, space, 0).await.unwrap(), 1);
             let (pages, errors) = scanned(&store, space).await;
@@ -178,13 +178,13 @@ async fn a_torn_home_of_a_page_that_was_never_synced_fails_no_opening_and_no_sca
 #[tokio::test(start_paused = true)]
 async fn a_home_with_another_pages_image_is_corrupt() {
     for broken in [false, cfg!(feature = "mutations")] {
-        let (bed, space) = at_home(true).await;
+        let (fixture, space) = at_home(true).await;
         let image = |no| {
-            let at = bed.home_of(PageId::new(space, no)).unwrap() as usize;
-            bed.hdd.snapshot()[at..at + PAGE as usize].to_vec()
+            let at = fixture.home_of(PageId::new(space, no)).unwrap() as usize;
+            fixture.hdd.snapshot()[at..at + PAGE as usize].to_vec()
         };
-        bed.hdd.implant(home_of_last(&bed, space), &image(3));
-        let builder = builder(&bed, false);
+        fixture.hdd.implant(home_of_last(&fixture, space), &image(3));
+        let builder = builder(&fixture, false);
         #[cfg(feature = "mutations")]
         let builder = builder.mutation(broken.then_some(pagetier_ssdcache::Mutation::MisplacedMissing));
         let store = builder.open().await.unwrap();

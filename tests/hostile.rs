@@ -1,8 +1,8 @@
 //! Stores under hostile policies for pool and SSD: nothing is lost, nothing hangs.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGES, grown, read, write};
+use fixture::{Fixture, PAGES, grown, read, write};
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -10,13 +10,13 @@ const LONG: Duration = Duration::from_secs(3600);
 
 /// Writes every page several times, with a `sync` in between, and cuts the power.
 async fn survives(seed: u64, ring_pages: u32) {
-    let bed = Bed::with_latency(Duration::from_millis(2), Duration::from_micros(200));
+    let fixture = Fixture::with_latency(Duration::from_millis(2), Duration::from_micros(200));
     let policy = format!("hostile:{seed}");
-    let open = |bed: &Bed| {
-        let builder = bed.builder().ring_pages(ring_pages).pool_policy(&policy).ssd_policy(&policy);
+    let open = |fixture: &Fixture| {
+        let builder = fixture.builder().ring_pages(ring_pages).pool_policy(&policy).ssd_policy(&policy);
         builder.open()
     };
-    let store = open(&bed).await.unwrap();
+    let store = open(&fixture).await.unwrap();
     let space = grown(&store).await;
     let mut versions = vec![1; PAGES as usize];
     for round in 2..5 {
@@ -29,7 +29,7 @@ async fn survives(seed: u64, ring_pages: u32) {
         }
         store.sync().await.unwrap();
     }
-    let cut = bed.after_power_cut(seed);
+    let cut = fixture.after_power_cut(seed);
     store.close().await.unwrap();
     let store = open(&cut).await.unwrap();
     for (no, version) in (0..).zip(versions) {

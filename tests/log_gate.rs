@@ -1,9 +1,9 @@
 //! The embedder's log: no device holds an image whose log is not durable, and a log that failed temporarily
 //! delays nothing once it works again.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGE, PAGES, grown, read, write};
+use fixture::{Fixture, PAGE, PAGES, grown, read, write};
 use pagetier::{Builder, GateError, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId};
 use pagetier_page::{Header, StoreSeed, verify};
 use rand::rngs::SmallRng;
@@ -49,10 +49,10 @@ fn check_images(bytes: &[u8], seed: StoreSeed, durable: u64, device: &str) -> us
 }
 
 async fn keeps_behind_the_log(policy: &str, ring_pages: u32) {
-    let bed = Bed::new();
+    let fixture = Fixture::new();
     let log = Arc::new(Log::default());
     let gate = Arc::clone(&log) as Arc<dyn LogGate>;
-    let builder = bed.builder().ssd_policy(policy).ring_pages(ring_pages).log_gate(gate);
+    let builder = fixture.builder().ssd_policy(policy).ring_pages(ring_pages).log_gate(gate);
     let store = builder.open().await.unwrap();
     let space = grown(&store).await;
     let mut rng = SmallRng::seed_from_u64(11);
@@ -75,8 +75,8 @@ async fn keeps_behind_the_log(policy: &str, ring_pages: u32) {
         if step % 10 == 0 {
             // Writes begun with a durable log may still be in flight; the log can only be further ahead.
             let durable = log.durable.load(Ordering::Relaxed);
-            images += check_images(&bed.ssd.snapshot(), bed.seed(), durable, "ssd");
-            images += check_images(&bed.hdd.snapshot(), bed.seed(), durable, "hdd");
+            images += check_images(&fixture.ssd.snapshot(), fixture.seed(), durable, "ssd");
+            images += check_images(&fixture.hdd.snapshot(), fixture.seed(), durable, "hdd");
         }
     }
     assert!(images > 1000 && log.failures.load(Ordering::Relaxed) > 0, "{policy}: {images} images");
@@ -110,8 +110,8 @@ async fn held_up(log: &Arc<Log>, builder: Builder) -> (PageStore, SpaceId) {
 async fn longest_wait(change: impl Fn(Builder) -> Builder) -> Duration {
     let mut longest = Duration::ZERO;
     for offset in 0..8 {
-        let (log, bed) = (Arc::new(Log::default()), Bed::new());
-        let (store, space) = held_up(&log, change(bed.builder())).await;
+        let (log, fixture) = (Arc::new(Log::default()), Fixture::new());
+        let (store, space) = held_up(&log, change(fixture.builder())).await;
         sleep(Duration::from_millis(10_000 + offset * 260)).await;
         log.fails.store(false, Ordering::Relaxed);
         let since = Instant::now();
@@ -140,8 +140,8 @@ async fn a_cleaner_that_sleeps_out_its_pause_holds_a_request_up() {
 async fn a_request_that_waits_already_is_served_soon() {
     let mut longest = Duration::ZERO;
     for offset in 0..8 {
-        let (log, bed) = (Arc::new(Log::default()), Bed::new());
-        let (store, space) = held_up(&log, bed.builder()).await;
+        let (log, fixture) = (Arc::new(Log::default()), Fixture::new());
+        let (store, space) = held_up(&log, fixture.builder()).await;
         sleep(Duration::from_secs(10)).await;
         let works_again = async {
             sleep(Duration::from_millis(700 + offset * 130)).await;
@@ -162,8 +162,8 @@ async fn a_request_that_waits_already_is_served_soon() {
 #[tokio::test(start_paused = true)]
 async fn a_flush_wakes_the_cleaner() {
     for offset in 0..4 {
-        let (log, bed) = (Arc::new(Log::default()), Bed::new());
-        let (store, _) = held_up(&log, bed.builder()).await;
+        let (log, fixture) = (Arc::new(Log::default()), Fixture::new());
+        let (store, _) = held_up(&log, fixture.builder()).await;
         sleep(Duration::from_millis(10_000 + offset * 510)).await;
         log.fails.store(false, Ordering::Relaxed);
         let before = store.stats().pool.written_replacement;

@@ -1,17 +1,17 @@
 //! A flipped bit in each block of the map areas, after a close and after a crash: the store opens with the
 //! right contents, or is refused by name.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGES, expect_all, grown, read, write, write_all};
+use fixture::{Fixture, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{OpenError, SpaceId};
 use pagetier_ssdcache::{BLOCK_BYTES, OpenError as SsdError};
 
 /// A store whose two maps describe different versions; cleanly closed if `close`, otherwise as a power cut
 /// finds it after a `sync`.
-async fn worked(close: bool, policy: &str) -> (Bed, SpaceId) {
-    let bed = Bed::new();
-    let store = bed.builder().ssd_policy(policy).open().await.unwrap();
+async fn worked(close: bool, policy: &str) -> (Fixture, SpaceId) {
+    let fixture = Fixture::new();
+    let store = fixture.builder().ssd_policy(policy).open().await.unwrap();
     let space = grown(&store).await;
     for version in 2..5 {
         write_all(&store, space, version).await;
@@ -19,7 +19,7 @@ async fn worked(close: bool, policy: &str) -> (Bed, SpaceId) {
     }
     if close {
         store.close().await.unwrap();
-        return (bed, space);
+        return (fixture, space);
     }
     // Right after a checkpoint, with only a few writes on top of it.
     let checkpoints = store.stats().ssd.counts.checkpoints;
@@ -31,7 +31,7 @@ async fn worked(close: bool, policy: &str) -> (Bed, SpaceId) {
     }
     write_all(&store, space, 5).await;
     store.sync().await.unwrap();
-    let cut = bed.after_power_cut(9);
+    let cut = fixture.after_power_cut(9);
     (cut, space)
 }
 
@@ -43,8 +43,8 @@ struct Seen {
     headers: u32,
 }
 
-async fn flipped(bed: &Bed, space: SpaceId, version: u32, at: &[u64], seen: &mut Seen) {
-    let rotten = bed.after_power_cut(1);
+async fn flipped(fixture: &Fixture, space: SpaceId, version: u32, at: &[u64], seen: &mut Seen) {
+    let rotten = fixture.after_power_cut(1);
     for at in at {
         rotten.ssd.flip_bit(*at, (*at % 8) as u8);
     }
@@ -60,14 +60,14 @@ async fn flipped(bed: &Bed, space: SpaceId, version: u32, at: &[u64], seen: &mut
 }
 
 async fn every_block(close: bool, policy: &str) {
-    let (bed, space) = worked(close, policy).await;
+    let (fixture, space) = worked(close, policy).await;
     let version = if close { 4 } else { 5 };
-    let layout = bed.layout();
+    let layout = fixture.layout();
     let mut seen = Seen::default();
     let blocks = (layout.map_at(0)..layout.map_at(2)).step_by(BLOCK_BYTES as usize);
     for block in blocks.clone() {
         for within in [3, 17, 45, 300] {
-            flipped(&bed, space, version, &[block + within], &mut seen).await;
+            flipped(&fixture, space, version, &[block + within], &mut seen).await;
         }
     }
     // The header exists twice, the body once; behind the used part of its last block only some bits matter.
@@ -75,13 +75,13 @@ async fn every_block(close: bool, policy: &str) {
     // With both headers of a map damaged, the mark in the other area reveals it.
     for area in 0..2 {
         let both = [0, 1].map(|copy| layout.map_header_at(area, copy) + 20);
-        flipped(&bed, space, version, &both, &mut seen).await;
+        flipped(&fixture, space, version, &both, &mut seen).await;
     }
     assert_eq!(seen.headers, 1, "{seen:?}");
     // A mark matters only in that case.
     for area in 0..2 {
         let right = seen.right;
-        flipped(&bed, space, version, &[layout.map_mark_at(area) + 20], &mut seen).await;
+        flipped(&fixture, space, version, &[layout.map_mark_at(area) + 20], &mut seen).await;
         assert_eq!(seen.right, right + 1);
     }
 }
@@ -100,10 +100,10 @@ async fn nor_does_one_after_a_crash() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_opens_with_a_damaged_header_repairs_it() {
-    let (bed, space) = worked(true, "cac").await;
-    let layout = bed.layout();
+    let (fixture, space) = worked(true, "cac").await;
+    let layout = fixture.layout();
     for copy in 0..2 {
-        let rotten = bed.after_power_cut(1);
+        let rotten = fixture.after_power_cut(1);
         for area in 0..2 {
             rotten.ssd.flip_bit(layout.map_header_at(area, copy) + 20, 1);
         }
@@ -123,15 +123,15 @@ async fn a_checkpoint_interrupted_by_a_power_cut_is_not_damage() {
     use pagetier_devio::{Fault, FaultEffect, IoOp};
     // Each write and flush of a checkpoint fails once; then the power is cut.
     for op in 0..12 {
-        let bed = Bed::new();
-        let store = bed.open().await;
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
         let space = grown(&store).await;
         write_all(&store, space, 2).await;
         store.sync().await.unwrap();
-        let layout = bed.layout();
+        let layout = fixture.layout();
         let maps = layout.map_at(0)..layout.map_at(2);
         let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(maps.clone());
-        bed.ssd.inject(fault.from_op(bed.ssd.ops() + op * 3).times(1));
+        fixture.ssd.inject(fault.from_op(fixture.ssd.ops() + op * 3).times(1));
         for no in 0..PAGES {
             // Once the store refuses writes, the rest stays unchanged.
             if write(&store, space, no, 3).await.is_err() {
@@ -139,11 +139,11 @@ async fn a_checkpoint_interrupted_by_a_power_cut_is_not_damage() {
             }
         }
         let _ = store.sync().await;
-        bed.ssd.clear_faults();
+        fixture.ssd.clear_faults();
         let _ = store.readmit_ssd().await;
         let _ = store.sync().await;
         for seed in 0..4 {
-            let cut = bed.after_power_cut(seed * 31 + op);
+            let cut = fixture.after_power_cut(seed * 31 + op);
             let store = cut.open().await;
             for no in 0..PAGES {
                 assert!((2..=3).contains(&read(&store, space, no).await.unwrap()), "page {no}");

@@ -103,7 +103,7 @@ async fn a_closed_store_opens_warm_and_complete() {
 }
 
 #[tokio::test]
-async fn what_was_synced_is_there_after_a_drop_without_close() {
+async fn synced_pages_survive_a_drop_without_close() {
     let devices = Devices::new();
     for round in 1..6 {
         let store = devices.open(200, 400).await.unwrap();

@@ -1,8 +1,8 @@
 //! Ghosts over a store's live requests: they see the sample, and report what other sizes would have cost.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGES};
+use fixture::{Fixture, PAGES};
 use pagetier::{PageId, PageStore, SpaceId, WhatIfOptions};
 use std::io::ErrorKind;
 
@@ -16,8 +16,8 @@ async fn filled(store: &PageStore) -> SpaceId {
 
 #[tokio::test(start_paused = true)]
 async fn ghosts_count_what_the_store_does() {
-    let bed = Bed::new();
-    let store = bed.builder().pool_policy("lru").read_ahead(false).open().await.unwrap();
+    let fixture = Fixture::new();
+    let store = fixture.builder().pool_policy("lru").read_ahead(false).open().await.unwrap();
     let space = filled(&store).await;
     assert!(store.what_if().is_none() && store.stop_what_if().await.is_none(), "no ghosts run yet");
     let all = WhatIfOptions::new().share(1.0).pool_factors(&[0.5, 2.0, 20.0]).ssd_factors(&[0.0, 2.0]);
@@ -49,7 +49,7 @@ async fn ghosts_count_what_the_store_does() {
 
 #[tokio::test(start_paused = true)]
 async fn invalid_shares_and_sizes_are_refused() {
-    let store = Bed::new().open().await;
+    let store = Fixture::new().open().await;
     for bad in [
         WhatIfOptions::new().share(0.0),
         WhatIfOptions::new().share(1.5),

@@ -110,8 +110,8 @@ impl WhatIf {
             let mut larger = self.costs.iter().filter(line).filter(|cost| size(cost) > size(now));
             let smaller = self.costs.iter().filter(line).rfind(|cost| size(cost) < size(now));
             let (next, most) = (larger.next(), larger.next_back());
-            let told = next.into_iter().chain(most).chain(smaller);
-            told.map(|cost| self.sentence(tier, now, cost, size(cost), size(now))).collect::<Vec<_>>()
+            let costs = next.into_iter().chain(most).chain(smaller);
+            costs.map(|cost| self.sentence(tier, now, cost, size(cost), size(now))).collect::<Vec<_>>()
         };
         let mut all = others("SSD", |cost| cost.ssd_pages, |cost| cost.pool_pages);
         all.extend(others("memory", |cost| cost.pool_pages, |cost| cost.ssd_pages));

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn some_databases_are_left_out() {
+    fn databases_can_be_excluded() {
         let count = |databases: &[u32]| of_databases(cases(&[Figure::All], &[]), databases).len();
         assert_eq!(
             (count(&[]), count(&[30, 15, 8]), count(&[8, 15]), count(&[30])),

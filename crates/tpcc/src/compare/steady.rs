@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_still_moves_is_not() {
+    fn unstable_runs_are_not_steady() {
         let falling: Vec<f64> = (0..28).map(|at| 60.0 - 0.1 * f64::from(at)).collect();
         assert!(!is_steady(&windows(&falling, |_| 0.98)), "every window is near the next, but they fall");
         assert!(!is_steady(&windows(&[40.0; 24], |at| 0.5 + 0.01 * at as f64)), "the SSD is filling");
