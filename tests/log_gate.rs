@@ -4,7 +4,7 @@
 mod bed;
 
 use bed::{Bed, PAGE, PAGES, grown, read, write};
-use pagetier::{GateError, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId};
+use pagetier::{Builder, GateError, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId};
 use pagetier_page::{Header, StoreSeed, verify};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -93,9 +93,9 @@ async fn no_device_has_an_image_ahead_of_the_durable_log() {
 }
 
 /// Every frame is dirty, the log has failed for long, and the cleaner waits as long as it ever does.
-async fn held_up(log: &Arc<Log>, bed: &Bed) -> (PageStore, SpaceId) {
+async fn held_up(log: &Arc<Log>, builder: Builder) -> (PageStore, SpaceId) {
     let gate = Arc::clone(log) as Arc<dyn LogGate>;
-    let store = bed.builder().log_gate(gate).open().await.unwrap();
+    let store = builder.log_gate(gate).open().await.unwrap();
     let space = grown(&store).await;
     store.sync().await.unwrap();
     log.fails.store(true, Ordering::Relaxed);
@@ -106,19 +106,34 @@ async fn held_up(log: &Arc<Log>, bed: &Bed) -> (PageStore, SpaceId) {
     (store, space)
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_request_for_a_frame_is_served_at_once_when_the_log_works_again() {
+/// How long a request for a frame takes at most, once the log works again.
+async fn longest_wait(change: impl Fn(Builder) -> Builder) -> Duration {
     let mut longest = Duration::ZERO;
     for offset in 0..8 {
         let (log, bed) = (Arc::new(Log::default()), Bed::new());
-        let (store, space) = held_up(&log, &bed).await;
+        let (store, space) = held_up(&log, change(bed.builder())).await;
         sleep(Duration::from_millis(10_000 + offset * 260)).await;
         log.fails.store(false, Ordering::Relaxed);
         let since = Instant::now();
         read(&store, space, PAGES - 1).await.unwrap();
         longest = longest.max(since.elapsed());
     }
+    longest
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_a_frame_is_served_at_once_when_the_log_works_again() {
+    let longest = longest_wait(|builder| builder).await;
     assert!(longest < Duration::from_millis(150), "{longest:?}");
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn a_cleaner_that_sleeps_out_its_pause_holds_a_request_up() {
+    let rule = Some(pagetier_ssdcache::Mutation::CleanerSleeps);
+    let longest =
+        longest_wait(|builder| builder.mutation(rule).exhausted_after(Duration::from_secs(5))).await;
+    assert!(longest > Duration::from_millis(500), "{longest:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,7 +141,7 @@ async fn a_request_that_waits_already_is_served_soon() {
     let mut longest = Duration::ZERO;
     for offset in 0..8 {
         let (log, bed) = (Arc::new(Log::default()), Bed::new());
-        let (store, space) = held_up(&log, &bed).await;
+        let (store, space) = held_up(&log, bed.builder()).await;
         sleep(Duration::from_secs(10)).await;
         let works_again = async {
             sleep(Duration::from_millis(700 + offset * 130)).await;
@@ -148,7 +163,7 @@ async fn a_request_that_waits_already_is_served_soon() {
 async fn a_flush_wakes_the_cleaner() {
     for offset in 0..4 {
         let (log, bed) = (Arc::new(Log::default()), Bed::new());
-        let (store, _) = held_up(&log, &bed).await;
+        let (store, _) = held_up(&log, bed.builder()).await;
         sleep(Duration::from_millis(10_000 + offset * 510)).await;
         log.fails.store(false, Ordering::Relaxed);
         let before = store.stats().pool.written_replacement;
