@@ -22,6 +22,8 @@ pub(super) struct PageModel {
     worthless: u32,
     /// How often it was discarded.
     discards: u32,
+    /// It was discarded at some time: a home write of it that failed may never have been tried again.
+    given_up: bool,
     /// Its only copy was lost, which was told: until it is written anew, reading it may fail.
     gone: bool,
     /// Operations that are using it.
@@ -52,12 +54,20 @@ impl PageModel {
     pub(super) fn found(&mut self, version: u32, power_was_cut: bool) {
         let mut versions = std::mem::take(&mut self.versions);
         versions.retain(|v| *v <= version);
+        let given_up = self.given_up;
         let kept = if power_was_cut {
-            Self { floor: version, ..Self::default() }
+            Self { floor: version, given_up, ..Self::default() }
         } else {
-            Self { floor: self.floor, worthless: self.worthless, discards: self.discards, ..Self::default() }
+            let Self { floor, worthless, discards, .. } = *self;
+            Self { floor, worthless, discards, given_up, ..Self::default() }
         };
         *self = Self { versions, published: version, ..kept };
+    }
+
+    /// Whether a failed write may have left its home torn for good: it was discarded before the next attempt,
+    /// and has no version that is known to be durable.
+    pub(super) fn may_be_torn(&self) -> bool {
+        self.given_up && self.allows(0)
     }
 
     /// Whether reading it may fail.
@@ -231,6 +241,7 @@ impl Model {
             p.uncertain = true;
             p.worthless = p.versions.last().copied().unwrap_or(0);
             p.discards += 1;
+            p.given_up = true;
         }
     }
 

@@ -438,10 +438,10 @@ impl Worker {
                     }
                 }
                 Err(pagetier::PoolError::Tier(pagetier::TierError::NoSuchPage { .. })) => {}
-                // Reads of one page look closer.
-                Err(error)
-                    if self.model.lock().torn_homes && error.to_string().contains("corrupt on hdd") => {}
-                Err(error) => self.judge("scan", None, &Error::from(error))?,
+                Err(error) => {
+                    let page = page_of(&error);
+                    self.judge("scan", page, &Error::from(error))?;
+                }
             }
         }
         Ok(())
@@ -450,5 +450,15 @@ impl Worker {
     fn prefetch(&mut self, mood: Mood) {
         let pages: Vec<PageId> = (0..5).filter_map(|_| self.pick(mood)).collect();
         self.store.prefetch(&pages);
+    }
+}
+
+/// The page that `error` is about, if it names one.
+fn page_of(error: &pagetier::PoolError) -> Option<PageId> {
+    match error {
+        pagetier::PoolError::Tier(
+            pagetier::TierError::Corrupt { page, .. } | pagetier::TierError::Device { page, .. },
+        ) => Some(*page),
+        _ => None,
     }
 }

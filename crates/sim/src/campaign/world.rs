@@ -163,7 +163,7 @@ pub(super) async fn check(
 pub(super) fn is_torn_discard(model: &Mutex<Model>, page: PageId, error: &Error) -> bool {
     let mut model = model.lock();
     let torn = model.torn_homes && error.to_string().contains("corrupt on hdd");
-    torn && model.page(page).is_some_and(|p| p.allows(0))
+    torn && model.page(page).is_some_and(|p| p.may_be_torn())
 }
 
 /// Spaces that were created are there, those that were dropped are not.
