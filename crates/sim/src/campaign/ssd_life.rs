@@ -69,6 +69,10 @@ struct World {
     accepts: Option<Accepts>,
     /// A call that was dropped may be going on.
     background: bool,
+    /// The SSD has failed since the store was opened.
+    failed: bool,
+    /// The newest version when the store was opened. Of older ones it may not know that they are at home.
+    opened_at: u32,
     /// Slots rotted that no re-admission has looked at.
     rotten: bool,
     /// The power stayed on at the last crash.
@@ -112,6 +116,8 @@ impl World {
             told: Told::default(),
             accepts: None,
             background: false,
+            failed: false,
+            opened_at: 0,
             rotten: false,
             killed: outcome.keeps_power(),
             states,
@@ -209,7 +215,9 @@ impl World {
         checked.states = self.states;
         checked.states.add_if(self.told.loss.is_some(), State::LossTold);
         totals.crash(&checked);
-        (self.states, self.background) = (States::default(), false);
+        (self.states, self.background, self.failed) = (States::default(), false, false);
+        let newest = self.model().last_version();
+        self.opened_at = newest;
         Ok(store)
     }
 
@@ -378,6 +386,7 @@ impl World {
     async fn fail(&mut self, store: &Arc<PageStore>) -> Result<(), String> {
         self.story.push("SSD gone".to_owned());
         self.probe.ssd.set_present(false);
+        self.failed = true;
         let ops = self.rng.random_range(0..20);
         self.worker(store).run(ops).await?;
         if self.rng.random_bool(0.4) && !self.background {
@@ -472,19 +481,15 @@ impl World {
         Ok(())
     }
 
-    /// None of the pages that a report names reads as its newest version, if the report says that it is
-    /// exact.
-    async fn is_exact(&mut self, store: &PageStore, loss: &SsdLoss) -> Result<(), String> {
-        if !loss.exact {
-            return Ok(());
-        }
-        self.states.add_if(loss.pages() > 0, State::LossExact);
+    /// None of the pages that an exact report names reads as its newest version. Any report is exact about
+    /// pages that were written since the store was opened, unless the SSD has failed since.
+    async fn is_exact(&self, store: &PageStore, loss: &SsdLoss) -> Result<(), String> {
         for page in self.pages().into_iter().filter(|page| loss.contains(*page)) {
             let Ok(guard) = store.get(page).await else { continue };
             let found = version_in(&guard, page)?;
-            let mut model = self.model();
+            let known = loss.exact || (found > self.opened_at && !self.failed);
             let newest = |p: &mut PageModel| p.published() == found && p.reads_as(found);
-            if model.page(page).is_some_and(newest) {
+            if known && self.model().page(page).is_some_and(newest) {
                 return Err(format!("page {page} is told as lost, and reads as its newest version {found}"));
             }
         }
