@@ -69,6 +69,10 @@ struct World {
     accepts: Option<Accepts>,
     /// A dropped call may still be running.
     background: bool,
+    /// The SSD has failed since the store was opened.
+    failed: bool,
+    /// The newest version when the store was opened. The store may not know that older versions are at home.
+    opened_at: u32,
     /// Some slots have rotted since the last readmission.
     rotten: bool,
     /// The power stayed on at the last crash.
@@ -112,6 +116,8 @@ impl World {
             told: Told::default(),
             accepts: None,
             background: false,
+            failed: false,
+            opened_at: 0,
             rotten: false,
             killed: outcome.keeps_power(),
             states,
@@ -473,19 +479,15 @@ impl World {
         Ok(())
     }
 
-    /// Checks that no page listed in a report reads as its newest version, if the report says that it is
-    /// exact.
-    async fn is_exact(&mut self, store: &PageStore, loss: &SsdLoss) -> Result<(), String> {
-        if !loss.exact {
-            return Ok(());
-        }
-        self.states.add_if(loss.pages() > 0, State::LossExact);
+    /// Checks that no page listed in an exact report reads as its newest version. Any report is exact about
+    /// pages written since the store was opened, unless the SSD has failed since.
+    async fn is_exact(&self, store: &PageStore, loss: &SsdLoss) -> Result<(), String> {
         for page in self.pages().into_iter().filter(|page| loss.contains(*page)) {
             let Ok(guard) = store.get(page).await else { continue };
             let found = version_in(&guard, page)?;
-            let mut model = self.model();
+            let known = loss.exact || (found > self.opened_at && !self.failed);
             let newest = |p: &mut PageModel| p.published() == found && p.reads_as(found);
-            if model.page(page).is_some_and(newest) {
+            if known && self.model().page(page).is_some_and(newest) {
                 return Err(format!("page {page} is told as lost, and reads as its newest version {found}"));
             }
         }

@@ -126,6 +126,8 @@ impl Slots {
             let slot = SlotId(index);
             let s = &mut self.slots[slot.at()];
             s.durable_at = 0;
+            // What became of a home write that the failure cut short is not known.
+            s.perhaps_home |= s.dirty;
             // One that is still being read is freed by the end of that.
             if s.state == State::Bad || (s.state == State::Retired && s.readers == 0) {
                 self.release(slot);

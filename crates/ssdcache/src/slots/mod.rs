@@ -55,7 +55,8 @@ struct Slot {
     state: State,
     /// Newer than the HDD's version.
     dirty: bool,
-    /// A recovery found it dirty: it may have been written back since its checkpoint, so that the HDD has it.
+    /// A recovery or a re-admission found it dirty. It may have been written back before, so the HDD may have
+    /// this version.
     perhaps_home: bool,
     /// In the zone of the durable checkpoint.
     in_zone: bool,
