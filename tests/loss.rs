@@ -137,30 +137,6 @@ async fn a_list_of_what_a_recovery_found_and_the_hdd_has_too_does_not_say_that_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_of_what_a_recovery_found_and_the_hdd_has_too_does_not_say_that_it_is_exact() {
-    for closes in [false, true] {
-        let fixture = Fixture::new();
-        let (store, space) = with_only_copies(fixture.builder()).await;
-        // All of it is home, and no checkpoint says so.
-        assert_eq!(store.drain_ssd(Drain::new()).await.left, 0);
-        let fixture = fixture.after_power_cut(1);
-        let store = fixture.open().await;
-        let loss = if closes {
-            store.close().await.unwrap();
-            let store = fixture.builder().ssd_bytes(0).accept_ssd_loss(true).open().await.unwrap();
-            expect_all(&store, space, 2).await;
-            store.ssd_loss().unwrap()
-        } else {
-            let loss = store.abandon_ssd().await.unwrap();
-            expect_all(&store, space, 2).await;
-            assert_eq!(store.ssd_loss(), Some(loss.clone()));
-            loss
-        };
-        assert!(loss.pages() > 0 && !loss.exact, "{loss:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn pages_changed_while_the_ssd_is_given_up_are_at_home_or_listed() {
     for ring in [8, 0] {
         for seed in 0..12 {

@@ -92,7 +92,6 @@ states! {
     SsdLossAccepted => "the SSD's life: its loss accepted",
     SsdCallDropped => "the SSD's life: a call dropped at an await",
     LossTold => "a loss told, and not acknowledged",
-    LossExact => "a loss told exactly",
     LossAcknowledged => "a loss acknowledged",
     AckFailed => "a loss that could not be acknowledged",
     Stranger => "on devices that another store used",
