@@ -210,13 +210,8 @@ impl Core {
                         self.refuse(&cause, true);
                         continue;
                     }
-                    if why == NoPlace::Ring && self.ring_is_lost() {
-                        if self.mend_homes().await {
-                            continue;
-                        }
-                        let cause =
-                            "home writes failed, and the ring is full of what they may have left torn";
-                        self.refuse(cause, false);
+                    if why == NoPlace::Ring && self.ring_is_stuck() {
+                        self.mend_for_place().await?;
                         continue;
                     }
                     self.flush_for_place(why).await?;
@@ -227,10 +222,22 @@ impl Core {
         }
     }
 
-    /// Whether nothing under way can make room in the ring any more.
-    fn ring_is_lost(&self) -> bool {
+    /// Whether nothing under way can make room in the ring.
+    fn ring_is_stuck(&self) -> bool {
         let state = self.state.lock();
         state.ring.is_stuck() && state.homeward.is_empty()
+    }
+
+    /// Mends what the ring's places are held for. If that fails, the writes that want a place fail, and their
+    /// pages stay dirty; the next ones try again, since the error may pass.
+    async fn mend_for_place(&self) -> Result<(), TierError> {
+        let mended = self.mend_homes().await;
+        if let Err(error) = &mended
+            && self.broken.is(Mutation::FailedMendFinal)
+        {
+            self.refuse(&error.to_string(), false);
+        }
+        mended
     }
 
     fn map_failure(&self) -> Option<std::sync::Arc<str>> {

@@ -158,9 +158,7 @@ impl Core {
         let side = self.side();
         let area = (header.generation % 2) as u8;
         if self.state.lock().map_doubtful {
-            // A sound header over another body would pass for a damaged map.
-            self.write_headers(area, &vec![0; crate::layout::BLOCK_BYTES as usize]).await?;
-            self.flush_ssd(self.next_ssd_flush()).await?;
+            self.unmake_map(area).await?;
         }
         let mut offset = side.layout.map_at(area) + crate::layout::BLOCK_BYTES;
         for chunk in body.chunks(MAP_CHUNK_BYTES) {
@@ -176,8 +174,27 @@ impl Core {
             return Ok(());
         }
         self.flush_ssd(self.next_ssd_flush()).await?;
-        let mark = IoBufs::from_iter([IoBuf::copy_of(&encode_mark(self.seed, header.generation))]);
-        side.device.write(side.layout.map_mark_at(1 - area), mark, IoClass::Meta).await.result
+        self.write_mark(area, &encode_mark(self.seed, header.generation)).await
+    }
+
+    /// Takes back the checkpoint in `area` that was reported as failed: any part of it may stand all the
+    /// same. A sound header over another body would pass for a damaged map, so the headers go before the body
+    /// is written over. A mark without a header would pass for one, too, so the mark goes first.
+    async fn unmake_map(&self, area: u8) -> Result<(), DeviceError> {
+        let blank = vec![0; crate::layout::BLOCK_BYTES as usize];
+        if !self.broken.is(Mutation::MarkOutlivesHeaders) {
+            self.write_mark(area, &blank).await?;
+            self.flush_ssd(self.next_ssd_flush()).await?;
+        }
+        self.write_headers(area, &blank).await?;
+        self.flush_ssd(self.next_ssd_flush()).await
+    }
+
+    /// Writes `block` where the other area keeps the mark of the checkpoint in `area`.
+    async fn write_mark(&self, area: u8, block: &[u8]) -> Result<(), DeviceError> {
+        let side = self.side();
+        let bufs = IoBufs::from_iter([IoBuf::copy_of(block)]);
+        side.device.write(side.layout.map_mark_at(1 - area), bufs, IoClass::Meta).await.result
     }
 
     /// Writes both headers of the map in force, of which one was damaged, once more, and flushes.

@@ -5,6 +5,7 @@ use crate::core::Core;
 use crate::mutation::Mutation;
 use crate::read::read_one;
 use crate::ring::FailedHome;
+use pagetier_bufpool::TierError;
 use pagetier_devio::{IoBufs, IoClass};
 
 /// Pages that are being mended; let go of also when that is dropped.
@@ -26,11 +27,14 @@ impl Drop for Mending<'_> {
 }
 
 impl Core {
-    /// Writes the homes once more whose writes failed, from the ring. True: some place of the ring waits for
-    /// a flush only, or for less, that waited for more.
-    pub(crate) async fn mend_homes(&self) -> bool {
+    /// Writes the homes once more whose writes failed, from the ring. Afterwards some place of the ring waits
+    /// for a flush only, or for less, that waited for more; or another task is at it.
+    ///
+    /// # Errors
+    /// Of the homes that can be written now, none was: why not the last one.
+    pub(crate) async fn mend_homes(&self) -> Result<(), TierError> {
         if self.broken.is(Mutation::FailedHomeKept) {
-            return false;
+            return Err(TierError::Refusing { cause: "homes are not mended".into() });
         }
         let mending = {
             let mut state = self.state.lock();
@@ -42,34 +46,40 @@ impl Core {
             }
             Mending { core: self, pages }
         };
-        let mut mended = false;
+        let (mut mended, mut failed) = (false, None);
         for one in &mending.pages {
             let home = self.mend_home(*one).await;
             let mut state = self.state.lock();
             // A discarded page's home is of no value: one more attempt is all it gets.
-            if home || state.ring.is_discarded(one.page) {
+            if home.is_ok() || state.ring.is_discarded(one.page) {
                 state.ring.reached_home(one.page, self.hdd_flush.next());
                 mended = true;
             }
+            failed = home.err().or(failed);
         }
-        mended
+        failed.filter(|_| !mended).map_or(Ok(()), Err)
     }
 
-    async fn mend_home(&self, one: FailedHome) -> bool {
-        let Some(offset) = self.homes.offset(one.page) else { return true };
+    async fn mend_home(&self, one: FailedHome) -> Result<(), TierError> {
+        let page = one.page;
+        let Some(offset) = self.homes.offset(page) else { return Ok(()) };
         let (ssd, at) = (self.ssd(), self.layout().ring_at(one.place));
         let (image, result) = read_one(&ssd, at, self.buffer(), IoClass::WriteBack).await;
-        if result.is_err() || self.check(image.as_slice(), one.page, Some(one.stamp)).is_err() {
+        if let Err(source) = result {
             self.give_back(image);
-            return false;
+            return Err(TierError::Device { page, source });
         }
-        let lsn = self.home_writes.unflushed(one.page).unwrap_or_default();
-        if self.home_writes.begin(&[(one.page, one.stamp, lsn)]).is_err() {
-            return false;
+        if let Err(defect) = self.check(image.as_slice(), page, Some(one.stamp)) {
+            self.give_back(image);
+            return Err(self.corrupt(page, &ssd, at, defect));
+        }
+        let lsn = self.home_writes.unflushed(page).unwrap_or_default();
+        if let Err(cause) = self.home_writes.begin(&[(page, one.stamp, lsn)]) {
+            return Err(TierError::Refusing { cause });
         }
         let mut done = self.hdd.write(offset, IoBufs::from_iter([image]), IoClass::WriteBack).await;
-        self.home_writes.ended(one.page, self.hdd_flush.next());
+        self.home_writes.ended(page, self.hdd_flush.next());
         done.bufs.drain(..).for_each(|image| self.give_back(image));
-        done.result.is_ok()
+        done.result.map_err(|source| TierError::Device { page, source })
     }
 }

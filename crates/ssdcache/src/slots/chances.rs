@@ -50,10 +50,10 @@ impl Slots {
     fn start_move(&mut self, from: SlotId, to: SlotId, now: Millis, stamp: Stamp) -> Move {
         let source = &mut self.slots[from.at()];
         source.readers += 1;
-        let (page, dirty, lsn) = (source.page, source.dirty, source.lsn);
+        let (page, dirty, lsn, perhaps_home) = (source.page, source.dirty, source.lsn, source.perhaps_home);
         let from = WriteBack { slot: from, page, stamp: source.stamp, durable_at: source.durable_at };
         let to = self.start(to, page, dirty, None, now, stamp);
-        self.slots[to.slot.at()].lsn = lsn;
+        (self.slots[to.slot.at()].lsn, self.slots[to.slot.at()].perhaps_home) = (lsn, perhaps_home);
         // The copy is of the same version.
         self.slots[from.slot.at()].overtaken = false;
         self.moving.insert(page, to.slot);

@@ -45,6 +45,14 @@ impl Slots {
         pages
     }
 
+    /// Whether the newest version of each of `pages` is on the SSD alone for certain. Of a version that a
+    /// recovery found the HDD may have the same: no checkpoint has told of its write-back.
+    #[must_use]
+    pub fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
+        let known = |slot: &SlotId| self.slots[slot.at()].dirty && !self.slots[slot.at()].perhaps_home;
+        pages.iter().all(|(page, _)| self.by_page.get(page).is_some_and(known))
+    }
+
     /// Whether the newest version of `page` is on the SSD alone.
     #[must_use]
     pub fn is_only_copy(&self, page: PageId) -> bool {
@@ -118,6 +126,8 @@ impl Slots {
             let slot = SlotId(index);
             let s = &mut self.slots[slot.at()];
             s.durable_at = 0;
+            // What became of a home write that the failure cut short is not known.
+            s.perhaps_home |= s.dirty;
             // One that is still being read is freed by the end of that.
             if s.state == State::Bad || (s.state == State::Retired && s.readers == 0) {
                 self.release(slot);

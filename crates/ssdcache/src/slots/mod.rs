@@ -55,6 +55,9 @@ struct Slot {
     state: State,
     /// Newer than the HDD's version.
     dirty: bool,
+    /// A recovery or a re-admission found it dirty. It may have been written back before, so the HDD may have
+    /// this version.
+    perhaps_home: bool,
     /// In the zone of the durable checkpoint.
     in_zone: bool,
     /// In the zone of the checkpoint being written.
@@ -150,6 +153,7 @@ impl Slots {
             readers: 0,
             state: State::Free,
             dirty: false,
+            perhaps_home: false,
             in_zone: false,
             in_next: false,
             abandoned: false,
@@ -199,7 +203,9 @@ impl Slots {
         this
     }
 
-    pub(crate) fn set_broken(&mut self, broken: Broken) {
+    /// Leaves out a rule, for tests.
+    #[doc(hidden)]
+    pub fn set_broken(&mut self, broken: Broken) {
         self.broken = broken;
     }
 
@@ -565,7 +571,7 @@ impl Slots {
         debug_assert_eq!((s.state, s.readers), (State::Free, 0));
         (s.page, s.stamp, s.dirty, s.state, s.abandoned) = (page, stamp, dirty, State::Writing, false);
         (s.lsn, s.backs, s.stuck, s.renews) = (Lsn(0), false, false, false);
-        s.waits_for_home = false;
+        (s.waits_for_home, s.perhaps_home) = (false, false);
         s.overtaken = false;
         if let Some(old) = self.by_page.get(&page) {
             self.slots[old.at()].overtaken = true;

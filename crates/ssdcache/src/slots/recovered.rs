@@ -27,7 +27,8 @@ impl Slots {
                 _ if is_live(&self.slots[at]) => {}
                 Some(Entry { page, stamp, clean }) if !self.by_page.contains_key(&page) => {
                     let (state, dirty) = (State::Live, !clean);
-                    self.slots[at] = Slot { page, stamp, state, dirty, ..self.slots[at] };
+                    self.slots[at] =
+                        Slot { page, stamp, state, dirty, perhaps_home: dirty, ..self.slots[at] };
                     self.by_page.insert(page, slot);
                     self.policy.recovered(page, slot);
                 }
