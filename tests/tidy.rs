@@ -264,6 +264,31 @@ fn every_device_is_tested() {
     assert!(found > 0, "no device was found");
 }
 
+/// Each rule that a mutation leaves out belongs to an invariant, and each invariant names rules that exist.
+#[test]
+fn every_mutation_belongs_to_an_invariant() {
+    let (source, document) = (read("crates/ssdcache/src/mutation.rs"), read("docs/recovery.md"));
+    let body = source.split_once("pub enum Mutation {").and_then(|(_, rest)| rest.split_once("\n}"));
+    let lines = body.map(|(body, _)| body.lines()).into_iter().flatten();
+    let mutations: Vec<&str> = lines
+        .filter_map(|line| line.trim().strip_suffix(','))
+        .filter(|name| name.chars().all(char::is_alphanumeric))
+        .collect();
+    assert!(!mutations.is_empty(), "no mutation was found");
+    let rows: Vec<&str> = document.lines().filter(|line| line.starts_with("| **I")).collect();
+    let named: Vec<&str> = rows
+        .iter()
+        .filter_map(|row| row.trim_end_matches('|').rsplit('|').next())
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .collect();
+    for mutation in &mutations {
+        assert!(named.contains(mutation), "no invariant of docs/recovery.md names {mutation}");
+    }
+    for name in named {
+        assert!(mutations.contains(&name), "docs/recovery.md names {name}, which is no mutation");
+    }
+}
+
 #[test]
 fn every_bench_stands_in_its_document() {
     let (manifest, document) = (read("Cargo.toml"), read("docs/BENCHMARKS.md"));
