@@ -3,7 +3,7 @@
 
 use crate::check::{Spot, check, check_range, total_len};
 use crate::device::IoBufs;
-use crate::stats::Recorder;
+use crate::recorder::Recorder;
 use crate::transfer::{Step, Transfer, kind_of};
 use crate::{Completion, DeviceError, DeviceErrorKind, IoClass, IoOp, Occupancy};
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};

@@ -10,7 +10,7 @@
 
 use crate::check::{Spot, check, check_range, refused, total_len};
 use crate::device::IoBufs;
-use crate::stats::{Recorder, Slot};
+use crate::recorder::{Recorder, Slot};
 use crate::{
     Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, InFlight, IoClass, IoFuture, IoOp,
     Occupancy, RecentCosts,

@@ -7,7 +7,7 @@
 //! Samples of more than 65,535 µs are ignored.
 
 use crate::IoClass;
-use crate::stats::Slot;
+use crate::recorder::Slot;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 

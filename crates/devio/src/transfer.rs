@@ -6,7 +6,7 @@
 use crate::check::Spot;
 use crate::device::IoBufs;
 use crate::occupancy::InFlight;
-use crate::stats::{RetryReason, Slot};
+use crate::recorder::{RetryReason, Slot};
 use crate::{DeviceErrorKind, IoBuf, IoClass, IoOp};
 use std::io;
 use std::sync::Arc;

@@ -10,7 +10,7 @@
 use super::model::{Task, Timing};
 use crate::occupancy::InFlight;
 use crate::queue::rank;
-use crate::stats::{Recorder, Slot};
+use crate::recorder::{Recorder, Slot};
 use crate::ticket::Promise;
 use crate::{Completion, IoClass, IoFuture, IoOp};
 use std::future::Future;

@@ -26,7 +26,7 @@ use self::model::Timing;
 use self::pump::{Alarm, FOREVER, Pump};
 use crate::check::{Spot, check, refused, total_len};
 use crate::device::IoBufs;
-use crate::stats::{Recorder, Slot};
+use crate::recorder::{Recorder, Slot};
 use crate::ticket::ticket;
 use crate::{
     Completion, Device, DeviceError, DeviceStats, IoClass, IoFuture, IoOp, Occupancy, RecentCosts,

@@ -24,7 +24,7 @@ use self::cache::{Cache, SECTOR};
 use crate::check::{Spot, check, check_range, total_len};
 use crate::device::IoBufs;
 use crate::occupancy::InFlight;
-use crate::stats::{Recorder, RetryReason, Slot};
+use crate::recorder::{Recorder, RetryReason, Slot};
 use crate::ticket::ticket;
 use crate::{
     Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, Occupancy,

@@ -1,0 +1,221 @@
+//! A device's counters.
+
+use crate::histogram::{BUCKETS, TimeHistogram, bucket_of};
+use crate::recent::{Recent, RecentCosts};
+use crate::stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts};
+use crate::{DeviceErrorKind, IoClass};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Why an attempt was repeated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RetryReason {
+    Again,
+    Interrupted,
+    Cancelled,
+    Short,
+}
+
+/// The counter of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Slot {
+    Read(IoClass),
+    Write(IoClass),
+    Flush,
+    Discard,
+}
+
+struct DirCounters {
+    bytes: AtomicU64,
+    ops: AtomicU64,
+    busy_ns: AtomicU64,
+    latency_ns: AtomicU64,
+    service: Box<[AtomicU64]>,
+    latency: Box<[AtomicU64]>,
+}
+
+impl DirCounters {
+    fn new() -> Self {
+        let zeros = || (0..BUCKETS).map(|_| AtomicU64::new(0)).collect();
+        Self {
+            bytes: AtomicU64::new(0),
+            ops: AtomicU64::new(0),
+            busy_ns: AtomicU64::new(0),
+            latency_ns: AtomicU64::new(0),
+            service: zeros(),
+            latency: zeros(),
+        }
+    }
+
+    fn record(&self, bytes: u64, busy_ns: u64, latency_ns: u64) {
+        self.ops.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.busy_ns.fetch_add(busy_ns, Relaxed);
+        self.latency_ns.fetch_add(latency_ns, Relaxed);
+        self.service[bucket_of(busy_ns)].fetch_add(1, Relaxed);
+        self.latency[bucket_of(latency_ns)].fetch_add(1, Relaxed);
+    }
+
+    fn snapshot(&self) -> DirStats {
+        let ops = self.ops.load(Relaxed);
+        let load = |counts: &[AtomicU64]| TimeHistogram {
+            counts: if ops == 0 { Vec::new() } else { counts.iter().map(|n| n.load(Relaxed)).collect() },
+        };
+        DirStats {
+            ops,
+            bytes: self.bytes.load(Relaxed),
+            busy_ns: self.busy_ns.load(Relaxed),
+            latency_ns: self.latency_ns.load(Relaxed),
+            service: load(&self.service),
+            latency: load(&self.latency),
+        }
+    }
+}
+
+/// A device's counters.
+pub(crate) struct Recorder {
+    /// Reads and writes of each class, then flushes, then discards.
+    dirs: Vec<DirCounters>,
+    errors: [AtomicU64; 6],
+    retries: [AtomicU64; 4],
+    servers: u32,
+    in_flight: AtomicU64,
+    /// The start of the current busy interval: the start after idling, or the last completion.
+    charged_to_ns: AtomicU64,
+    recent: OnceLock<Recent>,
+}
+
+impl Recorder {
+    pub(crate) fn new(servers: u32) -> Self {
+        Self {
+            dirs: (0..IoClass::ALL.len() * 2 + 2).map(|_| DirCounters::new()).collect(),
+            errors: Default::default(),
+            retries: Default::default(),
+            servers,
+            in_flight: AtomicU64::new(0),
+            charged_to_ns: AtomicU64::new(0),
+            recent: OnceLock::new(),
+        }
+    }
+
+    /// See [`crate::Device::track_costs`].
+    pub(crate) fn track_costs(&self, points: usize) {
+        self.recent.get_or_init(|| Recent::new(points));
+    }
+
+    pub(crate) fn recent_costs(&self) -> Option<RecentCosts> {
+        self.recent.get().map(Recent::costs)
+    }
+
+    /// Records the start of an operation at `now_ns`.
+    pub(crate) fn begin(&self, now_ns: u64) {
+        if self.in_flight.fetch_add(1, Relaxed) == 0 {
+            self.charged_to_ns.fetch_max(now_ns, Relaxed);
+        }
+    }
+
+    /// Records the end, at `now_ns`, of an operation that [`Recorder::begin`] announced. Returns the busy
+    /// time to charge to it.
+    pub(crate) fn end(&self, now_ns: u64) -> u64 {
+        let before = self.charged_to_ns.fetch_max(now_ns, Relaxed);
+        self.in_flight.fetch_sub(1, Relaxed);
+        now_ns.saturating_sub(before)
+    }
+
+    /// Counts a successful operation.
+    pub(crate) fn done(&self, slot: Slot, bytes: u64, busy_ns: u64, latency_ns: u64) {
+        let at = match slot {
+            Slot::Read(class) => class as usize * 2,
+            Slot::Write(class) => class as usize * 2 + 1,
+            Slot::Flush => IoClass::ALL.len() * 2,
+            Slot::Discard => IoClass::ALL.len() * 2 + 1,
+        };
+        self.dirs[at].record(bytes, busy_ns, latency_ns);
+        if let Some(recent) = self.recent.get() {
+            recent.note(slot, bytes, busy_ns);
+        }
+    }
+
+    pub(crate) fn failed(&self, kind: &DeviceErrorKind) {
+        let at = match kind {
+            DeviceErrorKind::Io(_) => 0,
+            DeviceErrorKind::NoSpace => 1,
+            DeviceErrorKind::Gone | DeviceErrorKind::Closed => 2,
+            DeviceErrorKind::UnexpectedEof { .. } => 3,
+            DeviceErrorKind::Misaligned { .. } => 4,
+            DeviceErrorKind::Unusable(_) => 5,
+        };
+        self.errors[at].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn retried(&self, reason: RetryReason) {
+        self.retries[reason as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn snapshot(&self) -> DeviceStats {
+        let classes = std::array::from_fn(|i| ClassStats {
+            read: self.dirs[i * 2].snapshot(),
+            write: self.dirs[i * 2 + 1].snapshot(),
+        });
+        let [io, no_space, gone, eof, misaligned, other] =
+            std::array::from_fn(|i| self.errors[i].load(Relaxed));
+        let [again, interrupted, cancelled, short] = std::array::from_fn(|i| self.retries[i].load(Relaxed));
+        DeviceStats {
+            classes,
+            flush: self.dirs[IoClass::ALL.len() * 2].snapshot(),
+            discard: self.dirs[IoClass::ALL.len() * 2 + 1].snapshot(),
+            errors: ErrorCounts { io, no_space, gone, eof, misaligned, other },
+            retries: RetryCounts { again, interrupted, cancelled, short },
+            servers: self.servers,
+        }
+    }
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recorder").field("in_flight", &self.in_flight).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn busy_time_is_the_union_of_operations() {
+        let recorder = Recorder::new(1);
+        recorder.begin(1_000);
+        recorder.begin(2_000);
+        let first = recorder.end(5_000);
+        let second = recorder.end(6_000);
+        assert_eq!((first, second), (4_000, 1_000));
+        recorder.begin(10_000);
+        assert_eq!(recorder.end(11_000), 1_000);
+    }
+
+    #[test]
+    fn totals_since_and_quantiles() {
+        let recorder = Recorder::new(2);
+        recorder.done(Slot::Read(IoClass::Demand), 100, 1_000, 3_000);
+        let earlier = recorder.snapshot();
+        for i in 0..100 {
+            recorder.done(Slot::Read(IoClass::Demand), 10, 1_000, 1_000 * (i + 1));
+            recorder.done(Slot::Write(IoClass::Ring), 10, 2_000, 2_000);
+        }
+        recorder.done(Slot::Flush, 0, 500, 500);
+        recorder.failed(&DeviceErrorKind::Gone);
+        recorder.retried(RetryReason::Short);
+        let stats = recorder.snapshot().since(&earlier);
+        assert_eq!((stats.totals().read.ops, stats.totals().write.bytes), (100, 1_000));
+        assert_eq!(stats.totals_without(&[IoClass::Ring]).write.ops, 0);
+        assert_eq!(stats.totals_of(&[IoClass::Ring]).busy_ns(), 200_000);
+        assert_eq!(stats.busy_ns(), 300_500);
+        assert!((stats.utilisation(Duration::from_nanos(601_000)) - 0.25).abs() < 1e-9);
+        assert_eq!((stats.errors.gone, stats.errors.total(), stats.retries.short), (1, 1, 1));
+        let p50 = stats.class(IoClass::Demand).read.latency.quantile_ns(0.5);
+        assert!((50_000..=57_000).contains(&p50), "{p50}");
+        assert_eq!(stats.class(IoClass::Demand).read.latency.count(), 100);
+        assert_eq!(stats.class(IoClass::Demand).read.mean_service_ns(), 1_000);
+    }
+}
