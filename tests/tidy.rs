@@ -34,6 +34,29 @@ const UNSAFE: [&str; 16] = [
 /// Words that leave the actor unnamed, and home-made ones that the field has a term for.
 const BANNED: [&str; 6] = ["somebody", "nobody", "whoever", "anybody", "homeward", "courier"];
 
+/// Folders of pure code: what is decided there is decided from plain values.
+const PURE: [&str; 2] = ["crates/ssdcache/src/format/", "crates/ssdcache/src/protocol/"];
+
+/// What pure code does not touch: waiting, locks, clocks, I/O, and what carries it out.
+const IMPURE: [&str; 16] = [
+    "async",
+    "await",
+    "tokio",
+    "futures_util",
+    "parking_lot",
+    "Mutex",
+    "RwLock",
+    "Condvar",
+    "RefCell",
+    "AtomicU64",
+    "Instant",
+    "SystemTime",
+    "pagetier_devio",
+    "pagetier_bufpool",
+    "exec",
+    "tier",
+];
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -137,6 +160,22 @@ fn unsafe_code_stays_in_its_files() {
     for listed in UNSAFE {
         let used = all.iter().any(|(file, text)| file == listed && text.lines().any(is_unsafe));
         assert!(used, "{listed} has no unsafe code: take it off the list");
+    }
+}
+
+/// The protocol is a state machine without a clock, and its imports lead downwards.
+#[test]
+fn pure_folders_stay_pure() {
+    let impure = |line: &str| {
+        let code = line.split("//").next().unwrap_or(line);
+        let mut words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
+        words.any(|word| IMPURE.contains(&word))
+            || ["std::fs", "std::io", "std::net"].iter().any(|io| code.contains(io))
+    };
+    let pure = |file: &str| PURE.iter().any(|folder| file.starts_with(folder));
+    none("impure code in a pure folder", &breaches(&files("rs"), |file, line| pure(file) && impure(line)));
+    for folder in PURE {
+        assert!(files("rs").iter().any(|(file, _)| file.starts_with(folder)), "{folder} holds no code");
     }
 }
 

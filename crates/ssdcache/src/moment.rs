@@ -26,7 +26,7 @@ pub struct Moment {
     pub backing: usize,
     pub reading: usize,
     pub renewing: usize,
-    pub homeward: usize,
+    pub writing_home: usize,
     pub admissions: usize,
     pub ring_held: u64,
     pub ring_pages: u32,
@@ -44,7 +44,7 @@ impl SsdTier {
         let core = self.core();
         let state = core.state.try_lock()?;
         let mut moment = Moment {
-            homeward: state.homeward.len(),
+            writing_home: state.writing_home.len(),
             admissions: state.admissions,
             ring_held: state.ring.held_pages(),
             ring_pages: core.layout().ring_pages,
