@@ -100,8 +100,8 @@ pub(crate) struct Core {
     pub(crate) page_size: PageSize,
     pub(crate) homes: Arc<dyn Homes>,
     pub(crate) hdd: SharedDevice,
-    /// The SSD, or the file that holds the ring of a store without one. Exchanged in [`crate::exec::quiet::Quiet`]
-    /// only.
+    /// The SSD, or the file that holds the ring of a store without one. Exchanged in
+    /// [`crate::exec::quiet::Quiet`] only.
     pub(crate) cache_device: RwLock<Arc<CacheDevice>>,
     pub(crate) state: Mutex<Protocol>,
     pub(crate) stamps: StampSource,

@@ -183,7 +183,7 @@ impl Core {
     ) -> Result<Option<(PageId, Proof)>, DeviceError> {
         let (entry, durable) = {
             let mut state = self.state.lock();
-            let Some((entry, _)) = state.slots.begin_check(slot) else { return Ok(None) };
+            let Some(entry) = state.slots.begin_check(slot) else { return Ok(None) };
             (entry, state.slots.is_durable(slot, old.flush.completed()))
         };
         let hold = SlotHold { core: self, slot };

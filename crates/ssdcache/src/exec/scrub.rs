@@ -47,8 +47,7 @@ impl Core {
         if !self.has_slots() || slot.0 >= self.layout().slots {
             return None;
         }
-        let (entry, _) = self.state.lock().slots.begin_check(slot)?;
-        let Entry { page, stamp, clean } = entry;
+        let Entry { page, stamp, clean } = self.state.lock().slots.begin_check(slot)?;
         let ssd = self.ssd();
         let Err(error) = self.read_copy(&ssd, slot, page, stamp).await else {
             return Some(Checked::fine(page));
@@ -152,7 +151,7 @@ impl Core {
         let (slot, entry) = {
             let mut state = self.state.lock();
             let (slot, _) = state.slots.copy_of(page).filter(|(_, clean)| *clean)?;
-            (slot, state.slots.begin_check(slot)?.0)
+            (slot, state.slots.begin_check(slot)?)
         };
         let copy = self.read_copy(&self.ssd(), slot, page, entry.stamp).await.ok()?;
         let (a, b) = (home.as_slice(), copy.as_slice());

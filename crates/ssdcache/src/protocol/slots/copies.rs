@@ -1,32 +1,32 @@
-//! What is asked of the slots when the SSD is drained, failed, proved again or taken out of use.
+//! What is asked of the copies when the SSD is drained, checked, failed, proved again or taken out of use.
 
-use super::{Slot, Slots, State, WriteBack};
+use super::Slots;
+use super::slot::{SlotState, Version};
 use crate::format::map::Entry;
-use crate::mutation::Mutation;
-use pagetier_page::{Lsn, PageId};
+use pagetier_page::{Lsn, PageId, SpaceId};
 use pagetier_policy::{Millis, SlotId};
 
 impl Slots {
     /// Notes that the dirty version on its way into `slot` lacks no change older than `lsn` on the HDD; a
     /// dirty copy that it replaces may lack older ones.
     pub fn note_lsn(&mut self, slot: SlotId, lsn: Lsn) {
-        let older = self.by_page.get(&self.slots[slot.at()].page).map(|old| self.slots[old.at()]);
-        let older = older.filter(|old| old.dirty).map_or(lsn, |old| old.lsn);
-        self.slots[slot.at()].lsn = lsn.min(older);
+        let Some(page) = self.slots[slot.at()].version().map(|version| version.page) else { return };
+        let older = self.live(page).map(|stored| stored.version).filter(Version::is_dirty);
+        if let Some(version) = self.slots[slot.at()].version_mut() {
+            version.lsn = older.map_or(lsn, |older| older.lsn.min(lsn));
+        }
     }
 
     /// After a recovery: no copy lacks a change older than `floor` on the HDD.
     pub fn set_lsn_floor(&mut self, floor: Lsn) {
-        for slot in &mut self.slots {
-            slot.lsn = floor;
-        }
+        self.slots.iter_mut().filter_map(|s| s.version_mut()).for_each(|version| version.lsn = floor);
     }
 
     /// The oldest log position from which redo would need records if every copy were lost; `None`: the HDD
     /// has every version.
     #[must_use]
     pub fn oldest_lsn(&self) -> Option<Lsn> {
-        self.slots.iter().filter(|s| s.is_only_copy()).map(|s| s.lsn).min()
+        self.slots.iter().filter_map(|s| s.version()).filter(|v| v.is_dirty()).map(|v| v.lsn).min()
     }
 
     /// The pages that have a copy, or one on its way.
@@ -35,12 +35,21 @@ impl Slots {
         self.by_page.keys().chain(self.pending.keys()).copied().collect()
     }
 
+    fn dirty(&self) -> impl Iterator<Item = &Version> {
+        self.slots.iter().filter_map(|s| s.live()).map(|s| &s.version).filter(|v| v.is_dirty())
+    }
+
+    /// Copies that are newer than the HDD's version.
+    #[must_use]
+    pub fn dirty_pages(&self) -> usize {
+        self.dirty().count()
+    }
+
     /// The pages whose newest version is on the SSD alone, in order, each with the log position from which
     /// redo would bring it back.
     #[must_use]
     pub fn only_copies(&self) -> Vec<(PageId, Lsn)> {
-        let dirty = |s: &Slot| s.state == State::Live && s.dirty;
-        let mut pages: Vec<_> = self.slots.iter().filter(|s| dirty(s)).map(|s| (s.page, s.lsn)).collect();
+        let mut pages: Vec<_> = self.dirty().map(|version| (version.page, version.lsn)).collect();
         pages.sort_unstable();
         pages
     }
@@ -48,13 +57,19 @@ impl Slots {
     /// Whether the newest version of `page` is on the SSD alone.
     #[must_use]
     pub fn is_only_copy(&self, page: PageId) -> bool {
-        self.by_page.get(&page).is_some_and(|slot| self.slots[slot.at()].dirty)
+        self.live(page).is_some_and(|stored| stored.version.is_dirty())
     }
 
     /// The log position from which redo would bring `page` back if its copy were lost.
     #[must_use]
     pub fn lsn_of(&self, page: PageId) -> Lsn {
-        self.by_page.get(&page).map_or(Lsn(0), |slot| self.slots[slot.at()].lsn)
+        self.live(page).map_or(Lsn(0), |stored| stored.version.lsn)
+    }
+
+    /// The highest page number of `space` that has a copy.
+    #[must_use]
+    pub fn highest_page(&self, space: SpaceId) -> Option<u32> {
+        self.by_page.keys().filter(|p| p.space == space).map(|p| p.no).max()
     }
 
     /// From now on reads find nothing here (those of only copies wait), until it is taken back.
@@ -71,41 +86,28 @@ impl Slots {
     /// Reads and write-backs that hold a slot.
     #[must_use]
     pub fn readers(&self) -> usize {
-        self.slots.iter().map(|s| usize::from(s.readers)).sum()
-    }
-
-    /// Holds the copy of `page`, if it has one without a reader, so that it is written home as by a
-    /// write-back. Ends with [`Slots::end_write_back`].
-    pub fn hold_copy(&mut self, page: PageId) -> Option<WriteBack> {
-        let slot = *self.by_page.get(&page)?;
-        let s = &mut self.slots[slot.at()];
-        (s.readers == 0 && !self.hidden).then(|| {
-            s.readers += 1;
-            if !self.broken.is(Mutation::DrainedPageDiscarded) {
-                self.going_home.push(page);
-            }
-            WriteBack { slot, page, stamp: s.stamp, durable_at: s.durable_at }
-        })
+        self.slots.iter().map(|s| usize::from(s.readers())).sum()
     }
 
     /// The slot of the copy of `page`, and whether the HDD has that version too.
     #[must_use]
     pub fn copy_of(&self, page: PageId) -> Option<(SlotId, bool)> {
-        self.by_page.get(&page).map(|slot| (*slot, !self.slots[slot.at()].dirty))
+        let slot = *self.by_page.get(&page)?;
+        self.slots[slot.at()].live().map(|stored| (slot, !stored.version.is_dirty()))
     }
 
     /// Holds slot `slot` for a check, if a copy is in it. Ends with [`Slots::end_read`].
-    pub fn begin_check(&mut self, slot: SlotId) -> Option<(Entry, bool)> {
-        let hidden = self.hidden;
-        let s = self.slots.get_mut(slot.at()).filter(|s| s.state == State::Live && !hidden)?;
-        s.readers += 1;
-        Some((Entry { page: s.page, stamp: s.stamp, clean: !s.dirty }, s.durable_at == 0))
+    pub fn begin_check(&mut self, slot: SlotId) -> Option<Entry> {
+        let stored = self.slots.get_mut(slot.at())?.live_mut().filter(|_| !self.hidden)?;
+        stored.readers += 1;
+        let version = &stored.version;
+        Some(Entry { page: version.page, stamp: version.stamp, clean: !version.is_dirty() })
     }
 
     /// Whether the version in `slot` was covered by flush `completed` or an earlier one.
     #[must_use]
     pub fn is_durable(&self, slot: SlotId, completed: u64) -> bool {
-        self.slots[slot.at()].durable_at <= completed
+        self.slots[slot.at()].stored().is_none_or(|stored| stored.durable_at <= completed)
     }
 
     /// The SSD is used again after a failure: every copy that is left was read and is sound and durable, so
@@ -114,12 +116,13 @@ impl Slots {
     pub fn proved(&mut self) {
         self.retired.clear();
         self.bad = 0;
-        for index in 0..self.params.slots {
-            let slot = SlotId(index);
+        for slot in (0..self.params.slots).map(SlotId) {
             let s = &mut self.slots[slot.at()];
-            s.durable_at = 0;
+            if let Some(stored) = s.stored_mut() {
+                stored.durable_at = 0;
+            }
             // One that is still being read is freed by the end of that.
-            if s.state == State::Bad || (s.state == State::Retired && s.readers == 0) {
+            if s.state == SlotState::Bad || s.is_retired() {
                 self.release(slot);
             }
         }
@@ -130,12 +133,5 @@ impl Slots {
         if let Some(&slot) = self.by_page.get(&page) {
             self.drop_bad_copy(page, slot, now);
         }
-    }
-}
-
-impl Slot {
-    /// A version that the HDD has not, or is not known to have, is in the slot or on its way.
-    fn is_only_copy(&self) -> bool {
-        self.dirty && matches!(self.state, State::Live | State::Writing | State::Retired)
     }
 }

@@ -1,30 +1,34 @@
 //! The slots at this moment, for the simulator's coverage (feature `mutations`).
 
-use super::{Slots, State};
+use super::Slots;
+use super::slot::{Slot, SlotState};
 use crate::moment::Moment;
 
 impl Slots {
     /// Fills in what the slots know.
     pub(crate) fn moment(&self, moment: &mut Moment) {
-        let count = |f: &dyn Fn(&super::Slot) -> bool| self.slots.iter().filter(|s| f(s)).count();
+        let count = |f: &dyn Fn(&Slot) -> bool| self.slots.iter().filter(|s| f(s)).count();
         moment.capturing = self.capturing;
         moment.starved = self.starved;
         moment.full = !self.has_room();
         (moment.writable, moment.waiting) = self.count_free();
-        moment.writing = count(&|s| s.state == State::Writing);
-        moment.abandoned = count(&|s| s.state == State::Writing && s.abandoned);
-        moment.retired = count(&|s| s.state == State::Retired);
-        moment.retired_read = count(&|s| s.state == State::Retired && s.readers > 0);
-        moment.dirty = count(&|s| s.state == State::Live && s.dirty);
-        moment.clean = count(&|s| s.state == State::Live && !s.dirty);
+        moment.writing = count(&Slot::is_writing);
+        moment.abandoned = count(&|s| matches!(s.state, SlotState::Writing { abandoned: true, .. }));
+        moment.retired = count(&Slot::is_retired);
+        moment.retired_read = count(&|s| s.is_retired() && s.readers() > 0);
+        moment.dirty = self.dirty_pages();
+        moment.clean = self.pages() - moment.dirty;
         moment.pending = self.pending.len();
         moment.going_home = self.going_home.len();
-        moment.laps = self.circle.as_ref().map_or(0, |circle| circle.laps);
+        moment.laps = self.laps();
         moment.moving = self.moving.len();
-        moment.moved_over = count(&|s| s.moving && s.state == State::Retired);
-        moment.backing = count(&|s| s.state == State::Live && s.backs);
-        let copying =
-            |renews: bool| count(&|s| s.state == State::Writing && !s.abandoned && s.renews == renews);
+        moment.moved_over = count(&|s| s.is_retired() && s.stored().is_some_and(|stored| stored.moving));
+        moment.backing = count(&|s| s.live().is_some_and(|stored| stored.version.backs));
+        let copying = |renewing: bool| {
+            count(
+                &|s| matches!(s.state, SlotState::Writing { abandoned: false, renews, .. } if renews == renewing),
+            )
+        };
         moment.renewing = copying(true);
         moment.reading = if self.on_read { copying(false) } else { 0 };
     }

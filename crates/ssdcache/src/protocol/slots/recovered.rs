@@ -1,46 +1,50 @@
 //! What a recovery tells the slots: first what it takes on trust, then, once it has read the zone, what it
 //! found in the end.
 
-use super::{Slot, Slots, State};
+use super::Slots;
+use super::slot::{SlotState, Standing, Stored, Version};
 use crate::format::map::Entry;
+use pagetier_page::Lsn;
 use pagetier_policy::SlotId;
 
 impl Slots {
     /// Makes what a recovery found so far into what it found in the end, `map`: for before the first
     /// checkpoint only.
     pub fn apply_recovered(&mut self, map: &[Option<Entry>]) {
-        let same = |s: &Slot, e: &Entry| (s.page, s.stamp, s.dirty) == (e.page, e.stamp, !e.clean);
-        let is_live = |s: &Slot| s.state == State::Live;
         let found = |slot: usize| map.get(slot).copied().flatten();
         for at in 0..self.slots.len() {
-            let slot = self.slots[at];
-            if is_live(&slot) && !found(at).is_some_and(|entry| same(&slot, &entry)) {
-                self.by_page.remove(&slot.page);
-                self.policy.forget(slot.page);
-                self.slots[at].state = State::Free;
+            let Some(version) = self.slots[at].live().map(|stored| stored.version) else { continue };
+            let known = Entry { page: version.page, stamp: version.stamp, clean: !version.is_dirty() };
+            if found(at) != Some(known) {
+                self.by_page.remove(&version.page);
+                self.policy.forget(version.page);
+                self.slots[at].state = SlotState::Free;
             }
         }
-        self.waiting.clear();
+        let mut free = Vec::new();
         for at in 0..self.slots.len() {
             let slot = SlotId(at as u32);
             match found(at) {
-                _ if is_live(&self.slots[at]) => {}
-                Some(Entry { page, stamp, clean }) if !self.by_page.contains_key(&page) => {
-                    let (state, dirty) = (State::Live, !clean);
-                    self.slots[at] = Slot { page, stamp, state, dirty, ..self.slots[at] };
-                    self.by_page.insert(page, slot);
-                    self.policy.recovered(page, slot);
+                _ if self.slots[at].live().is_some() => {}
+                Some(entry) if !self.by_page.contains_key(&entry.page) => {
+                    let stored = Stored { version: version(entry), durable_at: 0, readers: 0, moving: false };
+                    self.slots[at].state = SlotState::Live { stored, overtaken: false };
+                    self.by_page.insert(entry.page, slot);
+                    self.policy.recovered(entry.page, slot);
                 }
-                _ if self.circle.is_some() => {}
-                _ => self.waiting.push(slot),
+                _ => free.push(slot),
             }
         }
-        let slots = self.slots.iter().zip((0..).map(SlotId));
-        let newest = slots.filter(|(s, _)| is_live(s)).max_by_key(|(s, _)| s.stamp).map(|(_, slot)| slot);
-        if let Some(circle) = &mut self.circle {
-            circle.go_on_after(newest);
-        }
+        let live = self.by_page.values().filter_map(|slot| Some((*slot, self.slots[slot.at()].live()?)));
+        let newest = live.max_by_key(|(slot, stored)| (stored.version.stamp, *slot)).map(|(slot, _)| slot);
+        self.start_after_recovery(free, newest);
     }
+}
+
+fn version(entry: Entry) -> Version {
+    let Entry { page, stamp, clean } = entry;
+    let standing = if clean { Standing::Clean } else { Standing::Only };
+    Version { page, stamp, standing, lsn: Lsn(0), backs: false }
 }
 
 #[cfg(test)]
@@ -66,7 +70,8 @@ mod tests {
 
     /// By slot, the page and whether the HDD lacks it.
     fn content(slots: &Slots) -> Vec<Option<(PageId, bool)>> {
-        slots.slots.iter().map(|s| (s.state == State::Live).then_some((s.page, s.dirty))).collect()
+        let content = |s: &Stored| (s.version.page, s.version.is_dirty());
+        slots.slots.iter().map(|s| s.live().map(content)).collect()
     }
 
     #[test]
@@ -82,9 +87,8 @@ mod tests {
             applied.apply_recovered(&found);
             applied.validate().unwrap_or_else(|error| panic!("{policy}: {error}"));
             assert_eq!(content(&applied), content(&at_once), "{policy}");
-            assert_eq!(applied.waiting, at_once.waiting, "{policy}");
             assert_eq!(applied.by_page, at_once.by_page, "{policy}");
-            assert_eq!(format!("{:?}", applied.circle), format!("{:?}", at_once.circle), "{policy}");
+            assert_eq!(format!("{:?}", applied.alloc), format!("{:?}", at_once.alloc), "{policy}");
         }
     }
 

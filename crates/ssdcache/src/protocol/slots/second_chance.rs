@@ -1,7 +1,8 @@
 //! Second chances: slots are judged in groups some way ahead of the front, and the pages that stay are copied
 //! to the front, into slots that were judged before. A page is never without a durable slot meanwhile.
 
-use super::{Move, Slots, State, WriteBack};
+use super::slot::{SlotState, Standing};
+use super::{Move, Slots};
 use crate::mutation::Mutation;
 use pagetier_page::{PageId, Stamp};
 use pagetier_policy::{Millis, SlotId};
@@ -16,18 +17,13 @@ impl Slots {
         busy: &dyn Fn(PageId) -> bool,
         fresh: &mut dyn FnMut() -> Stamp,
     ) -> Option<Vec<Move>> {
-        let slots = self.circle.as_mut()?.judge()?;
+        let slots = self.circle_mut()?.judge()?;
         let group = slots.len();
         let mut staying = Vec::new();
         for slot in slots {
-            let s = &self.slots[slot.at()];
-            let here = s.state == State::Live && s.readers == 0 && self.by_page.get(&s.page) == Some(&slot);
-            // A copy gets a larger stamp than a version that has one already, and must not win over it.
-            let newest = !s.overtaken || self.broken.is(Mutation::MoveUnderNewer);
-            let free = here && newest && !s.backs && !self.is_going_home(s.page) && !busy(s.page);
-            let free = free && !self.hidden;
+            let free = !self.hidden && self.may_move(slot, busy);
             if free && staying.len() + 1 < group && self.policy.second_chance(slot) {
-                self.slots[slot.at()].moving = true;
+                self.set_moving(slot, true);
                 staying.push(slot);
             }
         }
@@ -37,9 +33,9 @@ impl Slots {
             match self.take_front(now) {
                 Some((to, displaced)) => {
                     self.note_untold(displaced);
-                    moves.push(self.start_move(slot, to, now, fresh()));
+                    moves.extend(self.start_move(slot, to, now, fresh()));
                 }
-                None => self.slots[slot.at()].moving = false,
+                None => self.set_moving(slot, false),
             }
         }
         // No write waits for a slot on behalf of a second chance.
@@ -47,17 +43,34 @@ impl Slots {
         Some(moves)
     }
 
-    fn start_move(&mut self, from: SlotId, to: SlotId, now: Millis, stamp: Stamp) -> Move {
-        let source = &mut self.slots[from.at()];
-        source.readers += 1;
-        let (page, dirty, lsn) = (source.page, source.dirty, source.lsn);
-        let from = WriteBack { slot: from, page, stamp: source.stamp, durable_at: source.durable_at };
-        let to = self.start(to, page, dirty, None, now, stamp);
-        self.slots[to.slot.at()].lsn = lsn;
+    /// A copy gets a larger stamp than a version that has one already, and must not win over it.
+    fn may_move(&self, slot: SlotId, busy: &dyn Fn(PageId) -> bool) -> bool {
+        let SlotState::Live { stored, overtaken } = &self.slots[slot.at()].state else { return false };
+        let page = stored.version.page;
+        let newest = !overtaken || self.broken.is(Mutation::MoveUnderNewer);
+        let kept = stored.version.backs || self.is_going_home(page) || busy(page);
+        newest && stored.readers == 0 && !kept
+    }
+
+    fn set_moving(&mut self, slot: SlotId, moving: bool) {
+        if let Some(stored) = self.slots[slot.at()].stored_mut() {
+            stored.moving = moving;
+        }
+    }
+
+    fn start_move(&mut self, from: SlotId, to: SlotId, now: Millis, stamp: Stamp) -> Option<Move> {
+        let version = self.slots[from.at()].live()?.version;
+        let page = version.page;
+        let standing = if version.is_dirty() { Standing::Only } else { Standing::Clean };
+        let source = self.hold(from)?;
+        let to = self.start(to, page, standing, None, now, stamp);
+        if let Some(copy) = self.slots[to.slot.at()].version_mut() {
+            copy.lsn = version.lsn;
+        }
         // The copy is of the same version.
-        self.slots[from.slot.at()].overtaken = false;
+        self.set_overtaken(from, false);
         self.moving.insert(page, to.slot);
-        Move { from, to }
+        Some(Move { from: source, to })
     }
 
     /// The move is over. With `copied`, the image was on its way to its new slot, and [`Slots::end_write`]
@@ -66,16 +79,24 @@ impl Slots {
         let Move { from, to } = done;
         if !copied {
             self.moving.remove(&to.page);
-            if !self.slots[to.slot.at()].abandoned
-                && let Some(&slot) = self.by_page.get(&to.page)
-            {
+            let counts =
+                matches!(self.slots[to.slot.at()].state, SlotState::Writing { abandoned: false, .. });
+            if counts && let Some(&slot) = self.by_page.get(&to.page) {
                 self.policy.inserted(to.page, slot, now);
             }
             self.release(to.slot);
         }
         self.counts.second_chances += u64::from(copied);
-        self.slots[from.slot.at()].moving = false;
+        self.set_moving(from.slot, false);
         self.end_read(from.slot);
+    }
+
+    /// The page was changed, or a version from the pool is about to be written home: what is being copied to
+    /// the front is not to become its copy.
+    pub(crate) fn cancel_move(&mut self, page: PageId) {
+        if !self.broken.is(Mutation::MoveSurvives) {
+            self.overtake_move(page);
+        }
     }
 
     /// A newer version of `page` is about to be written somewhere, or none is wanted any more.
@@ -84,7 +105,7 @@ impl Slots {
             return;
         }
         if let Some(to) = self.moving.remove(&page) {
-            self.slots[to.at()].abandoned = true;
+            self.abandon(to);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Copies of what the HDD has: admissions of clean pages, and the slots of pages that are written through.
 
-use super::{Slots, State, Ticket};
+use super::slot::{SlotState, Standing};
+use super::{NoSlot, Slots, Ticket};
 use crate::mutation::Mutation;
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
 use pagetier_policy::{Cause, Home, Millis, SlotId};
@@ -36,21 +37,12 @@ impl Slots {
         if self.home(page) == Home::Ssd {
             return None;
         }
-        let (slot, displaced) = if self.appends() {
-            match self.append(page, cause, now) {
-                Ok(found) => found,
-                Err(soon) => {
-                    self.counts.rejected_no_slot += u64::from(soon);
-                    return None;
-                }
-            }
-        } else {
-            if self.has_room() && self.writable.is_empty() {
-                self.starved = true;
-                self.counts.rejected_no_slot += 1;
+        let (slot, displaced) = match self.place_copy(page, cause, now) {
+            Ok(place) => place,
+            Err(why) => {
+                self.counts.rejected_no_slot += u64::from(why == NoSlot::Soon);
                 return None;
             }
-            self.admit(page, cause, now)?
         };
         self.counts.admitted_on_read += u64::from(cause == Cause::Read);
         Some(self.start_copy(slot, page, displaced, now, fresh()))
@@ -82,7 +74,9 @@ impl Slots {
         };
         self.counts.renewed += 1;
         let ticket = self.start_copy(slot, page, None, now, fresh());
-        self.slots[slot.at()].renews = true;
+        if let SlotState::Writing { renews, .. } = &mut self.slots[slot.at()].state {
+            *renews = true;
+        }
         Some(ticket)
     }
 
@@ -94,7 +88,7 @@ impl Slots {
         now: Millis,
         stamp: Stamp,
     ) -> Ticket {
-        let ticket = self.start(slot, page, false, displaced, now, stamp);
+        let ticket = self.start(slot, page, Standing::Clean, displaced, now, stamp);
         self.pending.insert(page, slot);
         ticket
     }
@@ -102,8 +96,9 @@ impl Slots {
     /// The copy on its way with `ticket` is of a home write that no flush has made durable, and the HDD may
     /// lack changes from `lsn` on: it counts as the only copy of its version until [`Slots::homes_flushed`].
     pub(crate) fn wait_for_home(&mut self, ticket: &mut Ticket, lsn: Lsn) {
-        let s = &mut self.slots[ticket.slot.at()];
-        (s.dirty, s.waits_for_home, s.lsn) = (true, true, lsn);
+        if let Some(version) = self.slots[ticket.slot.at()].version_mut() {
+            (version.standing, version.lsn) = (Standing::AwaitsFlush, lsn);
+        }
         (ticket.dirty, ticket.waits_for_home) = (true, true);
         self.waiting_for_home.push((ticket.slot, ticket.stamp));
     }
@@ -112,10 +107,13 @@ impl Slots {
     pub(crate) fn homes_flushed(&mut self, unflushed: &dyn Fn(PageId) -> bool) {
         for (slot, stamp) in std::mem::take(&mut self.waiting_for_home) {
             let s = &mut self.slots[slot.at()];
-            match s.state {
-                _ if s.stamp != stamp || !s.waits_for_home => {}
-                State::Live if !unflushed(s.page) => (s.dirty, s.waits_for_home) = (false, false),
-                State::Live | State::Writing => self.waiting_for_home.push((slot, stamp)),
+            let (retired, writing) = (s.is_retired(), s.is_writing());
+            let Some(version) = s.version_mut().filter(|v| !retired && v.stamp == stamp) else { continue };
+            match version.standing {
+                Standing::AwaitsFlush if writing || unflushed(version.page) => {
+                    self.waiting_for_home.push((slot, stamp));
+                }
+                Standing::AwaitsFlush => version.standing = Standing::Clean,
                 _ => {}
             }
         }
@@ -123,14 +121,16 @@ impl Slots {
 
     /// Whether the copy of `page` waits for a flush of the HDD to be clean.
     pub(crate) fn waits_for_home(&self, page: PageId) -> bool {
-        self.by_page.get(&page).is_some_and(|slot| self.slots[slot.at()].waits_for_home)
+        self.live(page).is_some_and(|stored| stored.version.standing == Standing::AwaitsFlush)
     }
 
     /// Whether a flush of the HDD would make copies clean; those whose homes are `in_flight` not.
     pub(crate) fn wants_home_flush(&self, in_flight: &dyn Fn(PageId) -> bool) -> bool {
         self.waiting_for_home.iter().any(|(slot, stamp)| {
-            let s = &self.slots[slot.at()];
-            s.state == State::Live && s.stamp == *stamp && s.waits_for_home && !in_flight(s.page)
+            self.slots[slot.at()].live().map(|stored| &stored.version).is_some_and(|version| {
+                let waits = version.standing == Standing::AwaitsFlush && version.stamp == *stamp;
+                waits && !in_flight(version.page)
+            })
         })
     }
 
@@ -138,22 +138,25 @@ impl Slots {
     /// and nothing else to mend it.
     #[must_use]
     pub fn is_backing(&self, page: PageId) -> bool {
-        self.by_page.get(&page).is_some_and(|slot| self.slots[slot.at()].backs)
+        self.live(page).is_some_and(|stored| stored.version.backs)
     }
 
     /// The same of any page of `space`.
     #[must_use]
     pub fn is_backing_in(&self, space: SpaceId) -> bool {
-        self.slots.iter().any(|s| s.backs && s.page.space == space && self.is_backing(s.page))
+        self.slots.iter().filter_map(|s| s.live()).any(|s| s.version.backs && s.version.page.space == space)
     }
 
     /// The home write that `slot` backs with version `stamp` is durable (`ok`): the slot is clean. Or it
     /// failed: the slot is the only copy.
     pub(crate) fn end_backing(&mut self, slot: SlotId, stamp: Stamp, ok: bool) {
         let s = &mut self.slots[slot.at()];
-        if s.backs && s.stamp == stamp {
-            s.backs = false;
-            s.dirty &= !(ok && s.state == State::Live);
+        let live = s.live().is_some();
+        if let Some(version) = s.version_mut().filter(|version| version.backs && version.stamp == stamp) {
+            version.backs = false;
+            if ok && live {
+                version.standing = Standing::Clean;
+            }
             self.counts.doublewritten += u64::from(ok);
         }
     }

@@ -72,6 +72,15 @@ pub enum Plan {
     Wait,
 }
 
+/// Why a page gets no slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NoSlot {
+    /// None may be written for now; one will, after a checkpoint, a flush or a write-back.
+    Soon,
+    /// The policy does not take it, or waiting leads nowhere.
+    Never,
+}
+
 /// Where the newest version below memory is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Located {

@@ -7,12 +7,15 @@
 //! the next slots from the front on, whatever is in them, so only the front's position decides what may be
 //! written.
 //!
-//! Where pages get second chances, the front does not go beyond the slots that were judged (`chances`).
+//! Where pages get second chances, the front does not go beyond the slots that were judged (`second_chance`).
 
-use super::{Slots, State, WriteBack};
+use super::{Alloc, Place};
 use crate::mutation::Mutation;
+use crate::protocol::slots::slot::{SlotState, Standing};
+use crate::protocol::slots::types::{MapWork, NoSlot, WriteBack};
+use crate::protocol::slots::{Slots, Stored};
 use pagetier_page::PageId;
-use pagetier_policy::{Cause, Millis, SlotId, Verdict};
+use pagetier_policy::{Cause, Home, Millis, SlotId, Verdict};
 
 /// A group is at most this share of a zone: the pages that stay need slots that were judged before them.
 const GROUPS_PER_ZONE: usize = 4;
@@ -23,7 +26,7 @@ const ZONE_LEFT: u32 = 2;
 
 /// Where the next slot is, and how far it may go.
 #[derive(Debug)]
-pub(super) struct Circle {
+pub(in crate::protocol::slots) struct Circle {
     front: u32,
     slots: u32,
     /// Slots from the front on that are in the zone of the durable checkpoint.
@@ -36,7 +39,10 @@ pub(super) struct Circle {
     group: u32,
     /// Whether a slot of the present zone was given out.
     gave: bool,
+    /// Write-backs fail.
+    pub(super) home_fails: bool,
     /// How often the front came round.
+    #[cfg_attr(not(feature = "mutations"), allow(dead_code, reason = "for the simulator's coverage"))]
     pub(super) laps: u64,
 }
 
@@ -55,7 +61,17 @@ impl Circle {
     /// Empty slots, of which `group` are judged at a time.
     pub(super) fn new(group: usize, zone: u32, slots: u32) -> Self {
         let group = group.min(zone as usize / GROUPS_PER_ZONE).max(1) as u32;
-        Self { front: 0, slots, left: 0, left_next: 0, judged: 0, group, gave: false, laps: 0 }
+        Self {
+            front: 0,
+            slots,
+            left: 0,
+            left_next: 0,
+            judged: 0,
+            group,
+            gave: false,
+            home_fails: false,
+            laps: 0,
+        }
     }
 
     /// `newest` is the slot that was written last.
@@ -80,7 +96,7 @@ impl Circle {
     }
 
     /// The slots of the next group, which count as judged from here on; `None`: enough are.
-    pub(super) fn judge(&mut self) -> Option<Vec<SlotId>> {
+    pub(in crate::protocol::slots) fn judge(&mut self) -> Option<Vec<SlotId>> {
         if !self.has_chances() || self.judged > self.group {
             return None;
         }
@@ -95,16 +111,18 @@ impl Circle {
 }
 
 impl Slots {
-    /// Whether slots are given out in circular order.
-    #[must_use]
-    pub fn appends(&self) -> bool {
-        self.circle.is_some()
+    fn circle(&self) -> Option<&Circle> {
+        if let Alloc::Circle(circle) = &self.alloc { Some(circle) } else { None }
+    }
+
+    pub(in crate::protocol::slots) fn circle_mut(&mut self) -> Option<&mut Circle> {
+        if let Alloc::Circle(circle) = &mut self.alloc { Some(circle) } else { None }
     }
 
     /// The slot that is next, with the page that had to go for it. `None`: not now.
-    pub(super) fn take_front(&mut self, now: Millis) -> Option<(SlotId, Option<PageId>)> {
+    pub(in crate::protocol::slots) fn take_front(&mut self, now: Millis) -> Option<Place> {
         loop {
-            let circle = self.circle.as_ref()?;
+            let circle = self.circle()?;
             let slot = circle.at(0);
             let unjudged = circle.has_chances() && circle.judged == 0;
             let turn = if self.zone_left() == 0 || unjudged { Turn::Wait } else { self.turn_of(slot) };
@@ -112,10 +130,11 @@ impl Slots {
                 self.starved = true;
                 return None;
             }
-            let gone = (turn == Turn::Give).then(|| self.evict_from(slot, now));
+            // Free, or with a page that the HDD has, too.
+            let gone = (turn == Turn::Give).then(|| self.evict(slot, now));
             // What is only passed over now may be given out after another checkpoint.
             self.changes += u64::from(turn != Turn::PassForGood);
-            let circle = self.circle.as_mut()?;
+            let circle = self.circle_mut()?;
             circle.advance();
             if let Some(displaced) = gone {
                 circle.gave = true;
@@ -125,7 +144,7 @@ impl Slots {
     }
 
     fn zone_left(&self) -> u32 {
-        let Some(circle) = &self.circle else { return 0 };
+        let Some(circle) = self.circle() else { return 0 };
         match self.capturing {
             _ if self.broken.is(Mutation::ZoneIgnored) => circle.slots,
             true => circle.left.min(circle.left_next),
@@ -134,66 +153,50 @@ impl Slots {
     }
 
     fn turn_of(&self, slot: SlotId) -> Turn {
-        let s = &self.slots[slot.at()];
-        let may = s.writable(self.capturing, self.broken);
-        match s.state {
-            State::Bad => Turn::PassForGood,
-            State::Writing => Turn::Wait,
-            State::Live | State::Retired if s.moving => Turn::Wait,
-            State::Retired if s.readers == 0 => Turn::Wait,
-            State::Live if s.dirty && s.readers == 0 && may && self.broken.is(Mutation::AppendedTooSoon) => {
-                Turn::Give
-            }
-            State::Live if s.dirty => {
-                if s.stuck {
-                    Turn::PassForGood
-                } else {
-                    Turn::Wait
-                }
-            }
-            State::Free | State::Live if s.readers == 0 && may => Turn::Give,
-            _ => Turn::Pass,
+        let may = self.is_writable(slot);
+        match &self.slot(slot).state {
+            SlotState::Bad => Turn::PassForGood,
+            SlotState::Writing { .. } => Turn::Wait,
+            SlotState::Free if may => Turn::Give,
+            SlotState::Free => Turn::Pass,
+            SlotState::Live { stored, .. } | SlotState::Retired(stored) if stored.moving => Turn::Wait,
+            SlotState::Retired(stored) if stored.readers == 0 => Turn::Wait,
+            SlotState::Retired(_) => Turn::Pass,
+            SlotState::Live { stored, .. } => self.turn_of_live(stored, may),
         }
     }
 
-    /// Empties the slot, which is free or holds a page that the HDD has, too.
-    fn evict_from(&mut self, slot: SlotId, now: Millis) -> Option<PageId> {
-        let s = self.slots[slot.at()];
-        if s.state != State::Live {
-            return None;
+    fn turn_of_live(&self, stored: &Stored, may: bool) -> Turn {
+        let free = stored.readers == 0 && may;
+        match stored.version.standing {
+            Standing::Clean if free => Turn::Give,
+            Standing::Clean => Turn::Pass,
+            _ if free && self.broken.is(Mutation::AppendedTooSoon) => Turn::Give,
+            Standing::Stuck => Turn::PassForGood,
+            Standing::Only | Standing::AwaitsFlush => Turn::Wait,
         }
-        self.unmap(s.page);
-        self.policy.removed(s.page, true, now);
-        self.release(slot);
-        self.counts.evicted += 1;
-        Some(s.page)
     }
 
-    /// Whether `page` goes to the SSD, and if so, the next slot. `Err(true)`: no slot can be had for now, but
-    /// soon.
-    pub(super) fn append(
-        &mut self,
-        page: PageId,
-        cause: Cause,
-        now: Millis,
-    ) -> Result<(SlotId, Option<PageId>), bool> {
+    /// Whether `page` goes to the SSD, and if so, the next slot.
+    pub(super) fn append(&mut self, page: PageId, cause: Cause, now: Millis) -> Result<Place, NoSlot> {
         // An only copy keeps a place here whatever the policy says: without a ring nothing would back its way
         // home.
         let admitted = self.is_only_copy(page)
             || self.policy.consider(page, cause, 1, &mut |_| false, now) == Verdict::AdmitFree;
         if !admitted {
             self.counts.rejected += 1;
-            return Err(false);
+            return Err(NoSlot::Never);
         }
         let before = self.home(page);
         let Some((slot, displaced)) = self.take_front(now) else {
             // While nothing gets home, and when a whole zone could not be used, waiting leads nowhere.
-            let circle = self.circle.as_ref();
+            let circle = self.circle();
             let useless = self.zone_left() == 0 && circle.is_some_and(|c| !c.gave) && self.changes == 0;
-            return Err(!(self.home_fails || useless));
+            let fails = circle.is_some_and(|c| c.home_fails);
+            return Err(if fails || useless { NoSlot::Never } else { NoSlot::Soon });
         };
         match (displaced, before) {
-            (_, pagetier_policy::Home::Ssd) => self.counts.rewritten += 1,
+            (_, Home::Ssd) => self.counts.rewritten += 1,
             (Some(_), _) => self.counts.admitted_over += 1,
             (None, _) => self.counts.admitted_free += 1,
         }
@@ -211,12 +214,14 @@ impl Slots {
             true => c.judged,
             false => (2 * self.params.clean_ahead).min(c.slots),
         };
-        self.circle.iter().flat_map(move |c| (0..ahead(c)).map(|n| c.at(n)))
+        self.circle().into_iter().flat_map(move |c| (0..ahead(c)).map(|n| c.at(n)))
     }
 
     fn must_go_home(&self, slot: SlotId) -> bool {
-        let s = &self.slots[slot.at()];
-        s.state == State::Live && s.dirty && !s.backs && !s.moving && !s.stuck && !self.is_going_home(s.page)
+        self.slot(slot).live().is_some_and(|s| {
+            let waits = matches!(s.version.standing, Standing::Only | Standing::AwaitsFlush);
+            waits && !s.version.backs && !s.moving && !self.is_going_home(s.version.page)
+        })
     }
 
     /// The next slots whose pages must be written home first.
@@ -237,39 +242,38 @@ impl Slots {
     /// Whether slots wait at the front for a flush of the HDD only.
     #[must_use]
     pub fn front_wants_hdd_flush(&self) -> bool {
-        let waits = |slot: SlotId| self.slots[slot.at()].state == State::Live && self.slots[slot.at()].backs;
+        let waits = |slot: SlotId| self.slot(slot).live().is_some_and(|s| s.version.backs);
         self.front_is_blocked() && self.window().any(waits)
     }
 
-    /// What an appending policy's slots need: the next zone in time, and a flush when the front comes to
-    /// slots that wait for one.
-    pub(super) fn front_map_work(&mut self, journal_high: bool) -> Option<super::MapWork> {
+    /// The next zone in time, and a flush when the front comes to slots that wait for one.
+    pub(super) fn front_map_work(&mut self, journal_high: bool) -> Option<MapWork> {
         let spent = self.zone_left() <= self.params.zone / ZONE_LEFT && self.changes > 0;
         if !self.capturing && self.params.slots > 0 && (journal_high || spent) {
-            return Some(super::MapWork::Checkpoint);
+            return Some(MapWork::Checkpoint);
         }
-        let front = self.circle.as_ref().map(|c| self.slots[c.at(0).at()]);
-        if self.starved && front.is_some_and(|s| s.state == State::Retired && s.readers == 0) {
-            return Some(super::MapWork::Flush);
+        let front = self.circle().map(|c| self.slot(c.at(0)));
+        if self.starved && front.is_some_and(|s| s.is_retired() && s.readers() == 0) {
+            return Some(MapWork::Flush);
         }
         self.starved = false;
         None
     }
 
-    /// Names the next zone: what is being written, and the slots from the front on.
+    /// What is being written, and the slots from the front on.
     pub(super) fn name_front_zone(&mut self) {
         let zone = self.params.zone;
         for s in &mut self.slots {
-            s.in_next = s.state == State::Writing;
+            s.in_next = s.is_writing();
         }
         let writing = self.slots.iter().filter(|s| s.in_next).count() as u32;
-        let Some(circle) = &mut self.circle else { return };
+        let Alloc::Circle(circle) = &mut self.alloc else { return };
         let mut wanted = zone.saturating_sub(writing).max(zone / 2);
         circle.left_next = 0;
         while wanted > 0 && circle.left_next < circle.slots {
             let s = &mut self.slots[circle.at(circle.left_next).at()];
             circle.left_next += 1;
-            if s.state != State::Bad {
+            if s.state != SlotState::Bad {
                 s.in_next = true;
                 wanted -= 1;
             }
@@ -279,38 +283,9 @@ impl Slots {
 
     /// The only copy in `slot` cannot be read: the front must not wait for it.
     pub(crate) fn cannot_be_read(&mut self, copy: WriteBack) {
-        let s = &mut self.slots[copy.slot.at()];
-        s.stuck |= s.state == State::Live && s.stamp == copy.stamp;
-    }
-
-    /// Whether the HDD takes writes: as long as it does not, no write waits for slots whose pages have to go
-    /// there first.
-    pub(crate) fn note_home(&mut self, ok: bool) {
-        self.home_fails = !ok;
-    }
-
-    // ---- what the pool has not been told
-    // --------------------------------------------------------------------
-
-    /// A page lost its copy at a moment when the pool could not be told.
-    pub(crate) fn note_untold(&mut self, displaced: Option<PageId>) {
-        self.untold.extend(displaced);
-        if self.untold.len() > UNTOLD_MAX {
-            self.untold.pop_front();
-        }
-    }
-
-    /// A page that lost its copy, and has not got another since.
-    pub(crate) fn take_untold(&mut self) -> Option<PageId> {
-        loop {
-            let page = self.untold.pop_front()?;
-            if self.home(page) == pagetier_policy::Home::Hdd {
-                return Some(page);
-            }
+        let live = self.slots[copy.slot.at()].live_mut();
+        if let Some(stored) = live.filter(|s| s.version.stamp == copy.stamp && s.version.is_only()) {
+            stored.version.standing = Standing::Stuck;
         }
     }
 }
-
-/// Displaced pages remembered for the pool; beyond that the oldest are forgotten, which costs its policy
-/// precision only.
-const UNTOLD_MAX: usize = 1024;
