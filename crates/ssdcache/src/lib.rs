@@ -36,8 +36,8 @@ pub use mode::{SsdEvent, SsdMode, SsdState};
 pub use moment::Moment;
 #[doc(hidden)]
 pub use mutation::{Broken, Mutation};
+pub use protocol::home_batches::{BatchId, FailedHome, HomeBatches, NoPlace, Places};
 pub use protocol::recovery::{Evidence, Image, Verdict};
-pub use protocol::ring::{FailedHome, Ring, RingSpan};
 pub use protocol::slots::{
     Capture, FreeSlots, Located, MapWork, Move, Plan, SlotCounts, SlotParams, Slots, Ticket, WriteBack,
 };

@@ -44,11 +44,13 @@ impl SsdTier {
         let core = self.core();
         let state = core.state.try_lock()?;
         let mut moment = Moment {
-            writing_home: state.writing_home.len(),
+            writing_home: state.home.pages_writing(),
+            going_home: state.home.pages_held(),
+            backing: state.home.pages_backed(),
             admissions: state.admissions,
-            ring_held: state.ring.held_pages(),
+            ring_held: state.home.ring_used(),
             ring_pages: core.layout().ring_pages,
-            journal_used: state.journal.used(),
+            journal_used: state.home.journal_used(),
             journal_blocks: core.layout().journal_blocks,
             ssd_error: state.ssd_error.is_some(),
             refusing: core.refusing.cause().is_some(),

@@ -4,6 +4,9 @@
 //! Only with the feature `mutations`, which no store is built with: without it every question here is
 //! answered `false` at compile time.
 
+use crate::format::journal::Backing;
+use crate::protocol::HomePlan;
+
 /// One rule of the protocol (`docs/recovery.md`) that is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(hidden)]
@@ -275,6 +278,34 @@ impl Broken {
         {
             let _ = rule;
             false
+        }
+    }
+}
+
+/// The seams at which broken protocols change what is about to be done.
+impl Broken {
+    /// The plan of a home write without the rule that is left out.
+    pub(crate) fn spoil(self, mut plan: HomePlan) -> HomePlan {
+        let unrecorded = self.is(Mutation::HomeUnrecorded) && plan.backing != Backing::WriteBack;
+        if unrecorded || self.is(Mutation::NoJournal) {
+            plan.blocks.clear();
+        }
+        plan.images_first &= !self.is(Mutation::RecordBeforeImage);
+        let unflushed = match plan.backing {
+            Backing::Ring => false,
+            Backing::WriteBack => self.is(Mutation::WriteBackBeforeFlush),
+            Backing::Appended => self.is(Mutation::DoublewriteBeforeFlush),
+        };
+        plan.flush &= !(unflushed || self.is(Mutation::HomeBeforeFlush));
+        plan
+    }
+
+    /// Whether what backed a home write is free once that completed.
+    pub(crate) fn frees_before_flush(self, backing: Backing) -> bool {
+        match backing {
+            Backing::Ring => self.is(Mutation::RingFreedEarly),
+            Backing::Appended => self.is(Mutation::DoublewriteFreedEarly),
+            Backing::WriteBack => false,
         }
     }
 }

@@ -88,7 +88,7 @@ impl SsdTier {
     pub fn stats(&self) -> TierStats {
         let (mode, all) = (self.mode(), u64::from(self.core.layout().slots));
         let state = self.core.state.lock();
-        let Protocol { slots, ssd_error, journal, .. } = &*state;
+        let Protocol { slots, ssd_error, home, .. } = &*state;
         TierStats {
             slots: all,
             mode,
@@ -96,7 +96,7 @@ impl SsdTier {
             pages: slots.pages() as u64,
             dirty_pages: slots.dirty_pages() as u64,
             free: slots.free_slots(),
-            journal_used: journal.next - journal.tail,
+            journal_used: home.journal_held(),
             counts: slots.counts(),
             memory_bytes: slots.memory_bytes() as u64,
             ssd_error: ssd_error.clone(),
@@ -155,34 +155,26 @@ impl SsdTier {
             }
             let waits = {
                 let state = self.core.state.lock();
-                state.slots.is_backing_in(space) && state.backed.can_settle()
+                state.home.backs_pages_of(space) && state.home.can_settle()
             };
             if waits {
                 let flushed = self.core.flush_hdd(self.core.hdd_flush.next()).await;
-                flushed.map_err(|source| TierError::Device { page: PageId::new(space, 0), source })?;
+                flushed.map_err(|source| TierError::Flush { source })?;
                 continue;
             }
             changed.await;
         }
         self.core.changed.notify_waiters();
         let flushed = self.core.flush_hdd(self.core.hdd_flush.next()).await;
-        flushed.map_err(|source| TierError::Device { page: PageId::new(space, 0), source })
+        flushed.map_err(|source| TierError::Flush { source })
     }
 
     /// False when a page of it is on its way to the HDD.
     fn try_forget_space(&self, space: SpaceId) -> bool {
         let mut state = self.core.state.lock();
-        let Protocol { slots, writing_home, .. } = &mut *state;
-        let mut busy = writing_home.iter().any(|page| page.space == space);
-        let held = slots.going_home_of(space);
-        busy |= !held.is_empty();
-        let backing: Vec<PageId> =
-            slots.copies().into_iter().filter(|page| slots.is_backing(*page)).collect();
-        busy |= backing.iter().any(|page| page.space == space);
-        slots.discard_where(&mut |page| {
-            page.space == space && !held.contains(&page) && !backing.contains(&page)
-        });
-        !busy
+        let Protocol { slots, home, .. } = &mut *state;
+        slots.discard_where(&mut |page| page.space == space && !home.keeps_copy(page));
+        !home.has_pages_of(space)
     }
 
     /// Ends in order: admissions in flight finish, a last checkpoint names every page. Not cancel-safe in the
@@ -207,7 +199,7 @@ impl SsdTier {
             }
             changed.await;
         }
-        let device = |source| TierError::Device { page: PageId::default(), source };
+        let device = |source| TierError::Flush { source };
         self.core.flush_hdd(self.core.hdd_flush.next()).await.map_err(device)?;
         if self.core.has_slots() {
             self.core.checkpoint().await.map_err(device)?;
@@ -325,11 +317,11 @@ impl SsdTier {
         if only > 0 && !accept_loss {
             return Err(ExchangeError::OnlyCopies { pages: only });
         }
-        let mends = self.core.state.lock().ring.mends_homes();
+        let mends = self.core.state.lock().home.mends_homes();
         if mends && self.core.mend_homes().await {
             quiet.flush_hdd().await?;
         }
-        if self.core.state.lock().ring.mends_homes() && !accept_loss {
+        if self.core.state.lock().home.mends_homes() && !accept_loss {
             let cause = "writes of pages to their homes failed; what they may have left torn can be mended from the present ring alone";
             return Err(ExchangeError::Refusing { cause: Arc::from(cause) });
         }
@@ -361,7 +353,7 @@ impl SsdTier {
     /// The flush failed, now or before: writes are refused from then on.
     pub async fn flush_home(&self) -> Result<(), TierError> {
         let flushed = self.core.flush_hdd(self.core.hdd_flush.next()).await;
-        flushed.map_err(|source| TierError::Device { page: PageId::default(), source })
+        flushed.map_err(|source| TierError::Flush { source })
     }
 
     /// Notes on the SSD (or the ring's file) the openings that it took part in. Flushes it.
@@ -456,7 +448,7 @@ impl Tier for SsdTier {
         if let Some(refusal) = self.core.refusal() {
             return Err(refusal);
         }
-        let device = |source| TierError::Device { page: PageId::default(), source };
+        let device = |source| TierError::Flush { source };
         if self.core.broken.is(Mutation::SyncNotFlushed) {
             return Ok(());
         }
@@ -490,10 +482,10 @@ impl Tier for SsdTier {
 
     fn discarded(&self, page: PageId) -> bool {
         let mut state = self.core.state.lock();
-        let free = !state.slots.is_going_home(page) && !state.slots.is_backing(page);
+        let free = !state.home.keeps_copy(page);
         if free {
             state.slots.discard(page);
-            state.ring.discard(page);
+            state.home.discard(page);
         }
         free
     }
@@ -503,15 +495,14 @@ impl Tier for SsdTier {
             let changed = self.core.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let (going_home, backing, can_settle) = {
-                let state = self.core.state.lock();
-                let slots = &state.slots;
-                (slots.is_going_home(page), slots.is_backing(page), state.backed.can_settle())
+            let (kept, waits) = {
+                let home = &self.core.state.lock().home;
+                (home.keeps_copy(page), home.is_backed(page) && home.can_settle())
             };
-            if !going_home && !backing {
+            if !kept {
                 return;
             }
-            if backing && can_settle {
+            if waits {
                 // If it fails, the slot backs nothing any more either.
                 let _ = self.core.flush_hdd(self.core.hdd_flush.next()).await;
                 continue;

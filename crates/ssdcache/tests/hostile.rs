@@ -71,7 +71,7 @@ fn a_page_that_is_being_rewritten_is_not_copied_to_the_front_though_the_policy_s
             slots.end_move(one, true, NOW);
         }
         slots.flushed(1);
-        for copy in slots.begin_write_back(32, NOW) {
+        for copy in slots.begin_write_back(&|_| false, 32, NOW) {
             slots.end_write_back(copy, true);
         }
         slots.begin_checkpoint(NOW);
@@ -106,7 +106,7 @@ fn a_second_chance_whose_source_is_dropped_as_bad_makes_no_copy() {
             slots.end_write(ticket, true, 1, NOW);
         }
         slots.flushed(1);
-        for copy in slots.begin_write_back(32, NOW) {
+        for copy in slots.begin_write_back(&|_| false, 32, NOW) {
             slots.end_write_back(copy, true);
         }
         slots.begin_checkpoint(NOW);
@@ -171,6 +171,11 @@ impl World {
         self.writing.iter().any(|(ticket, _)| ticket.page.no == no)
     }
 
+    /// Whether a write-back of the page is under way.
+    fn goes_home(&self, no: u32) -> bool {
+        self.backing.iter().any(|(one, _)| one.page.no == no)
+    }
+
     /// The content of a slot that is given out must not be the only copy of a page's newest version.
     fn given(&mut self, slot: SlotId) {
         let Some((no, version, _)) = self.held[slot.at()].take() else { return };
@@ -183,7 +188,7 @@ impl World {
         let no = self.rng.random_range(0..PAGES);
         match self.rng.random_range(0..12) {
             0..4 if !self.in_flight(no) => self.write(no),
-            4 if !self.in_flight(no) && !self.slots.is_going_home(page(no)) => self.evict(no),
+            4 if !self.in_flight(no) && !self.goes_home(no) => self.evict(no),
             5 | 6 => self.end_write(),
             7 => self.flush(),
             8 => self.write_back(),
@@ -203,7 +208,7 @@ impl World {
                 self.given(ticket.slot);
                 self.writing.push((ticket, version));
             }
-            Plan::Hdd if !self.slots.is_going_home(page(no)) => {
+            Plan::Hdd if !self.goes_home(no) => {
                 // At once, as the pages of a batch that nothing holds up.
                 self.home.insert(no, version);
                 self.newest.insert(no, version);
@@ -252,8 +257,8 @@ impl World {
 
     fn write_back(&mut self) {
         if self.backing.is_empty() {
-            let due = self.slots.next_victims_are_dirty(NOW);
-            let batch = if due { self.slots.begin_write_back(8, NOW) } else { Vec::new() };
+            let due = self.slots.next_victims_are_dirty(&|_| false, NOW);
+            let batch = if due { self.slots.begin_write_back(&|_| false, 8, NOW) } else { Vec::new() };
             self.backing = batch.into_iter().map(|one| (one, self.version_in(one.slot, one.page))).collect();
             return;
         }

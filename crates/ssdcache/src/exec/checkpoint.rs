@@ -19,11 +19,12 @@ impl Core {
         let (capture, watermark, journal_from, lsn_floor) = {
             let mut state = self.state.lock();
             if self.broken.is(Mutation::JournalFreedEarly) {
-                state.journal.tail = state.journal.next;
+                let next = state.home.journal_next();
+                state.home.free_journal(next);
             }
             let floor = state.next_lsn_floor(in_memory);
             let forgets = self.broken.is(Mutation::HomingForgotten);
-            let needed = if forgets { state.journal.next } else { state.journal.needed_from() };
+            let needed = if forgets { state.home.journal_next() } else { state.home.journal_needed_from() };
             (state.slots.begin_checkpoint(now), self.stamps.last(), needed, floor)
         };
         let generation = capture.generation;
@@ -36,7 +37,7 @@ impl Core {
         state.map_doubtful = result.is_err();
         state.slots.end_checkpoint(result.is_ok());
         if result.is_ok() {
-            state.journal.tail = journal_from;
+            state.home.free_journal(journal_from);
             state.lsn_floor = lsn_floor;
         }
         state.map_failed = result.is_err();

@@ -4,6 +4,7 @@
 use super::Core;
 use super::write_back::BATCH_MAX;
 use pagetier_bufpool::TierError;
+use pagetier_devio::DeviceError;
 use pagetier_page::PageId;
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
@@ -31,6 +32,8 @@ pub struct DrainReport {
     pub left: u64,
     /// Pages that could not be copied, each with its error: their only copy is damaged or cannot be read.
     pub failed: Vec<(PageId, TierError)>,
+    /// What failed for all pages, so that the drain went no further.
+    pub stopped_by: Option<DeviceError>,
 }
 
 /// While it lives, the SSD gets no only copies.
@@ -56,6 +59,7 @@ struct Course {
     given_up: AtomicBool,
     written: AtomicU64,
     failed: Mutex<Vec<(PageId, TierError)>>,
+    stopped_by: Mutex<Option<DeviceError>>,
 }
 
 /// Who waits has gone: the task ends after its batch.
@@ -90,8 +94,9 @@ impl Core {
         }
         drop(waiting);
         let failed = std::mem::take(&mut *course.failed.lock());
+        let stopped_by = course.stopped_by.lock().take();
         let left = self.state.lock().slots.dirty_pages() as u64;
-        DrainReport { written: course.written.load(Ordering::Relaxed), left, failed }
+        DrainReport { written: course.written.load(Ordering::Relaxed), left, failed, stopped_by }
     }
 
     async fn drain_all(&self, course: &Course, progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>) {
@@ -100,11 +105,10 @@ impl Core {
         // Slots that back home writes have nothing more to do than to wait for it.
         let settles = {
             let state = self.state.lock();
-            state.backed.can_settle() || state.slots.wants_home_flush(&|_| false)
+            state.home.can_settle() || state.slots.wants_home_flush(&|_| false)
         };
         if settles && let Err(source) = self.flush_hdd(self.hdd_flush.next()).await {
-            let page = PageId::default();
-            course.failed.lock().push((page, TierError::Device { page, source }));
+            *course.stopped_by.lock() = Some(source);
             return;
         }
         let mut skip = FxHashSet::default();
@@ -130,8 +134,7 @@ impl Core {
                     course.failed.lock().push((page, error));
                 }
                 if let Err(source) = copied.result {
-                    let page = pages.first().copied().unwrap_or_default();
-                    course.failed.lock().push((page, TierError::Device { page, source }));
+                    *course.stopped_by.lock() = Some(source);
                     return;
                 }
                 if let Some(progress) = &progress {

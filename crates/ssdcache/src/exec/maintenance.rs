@@ -57,11 +57,10 @@ impl Core {
     /// Checkpoints of the map, and flushes of the SSD. False when nothing is due or nothing can be done.
     async fn map_step(&self) -> bool {
         let _duty = self.map_duty.lock().await;
-        let journal_blocks = self.layout().journal_blocks;
         let work = {
             let now = self.now();
             let mut state = self.state.lock();
-            let journal_high = state.journal.is_high(journal_blocks);
+            let journal_high = state.home.journal_is_high();
             // An SSD that takes no new pages still needs room in the journal.
             let usable = state.ssd_error.is_none() || (journal_high && !state.map_failed);
             if usable { state.slots.map_work(journal_high, now) } else { None }
@@ -79,18 +78,16 @@ impl Core {
     async fn home_step(&self) -> bool {
         let _duty = self.home_duty.lock().await;
         self.give_second_chances().await;
-        let journal_blocks = self.layout().journal_blocks;
         let (batch, flush) = {
             let now = self.now();
             let mut state = self.state.lock();
             let usable = state.ssd_error.is_none();
-            let due = usable && state.slots.next_victims_are_dirty(now);
+            let due = usable && state.wants_write_back(now);
             // Copies whose homes were written already need no second home write to be clean.
             let waits = due && state.slots.wants_home_flush(&|page| self.unflushed.in_flight(page));
             let due = due && !waits;
-            let batch = if due { state.slots.begin_write_back(WRITE_BACK_MAX, now) } else { Vec::new() };
-            let held = state.ring.wants_flush() || state.backed_wants_flush(journal_blocks);
-            (batch, held || waits || self.unflushed.wants_flush())
+            let batch = if due { state.begin_write_back(WRITE_BACK_MAX, now) } else { Vec::new() };
+            (batch, state.wants_hdd_flush() || waits || self.unflushed.wants_flush())
         };
         if !batch.is_empty() {
             // Pages that do not get home are tried again when something else has happened.

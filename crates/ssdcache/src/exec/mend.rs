@@ -4,7 +4,7 @@
 use crate::exec::Core;
 use crate::exec::read::read_one;
 use crate::mutation::Mutation;
-use crate::protocol::ring::FailedHome;
+use crate::protocol::home_batches::FailedHome;
 use pagetier_devio::{IoBufs, IoClass};
 
 /// Pages that are being mended; let go of also when that is dropped.
@@ -16,10 +16,7 @@ struct Mending<'a> {
 impl Drop for Mending<'_> {
     fn drop(&mut self) {
         let mut state = self.core.state.lock();
-        for one in &self.pages {
-            state.writing_home.remove(&one.page);
-            state.slots.release_home(one.page);
-        }
+        self.pages.iter().for_each(|one| state.home.end_mend(one.page));
         drop(state);
         self.core.changed.notify_waiters();
     }
@@ -32,25 +29,11 @@ impl Core {
         if self.broken.is(Mutation::FailedHomeKept) {
             return false;
         }
-        let mending = {
-            let mut state = self.state.lock();
-            let mut pages = state.ring.failed();
-            pages.retain(|one| !state.writing_home.contains(&one.page));
-            for one in &pages {
-                state.writing_home.insert(one.page);
-                state.slots.hold_home(one.page);
-            }
-            Mending { core: self, pages }
-        };
+        let mending = Mending { core: self, pages: self.state.lock().home.begin_mend() };
         let mut mended = false;
         for one in &mending.pages {
             let home = self.mend_home(*one).await;
-            let mut state = self.state.lock();
-            // A discarded page's home is of no value: one more attempt is all it gets.
-            if home || state.ring.is_discarded(one.page) {
-                state.ring.reached_home(one.page, self.hdd_flush.next());
-                mended = true;
-            }
+            mended |= self.state.lock().home.mended(one.page, home, self.hdd_flush.next());
         }
         mended
     }

@@ -226,10 +226,7 @@ impl Core {
                 Ok(())
             }
             Err(error) => {
-                let mut state = self.state.lock();
-                let settled = state.backed.flush_failed();
-                state.settle(settled, false);
-                drop(state);
+                self.state.lock().home.flush_failed();
                 self.refuse(&error.to_string(), false);
                 Err(error)
             }

@@ -7,9 +7,7 @@
 use super::Core;
 use crate::format::layout::Layout;
 use crate::mode::SsdEvent;
-use crate::protocol::JournalPlace;
-use crate::protocol::backed::Backed;
-use crate::protocol::ring::Ring;
+use crate::protocol::home_batches::HomeBatches;
 use crate::protocol::slots::{SlotParams, Slots};
 use pagetier_devio::{DeviceError, SharedDevice};
 use pagetier_page::{Lsn, PageId};
@@ -144,9 +142,7 @@ impl Quiet<'_> {
         let copies = state.slots.copies();
         let only = state.slots.only_copies();
         state.slots = Slots::new(SlotParams::new(layout.slots, zone_percent), policy, &[], 0);
-        state.ring = Ring::new(layout.ring_pages, 0);
-        state.backed = Backed::default();
-        state.journal = JournalPlace::new(0, 0);
+        state.home = HomeBatches::new(layout.ring_pages, 0, layout.journal_blocks, 0..0);
         state.lsn_floor = Lsn(0);
         state.map_doubtful = false;
         *core.cache_device.write() = core.new_cache_device(device, layout);

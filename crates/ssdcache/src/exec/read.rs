@@ -146,7 +146,7 @@ impl Core {
         buf: IoBuf,
         access: Access,
     ) -> Fetched {
-        let Some(place) = self.state.lock().ring.place_of(page, written) else {
+        let Some(place) = self.state.lock().home.place_of(page, written) else {
             let found = self.check(buf.as_slice(), page, Some(written));
             let defect = found.err().unwrap_or(Defect::WrongStamp { expected: written, found: written });
             return Fetched { buf, result: Err(self.corrupt(page, &self.hdd, offset, defect)) };

@@ -118,7 +118,7 @@ impl Core {
     async fn look_home(&self, page: PageId) -> Option<HomeFound> {
         let mut found = None;
         for _ in 0..READS_MAX {
-            self.when(|state| !state.writing_home.contains(&page)).await;
+            self.when(|state| !state.home.is_writing(page)).await;
             let offset = self.homes.offset(page)?;
             let (buf, result) = read_one(&self.hdd, offset, self.buffer(), IoClass::Recovery).await;
             let one = match result {
@@ -161,9 +161,7 @@ impl Core {
         let unchanged = {
             let state = self.state.lock();
             // A copy of a page changed in memory is kept until that is home, under some policies.
-            now == Some((slot, true))
-                && state.slots.holds(page, entry.stamp)
-                && !state.writing_home.contains(&page)
+            now == Some((slot, true)) && state.slots.holds(page, entry.stamp) && !state.home.is_writing(page)
         };
         if same || !unchanged {
             return None;

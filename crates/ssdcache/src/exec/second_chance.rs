@@ -46,8 +46,8 @@ impl Core {
         if state.ssd_error.is_some() || self.refusing.cause().is_some() {
             return None;
         }
-        let writing_home = &state.writing_home;
-        let busy = |page| !may || writing_home.contains(&page);
+        let home = &state.home;
+        let busy = |page| !may || home.is_writing(page) || home.keeps_copy(page);
         state.slots.take_back(now, &busy, &mut || self.stamps.fresh())
     }
 

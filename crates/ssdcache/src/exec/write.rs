@@ -2,7 +2,7 @@
 
 use crate::exec::Core;
 use crate::exec::coalesce::{Piece, coalesce};
-use crate::exec::write_home::{Arrived, HomeBound};
+use crate::exec::write_home::{Arrived, HomeBound, Outcome};
 use crate::format::journal::Backing;
 use crate::protocol::Protocol;
 use crate::protocol::slots::{Plan, Ticket};
@@ -29,9 +29,9 @@ struct Sorted {
 
 /// What became of images for slots.
 #[derive(Default)]
-pub(crate) struct SlotsWritten {
+pub(super) struct SlotsWritten {
     /// They have to go home instead.
-    pub(crate) failed: Vec<HomeBound>,
+    pub(super) failed: Vec<HomeBound>,
     /// They are in slots that back their way home, which comes next.
     appended: Vec<HomeBound>,
     /// By page of either kind.
@@ -91,7 +91,7 @@ impl Core {
             let stays = !doublewrite && state.ssd_error.is_none() && only;
             let to_slots = stays || (state.writes_back() && !state.slots.writes_home_first());
             if !has_slots || !to_slots {
-                sorted.home.push(HomeBound::ringed(page, dirty.image, lsn));
+                sorted.home.push(HomeBound::new(page, dirty.image, lsn));
                 continue;
             }
             let home = state.slots.home(page);
@@ -99,9 +99,12 @@ impl Core {
             match state.slots.plan_dirty(page, now, &mut || self.stamps.fresh()) {
                 Plan::Ssd(ticket) => {
                     state.slots.note_lsn(ticket.slot, lsn);
+                    if ticket.backs_home {
+                        state.home.append(page, ticket.stamp);
+                    }
                     sorted.slots.push((ticket, dirty.image, lsn));
                 }
-                Plan::Hdd => sorted.home.push(HomeBound::ringed(page, dirty.image, lsn)),
+                Plan::Hdd => sorted.home.push(HomeBound::new(page, dirty.image, lsn)),
                 Plan::Wait => sorted.wait.push(dirty),
             }
         }
@@ -109,7 +112,7 @@ impl Core {
     }
 
     /// Writes images to their slots; those that back their way home, and those that failed, come back.
-    pub(crate) async fn write_slots(
+    pub(super) async fn write_slots(
         &self,
         slots: Vec<(Ticket, IoBuf, Lsn)>,
         class: IoClass,
@@ -138,10 +141,9 @@ impl Core {
                 back.displaced.extend(ticket.displaced.map(|displaced| (page, displaced)));
                 if result.is_ok() {
                     let over_only_copy = ticket.over_only_copy;
-                    let backing = Backing::Appended;
-                    back.appended.push(HomeBound { page, image, backing, lsn, over_only_copy });
+                    back.appended.push(HomeBound { page, image, lsn, over_only_copy });
                 } else {
-                    back.failed.push(HomeBound::ringed(page, image, lsn));
+                    back.failed.push(HomeBound::new(page, image, lsn));
                 }
             }
             self.changed.notify_waiters();
@@ -155,6 +157,9 @@ impl Core {
         let now = self.now();
         let mut state = self.state.lock();
         state.slots.end_write(ticket, result.is_ok(), durable_at, now);
+        if result.is_err() {
+            state.home.give_up_append(ticket.page, ticket.stamp);
+        }
         if result.is_ok() && ticket.dirty && !ticket.waits_for_home {
             state.slots.policy().wrote(ticket.page, Home::Ssd, now);
         }
@@ -172,20 +177,23 @@ impl Core {
         done: &(dyn Fn(WrittenPage) + Send + Sync),
     ) {
         let each = |arrived: Arrived| {
-            let Arrived { page, image, result } = arrived;
+            let Arrived { page, image, outcome } = arrived;
             let mut displaced = displaced.get(&page).copied();
-            let result = result.map(|()| {
-                let (home, by_copy) = self.arrived_home(page, image.as_slice());
-                displaced = displaced.or(by_copy);
-                home
-            });
+            let result = match outcome {
+                Outcome::Failed(error) => Err(error),
+                Outcome::Home | Outcome::Superseded | Outcome::SpaceDropped => {
+                    let (home, by_copy) = self.arrived_home(page, image.as_slice());
+                    displaced = displaced.or(by_copy);
+                    Ok(home)
+                }
+            };
             done(WrittenPage { page, result, displaced: Displaced(displaced), image });
         };
         let (pages, failed) = self.only_copies_first(pages).await;
-        for (b, error) in failed {
-            each(Arrived { page: b.page, image: b.image, result: Err(error) });
+        for (HomeBound { page, image, .. }, error) in failed {
+            each(Arrived { page, image, outcome: Outcome::Failed(error) });
         }
-        self.write_home(pages, class, &each).await;
+        self.write_home(Backing::Ring, pages, class, &each).await;
     }
 
     /// Writes pages home whose slots back that. Those whose home write fails go through the ring: their homes
@@ -199,25 +207,19 @@ impl Core {
     ) {
         let again = Mutex::new(Vec::new());
         let each = |arrived: Arrived| {
-            let Arrived { page, image, result } = arrived;
+            let Arrived { page, image, outcome } = arrived;
             let now = self.now();
             let mut state = self.state.lock();
-            let result = match result {
-                Err(TierError::Device { .. }) if self.refusing.cause().is_none() => {
+            state.home.give_up_append(page, Header::peek(image.as_slice()).stamp);
+            let result = match outcome {
+                Outcome::Failed(TierError::Device { .. }) if self.refusing.cause().is_none() => {
                     let lsn = state.slots.lsn_of(page);
                     drop(state);
-                    return again.lock().push(HomeBound::ringed(page, image, lsn));
+                    return again.lock().push(HomeBound::new(page, image, lsn));
                 }
-                // Another version has taken its place.
-                Err(TierError::NoSuchPage { .. }) => Ok(state.slots.home(page)),
-                Err(error) => {
-                    let stamp = Header::peek(image.as_slice()).stamp;
-                    if let Some((slot, _)) = state.slots.copy_of(page) {
-                        state.slots.end_backing(slot, stamp, false);
-                    }
-                    Err(error)
-                }
-                Ok(()) => {
+                Outcome::Failed(error) => Err(error),
+                Outcome::Superseded | Outcome::SpaceDropped => Ok(state.slots.home(page)),
+                Outcome::Home => {
                     state.slots.policy().wrote(page, Home::Hdd, now);
                     Ok(state.slots.home(page))
                 }
@@ -226,7 +228,7 @@ impl Core {
             drop(state);
             done(WrittenPage { page, result, displaced: Displaced(displaced), image });
         };
-        self.write_home(pages, class, &each).await;
+        self.write_home(Backing::Appended, pages, class, &each).await;
         self.write_dirty_home(again.into_inner(), displaced, class, done).await;
     }
 

@@ -5,7 +5,7 @@
 
 use super::Core;
 use super::read::read_one;
-use super::write_home::{Arrived, HomeBound};
+use super::write_home::{Arrived, HomeBound, Outcome};
 use crate::format::journal::Backing;
 use crate::mutation::Mutation;
 use crate::protocol::slots::WriteBack;
@@ -40,7 +40,7 @@ impl Core {
     /// Without a ring nothing backs `pages` on their way home, and their records void the copies that the SSD
     /// alone has of the versions before: those go home first, durably. Gives back the pages that may follow,
     /// and those that may not. A copy that is damaged is not worth waiting for.
-    pub(crate) async fn only_copies_first(
+    pub(super) async fn only_copies_first(
         &self,
         pages: Vec<HomeBound>,
     ) -> (Vec<HomeBound>, Vec<(HomeBound, TierError)>) {
@@ -51,11 +51,13 @@ impl Core {
         let mut damaged = FxHashSet::default();
         loop {
             let (left, flush) = {
-                let slots = &self.state.lock().slots;
+                let state = self.state.lock();
+                let slots = &state.slots;
                 let only = pages.iter().map(|b| b.page).filter(|page| slots.is_only_copy(*page));
                 let only = only.filter(|page| !failed.contains_key(page) && !damaged.contains(page));
                 let left: Vec<PageId> = only.take(BATCH_MAX).collect();
-                let flush = left.iter().any(|page| slots.waits_for_home(*page) || slots.is_backing(*page));
+                let flush =
+                    left.iter().any(|page| slots.waits_for_home(*page) || state.home.is_backed(*page));
                 (left, flush)
             };
             if left.is_empty() {
@@ -95,14 +97,22 @@ impl Core {
     /// left out.
     pub(crate) async fn copy_pages_home(&self, pages: &[PageId]) -> Copied {
         let _duty = self.home_duty.lock().await;
-        let batch =
-            pages.iter().filter_map(|page| self.state.lock().slots.hold_copy(*page)).collect::<Vec<_>>();
+        let batch: Vec<WriteBack> = pages.iter().filter_map(|page| self.hold_copy(*page)).collect();
         if batch.is_empty() {
             // All are being read, or gone: a read ends soon.
             tokio::time::sleep(Duration::from_millis(1)).await;
             return Copied { home: Vec::new(), failed: Vec::new(), result: Ok(()) };
         }
         self.copy_home(batch, IoClass::WriteBack).await
+    }
+
+    fn hold_copy(&self, page: PageId) -> Option<WriteBack> {
+        let mut state = self.state.lock();
+        let held = state.slots.hold_copy(page)?;
+        if !self.broken.is(Mutation::DrainedPageDiscarded) {
+            state.home.hold(page);
+        }
+        Some(held)
     }
 }
 
@@ -119,10 +129,10 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         let mut state = self.core.state.lock();
         for one in self.batch.drain(..) {
-            state.slots.end_write_back(one, self.home.contains(&one));
+            state.end_write_back(one, self.home.contains(&one));
         }
         // From now on a checkpoint names these slots as what they are.
-        state.journal.write_back = None;
+        state.home.end_write_back();
         drop(state);
         self.core.changed.notify_waiters();
         self.core.wake.slots.notify_one();
@@ -153,18 +163,15 @@ impl Held<'_> {
         let errors = Mutex::new(Vec::new());
         let each = |a: Arrived| {
             core.give_back(a.image);
-            match a.result {
-                Ok(()) => arrived.lock().push(a.page),
-                // Its space is being dropped: the copy is not worth another try.
-                Err(TierError::NoSuchPage { page }) if core.homes.offset(page).is_none() => {
-                    core.state.lock().slots.discard(page);
-                }
-                // Another version took its place meanwhile.
-                Err(TierError::NoSuchPage { .. }) => {}
-                Err(error) => errors.lock().push((a.page, error)),
+            match a.outcome {
+                Outcome::Home => arrived.lock().push(a.page),
+                Outcome::Superseded => {}
+                // The copy is not worth another try.
+                Outcome::SpaceDropped => core.state.lock().slots.discard(a.page),
+                Outcome::Failed(error) => errors.lock().push((a.page, error)),
             }
         };
-        core.write_home(pages, self.class, &each).await;
+        core.write_home(Backing::WriteBack, pages, self.class, &each).await;
         let errors = errors.into_inner();
         if !(errors.is_empty() && arrived.lock().is_empty()) {
             core.state.lock().slots.note_home(!arrived.lock().is_empty());
@@ -198,14 +205,7 @@ impl Held<'_> {
                 }
                 Ok(()) => match core.check(image.as_slice(), one.page, Some(one.stamp)) {
                     Ok(_) => {
-                        let (page, lsn) = (one.page, Lsn(0));
-                        pages.push(HomeBound {
-                            page,
-                            image,
-                            backing: Backing::WriteBack,
-                            lsn,
-                            over_only_copy: false,
-                        });
+                        pages.push(HomeBound::new(one.page, image, Lsn(0)));
                         continue;
                     }
                     Err(defect) => core.corrupt(one.page, &ssd, core.slot_at(one.slot), defect),

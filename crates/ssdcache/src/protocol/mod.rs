@@ -1,69 +1,52 @@
 //! The protocol, pure: plain values in, decisions out. No clock, lock, runtime or device (`tests/tidy.rs`
 //! checks the words). `docs/recovery.md` argues that it loses nothing; `exec` carries it out.
 
-pub(crate) mod backed;
+pub(crate) mod home_batches;
 pub(crate) mod recovery;
-pub(crate) mod ring;
 pub(crate) mod slots;
 
+use crate::format::journal::{Backing, Block, RECORDS_MAX, Record};
 use crate::mode::SsdMode;
-use backed::{Backed, Settled};
-use pagetier_page::{Lsn, PageId};
-use ring::Ring;
-use rustc_hash::FxHashSet;
-use slots::Slots;
-use std::collections::BTreeSet;
+use home_batches::{BatchId, HomeBatches, NoPlace, Places};
+use pagetier_page::{Lsn, PageId, Stamp};
+use pagetier_policy::Millis;
+use slots::{Slots, WriteBack};
 use std::sync::Arc;
 
-/// Positions in the journal.
-#[derive(Debug)]
-pub(crate) struct JournalPlace {
-    pub(crate) next: u64,
-    pub(crate) tail: u64,
-    /// Blocks whose write is under way.
-    pub(crate) writing: BTreeSet<u64>,
-    /// Blocks of pages from the pool that are on their way home: the map may still name copies that these
-    /// void.
-    pub(crate) homing: BTreeSet<u64>,
-    /// The block of the write-back under way: the map names its slots as holding only copies, but they may
-    /// soon be given away.
-    pub(crate) write_back: Option<u64>,
+/// A page that is to go home.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct HomePage {
+    pub(crate) page: PageId,
+    /// Its image's, unless the ring is to back it: then it is sealed anew.
+    pub(crate) stamp: Stamp,
+    /// The HDD has every change older than this.
+    pub(crate) lsn: Lsn,
+    /// Appended pages only: the superseded slot is newer than the HDD's version.
+    pub(crate) over_only_copy: bool,
 }
 
-impl JournalPlace {
-    pub(crate) fn new(next: u64, tail: u64) -> Self {
-        Self { next, tail, writing: BTreeSet::new(), homing: BTreeSet::new(), write_back: None }
-    }
-
-    /// The oldest block that a checkpoint captured now does not make superfluous. What the map of such a
-    /// moment says of pages on their way home is about to be untrue, and only the record tells.
-    pub(crate) fn needed_from(&self) -> u64 {
-        let homing = self.homing.first().copied();
-        homing.into_iter().chain(self.write_back).min().unwrap_or(self.next)
-    }
-
-    /// Whether the journal has filled so far that a checkpoint should make room, and one would.
-    pub(crate) fn is_high(&self, blocks: u32) -> bool {
-        (self.next - self.tail) * 2 > u64::from(blocks) && self.needed_from() > self.tail
-    }
-
-    /// Blocks that may not be written over: those that a recovery wants, and those still being written, which
-    /// would land on their successors.
-    pub(crate) fn used(&self) -> u64 {
-        let from = self.writing.first().map_or(self.tail, |oldest| self.tail.min(*oldest));
-        self.next - from
-    }
+/// What is to be done before the pages of a batch are written home: images to the ring, records to the
+/// journal, a flush of the SSD.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct HomePlan {
+    pub(crate) id: BatchId,
+    pub(crate) backing: Backing,
+    pub(crate) versions: Vec<(PageId, Stamp)>,
+    /// The ring page for each page, if the ring is to back it.
+    pub(crate) ring: Vec<u32>,
+    pub(crate) blocks: Vec<Block>,
+    /// A page of the batch has a copy on the SSD that the HDD has not: its record may be durable only once
+    /// the image in the ring, or in the page's new slot, is.
+    pub(crate) images_first: bool,
+    /// Images and records must be durable before the first home write.
+    pub(crate) flush: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Protocol {
     pub(crate) slots: Slots,
-    pub(crate) ring: Ring,
-    /// Home writes that slots back in the ring's stead.
-    pub(crate) backed: Backed,
-    pub(crate) journal: JournalPlace,
-    /// Pages with an HDD write in flight: at most one per page, so that versions arrive in order.
-    pub(crate) writing_home: FxHashSet<PageId>,
+    /// Every page on its way home.
+    pub(crate) home: HomeBatches,
     /// Copies of pages that the HDD has on their way to the SSD: of evicted ones, of some just read or
     /// written there.
     pub(crate) admissions: usize,
@@ -86,7 +69,7 @@ pub(crate) struct Protocol {
 impl Protocol {
     /// The oldest change that the HDD may lack if the SSD were lost now; `None`: it lacks none.
     pub(crate) fn oldest_lsn(&self) -> Option<Lsn> {
-        self.slots.oldest_lsn().into_iter().chain(self.ring.oldest_lsn()).min()
+        self.slots.oldest_lsn().into_iter().chain(self.home.oldest_lsn()).min()
     }
 
     /// What a checkpoint may say of the oldest change that a copy lacks on the HDD, now or written later.
@@ -104,51 +87,94 @@ impl Protocol {
         takes && self.ssd_error.is_none() && self.admissions < max
     }
 
-    /// The slots of `settled` are clean (`ok`), or only copies, and their records have done their duty.
-    pub(crate) fn settle(&mut self, settled: Settled, ok: bool) {
-        for copy in settled.copies {
-            self.slots.end_backing(copy.slot, copy.stamp, ok);
+    // ---- home writes
+    // ----------------------------------------------------------------------------------------
+
+    /// A batch of pages begins to go home, none of which is being written there. Stamps come from `fresh`.
+    ///
+    /// # Errors
+    /// What it has to wait for.
+    pub(crate) fn begin_home_batch(
+        &mut self,
+        backing: Backing,
+        pages: &[HomePage],
+        fresh: &mut dyn FnMut() -> Stamp,
+    ) -> Result<HomePlan, NoPlace> {
+        self.home.has_room(backing, pages.len())?;
+        let stamp_min = fresh();
+        let ringed = backing == Backing::Ring;
+        let images_first =
+            self.home.has_journal() && pages.iter().any(|one| self.voids_only_copy(backing, one));
+        let lsn = pages.iter().map(|one| self.lsn_lacked(one)).min().filter(|_| ringed);
+        let stamp = |one: &HomePage| if ringed { fresh() } else { one.stamp };
+        let stamps: Vec<Stamp> = pages.iter().map(stamp).collect();
+        let versions: Vec<_> = pages.iter().map(|one| one.page).zip(stamps).collect();
+        if ringed {
+            pages.iter().for_each(|one| self.slots.cancel_move(one.page));
         }
-        for block in settled.blocks {
-            self.journal.homing.remove(&block);
+        let Places { id, ring, journal } = self.home.begin(backing, versions.clone(), stamp_min, lsn);
+        let mut blocks = Vec::new();
+        if self.home.has_journal() {
+            let (ring_floor, slots_back) = self.home.floor(fresh());
+            let generation = self.slots.in_force();
+            for (seq, versions) in journal.zip(versions.chunks(RECORDS_MAX)) {
+                let records =
+                    versions.iter().map(|(page, stamp)| Record { page: *page, stamp: *stamp }).collect();
+                blocks.push(Block { seq, ring_floor, backing, slots_back, generation, records });
+            }
         }
+        let flush = self.home.has_journal() || self.home.has_ring();
+        Ok(HomePlan { id, backing, versions, ring, blocks, images_first, flush })
+    }
+
+    fn voids_only_copy(&self, backing: Backing, one: &HomePage) -> bool {
+        match backing {
+            Backing::Ring => self.slots.is_only_copy(one.page),
+            Backing::Appended => one.over_only_copy,
+            Backing::WriteBack => false,
+        }
+    }
+
+    /// The oldest change of the page that the HDD may lack: what the page's copy on the SSD has, too.
+    fn lsn_lacked(&self, one: &HomePage) -> Lsn {
+        if self.slots.is_only_copy(one.page) { one.lsn.min(self.slots.lsn_of(one.page)) } else { one.lsn }
     }
 
     /// HDD flush number `over` is over.
     pub(crate) fn hdd_flushed(&mut self, over: u64) {
-        self.ring.flushed(over);
-        let settled = self.backed.flushed(over);
-        self.settle(settled, true);
+        for (page, stamp) in self.home.flushed(over) {
+            self.slots.backed_home(page, stamp);
+        }
     }
 
-    /// Whether a flush of the HDD is due for slots that back home writes.
-    pub(crate) fn backed_wants_flush(&self, journal_blocks: u32) -> bool {
-        self.backed.can_settle()
-            && (self.backed.wants_flush(journal_blocks) || self.slots.front_wants_hdd_flush())
+    /// Whether a flush of the HDD is due, for the ring or for slots that back home writes.
+    pub(crate) fn wants_hdd_flush(&self) -> bool {
+        let front = || self.slots.front_wants_hdd_flush(&|page| self.home.is_backed(page));
+        self.home.ring_wants_flush() || (self.home.can_settle() && (self.home.backed_want_flush() || front()))
+    }
+
+    /// Whether a write-back is due.
+    pub(crate) fn wants_write_back(&mut self, now: Millis) -> bool {
+        let Self { slots, home, .. } = self;
+        slots.next_victims_are_dirty(&|page| home.keeps_copy(page), now)
+    }
+
+    /// The next victims that are dirty, at most `max`; each is held until [`Protocol::end_write_back`].
+    pub(crate) fn begin_write_back(&mut self, max: usize, now: Millis) -> Vec<WriteBack> {
+        let Self { slots, home, .. } = self;
+        let batch = slots.begin_write_back(&|page| home.keeps_copy(page), max, now);
+        batch.iter().for_each(|one| home.hold(one.page));
+        batch
+    }
+
+    /// The write-back is over. `ok`: the HDD was flushed after it.
+    pub(crate) fn end_write_back(&mut self, done: WriteBack, ok: bool) {
+        self.home.release(done.page);
+        self.slots.end_write_back(done, ok);
     }
 
     /// Whether changed pages may go to the SSD alone.
     pub(crate) fn writes_back(&self) -> bool {
         self.mode == SsdMode::WriteBack && self.drains == 0 && self.ssd_error.is_none()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_checkpoint_frees_no_record_of_pages_on_their_way_home() {
-        let mut journal = JournalPlace::new(17, 10);
-        assert_eq!((journal.needed_from(), journal.is_high(8)), (17, true));
-        journal.homing.extend([15, 12]);
-        assert_eq!(journal.needed_from(), 12);
-        journal.write_back = Some(10);
-        assert_eq!(
-            (journal.needed_from(), journal.is_high(8)),
-            (10, false),
-            "a checkpoint would free nothing"
-        );
-        assert_eq!(journal.used(), 7);
     }
 }

@@ -25,10 +25,9 @@ use crate::exec::{Core, Homes, Refusing, Wake};
 use crate::format::layout::Layout;
 use crate::mode::{EVENTS_KEPT, SsdMode};
 use crate::mutation::{Broken, Mutation};
-use crate::protocol::backed::Backed;
-use crate::protocol::ring::Ring;
+use crate::protocol::Protocol;
+use crate::protocol::home_batches::HomeBatches;
 use crate::protocol::slots::{SlotParams, Slots};
-use crate::protocol::{JournalPlace, Protocol};
 use evidence::Reader;
 use newest::Newest;
 use pagetier_devio::{DeviceError, SharedDevice};
@@ -36,7 +35,6 @@ use pagetier_page::{StampSource, StoreSeed};
 use pagetier_policy::SlotPolicy;
 use pagetier_policy::ssd::NoSsd;
 use parking_lot::{Mutex, RwLock};
-use rustc_hash::FxHashSet;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
@@ -228,7 +226,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     slots.set_broken(broken);
     slots.set_lsn_floor(header.lsn_floor);
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or(0).max(header.journal_from);
-    let journal = JournalPlace::new(next, header.journal_from.min(next));
+    let journal = header.journal_from.min(next)..next;
     let core = Core {
         seed: params.seed,
         page_size: layout.page_size,
@@ -240,10 +238,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
         unflushed,
         state: Mutex::new(Protocol {
             slots,
-            ring: Ring::new(layout.ring_pages, ring_from),
-            backed: Backed::default(),
-            journal,
-            writing_home: FxHashSet::default(),
+            home: HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, journal),
             admissions: 0,
             ssd_error: None,
             map_failed: false,

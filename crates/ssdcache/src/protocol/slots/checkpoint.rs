@@ -101,7 +101,7 @@ mod tests {
             slots.policy().wrote(page, Home::Ssd, NOW);
         }
         checkpoint(&mut slots);
-        let batch = slots.begin_write_back(32, NOW);
+        let batch = slots.begin_write_back(&|_| false, 32, NOW);
         assert_eq!(batch.len(), 2);
         let copy_ms = Costs::PAPER.ssd_read_ms + Costs::PAPER.hdd_write_ms;
         for (one, ok) in batch.into_iter().zip([false, true]) {

@@ -70,8 +70,6 @@ pub struct Slots {
     /// Reads go home: the SSD is being taken out of use.
     hidden: bool,
     counts: SlotCounts,
-    /// Pages whose write-back is under way: until the HDD was flushed, a slot is all that mends a torn home.
-    going_home: Vec<PageId>,
     /// Copies that wait for a flush of the HDD to be clean, by slot and version.
     waiting_for_home: Vec<(SlotId, Stamp)>,
     /// By page, the slot that a second chance copies it to.
@@ -115,7 +113,6 @@ impl Slots {
             starved: false,
             hidden: false,
             counts: SlotCounts::default(),
-            going_home: Vec::new(),
             waiting_for_home: Vec::new(),
             moving: FxHashMap::default(),
             untold: VecDeque::new(),
@@ -210,9 +207,6 @@ impl Slots {
             Ok((slot, displaced)) => {
                 let mut ticket = self.start(slot, page, Standing::Only, displaced, now, fresh());
                 ticket.backs_home = self.backs_home();
-                if let Some(version) = self.slots[slot.at()].version_mut() {
-                    version.backs = ticket.backs_home;
-                }
                 Plan::Ssd(ticket)
             }
             // The ring is there for those that a doublewrite buffer has no room for.
@@ -411,7 +405,7 @@ impl Slots {
         self.overtake(page);
         let s = &mut self.slots[slot.at()];
         debug_assert!(s.is_free(), "slot {} is not free", slot.0);
-        let version = Version { page, stamp, standing, lsn: Lsn(0), backs: false };
+        let version = Version { page, stamp, standing, lsn: Lsn(0) };
         s.state = SlotState::Writing { version, abandoned: false, renews: false };
         let old = self.by_page.get(&page).copied();
         if let Some(old) = old {

@@ -19,11 +19,9 @@ impl Slots {
         moment.dirty = self.dirty_pages();
         moment.clean = self.pages() - moment.dirty;
         moment.pending = self.pending.len();
-        moment.going_home = self.going_home.len();
         moment.laps = self.laps();
         moment.moving = self.moving.len();
         moment.moved_over = count(&|s| s.is_retired() && s.stored().is_some_and(|stored| stored.moving));
-        moment.backing = count(&|s| s.live().is_some_and(|stored| stored.version.backs));
         let copying = |renewing: bool| {
             count(
                 &|s| matches!(s.state, SlotState::Writing { abandoned: false, renews, .. } if renews == renewing),

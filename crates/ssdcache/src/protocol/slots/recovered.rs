@@ -44,7 +44,7 @@ impl Slots {
 fn version(entry: Entry) -> Version {
     let Entry { page, stamp, clean } = entry;
     let standing = if clean { Standing::Clean } else { Standing::Only };
-    Version { page, stamp, standing, lsn: Lsn(0), backs: false }
+    Version { page, stamp, standing, lsn: Lsn(0) }
 }
 
 #[cfg(test)]

@@ -48,8 +48,7 @@ impl Slots {
         let SlotState::Live { stored, overtaken } = &self.slots[slot.at()].state else { return false };
         let page = stored.version.page;
         let newest = !overtaken || self.broken.is(Mutation::MoveUnderNewer);
-        let kept = stored.version.backs || self.is_going_home(page) || busy(page);
-        newest && stored.readers == 0 && !kept
+        newest && stored.readers == 0 && !busy(page)
     }
 
     fn set_moving(&mut self, slot: SlotId, moving: bool) {

@@ -25,8 +25,6 @@ pub(super) struct Version {
     pub(super) standing: Standing,
     /// Unless it is clean: the HDD has every change older than this.
     pub(super) lsn: Lsn,
-    /// It backs a home write of itself, which is under way or not yet flushed.
-    pub(super) backs: bool,
 }
 
 impl Version {

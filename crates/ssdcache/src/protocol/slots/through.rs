@@ -3,7 +3,7 @@
 use super::slot::{SlotState, Standing};
 use super::{NoSlot, Slots, Ticket};
 use crate::mutation::Mutation;
-use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
+use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::{Cause, Home, Millis, SlotId};
 
 impl Slots {
@@ -134,30 +134,11 @@ impl Slots {
         })
     }
 
-    /// Whether the slot of `page` backs a home write that is not durable: a crash might leave its home torn,
-    /// and nothing else to mend it.
-    #[must_use]
-    pub fn is_backing(&self, page: PageId) -> bool {
-        self.live(page).is_some_and(|stored| stored.version.backs)
-    }
-
-    /// The same of any page of `space`.
-    #[must_use]
-    pub fn is_backing_in(&self, space: SpaceId) -> bool {
-        self.slots.iter().filter_map(|s| s.live()).any(|s| s.version.backs && s.version.page.space == space)
-    }
-
-    /// The home write that `slot` backs with version `stamp` is durable (`ok`): the slot is clean. Or it
-    /// failed: the slot is the only copy.
-    pub(crate) fn end_backing(&mut self, slot: SlotId, stamp: Stamp, ok: bool) {
-        let s = &mut self.slots[slot.at()];
-        let live = s.live().is_some();
-        if let Some(version) = s.version_mut().filter(|version| version.backs && version.stamp == stamp) {
-            version.backs = false;
-            if ok && live {
-                version.standing = Standing::Clean;
-            }
-            self.counts.doublewritten += u64::from(ok);
+    /// The home write of version `stamp` of `page`, which its slot backed, is durable.
+    pub(crate) fn backed_home(&mut self, page: PageId, stamp: Stamp) {
+        self.counts.doublewritten += 1;
+        if let Some((_, stored)) = self.live_mut(page).filter(|(_, stored)| stored.version.stamp == stamp) {
+            stored.version.standing = Standing::Clean;
         }
     }
 }
@@ -166,6 +147,7 @@ impl Slots {
 mod tests {
     use super::*;
     use crate::protocol::slots::SlotParams;
+    use pagetier_page::SpaceId;
     use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy};
 
     #[test]

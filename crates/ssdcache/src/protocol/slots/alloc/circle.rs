@@ -217,16 +217,16 @@ impl Slots {
         self.circle().into_iter().flat_map(move |c| (0..ahead(c)).map(|n| c.at(n)))
     }
 
-    fn must_go_home(&self, slot: SlotId) -> bool {
+    fn must_go_home(&self, slot: SlotId, kept: &dyn Fn(PageId) -> bool) -> bool {
         self.slot(slot).live().is_some_and(|s| {
             let waits = matches!(s.version.standing, Standing::Only | Standing::AwaitsFlush);
-            waits && !s.version.backs && !s.moving && !self.is_going_home(s.version.page)
+            waits && !s.moving && !kept(s.version.page)
         })
     }
 
     /// The next slots whose pages must be written home first.
-    pub(super) fn front_dirty(&self) -> Vec<SlotId> {
-        self.window().filter(|slot| self.must_go_home(*slot)).collect()
+    pub(super) fn front_dirty(&self, kept: &dyn Fn(PageId) -> bool) -> Vec<SlotId> {
+        self.window().filter(|slot| self.must_go_home(*slot, kept)).collect()
     }
 
     /// Whether fewer than half of the next slots could be given out at once.
@@ -235,14 +235,13 @@ impl Slots {
         ready * 2 < self.window().count()
     }
 
-    pub(super) fn front_wants_write_back(&self) -> bool {
-        self.front_is_blocked() && self.window().any(|slot| self.must_go_home(slot))
+    pub(super) fn front_wants_write_back(&self, kept: &dyn Fn(PageId) -> bool) -> bool {
+        self.front_is_blocked() && self.window().any(|slot| self.must_go_home(slot, kept))
     }
 
-    /// Whether slots wait at the front for a flush of the HDD only.
-    #[must_use]
-    pub fn front_wants_hdd_flush(&self) -> bool {
-        let waits = |slot: SlotId| self.slot(slot).live().is_some_and(|s| s.version.backs);
+    /// Whether slots wait at the front for a flush of the HDD only: those of `backed` pages.
+    pub(crate) fn front_wants_hdd_flush(&self, backed: &dyn Fn(PageId) -> bool) -> bool {
+        let waits = |slot: SlotId| self.slot(slot).live().is_some_and(|s| backed(s.version.page));
         self.front_is_blocked() && self.window().any(waits)
     }
 

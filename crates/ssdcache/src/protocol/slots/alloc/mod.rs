@@ -75,19 +75,19 @@ impl Slots {
         }
     }
 
-    /// The dirty copies that are to go home next.
-    pub(super) fn next_to_go_home(&mut self, now: Millis) -> Vec<SlotId> {
+    /// The dirty copies that are to go home next. A circle leaves out `kept` pages.
+    pub(super) fn next_to_go_home(&mut self, kept: &dyn Fn(PageId) -> bool, now: Millis) -> Vec<SlotId> {
         match self.alloc {
             Alloc::Zone(_) => self.dirty_victims(now),
-            Alloc::Circle(_) => self.front_dirty(),
+            Alloc::Circle(_) => self.front_dirty(kept),
         }
     }
 
     /// Whether a write-back is due: fewer than half of the next slots could be given up at once.
-    pub(super) fn wants_write_back(&mut self, now: Millis) -> bool {
+    pub(super) fn wants_write_back(&mut self, kept: &dyn Fn(PageId) -> bool, now: Millis) -> bool {
         match self.alloc {
             Alloc::Zone(_) => self.victims_are_dirty(now),
-            Alloc::Circle(_) => self.front_wants_write_back(),
+            Alloc::Circle(_) => self.front_wants_write_back(kept),
         }
     }
 
