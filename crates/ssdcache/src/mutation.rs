@@ -6,6 +6,7 @@
 
 use crate::format::journal::Backing;
 use crate::protocol::HomePlan;
+use crate::protocol::checkpoint::{Checkpoint, Step};
 
 /// One rule of the protocol (`docs/recovery.md`) that is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -298,6 +299,22 @@ impl Broken {
         };
         plan.flush &= !(unflushed || self.is(Mutation::HomeBeforeFlush));
         plan
+    }
+
+    /// The same of a checkpoint, captured when block `journal_next` was the journal's next.
+    pub(crate) fn spoil_checkpoint(self, mut planned: Checkpoint, journal_next: u64) -> Checkpoint {
+        if self.is(Mutation::HomingForgotten) {
+            planned.header.journal_from = journal_next;
+        }
+        let body = planned.steps.iter().position(|step| *step == Step::Body);
+        if let Some(body) = body.filter(|_| self.is(Mutation::HeaderBeforeBody)) {
+            planned.steps.remove(body + 1);
+        }
+        let headers = planned.steps.iter().position(|step| *step == Step::Headers);
+        if let Some(headers) = headers.filter(|_| self.is(Mutation::HeaderNotFlushed)) {
+            planned.steps.truncate(headers + 1);
+        }
+        planned
     }
 
     /// Whether what backed a home write is free once that completed.

@@ -1,9 +1,10 @@
-//! Writing a map checkpoint, so that none counts before all that it vouches for is durable.
+//! Writing a map checkpoint, step by step.
 
 use super::Core;
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::map::{MapHeader, encode_mark};
 use crate::mutation::Mutation;
+use crate::protocol::checkpoint::{Checkpoint, Step};
 use futures_util::future::join;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
 
@@ -16,66 +17,56 @@ impl Core {
         let now = self.now();
         // Before the capture: what becomes dirty later is newer.
         let in_memory = self.redo_from.get().map(|redo_from| redo_from());
-        let (capture, watermark, journal_from, lsn_floor) = {
+        let planned = {
             let mut state = self.state.lock();
             if self.broken.is(Mutation::JournalFreedEarly) {
                 let next = state.home.journal_next();
                 state.home.free_journal(next);
             }
-            let floor = state.next_lsn_floor(in_memory);
-            let forgets = self.broken.is(Mutation::HomingForgotten);
-            let needed = if forgets { state.home.journal_next() } else { state.home.journal_needed_from() };
-            (state.slots.begin_checkpoint(now), self.stamps.last(), needed, floor)
+            let planned = state.begin_checkpoint(self.stamps.last(), in_memory, now);
+            self.broken.spoil_checkpoint(planned, state.home.journal_next())
         };
-        let generation = capture.generation;
-        let slots = self.layout().slots;
-        let (body, body_crc) = capture.body.encode(self.seed);
-        drop(capture);
-        let header = MapHeader { generation, watermark, journal_from, body_crc, slots, lsn_floor };
-        let result = self.write_map(&header, &body).await;
-        let mut state = self.state.lock();
-        state.map_doubtful = result.is_err();
-        state.slots.end_checkpoint(result.is_ok());
-        if result.is_ok() {
-            state.home.free_journal(journal_from);
-            state.lsn_floor = lsn_floor;
-        }
-        state.map_failed = result.is_err();
-        drop(state);
+        let Checkpoint { mut header, body, steps } = planned;
+        let (body, body_crc) = body.encode(self.seed);
+        header.body_crc = body_crc;
+        let result = self.write_map(&header, &body, steps).await;
+        self.state.lock().end_checkpoint(&header, result.is_ok());
         self.changed.notify_waiters();
         // A new zone has other victims.
         self.wake.victims.notify_one();
-        tracing::debug!(generation, ok = result.is_ok(), "map checkpoint");
+        tracing::debug!(header.generation, ok = result.is_ok(), "map checkpoint");
         result
     }
 
-    /// Body, flush, header, flush, mark. The header must never be durable before the body and the slots that
-    /// it vouches for. The mark says that the checkpoint is in force; its write is over before anything is
-    /// written under the checkpoint, so the first flush after that covers it.
-    async fn write_map(&self, header: &MapHeader, body: &[u8]) -> Result<(), DeviceError> {
-        let cache = self.cache_device();
+    async fn write_map(&self, header: &MapHeader, body: &[u8], steps: Vec<Step>) -> Result<(), DeviceError> {
         let area = (header.generation % 2) as u8;
-        if self.state.lock().map_doubtful {
-            // A sound header over another body would pass for a damaged map.
-            self.write_headers(area, &vec![0; BLOCK_BYTES as usize]).await?;
-            self.flush_ssd(self.next_ssd_flush()).await?;
+        for step in steps {
+            match step {
+                Step::WipeHeaders => self.write_headers(area, &vec![0; BLOCK_BYTES as usize]).await?,
+                Step::Body => self.write_body(area, body).await?,
+                Step::Flush => self.flush_ssd(self.next_ssd_flush()).await?,
+                Step::Headers => self.write_headers(area, &header.encode(self.seed)).await?,
+                Step::Mark => self.write_mark(1 - area, header.generation).await?,
+            }
         }
+        Ok(())
+    }
+
+    async fn write_body(&self, area: u8, body: &[u8]) -> Result<(), DeviceError> {
+        let cache = self.cache_device();
         let mut offset = cache.layout.map_at(area) + BLOCK_BYTES;
         for chunk in body.chunks(MAP_CHUNK_BYTES) {
             let buf = IoBufs::from_iter([IoBuf::copy_of(chunk)]);
             cache.device.write(offset, buf, IoClass::Meta).await.result?;
             offset += chunk.len() as u64;
         }
-        if !self.broken.is(Mutation::HeaderBeforeBody) {
-            self.flush_ssd(self.next_ssd_flush()).await?;
-        }
-        self.write_headers(area, &header.encode(self.seed)).await?;
-        if self.broken.is(Mutation::HeaderNotFlushed) {
-            return Ok(());
-        }
-        self.flush_ssd(self.next_ssd_flush()).await?;
-        let mark = IoBufs::from_iter([IoBuf::copy_of(&encode_mark(self.seed, header.generation))]);
-        cache.device.write(cache.layout.map_mark_at(1 - area), mark, IoClass::Meta).await.result
+        Ok(())
+    }
+
+    async fn write_mark(&self, area: u8, generation: u64) -> Result<(), DeviceError> {
+        let cache = self.cache_device();
+        let mark = IoBufs::from_iter([IoBuf::copy_of(&encode_mark(self.seed, generation))]);
+        cache.device.write(cache.layout.map_mark_at(area), mark, IoClass::Meta).await.result
     }
 
     /// Writes both headers of the map in force, of which one was damaged, once more, and flushes.

@@ -44,18 +44,13 @@ fn class_of(access: Access) -> IoClass {
 
 impl Core {
     pub(crate) async fn read_page(self: &Arc<Self>, page: PageId, access: Access, mut buf: IoBuf) -> Fetched {
-        if self.has_slots() {
-            match self.locate(page).await {
-                Located::Slot { slot, stamp, dirty } => {
-                    let (back, result) = self.read_slot(page, slot, stamp, dirty, access, buf).await;
-                    buf = back;
-                    match result {
-                        Ok(true) => return self.fetched(page, buf, Home::Ssd, access),
-                        Ok(false) => {}
-                        Err(error) => return Fetched { buf, result: Err(error) },
-                    }
-                }
-                Located::Hdd | Located::Pending => {}
+        if let Located::Slot { slot, stamp, dirty } = self.locate(page).await {
+            let (back, result) = self.read_slot(page, slot, stamp, dirty, access, buf).await;
+            buf = back;
+            match result {
+                Ok(true) => return self.fetched(page, buf, Home::Ssd, access),
+                Ok(false) => {}
+                Err(error) => return Fetched { buf, result: Err(error) },
             }
         }
         self.read_home(page, access, buf).await
@@ -86,13 +81,15 @@ impl Core {
         buf: IoBuf,
     ) -> (IoBuf, Result<bool, TierError>) {
         let hold = SlotHold { core: self, slot };
-        let (offset, ssd) = (self.slot_at(slot), self.ssd());
-        let (buf, result) = read_one(&ssd, offset, buf, class_of(access)).await;
+        // The held slot keeps the device from being exchanged.
+        let cache = self.cache_device();
+        let (ssd, offset) = (&cache.device, cache.layout.slot_at(slot.0));
+        let (buf, result) = read_one(ssd, offset, buf, class_of(access)).await;
         drop(hold);
         let error = match result {
             Ok(()) => match self.check(buf.as_slice(), page, Some(stamp)) {
                 Ok(_) => return (buf, Ok(true)),
-                Err(defect) => self.corrupt(page, &ssd, offset, defect),
+                Err(defect) => self.corrupt(page, ssd, offset, defect),
             },
             Err(source) => {
                 if matches!(source.kind, DeviceErrorKind::Gone) {

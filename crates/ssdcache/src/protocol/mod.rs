@@ -1,6 +1,7 @@
 //! The protocol, pure: plain values in, decisions out. No clock, lock, runtime or device (`tests/tidy.rs`
 //! checks the words). `docs/recovery.md` argues that it loses nothing; `exec` carries it out.
 
+pub(crate) mod checkpoint;
 pub(crate) mod home_batches;
 pub(crate) mod recovery;
 pub(crate) mod slots;
