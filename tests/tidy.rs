@@ -230,6 +230,23 @@ fn links_in_documents_lead_somewhere() {
     none("links that lead nowhere", &broken);
 }
 
+/// `docs/recovery.md` names the file that decides each invariant.
+#[test]
+fn invariants_name_files() {
+    let text = fs::read_to_string(root().join("docs/recovery.md")).expect("docs/recovery.md");
+    let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("| **I")).collect();
+    assert!(rows.len() > 20, "the invariants have moved");
+    for row in rows {
+        let files = row.trim_end_matches(['|', ' ']).rsplit('|').next().unwrap_or_default();
+        let named: Vec<&str> = files.split('`').skip(1).step_by(2).collect();
+        assert!(!named.is_empty(), "no file decides it: {row}");
+        for file in named {
+            let folder = if file.starts_with("src/") { "" } else { "crates/ssdcache/src" };
+            assert!(root().join(folder).join(file).exists(), "{file} does not exist: {row}");
+        }
+    }
+}
+
 #[test]
 fn every_policy_and_document_stands_in_its_list() {
     let read = |file: &str| fs::read_to_string(root().join(file)).expect(file);

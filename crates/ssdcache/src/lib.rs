@@ -36,6 +36,7 @@ pub use mode::{SsdEvent, SsdMode, SsdState};
 pub use moment::Moment;
 #[doc(hidden)]
 pub use mutation::{Broken, Mutation};
+pub use protocol::flushes::{FlushNumber, HddFlush, SsdFlush};
 pub use protocol::home_batches::{BatchId, FailedHome, HomeBatches, NoPlace, Places};
 pub use protocol::recovery::{Evidence, Image, Verdict};
 pub use protocol::slots::{

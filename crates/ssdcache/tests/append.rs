@@ -3,7 +3,7 @@
 
 use pagetier_page::{PageId, SpaceId, Stamp};
 use pagetier_policy::{Access, Cause, Costs, Home, Millis, SlotId, SlotPolicyParams, SsdPolicy};
-use pagetier_ssdcache::{Entry, Located, MapWork, Plan, SlotParams, Slots, Ticket};
+use pagetier_ssdcache::{Entry, Located, MapWork, Plan, SlotParams, Slots, SsdFlush, Ticket};
 
 const NOW: Millis = Millis(0);
 
@@ -51,7 +51,7 @@ impl Fixture {
     }
 
     fn end(&mut self, ticket: Ticket) {
-        self.slots.end_write(ticket, true, self.flush + 1, NOW);
+        self.slots.end_write(ticket, true, SsdFlush(self.flush + 1), NOW);
         self.slots.validate().unwrap();
     }
 
@@ -68,7 +68,7 @@ impl Fixture {
 
     fn flush(&mut self) {
         self.flush += 1;
-        self.slots.flushed(self.flush);
+        self.slots.flushed(SsdFlush(self.flush));
     }
 
     /// The pages next in turn go home, and their slots are clean.
@@ -133,7 +133,7 @@ fn the_front_passes_over_slots_that_are_read_bad_or_kept_by_a_discarded_page() {
         assert!(fixture.write(no).is_some());
     }
     let Plan::Ssd(ticket) = fixture.plan(11) else { panic!("the last slot is free") };
-    fixture.slots.end_write(ticket, false, 1, NOW);
+    fixture.slots.end_write(ticket, false, SsdFlush(1), NOW);
     fixture.checkpoint();
     // Not home yet: until a checkpoint does not name it, a crash has to find it.
     fixture.slots.discard(page(2));
@@ -180,7 +180,7 @@ fn a_page_read_since_it_was_written_is_copied_to_the_front() {
         (one.from.page, one.from.slot, one.to.slot, one.to.dirty),
         (page(2), SlotId(2), SlotId(24), true)
     );
-    fixture.slots.end_write(one.to, true, 1, NOW);
+    fixture.slots.end_write(one.to, true, SsdFlush(1), NOW);
     fixture.slots.end_move(one, true, NOW);
     assert_eq!(
         (fixture.slots.copy_of(page(2)), fixture.slots.counts().second_chances),
@@ -215,7 +215,7 @@ fn a_moved_page_that_is_written_anew_meanwhile_stays_the_newer_one() {
     assert_eq!((one.from.page, one.to.page, moved.len()), (page(0), page(0), 1));
     assert_eq!(fixture.slots.home(page(0)), Home::Ssd);
     let newer = fixture.write(0).expect("there is room");
-    fixture.slots.end_write(one.to, true, fixture.flush + 1, NOW);
+    fixture.slots.end_write(one.to, true, SsdFlush(fixture.flush + 1), NOW);
     fixture.slots.end_move(one, true, NOW);
     fixture.slots.validate().unwrap();
     assert_eq!(fixture.slots.copy_of(page(0)).map(|(slot, _)| slot), Some(SlotId(newer)));
@@ -338,7 +338,7 @@ fn a_writer_that_found_no_slot_is_looked_after_once() {
 fn a_slot_is_given_out_once_under_a_zone_of_all_slots_one_of_which_is_bad() {
     let mut fixture = Fixture::new("mv-fifo", 12, 12);
     let Plan::Ssd(first) = fixture.plan(0) else { panic!("the SSD is empty") };
-    fixture.slots.end_write(first, false, 1, NOW);
+    fixture.slots.end_write(first, false, SsdFlush(1), NOW);
     fixture.checkpoint();
     assert_eq!(
         (1..12).map(|no| fixture.write(no)).collect::<Vec<_>>(),

@@ -4,7 +4,7 @@ use super::damage::{Input, damage, damage_ring, refit_map};
 use super::specimen::{BLOCK, Copies, reseal, sealed_manifest, specimen_of};
 use pagetier_page::{Defect, Flags, HEADER_BYTES, Header, PageId, SpaceId, Stamp, StoreSeed, seal, verify};
 use pagetier_ssdcache::{
-    Backing, Block, Found, HomeBatches, MapBody, MapHeader, Places, RECORDS_MAX, Superblock,
+    Backing, Block, Found, HddFlush, HomeBatches, MapBody, MapHeader, Places, RECORDS_MAX, Superblock,
 };
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -191,12 +191,12 @@ fn ring_events(input: &mut Input<'_>) {
                 if until.is_none() {
                     *until = Some(flushes + 1);
                     home.recorded(places.id);
-                    home.end(places.id, true, Vec::new(), flushes + 1);
+                    home.end(places.id, true, Vec::new(), HddFlush(flushes + 1));
                 }
             }
             _ => {
                 flushes += 1;
-                home.flushed(flushes);
+                home.flushed(HddFlush(flushes));
                 while held.front().is_some_and(|(_, until)| until.is_some_and(|flush| flush <= flushes)) {
                     held.pop_front();
                 }

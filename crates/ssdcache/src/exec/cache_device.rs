@@ -4,6 +4,7 @@
 use crate::exec::flush::{Failures, GroupFlush};
 use crate::exec::remember::Flushed;
 use crate::format::layout::Layout;
+use crate::protocol::flushes::SsdFlush;
 use pagetier_devio::SharedDevice;
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -14,7 +15,7 @@ pub(crate) struct CacheDevice {
     pub(crate) device: SharedDevice,
     pub(crate) layout: Layout,
     /// Numbered anew with every device: a flush that failed is remembered by its own device only.
-    pub(crate) flush: GroupFlush,
+    pub(crate) flush: GroupFlush<SsdFlush>,
 }
 
 impl CacheDevice {

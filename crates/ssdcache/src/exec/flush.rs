@@ -4,15 +4,17 @@
 //! is over: [`GroupFlush::next`] tells that flush's number, [`GroupFlush::cover`] waits for it, starting it
 //! if none runs. A flush runs in a task of its own, so its result is kept even when every waiter is dropped.
 //! A failed flush is final: what it should have made durable may be lost, so nothing that relies on it may go
-//! on. It is noted durably ([`Remember`]) before any waiter learns of it.
+//! on. It is noted durably ([`Remember`]) before any waiter learns of it (I14).
 
 use crate::exec::remember::{Flushed, Remember, Unproved};
 use crate::exec::unflushed::UnflushedHomes;
 use crate::mutation::{Broken, Mutation};
+use crate::protocol::flushes::FlushNumber;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass, IoOp, SharedDevice};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::io;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -68,7 +70,7 @@ struct Numbers {
 
 /// The flushes of one device.
 #[derive(Debug)]
-pub(crate) struct GroupFlush(Arc<Shared>);
+pub(crate) struct GroupFlush<N>(Arc<Shared>, PhantomData<N>);
 
 #[derive(Debug)]
 struct Shared {
@@ -87,7 +89,7 @@ enum Turn {
     Done(Result<u64, DeviceError>),
 }
 
-impl GroupFlush {
+impl<N: FlushNumber> GroupFlush<N> {
     pub(crate) fn new(
         device: SharedDevice,
         which: Flushed,
@@ -96,28 +98,28 @@ impl GroupFlush {
     ) -> Self {
         let (failures, runtime) = (Arc::clone(failures), runtime.clone());
         let (numbers, over) = (Mutex::default(), Notify::new());
-        Self(Arc::new(Shared { device, which, failures, runtime, numbers, over }))
+        Self(Arc::new(Shared { device, which, failures, runtime, numbers, over }), PhantomData)
     }
 
     /// The number of the first flush that will cover every write completed by now.
-    pub(crate) fn next(&self) -> u64 {
-        self.0.numbers.lock().started + 1
+    pub(crate) fn next(&self) -> N {
+        N::nth(self.0.numbers.lock().started + 1)
     }
 
     /// The number of the newest flush that is over.
-    pub(crate) fn completed(&self) -> u64 {
-        self.0.numbers.lock().completed
+    pub(crate) fn completed(&self) -> N {
+        N::nth(self.0.numbers.lock().completed)
     }
 
     /// Waits until flush `number` (or a later one) is over and returns the newest number that is.
     /// Cancel-safe: a flush that was started goes on, and its result counts for every later caller.
-    pub(crate) async fn cover(&self, number: u64) -> Result<u64, DeviceError> {
+    pub(crate) async fn cover(&self, number: N) -> Result<N, DeviceError> {
         loop {
             let over = self.0.over.notified();
             tokio::pin!(over);
             over.as_mut().enable();
-            match self.0.turn(number) {
-                Turn::Done(result) => return result,
+            match self.0.turn(number.get()) {
+                Turn::Done(result) => return result.map(N::nth),
                 Turn::Wait => over.await,
                 Turn::Run(mine) => self.run(mine).await,
             }
@@ -198,6 +200,7 @@ impl Drop for Running {
 mod tests {
     use super::*;
     use crate::exec::remember::RememberInMemory;
+    use crate::protocol::flushes::HddFlush;
     use pagetier_devio::{Fault, FaultEffect, SimDevice, SimPower};
     use std::time::Duration;
     use tokio::time::{sleep, timeout};
@@ -208,7 +211,7 @@ mod tests {
         Arc::new(device)
     }
 
-    fn flushes(device: &Arc<SimDevice>) -> (Arc<RememberInMemory>, GroupFlush) {
+    fn flushes(device: &Arc<SimDevice>) -> (Arc<RememberInMemory>, GroupFlush<HddFlush>) {
         let remember = Arc::new(RememberInMemory::default());
         let failures = Arc::new(Failures {
             remember: Arc::clone(&remember) as Arc<dyn Remember>,
@@ -223,11 +226,11 @@ mod tests {
     async fn a_flush_whose_callers_are_dropped_still_counts() {
         let device = slow_device();
         let (_, flush) = flushes(&device);
-        timeout(Duration::from_millis(10), flush.cover(1)).await.expect_err("it takes a second");
+        timeout(Duration::from_millis(10), flush.cover(HddFlush(1))).await.expect_err("it takes a second");
         sleep(Duration::from_secs(2)).await;
-        assert_eq!(flush.completed(), 1);
+        assert_eq!(flush.completed(), HddFlush(1));
         let ops = device.ops();
-        assert_eq!(flush.cover(1).await.expect("covered"), 1);
+        assert_eq!(flush.cover(HddFlush(1)).await.expect("covered"), HddFlush(1));
         assert_eq!(device.ops(), ops, "no second flush");
     }
 
@@ -238,12 +241,12 @@ mod tests {
         );
         device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
         let (remember, flush) = flushes(&device);
-        timeout(Duration::from_nanos(1), flush.cover(1)).await.expect_err("it takes longer");
+        timeout(Duration::from_nanos(1), flush.cover(HddFlush(1))).await.expect_err("it takes longer");
         sleep(Duration::from_secs(2)).await;
         assert!(remember.recall().hdd);
-        assert!(matches!(flush.cover(1).await, Err(DeviceError { op: IoOp::Flush, .. })));
+        assert!(matches!(flush.cover(HddFlush(1)).await, Err(DeviceError { op: IoOp::Flush, .. })));
         assert!(
-            flush.cover(2).await.is_err(),
+            flush.cover(HddFlush(2)).await.is_err(),
             "the next flush would succeed without what the first one lost"
         );
     }
@@ -256,10 +259,12 @@ mod tests {
         let device = slow_device();
         let flush = first.block_on(async {
             let (_, flush) = flushes(&device);
-            timeout(Duration::from_millis(10), flush.cover(1)).await.expect_err("it takes a second");
+            timeout(Duration::from_millis(10), flush.cover(HddFlush(1)))
+                .await
+                .expect_err("it takes a second");
             flush
         });
         drop(first);
-        assert!(second.block_on(flush.cover(2)).is_err());
+        assert!(second.block_on(flush.cover(HddFlush(2))).is_err());
     }
 }

@@ -27,6 +27,7 @@ use crate::format::layout::Layout;
 use crate::mode::SsdEvent;
 use crate::mutation::{Broken, Mutation};
 use crate::protocol::Protocol;
+use crate::protocol::flushes::{HddFlush, SsdFlush};
 use cache_device::CacheDevice;
 use flush::{Failures, GroupFlush};
 use pagetier_bufpool::TierError;
@@ -105,7 +106,7 @@ pub(crate) struct Core {
     pub(crate) cache_device: RwLock<Arc<CacheDevice>>,
     pub(crate) state: Mutex<Protocol>,
     pub(crate) stamps: StampSource,
-    pub(crate) hdd_flush: GroupFlush,
+    pub(crate) hdd_flush: GroupFlush<HddFlush>,
     /// What failed flushes come to.
     pub(crate) failures: Arc<Failures>,
     /// Home writes that are not durable.
@@ -168,7 +169,7 @@ impl Core {
     }
 
     /// The number of the first flush of the SSD that will cover every write completed by now.
-    pub(crate) fn next_ssd_flush(&self) -> u64 {
+    pub(crate) fn next_ssd_flush(&self) -> SsdFlush {
         self.cache_device.read().flush.next()
     }
 
@@ -198,7 +199,7 @@ impl Core {
     }
 
     /// Flushes the SSD at least once from now, and frees what that makes free.
-    pub(crate) async fn flush_ssd(&self, number: u64) -> Result<(), DeviceError> {
+    pub(crate) async fn flush_ssd(&self, number: SsdFlush) -> Result<(), DeviceError> {
         let over = match self.cache_device().flush.cover(number).await {
             Ok(over) => over,
             Err(error) => {
@@ -214,7 +215,7 @@ impl Core {
     }
 
     /// Flushes the HDD likewise, and lets the ring go of what is home.
-    pub(crate) async fn flush_hdd(&self, number: u64) -> Result<(), DeviceError> {
+    pub(crate) async fn flush_hdd(&self, number: HddFlush) -> Result<(), DeviceError> {
         match self.hdd_flush.cover(number).await {
             Ok(over) => {
                 self.unflushed.flushed(over);

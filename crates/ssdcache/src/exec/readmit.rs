@@ -105,7 +105,7 @@ impl Quiet<'_> {
         let core = self.core;
         // Its flushes start anew; the failed one stays with the old one, and tells what it covered.
         let cache = core.new_cache_device(Arc::clone(&old.device), old.layout);
-        cache.flush.cover(1).await?;
+        cache.flush.cover(cache.flush.next()).await?;
         self.flush_hdd().await?;
         let mut report = ReadmitReport::default();
         let mut unproved = Vec::new();

@@ -1,6 +1,7 @@
 //! Home writes that no flush of the HDD has made durable: what a failed flush leaves unproved, and until when
 //! a copy of a home is not a copy of something durable.
 
+use crate::protocol::flushes::HddFlush;
 use pagetier_devio::DeviceError;
 use pagetier_page::{Lsn, PageId, Stamp};
 use parking_lot::Mutex;
@@ -17,7 +18,7 @@ struct HomeWrite {
     /// The HDD has every change older than this durably.
     lsn: Lsn,
     /// The flush that makes it durable; `None` while it is in flight.
-    until_flush: Option<u64>,
+    until_flush: Option<HddFlush>,
 }
 
 #[derive(Debug, Default)]
@@ -47,14 +48,14 @@ impl UnflushedHomes {
     }
 
     /// The home write of `page` is over, well or not: flush number `flush` makes durable what it left.
-    pub(crate) fn ended(&self, page: PageId, flush: u64) {
+    pub(crate) fn ended(&self, page: PageId, flush: HddFlush) {
         if let Some(write) = self.0.lock().pages.get_mut(&page) {
             write.until_flush = Some(flush);
         }
     }
 
     /// Flush number `over` is over.
-    pub(crate) fn flushed(&self, over: u64) {
+    pub(crate) fn flushed(&self, over: HddFlush) {
         self.0.lock().pages.retain(|_, write| write.until_flush.is_none_or(|flush| flush > over));
     }
 
@@ -102,16 +103,16 @@ mod tests {
         let write = |no, stamp| (page(no), Stamp::from_bits(stamp), Lsn(stamp));
         let writes = UnflushedHomes::default();
         writes.begin(&[write(1, 10), write(2, 11)]).expect("no flush failed");
-        writes.flushed(7);
+        writes.flushed(HddFlush(7));
         assert_eq!((writes.unflushed(page(1)), writes.expected(page(1))), (Some(Lsn(10)), None));
-        writes.ended(page(1), 8);
+        writes.ended(page(1), HddFlush(8));
         assert_eq!(writes.expected(page(1)), Some(Stamp::from_bits(10)));
         writes.begin(&[write(1, 12)]).expect("no flush failed");
-        writes.flushed(8);
+        writes.flushed(HddFlush(8));
         assert_eq!(writes.unflushed(page(1)), Some(Lsn(10)), "a newer version is on its way");
-        writes.ended(page(1), 9);
-        writes.ended(page(2), 9);
-        writes.flushed(9);
+        writes.ended(page(1), HddFlush(9));
+        writes.ended(page(2), HddFlush(9));
+        writes.flushed(HddFlush(9));
         assert_eq!((writes.unflushed(page(1)), writes.unflushed(page(2))), (None, None));
         writes.begin(&[write(3, 13)]).expect("no flush failed");
         let error = DeviceError {

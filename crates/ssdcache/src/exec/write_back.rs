@@ -153,10 +153,11 @@ impl Held<'_> {
 
     async fn all(&mut self, failed: &mut Vec<(PageId, TierError)>) -> Result<(), DeviceError> {
         let core = self.core;
-        let durable_at = self.batch.iter().map(|w| w.durable_at).max().unwrap_or(0);
+        let durable_at = self.batch.iter().filter_map(|w| w.durable_at).max();
         let flushes = !core.broken.is(Mutation::WriteBackBeforeFlush);
-        if core.cache_device().flush.completed() < durable_at && flushes {
-            core.flush_ssd(durable_at).await?;
+        let completed = core.cache_device().flush.completed();
+        if let Some(number) = durable_at.filter(|number| flushes && completed < *number) {
+            core.flush_ssd(number).await?;
         }
         let pages = self.read(failed).await;
         let arrived = Mutex::new(Vec::with_capacity(pages.len()));

@@ -1,4 +1,4 @@
-//! Writing pages home, so that neither a torn write nor an old SSD copy can hurt.
+//! Writing pages home, so that neither a torn write (I4) nor an old SSD copy (I3) can hurt.
 //!
 //! For the pool's dirty pages: (1) images to the doublewrite ring and records to the journal, (2) one SSD
 //! flush, (3) the HDD writes, sorted and merged. The ring holds the images until an HDD flush that begins
@@ -202,7 +202,7 @@ impl Core {
             return (Err(NoPlace::Busy), Vec::new());
         }
         // Once nothing newer is on its way: what is in the slot must still be the page's newest version, or a
-        // newer one would be written over.
+        // newer one would be written over (I8).
         let checked = backing != Backing::Ring && !self.broken.is(Mutation::StaleWriteBack);
         let stale = |b: &mut HomeBound| checked && !state.slots.holds(b.page, stamp_of(&b.image));
         let superseded: Vec<HomeBound> = batch.extract_if(.., stale).collect();

@@ -1,4 +1,4 @@
-//! A map checkpoint: what its header vouches for, and the order in which its parts are written.
+//! A map checkpoint: what its header vouches for, and the order in which its parts are written (I9).
 
 use super::Protocol;
 use super::slots::Capture;

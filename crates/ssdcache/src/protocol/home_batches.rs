@@ -1,12 +1,13 @@
 //! The table of home writes: every page on its way to the HDD, and what waits for it.
 //!
-//! A batch begins when its places in ring and journal are taken, and stays until nothing needs it any more:
-//! the images of the ring until an HDD flush that began after the home writes is over, appended slots
-//! likewise, a write-back until the slots that it was copied from are let go of. What the rest of the
+//! A batch begins when its places in ring and journal are taken, and stays until nothing needs it any more
+//! (I4, I7): the images of the ring until an HDD flush that began after the home writes is over, appended
+//! slots likewise, a write-back until the slots that it was copied from are let go of. What the rest of the
 //! protocol asks (where ring and journal may be written over, from which stamps on homes may be torn, whether
 //! a flush would help, whether a page must keep its copy) is a fold over this table; what is asked of single
 //! pages is indexed.
 
+use super::flushes::HddFlush;
 use crate::format::journal::{Backing, RECORDS_MAX};
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -65,7 +66,7 @@ enum Phase {
     /// they are written home after all.
     Torn(Vec<PageId>),
     /// The home writes are over: HDD flush number `flush` makes them durable.
-    Written { flush: u64 },
+    Written { flush: HddFlush },
 }
 
 #[derive(Debug)]
@@ -94,7 +95,7 @@ impl HomeBatch {
     }
 
     /// The HDD flush that makes its home writes durable.
-    fn flush(&self) -> Option<u64> {
+    fn flush(&self) -> Option<HddFlush> {
         if let Phase::Written { flush } = self.phase { Some(flush) } else { None }
     }
 
@@ -171,7 +172,7 @@ impl HomeBatches {
     }
 
     /// Whether the home of `page` is being written: at most one write at a time, so that versions arrive in
-    /// order.
+    /// order (I8).
     #[must_use]
     pub fn is_writing(&self, page: PageId) -> bool {
         self.claims(page).writing > 0
@@ -328,7 +329,7 @@ impl HomeBatches {
 
     /// The home writes of batch `id` are over, but for those of `failed`; HDD flush number `flush` will make
     /// them durable. `begun`: they had begun.
-    pub fn end(&mut self, id: BatchId, begun: bool, failed: Vec<PageId>, flush: u64) {
+    pub fn end(&mut self, id: BatchId, begun: bool, failed: Vec<PageId>, flush: HddFlush) {
         let Some(batch) = self.batch(id) else { return };
         let (backing, versions) = (batch.backing, batch.versions.clone());
         batch.phase = Phase::Written { flush };
@@ -368,7 +369,7 @@ impl HomeBatches {
     }
 
     /// HDD flush number `number` is over. The versions whose slots backed their way home, which is durable.
-    pub fn flushed(&mut self, number: u64) -> Vec<(PageId, Stamp)> {
+    pub fn flushed(&mut self, number: HddFlush) -> Vec<(PageId, Stamp)> {
         let is_over = |batch: &HomeBatch| batch.flush().is_some_and(|flush| flush <= number);
         // The ring is given up in its order: an entry waits for all before it.
         let ringed = self.batches.iter().filter(|batch| batch.is_ringed());
@@ -412,7 +413,7 @@ impl HomeBatches {
     // -----------------------------------------------------------------------------
 
     /// `page` is home in a later version, which HDD flush number `flush` will make durable.
-    fn reached_home(&mut self, page: PageId, flush: u64) {
+    fn reached_home(&mut self, page: PageId, flush: HddFlush) {
         self.discarded.remove(&page);
         for batch in self.batches.iter_mut() {
             if let Phase::Torn(pages) = &mut batch.phase {
@@ -456,7 +457,7 @@ impl HomeBatches {
 
     /// `page` was mended (`home`), which HDD flush number `flush` will make durable, or was not. True: its
     /// images wait for no more than that. A discarded page's home is of no value: one attempt is all it gets.
-    pub fn mended(&mut self, page: PageId, home: bool, flush: u64) -> bool {
+    pub fn mended(&mut self, page: PageId, home: bool, flush: HddFlush) -> bool {
         let over = home || self.discarded.contains(&page);
         if over {
             self.reached_home(page, flush);

@@ -1,13 +1,16 @@
 //! The protocol, pure: plain values in, decisions out. No clock, lock, runtime or device (`tests/tidy.rs`
-//! checks the words). `docs/recovery.md` argues that it loses nothing; `exec` carries it out.
+//! checks the words). `docs/recovery.md` numbers its invariants (I1, I2, …) and argues that
+//! it loses nothing; `exec` carries it out.
 
 pub(crate) mod checkpoint;
+pub(crate) mod flushes;
 pub(crate) mod home_batches;
 pub(crate) mod recovery;
 pub(crate) mod slots;
 
 use crate::format::journal::{Backing, Block, RECORDS_MAX, Record};
 use crate::mode::SsdMode;
+use flushes::HddFlush;
 use home_batches::{BatchId, HomeBatches, NoPlace, Places};
 use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::Millis;
@@ -37,9 +40,9 @@ pub(crate) struct HomePlan {
     pub(crate) ring: Vec<u32>,
     pub(crate) blocks: Vec<Block>,
     /// A page of the batch has a copy on the SSD that the HDD has not: its record may be durable only once
-    /// the image in the ring, or in the page's new slot, is.
+    /// the image in the ring, or in the page's new slot, is (I6).
     pub(crate) images_first: bool,
-    /// Images and records must be durable before the first home write.
+    /// Images and records must be durable before the first home write (I3, I4).
     pub(crate) flush: bool,
 }
 
@@ -142,7 +145,7 @@ impl Protocol {
     }
 
     /// HDD flush number `over` is over.
-    pub(crate) fn hdd_flushed(&mut self, over: u64) {
+    pub(crate) fn hdd_flushed(&mut self, over: HddFlush) {
         for (page, stamp) in self.home.flushed(over) {
             self.slots.backed_home(page, stamp);
         }

@@ -26,6 +26,7 @@ use crate::format::layout::Layout;
 use crate::mode::{EVENTS_KEPT, SsdMode};
 use crate::mutation::{Broken, Mutation};
 use crate::protocol::Protocol;
+use crate::protocol::flushes::{HddFlush, SsdFlush};
 use crate::protocol::home_batches::HomeBatches;
 use crate::protocol::slots::{SlotParams, Slots};
 use evidence::Reader;
@@ -281,8 +282,8 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
 
 /// The flushes of a recovery, whose failures are remembered as any.
 pub(crate) struct RecoveryFlushes<'a> {
-    hdd: &'a GroupFlush,
-    ssd: &'a GroupFlush,
+    hdd: &'a GroupFlush<HddFlush>,
+    ssd: &'a GroupFlush<SsdFlush>,
 }
 
 impl RecoveryFlushes<'_> {

@@ -1,4 +1,4 @@
-//! Which map checkpoint was in force.
+//! Which map checkpoint was in force (I10).
 //!
 //! The newest sound header names it. Headers stand twice, and the mark in the other area proves that a newer
 //! one was in force if both are damaged: then opening fails, since the checkpoint before is out of date.

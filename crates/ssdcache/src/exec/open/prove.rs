@@ -1,4 +1,4 @@
-//! What a recovery makes durable before it writes anything else.
+//! What a recovery makes durable before it writes anything else (I13, I14).
 //!
 //! Readable is not durable: after a kill, what recovery reads may be unflushed still, and its first write may
 //! need it. After a failed flush it may even never become durable, so it is written once more first: the same

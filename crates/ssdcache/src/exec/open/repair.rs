@@ -1,5 +1,5 @@
-//! Homes that a crash may have left torn, missing or too old, rewritten from the slots and the ring that
-//! backed them.
+//! Homes that a crash may have left torn, missing or too old (I22), rewritten from the slots and the ring
+//! that backed them.
 
 use super::Reader;
 use super::images::{is_of_a_block, readable};

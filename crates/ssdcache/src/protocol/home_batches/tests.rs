@@ -33,16 +33,16 @@ fn a_ring_image_is_held_until_the_flush_after_its_home_write_and_those_before_it
     let first = begin(&mut home, Backing::Ring, versions(1, 10, 2));
     let second = begin(&mut home, Backing::Ring, versions(3, 20, 1));
     assert_eq!((&first.ring[..], &second.ring[..]), (&[0, 1][..], &[2][..]));
-    home.flushed(5);
+    home.flushed(HddFlush(5));
     assert!(full(&home), "its home write is still in flight");
-    home.end(second.id, true, Vec::new(), 6);
-    home.flushed(6);
+    home.end(second.id, true, Vec::new(), HddFlush(6));
+    home.flushed(HddFlush(6));
     assert!(full(&home), "the ring is given up in its order");
-    home.end(first.id, true, Vec::new(), 8);
-    home.flushed(7);
+    home.end(first.id, true, Vec::new(), HddFlush(8));
+    home.flushed(HddFlush(7));
     assert!(full(&home), "that flush began too early");
     assert_eq!(home.floor(FRESH), (at(10), false));
-    home.flushed(8);
+    home.flushed(HddFlush(8));
     assert_eq!((home.ring_used(), home.floor(FRESH)), (0, (FRESH, false)));
     assert_eq!(begin(&mut home, Backing::Ring, versions(1, 30, 2)).ring, [3, 0]);
 }
@@ -51,19 +51,19 @@ fn a_ring_image_is_held_until_the_flush_after_its_home_write_and_those_before_it
 fn an_image_whose_home_write_failed_is_held_until_its_page_is_home_after_all() {
     let mut home = HomeBatches::new(8, 0, 0, 0..0);
     let batch = begin(&mut home, Backing::Ring, versions(1, 10, 2));
-    home.end(batch.id, true, vec![page(2)], 1);
-    home.flushed(1);
+    home.end(batch.id, true, vec![page(2)], HddFlush(1));
+    home.flushed(HddFlush(1));
     assert!(home.ring_is_stuck() && home.mends_homes());
     assert_eq!(home.place_of(page(2), at(11)), Some(1));
     let mending = home.begin_mend();
     assert_eq!(mending, [FailedHome { page: page(2), stamp: at(11), place: 1 }]);
     assert!(home.is_writing(page(2)) && home.keeps_copy(page(2)) && home.begin_mend().is_empty());
-    assert!(!home.mended(page(2), false, 2), "one attempt is not enough");
+    assert!(!home.mended(page(2), false, HddFlush(2)), "one attempt is not enough");
     home.discard(page(2));
-    assert!(home.mended(page(2), false, 2), "but for a page of no value");
+    assert!(home.mended(page(2), false, HddFlush(2)), "but for a page of no value");
     home.end_mend(page(2));
     assert!(!home.has_pages_of(SpaceId(1)));
-    home.flushed(2);
+    home.flushed(HddFlush(2));
     assert_eq!(home.ring_used(), 0);
 }
 
@@ -71,9 +71,9 @@ fn an_image_whose_home_write_failed_is_held_until_its_page_is_home_after_all() {
 fn a_batch_that_was_not_written_home_mends_no_older_failure() {
     let mut home = HomeBatches::new(8, 0, 0, 0..0);
     let torn = begin(&mut home, Backing::Ring, versions(1, 10, 1));
-    home.end(torn.id, true, vec![page(1)], 1);
+    home.end(torn.id, true, vec![page(1)], HddFlush(1));
     let never = begin(&mut home, Backing::Ring, versions(1, 20, 1));
-    home.end(never.id, false, Vec::new(), 1);
+    home.end(never.id, false, Vec::new(), HddFlush(1));
     assert!(home.mends_homes(), "the home may still be torn");
 }
 
@@ -88,13 +88,13 @@ fn a_slot_backs_its_page_from_the_plan_to_the_flush_after_the_home_write() {
     let first = begin(&mut home, Backing::Appended, versions(1, 10, 2));
     let second = begin(&mut home, Backing::Appended, versions(3, 12, 1));
     assert_eq!((home.floor(FRESH), home.can_settle()), ((at(10), true), false));
-    home.end(second.id, true, Vec::new(), 4);
-    assert!(home.flushed(3).is_empty(), "that flush began too early");
-    assert_eq!((home.journal_needed_from(), home.flushed(4)), (0, versions(3, 12, 1)));
-    home.end(first.id, true, vec![page(2)], 5);
+    home.end(second.id, true, Vec::new(), HddFlush(4));
+    assert!(home.flushed(HddFlush(3)).is_empty(), "that flush began too early");
+    assert_eq!((home.journal_needed_from(), home.flushed(HddFlush(4))), (0, versions(3, 12, 1)));
+    home.end(first.id, true, vec![page(2)], HddFlush(5));
     assert!(home.is_backed(page(1)) && !home.is_backed(page(2)), "its home write failed");
     assert_eq!(home.journal_needed_from(), 0, "the map names its slot as an only copy");
-    assert_eq!(home.flushed(5), versions(1, 10, 1));
+    assert_eq!(home.flushed(HddFlush(5)), versions(1, 10, 1));
     assert_eq!((home.floor(FRESH), home.journal_needed_from()), ((at(11), true), 2));
     assert!(!home.has_pages_of(SpaceId(1)));
 }
@@ -105,7 +105,7 @@ fn a_flush_is_due_before_the_journal_is_full_of_records_that_wait_for_it() {
     for no in 0..2 {
         assert!(!home.backed_want_flush());
         let batch = begin(&mut home, Backing::Appended, versions(no, 10, 1));
-        home.end(batch.id, true, Vec::new(), 1);
+        home.end(batch.id, true, Vec::new(), HddFlush(1));
     }
     assert!(home.backed_want_flush());
     home.flush_failed();
@@ -122,9 +122,9 @@ fn a_checkpoint_frees_no_record_of_pages_on_their_way_home() {
     home.free_journal(home.journal_needed_from());
     assert!(!home.journal_is_high(), "a checkpoint would free nothing");
     let write_back = begin(&mut home, Backing::WriteBack, versions(2, 11, 1));
-    home.end(from_pool.id, true, Vec::new(), 1);
+    home.end(from_pool.id, true, Vec::new(), HddFlush(1));
     assert_eq!(home.journal_needed_from(), 18);
-    home.end(write_back.id, true, Vec::new(), 1);
+    home.end(write_back.id, true, Vec::new(), HddFlush(1));
     assert_eq!(home.journal_needed_from(), 18, "until its slot is let go of");
     home.end_write_back();
     assert_eq!((home.journal_needed_from(), home.journal_used()), (19, 2));

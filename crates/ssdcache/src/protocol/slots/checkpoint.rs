@@ -73,6 +73,7 @@ fn entry(version: &Version) -> Entry {
 
 #[cfg(test)]
 mod tests {
+    use crate::protocol::flushes::SsdFlush;
     use crate::protocol::slots::{MapWork, Plan, SlotParams, Slots};
     use pagetier_page::{PageId, SpaceId, Stamp};
     use pagetier_policy::{Access, Cause, Costs, Home, Millis, SlotPolicyParams, SsdPolicy};
@@ -97,7 +98,7 @@ mod tests {
             let page = PageId::new(SpaceId(1), no);
             let plan = slots.plan_dirty(page, NOW, &mut || Stamp::from_bits(u64::from(no) + 1));
             let Plan::Ssd(ticket) = plan else { panic!("{plan:?}") };
-            slots.end_write(ticket, true, 1, NOW);
+            slots.end_write(ticket, true, SsdFlush(1), NOW);
             slots.policy().wrote(page, Home::Ssd, NOW);
         }
         checkpoint(&mut slots);
@@ -137,8 +138,8 @@ mod tests {
                 });
                 match ticket {
                     Some(ticket) => {
-                        slots.end_write(ticket, true, 1, NOW);
-                        slots.flushed(1);
+                        slots.end_write(ticket, true, SsdFlush(1), NOW);
+                        slots.flushed(SsdFlush(1));
                         admitted += 1;
                     }
                     None => {

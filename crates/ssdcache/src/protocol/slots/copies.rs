@@ -3,6 +3,7 @@
 use super::Slots;
 use super::slot::{SlotState, Version};
 use crate::format::map::Entry;
+use crate::protocol::flushes::SsdFlush;
 use pagetier_page::{Lsn, PageId, SpaceId};
 use pagetier_policy::{Millis, SlotId};
 
@@ -106,8 +107,8 @@ impl Slots {
 
     /// Whether the version in `slot` was covered by flush `completed` or an earlier one.
     #[must_use]
-    pub fn is_durable(&self, slot: SlotId, completed: u64) -> bool {
-        self.slots[slot.at()].stored().is_none_or(|stored| stored.durable_at <= completed)
+    pub fn is_durable(&self, slot: SlotId, completed: SsdFlush) -> bool {
+        self.slots[slot.at()].stored().is_none_or(|stored| stored.durable_at <= Some(completed))
     }
 
     /// The SSD is used again after a failure: every copy that is left was read and is sound and durable, so
@@ -119,7 +120,7 @@ impl Slots {
         for slot in (0..self.params.slots).map(SlotId) {
             let s = &mut self.slots[slot.at()];
             if let Some(stored) = s.stored_mut() {
-                stored.durable_at = 0;
+                stored.durable_at = None;
             }
             // One that is still being read is freed by the end of that.
             if s.state == SlotState::Bad || s.is_retired() {

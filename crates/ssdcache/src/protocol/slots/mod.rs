@@ -1,9 +1,9 @@
 //! Which slot holds what, and which slot may be written next: the protocol's state machine, without I/O.
 //!
-//! Invariant N (the newest survives): a slot is given out for writing only when it is free ([`alloc`]), and
-//! it becomes free ([`Slots::release`]) only when its page's newest version is durable elsewhere. Invariant Z
-//! (zone): only slots of the zone of every checkpoint that a crash could find are given out
-//! ([`Slot::writable`]). The third, R, is the journal's.
+//! I1 (the newest survives): a slot is given out for writing only when it is free ([`alloc`]), and it becomes
+//! free ([`Slots::release`]) only when its page's newest version is durable elsewhere. I2 (zone): only slots
+//! of the zone of every checkpoint that a crash could find are given out ([`Slot::writable`]). I3 (no
+//! resurrection) is the journal's.
 //!
 //! [`Slots::validate`] recounts.
 
@@ -27,6 +27,7 @@ pub(crate) use types::NoSlot;
 
 use crate::format::map::Entry;
 use crate::mutation::{Broken, Mutation};
+use crate::protocol::flushes::SsdFlush;
 use alloc::Alloc;
 use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::{Access, Home, Millis, SlotId, SlotPolicy};
@@ -54,7 +55,7 @@ pub struct Slots {
     arriving: usize,
     bad: usize,
     /// Retired slots by the flush that frees them, in its order.
-    retired: VecDeque<(u64, SlotId)>,
+    retired: VecDeque<(SsdFlush, SlotId)>,
     alloc: Alloc,
     generation: u64,
     /// The newest checkpoint that is durable.
@@ -164,7 +165,7 @@ impl Slots {
             return;
         };
         stored.readers -= 1;
-        if retired && stored.readers == 0 && stored.durable_at == 0 {
+        if retired && stored.readers == 0 && stored.durable_at.is_none() {
             self.release(slot);
         }
     }
@@ -233,7 +234,7 @@ impl Slots {
     }
 
     /// The write of `ticket` is over. `durable_at` is the number of the first SSD flush that will cover it.
-    pub fn end_write(&mut self, ticket: Ticket, ok: bool, durable_at: u64, now: Millis) {
+    pub fn end_write(&mut self, ticket: Ticket, ok: bool, durable_at: SsdFlush, now: Millis) {
         let Ticket { slot, page, arrives, .. } = ticket;
         let SlotState::Writing { version, abandoned, .. } = self.slots[slot.at()].state else {
             debug_assert!(false, "slot {} is not being written", slot.0);
@@ -256,7 +257,7 @@ impl Slots {
         if abandoned {
             return self.release(slot);
         }
-        let stored = Stored { version, durable_at, readers: 0, moving: false };
+        let stored = Stored { version, durable_at: Some(durable_at), readers: 0, moving: false };
         self.slots[slot.at()].state = SlotState::Live { stored, overtaken: false };
         let before = self.by_page.insert(page, slot);
         if before.is_none() && !arrives {
@@ -286,21 +287,20 @@ impl Slots {
     }
 
     /// A newer version of the page in `old` is whole, and flush `durable_at` makes it durable.
-    fn retire(&mut self, old: SlotId, durable_at: u64) {
+    fn retire(&mut self, old: SlotId, durable_at: SsdFlush) {
         if self.broken.is(Mutation::SlotReusedEarly) {
             return self.release(old);
         }
         let o = &mut self.slots[old.at()];
         if let Some(stored) = o.live().copied() {
-            o.state = SlotState::Retired(Stored { durable_at, ..stored });
+            o.state = SlotState::Retired(Stored { durable_at: Some(durable_at), ..stored });
             self.retired.push_back((durable_at, old));
         }
     }
 
     /// SSD flush number `number` (and all before it) is over: slots retired before it are free.
-    pub fn flushed(&mut self, number: u64) {
-        while let Some(&(at, slot)) = self.retired.front().filter(|(at, _)| *at <= number) {
-            debug_assert!(at > 0);
+    pub fn flushed(&mut self, number: SsdFlush) {
+        while let Some(&(_, slot)) = self.retired.front().filter(|(at, _)| *at <= number) {
             self.retired.pop_front();
             // One that is still being read is freed by the end of that.
             self.release(slot);
@@ -346,7 +346,7 @@ impl Slots {
             if s.version().is_some_and(Version::is_dirty) {
                 // A checkpoint that names this copy, or an older one of the page, as the newest version may
                 // be what a crash finds. It must find this one then, or take the page for damaged; so the
-                // slot waits for a checkpoint that does not name the page.
+                // slot waits for a checkpoint that does not name the page (I15).
                 (s.in_zone, s.in_next) = (false, false);
             }
             self.release(slot);
@@ -420,11 +420,11 @@ impl Slots {
         Ticket { slot, page, stamp, dirty, arrives, displaced, backs_home, over_only_copy, waits_for_home }
     }
 
-    /// What is in `slot` is needed no more. It is free, or will be when nothing reads it.
+    /// What is in `slot` is needed no more (I1). It is free, or will be when nothing reads it.
     fn release(&mut self, slot: SlotId) {
         let s = &mut self.slots[slot.at()];
         match s.stored().copied().filter(|stored| stored.readers > 0) {
-            Some(stored) => s.state = SlotState::Retired(Stored { durable_at: 0, ..stored }),
+            Some(stored) => s.state = SlotState::Retired(Stored { durable_at: None, ..stored }),
             None => {
                 s.state = SlotState::Free;
                 self.list_free(slot);

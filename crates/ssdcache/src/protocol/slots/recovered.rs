@@ -27,7 +27,8 @@ impl Slots {
             match found(at) {
                 _ if self.slots[at].live().is_some() => {}
                 Some(entry) if !self.by_page.contains_key(&entry.page) => {
-                    let stored = Stored { version: version(entry), durable_at: 0, readers: 0, moving: false };
+                    let stored =
+                        Stored { version: version(entry), durable_at: None, readers: 0, moving: false };
                     self.slots[at].state = SlotState::Live { stored, overtaken: false };
                     self.by_page.insert(entry.page, slot);
                     self.policy.recovered(entry.page, slot);

@@ -91,7 +91,7 @@ impl Slots {
     }
 
     /// The page was changed, or a version from the pool is about to be written home: what is being copied to
-    /// the front is not to become its copy.
+    /// the front is not to become its copy (I16).
     pub(crate) fn cancel_move(&mut self, page: PageId) {
         if !self.broken.is(Mutation::MoveSurvives) {
             self.overtake_move(page);

@@ -3,6 +3,7 @@
 //! A slot goes `Free → Writing → Live → (Retired →) Free`, or from `Writing` to `Bad`.
 
 use crate::mutation::{Broken, Mutation};
+use crate::protocol::flushes::SsdFlush;
 use pagetier_page::{Lsn, PageId, Stamp};
 
 /// How a version in a slot stands to the HDD.
@@ -43,8 +44,8 @@ impl Version {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stored {
     pub(super) version: Version,
-    /// The SSD flush that makes it durable, or once it is retired, its successor; 0: none is waited for.
-    pub(super) durable_at: u64,
+    /// The SSD flush that makes it durable, or once it is retired, its successor; `None`: none is waited for.
+    pub(super) durable_at: Option<SsdFlush>,
     /// Reads, write-backs and second chances that hold the slot.
     pub(super) readers: u16,
     /// A second chance copies it to another slot.
@@ -87,7 +88,7 @@ pub(super) struct Slot {
 impl Slot {
     pub(super) const FREE: Self = Self { state: SlotState::Free, in_zone: false, in_next: false };
 
-    /// Invariant Z: whether recovery would look into the slot under every checkpoint that a crash could find.
+    /// Whether recovery would look into the slot under every checkpoint that a crash could find (I2).
     pub(super) fn writable(&self, capturing: bool, broken: Broken) -> bool {
         let now = self.in_zone || broken.is(Mutation::ZoneIgnored);
         let next = self.in_next || broken.is(Mutation::ZoneIgnored) || broken.is(Mutation::NextZoneIgnored);

@@ -146,6 +146,7 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::flushes::SsdFlush;
     use crate::protocol::slots::SlotParams;
     use pagetier_page::SpaceId;
     use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy};
@@ -162,7 +163,7 @@ mod tests {
         let mut ticket = ticket.expect("there is room");
         slots.wait_for_home(&mut ticket, Lsn(0));
         assert!(!slots.wants_home_flush(&|_| false), "it is not there yet");
-        slots.end_write(ticket, true, 1, Millis(0));
+        slots.end_write(ticket, true, SsdFlush(1), Millis(0));
         assert!(slots.wants_home_flush(&|_| false));
         assert!(!slots.wants_home_flush(&|_| true), "its home is being written");
         slots.homes_flushed(&|_| false);

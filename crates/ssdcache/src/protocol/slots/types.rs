@@ -1,6 +1,7 @@
 //! What the state machine is told and what it answers: plain values.
 
 use crate::format::map::MapBody;
+use crate::protocol::flushes::SsdFlush;
 use pagetier_page::{PageId, Stamp};
 use pagetier_policy::SlotId;
 
@@ -110,7 +111,7 @@ pub struct WriteBack {
     /// Its version.
     pub stamp: Stamp,
     /// The SSD flush that must be over before the HDD write starts, because the slot backs it.
-    pub durable_at: u64,
+    pub durable_at: Option<SsdFlush>,
 }
 
 /// What is due so that slots can be written.

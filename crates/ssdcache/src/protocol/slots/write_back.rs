@@ -53,7 +53,7 @@ impl Slots {
     }
 
     /// The write-back is over; when `ok`, the HDD was flushed after it, and the slot is clean if it still
-    /// holds that version.
+    /// holds that version (I5).
     pub fn end_write_back(&mut self, done: WriteBack, ok: bool) {
         let live = self.slots[done.slot.at()].live_mut();
         if let Some(stored) = live.filter(|stored| ok && stored.version.stamp == done.stamp) {
