@@ -131,7 +131,7 @@ pub enum TierError {
     #[error("{source}")]
     Flush {
         /// The device's error.
-        #[source]
+        #[from]
         source: DeviceError,
     },
     /// The newest durable copy of the page is damaged, and no other copy of that version exists.

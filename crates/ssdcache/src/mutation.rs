@@ -285,6 +285,12 @@ impl Broken {
 
 /// The seams at which broken protocols change what is about to be done.
 impl Broken {
+    /// Whether a slot passes for one of the present zone, and of the next.
+    pub(crate) fn zones(self, now: bool, next: bool) -> (bool, bool) {
+        let ignored = self.is(Mutation::ZoneIgnored);
+        (now || ignored, next || ignored || self.is(Mutation::NextZoneIgnored))
+    }
+
     /// The plan of a home write without the rule that is left out.
     pub(crate) fn spoil(self, mut plan: HomePlan) -> HomePlan {
         let unrecorded = self.is(Mutation::HomeUnrecorded) && plan.backing != Backing::WriteBack;

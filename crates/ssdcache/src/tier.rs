@@ -158,15 +158,13 @@ impl SsdTier {
                 state.home.backs_pages_of(space) && state.home.can_settle()
             };
             if waits {
-                let flushed = self.core.flush_hdd(self.core.hdd_flush.next()).await;
-                flushed.map_err(|source| TierError::Flush { source })?;
+                self.core.flush_hdd().await?;
                 continue;
             }
             changed.await;
         }
         self.core.changed.notify_waiters();
-        let flushed = self.core.flush_hdd(self.core.hdd_flush.next()).await;
-        flushed.map_err(|source| TierError::Flush { source })
+        Ok(self.core.flush_hdd().await?)
     }
 
     /// False when a page of it is on its way to the HDD.
@@ -190,21 +188,12 @@ impl SsdTier {
             // An error means that it was aborted or panicked; the checkpoint below is written all the same.
             let _ = task.await;
         }
-        loop {
-            let changed = self.core.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if self.core.state.lock().admissions == 0 {
-                break;
-            }
-            changed.await;
-        }
-        let device = |source| TierError::Flush { source };
-        self.core.flush_hdd(self.core.hdd_flush.next()).await.map_err(device)?;
+        self.core.when(|state| state.admissions == 0).await;
+        self.core.flush_hdd().await?;
         if self.core.has_slots() {
-            self.core.checkpoint().await.map_err(device)?;
+            self.core.checkpoint().await?;
             // The mark that it is in force.
-            self.core.flush_ssd(self.core.next_ssd_flush()).await.map_err(device)?;
+            self.core.flush_ssd().await?;
         }
         Ok(())
     }
@@ -352,8 +341,7 @@ impl SsdTier {
     /// # Errors
     /// The flush failed, now or before: writes are refused from then on.
     pub async fn flush_home(&self) -> Result<(), TierError> {
-        let flushed = self.core.flush_hdd(self.core.hdd_flush.next()).await;
-        flushed.map_err(|source| TierError::Flush { source })
+        Ok(self.core.flush_hdd().await?)
     }
 
     /// Notes on the SSD (or the ring's file) the openings that it took part in. Flushes it.
@@ -448,15 +436,14 @@ impl Tier for SsdTier {
         if let Some(refusal) = self.core.refusal() {
             return Err(refusal);
         }
-        let device = |source| TierError::Flush { source };
         if self.core.broken.is(Mutation::SyncNotFlushed) {
             return Ok(());
         }
         if self.core.has_slots() || self.core.doublewrite() {
-            self.core.flush_ssd(self.core.next_ssd_flush()).await.map_err(device)?;
+            self.core.flush_ssd().await?;
         }
         if !self.core.doublewrite() {
-            self.core.flush_hdd(self.core.hdd_flush.next()).await.map_err(device)?;
+            self.core.flush_hdd().await?;
         }
         Ok(())
     }
@@ -504,7 +491,7 @@ impl Tier for SsdTier {
             }
             if waits {
                 // If it fails, the slot backs nothing any more either.
-                let _ = self.core.flush_hdd(self.core.hdd_flush.next()).await;
+                let _ = self.core.flush_hdd().await;
                 continue;
             }
             changed.await;

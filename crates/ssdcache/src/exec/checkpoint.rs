@@ -44,7 +44,7 @@ impl Core {
             match step {
                 Step::WipeHeaders => self.write_headers(area, &vec![0; BLOCK_BYTES as usize]).await?,
                 Step::Body => self.write_body(area, body).await?,
-                Step::Flush => self.flush_ssd(self.next_ssd_flush()).await?,
+                Step::Flush => self.flush_ssd().await?,
                 Step::Headers => self.write_headers(area, &header.encode(self.seed)).await?,
                 Step::Mark => self.write_mark(1 - area, header.generation).await?,
             }
@@ -72,7 +72,7 @@ impl Core {
     /// Writes both headers of the map in force, of which one was damaged, once more, and flushes.
     pub(crate) async fn restate_map(&self, header: &MapHeader) -> Result<(), DeviceError> {
         self.write_headers((header.generation % 2) as u8, &header.encode(self.seed)).await?;
-        self.flush_ssd(self.next_ssd_flush()).await
+        self.flush_ssd().await
     }
 
     async fn write_headers(&self, area: u8, block: &[u8]) -> Result<(), DeviceError> {

@@ -107,7 +107,7 @@ impl Core {
             let state = self.state.lock();
             state.home.can_settle() || state.slots.wants_home_flush(&|_| false)
         };
-        if settles && let Err(source) = self.flush_hdd(self.hdd_flush.next()).await {
+        if settles && let Err(source) = self.flush_hdd().await {
             *course.stopped_by.lock() = Some(source);
             return;
         }

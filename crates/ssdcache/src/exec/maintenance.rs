@@ -67,7 +67,7 @@ impl Core {
         };
         let result = match work {
             Some(MapWork::Checkpoint) => self.checkpoint().await,
-            Some(MapWork::Flush) => self.flush_ssd(self.next_ssd_flush()).await,
+            Some(MapWork::Flush) => self.flush_ssd().await,
             None => return false,
         };
         self.went_well(result)
@@ -93,7 +93,7 @@ impl Core {
             // Pages that do not get home are tried again when something else has happened.
             self.write_back(batch).await.is_ok_and(|pages| pages > 0)
         } else if flush {
-            self.flush_hdd(self.hdd_flush.next()).await.is_ok()
+            self.flush_hdd().await.is_ok()
         } else {
             false
         }

@@ -175,12 +175,18 @@ impl Core {
 
     /// Waits until the state is so. Cancel-safe.
     pub(crate) async fn when(&self, so: impl Fn(&Protocol) -> bool) {
+        self.when_some(|state| so(state).then_some(())).await;
+    }
+
+    /// Waits until the state yields something. Cancel-safe.
+    pub(crate) async fn when_some<T>(&self, mut from: impl FnMut(&mut Protocol) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if so(&self.state.lock()) {
-                return;
+            let found = from(&mut self.state.lock());
+            if let Some(found) = found {
+                return found;
             }
             changed.await;
         }
@@ -199,7 +205,12 @@ impl Core {
     }
 
     /// Flushes the SSD at least once from now, and frees what that makes free.
-    pub(crate) async fn flush_ssd(&self, number: SsdFlush) -> Result<(), DeviceError> {
+    pub(crate) async fn flush_ssd(&self) -> Result<(), DeviceError> {
+        self.cover_ssd(self.next_ssd_flush()).await
+    }
+
+    /// The same, if flush `number` is not over.
+    pub(crate) async fn cover_ssd(&self, number: SsdFlush) -> Result<(), DeviceError> {
         let over = match self.cache_device().flush.cover(number).await {
             Ok(over) => over,
             Err(error) => {
@@ -215,8 +226,8 @@ impl Core {
     }
 
     /// Flushes the HDD likewise, and lets the ring go of what is home.
-    pub(crate) async fn flush_hdd(&self, number: HddFlush) -> Result<(), DeviceError> {
-        match self.hdd_flush.cover(number).await {
+    pub(crate) async fn flush_hdd(&self) -> Result<(), DeviceError> {
+        match self.hdd_flush.cover(self.hdd_flush.next()).await {
             Ok(over) => {
                 self.unflushed.flushed(over);
                 let mut state = self.state.lock();

@@ -124,7 +124,7 @@ impl Core {
 impl Quiet<'_> {
     /// Makes everything that was written home durable, so that the ring is not needed any more.
     pub(crate) async fn flush_hdd(&self) -> Result<(), DeviceError> {
-        self.core.flush_hdd(self.core.hdd_flush.next()).await
+        self.core.flush_hdd().await
     }
 
     /// Exchanges the device: what was on the old one does not count from here on. The pages that had copies

@@ -3,6 +3,7 @@
 use crate::exec::Core;
 use crate::mode::SsdEvent;
 use crate::mutation::Mutation;
+use crate::protocol::Protocol;
 use crate::protocol::slots::Located;
 use pagetier_bufpool::{Fetched, TierError};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
@@ -44,7 +45,10 @@ fn class_of(access: Access) -> IoClass {
 
 impl Core {
     pub(crate) async fn read_page(self: &Arc<Self>, page: PageId, access: Access, mut buf: IoBuf) -> Fetched {
-        if let Located::Slot { slot, stamp, dirty } = self.locate(page).await {
+        // Once no copy of it is on its way to the SSD.
+        let found =
+            |state: &mut Protocol| Some(state.slots.begin_read(page)).filter(|at| *at != Located::Pending);
+        if let Located::Slot { slot, stamp, dirty } = self.when_some(found).await {
             let (back, result) = self.read_slot(page, slot, stamp, dirty, access, buf).await;
             buf = back;
             match result {
@@ -54,20 +58,6 @@ impl Core {
             }
         }
         self.read_home(page, access, buf).await
-    }
-
-    /// Where the page is, once no copy of it is on its way to the SSD.
-    async fn locate(&self, page: PageId) -> Located {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            let located = self.state.lock().slots.begin_read(page);
-            if located != Located::Pending {
-                return located;
-            }
-            changed.await;
-        }
     }
 
     /// True: read. False: the copy is bad but the HDD has the same version, so read there.

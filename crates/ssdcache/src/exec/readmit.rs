@@ -168,7 +168,7 @@ impl Quiet<'_> {
             let bufs = IoBufs::from_iter([image]);
             ssd.write(core.slot_at(slot), bufs, IoClass::Recovery).await.result?;
         }
-        core.flush_ssd(core.next_ssd_flush()).await?;
+        core.flush_ssd().await?;
         core.state.lock().slots.proved();
         core.checkpoint().await?;
         Ok(())

@@ -64,7 +64,7 @@ impl Core {
                 break;
             }
             let result = if flush {
-                self.flush_hdd(self.hdd_flush.next()).await
+                self.flush_hdd().await
             } else {
                 let copied = self.copy_pages_home(&left).await;
                 for (page, error) in copied.failed {
@@ -157,7 +157,7 @@ impl Held<'_> {
         let flushes = !core.broken.is(Mutation::WriteBackBeforeFlush);
         let completed = core.cache_device().flush.completed();
         if let Some(number) = durable_at.filter(|number| flushes && completed < *number) {
-            core.flush_ssd(number).await?;
+            core.cover_ssd(number).await?;
         }
         let pages = self.read(failed).await;
         let arrived = Mutex::new(Vec::with_capacity(pages.len()));
@@ -179,7 +179,7 @@ impl Held<'_> {
         }
         failed.extend(errors);
         if !core.broken.is(Mutation::CleanBeforeFlush) {
-            core.flush_hdd(core.hdd_flush.next()).await?;
+            core.flush_hdd().await?;
         }
         let arrived = arrived.into_inner();
         self.home = self.batch.iter().filter(|one| arrived.contains(&one.page)).copied().collect();

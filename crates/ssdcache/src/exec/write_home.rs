@@ -235,8 +235,7 @@ impl Core {
             home.ring_wants_flush() || (why == NoPlace::Journal && home.can_settle())
         };
         if wanted {
-            let flushed = self.flush_hdd(self.hdd_flush.next()).await;
-            flushed.map_err(|source| TierError::Flush { source })?;
+            self.flush_hdd().await?;
         }
         Ok(())
     }
@@ -256,7 +255,7 @@ impl Core {
         let (batch, written) = if images_first {
             let (batch, ringed) = self.write_ring(batch, &ring).await;
             let flushed = match ringed {
-                Ok(()) if flush => self.flush_ssd(self.next_ssd_flush()).await,
+                Ok(()) if flush => self.flush_ssd().await,
                 other => other,
             };
             match flushed {
@@ -272,7 +271,7 @@ impl Core {
             (batch, ringed.and(journaled))
         };
         match written {
-            Ok(()) if flush => (batch, self.flush_ssd(self.next_ssd_flush()).await),
+            Ok(()) if flush => (batch, self.flush_ssd().await),
             other => (batch, other),
         }
     }

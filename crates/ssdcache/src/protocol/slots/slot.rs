@@ -2,7 +2,7 @@
 //!
 //! A slot goes `Free → Writing → Live → (Retired →) Free`, or from `Writing` to `Bad`.
 
-use crate::mutation::{Broken, Mutation};
+use crate::mutation::Broken;
 use crate::protocol::flushes::SsdFlush;
 use pagetier_page::{Lsn, PageId, Stamp};
 
@@ -90,8 +90,7 @@ impl Slot {
 
     /// Whether recovery would look into the slot under every checkpoint that a crash could find (I2).
     pub(super) fn writable(&self, capturing: bool, broken: Broken) -> bool {
-        let now = self.in_zone || broken.is(Mutation::ZoneIgnored);
-        let next = self.in_next || broken.is(Mutation::ZoneIgnored) || broken.is(Mutation::NextZoneIgnored);
+        let (now, next) = broken.zones(self.in_zone, self.in_next);
         now && (!capturing || next)
     }
 
