@@ -1,20 +1,20 @@
-//! What it costs to read a page that is in memory: `cargo bench --bench hit_path [-- --quick]`.
+//! The cost of reading a page that is in memory: `cargo bench --bench hit_path [-- --quick]`.
 //!
-//! A store on devices in memory, everything resident, 8 bytes read from each page through its guard. Beside
-//! it in the same run the floor: a hash table from page to frame (open addressing, no deletions), an atomic
-//! pin, the same 8 bytes, an atomic unpin; no latch, no policy, no generations. Any pool whose pages can be
-//! evicted must do that much.
+//! The subject is a store on devices in memory, with all pages resident; each read takes 8 bytes of a page
+//! through its guard. The floor runs beside it: a hash table from page to frame (open addressing, no
+//! deletions), an atomic pin, the same 8 bytes, an atomic unpin; no latch, no policy, no generations. Every
+//! pool with evictable pages must do at least that much.
 //!
-//! | name | is |
+//! | name | meaning |
 //! | --- | --- |
 //! | `floor`, `get`, `get_mut` | the floor; a shared guard; an exclusive guard, page not changed |
-//! | `one` | one page over and over: instructions alone |
+//! | `one` | the same page every time: instructions alone |
 //! | `few` | 1,024 pages, uniform: in the processor's second cache |
 //! | `uniform`, `zipf` | 32,768 pages (512 MiB), uniform and skewed (exponent 0.9): cache misses included |
-//! | `1`, `2` | tasks that read at once, on a runtime of two workers: a task's time per read |
+//! | `1`, `2` | concurrent reader tasks on a runtime with two workers: a task's time per read |
 //!
-//! The table at the end sets each beside the floor. With `one/2` both read the same page, and the floor's
-//! cache line travels as the store's does.
+//! The table at the end compares each with the floor. With `one/2` both tasks read the same page, and its
+//! cache line moves between the cores in the floor as in the store.
 
 mod common;
 
@@ -33,7 +33,7 @@ use tokio::runtime::Runtime;
 const PAGES: u32 = 32_768;
 const FEW: u32 = 1_024;
 const PAGE_BYTES: usize = 16_384;
-/// References drawn beforehand, for each task.
+/// Pre-drawn references per task.
 const DRAWS: usize = 1 << 18;
 
 type Draws = Arc<[PageId]>;
@@ -77,7 +77,7 @@ fn main() {
     });
     let pool = subject.store.stats().pool;
     println!("\nhits {}, misses {}, hits lost to the policy {}", pool.hits, pool.misses, pool.hits_lost);
-    assert_eq!(pool.misses, 0, "everything was meant to be resident");
+    assert_eq!(pool.misses, 0, "all pages must be resident");
 }
 
 fn runtime() -> Runtime {
@@ -105,7 +105,7 @@ fn page(no: u32) -> PageId {
     PageId::new(SpaceId(1), no)
 }
 
-/// Pages to be read one after the other.
+/// A sequence of pages to read.
 fn draws(keys: &str, worker: u64) -> Draws {
     let mut rng = SmallRng::seed_from_u64(worker);
     let zipf = Zipf::new(f64::from(PAGES), 0.9).expect("parameters");
@@ -113,13 +113,13 @@ fn draws(keys: &str, worker: u64) -> Draws {
         "one" => 0,
         "few" => rng.random_range(0..FEW),
         "uniform" => rng.random_range(0..PAGES),
-        // Spread over the whole pool, so that neighbours are not hot together.
+        // Scatter the ranks over the whole pool, so that neighbours are not hot together.
         _ => (rng.sample(zipf) as u32).wrapping_mul(0x9e37_79b1) % PAGES,
     };
     (0..DRAWS).map(|_| page(one())).collect()
 }
 
-/// A task for each list of draws, on a worker of its own, makes `n` reads.
+/// Runs `n` reads per list of draws, each in a task on its own worker.
 fn on_workers(runtime: &Runtime, subject: &Arc<Subject>, way: Way, draws: &[Draws], n: u64) {
     let start = |own: &Draws| {
         let (subject, own) = (Arc::clone(subject), Arc::clone(own));
@@ -163,7 +163,8 @@ impl Subject {
     }
 }
 
-/// Where page `no` is read: not the same everywhere, or all reads would compete for a few sets of the caches.
+/// The offset at which page `no` is read. It varies, because otherwise all reads would compete for a few
+/// cache sets.
 #[inline]
 fn place(no: u32) -> usize {
     (no.wrapping_mul(0x85eb_ca6b) >> 21) as usize * 7
@@ -175,7 +176,7 @@ fn word(payload: &[u8], no: u32) -> u64 {
     payload[at..at + 8].try_into().map_or(0, u64::from_le_bytes)
 }
 
-/// A table of page and frame, pins, and the pages.
+/// A table of pages and frames, the pins, and the pages.
 struct Floor {
     table: Vec<(u64, u32)>,
     pins: Vec<AtomicU64>,
@@ -222,10 +223,11 @@ impl Floor {
     }
 }
 
-/// Memory like the pool's, or the floor would pay for translations that the store does not.
+/// Memory with huge pages like the pool's; otherwise the floor would pay for translations that the store
+/// avoids.
 fn in_huge_pages(bytes: usize) -> Vec<u8> {
     let mut memory = Vec::with_capacity(bytes);
-    // SAFETY: advice about the vector's own memory, which does not change its contents. It may fail.
+    // SAFETY: advice about the vector's own memory does not change its contents. It may fail.
     unsafe {
         libc::madvise(
             (memory.as_mut_ptr() as usize).next_multiple_of(4096) as _,

@@ -1,20 +1,20 @@
-//! What it costs to read a page that is not in memory: `cargo bench --bench miss_path [-- --quick]`.
+//! The cost of reading a page that is not in memory: `cargo bench --bench miss_path [-- --quick]`.
 //!
-//! A store without an SSD tier on a real file (io_uring, O_DIRECT), 1 GiB of written pages of 16 KiB, a pool
-//! of 16 MiB. The pages are read once each in random order, so every read misses: a victim is evicted, the
-//! page is read, checked and handed out in a guard, 8 bytes of it are read. One task waits for one page at a
-//! time (latency), or 32 tasks do (IOPS).
+//! The subject is a store without an SSD tier on a real file (io_uring, O_DIRECT), with 1 GiB of written
+//! pages of 16 KiB and a pool of 16 MiB. The bench reads each page once in random order, so every read
+//! misses: a victim is evicted; the page is read, checked and returned in a guard; 8 bytes of it are read.
+//! Either one task waits for one page at a time (latency), or 32 tasks do (IOPS).
 //!
-//! The limit is the device's, by fio on the same file in the same minute. A round is fio, then raw reads
-//! through `pagetier-devio` and reads through the store, each on a runtime of one thread and on one of two
-//! workers. The table at the end has the medians of the rounds, and the medians of each round's ratios to
-//! fio. Where there is no fio, the raw reads take its place: that leaves out what the device layer costs, and
-//! the table says so.
+//! The limit is the device's, measured by fio on the same file in the same minute. A round consists of fio,
+//! raw reads through `pagetier-devio`, and reads through the store, each on a runtime with one thread and one
+//! with two workers. The table at the end has the medians of the rounds, and the medians of each round's
+//! ratios to fio. Without fio, the raw reads replace it: this excludes the cost of the device layer, and the
+//! table says so.
 //!
-//! The file lies in cargo's target directory, or where `PAGETIER_BENCH_DIR` says; the file system there must
-//! have O_DIRECT.
+//! The file is in cargo's target directory, or in `PAGETIER_BENCH_DIR`; that file system must support
+//! O_DIRECT.
 //!
-//! With a name (`cargo bench --bench miss_path -- store`) criterion measures the store alone, to be compared
+//! With a name (`cargo bench --bench miss_path -- store`) criterion measures the store alone, for comparison
 //! with an earlier run.
 
 use criterion::{BenchmarkId, Criterion};
@@ -33,13 +33,13 @@ use tokio::runtime::{Builder as RuntimeBuilder, Runtime};
 const PAGE_BYTES: usize = 16 << 10;
 const PAGES: u32 = 65_536;
 const POOL_BYTES: u64 = 16 << 20;
-/// Where the first page's home is (`docs/format.md`); the others follow it, as there is one space.
+/// The home of the first page (`docs/format.md`); the others follow, since there is one space.
 const DATA_AT: u64 = 1 << 20;
 const DEPTHS: [u32; 2] = [1, 32];
-/// How long each measurement takes, beyond its first part that does not count.
+/// The length of each measurement, after a ramp that is not counted.
 const MEASURED: Duration = Duration::from_millis(1500);
 const RAMP: Duration = Duration::from_millis(200);
-/// The limits to keep: latency at depth 1 at most, IOPS at depth 32 at least, as ratios to fio.
+/// The required limits, as ratios to fio: maximum latency at depth 1, minimum IOPS at depth 32.
 const LATENCY_MAX: f64 = 1.3;
 const IOPS_MIN: f64 = 0.85;
 
@@ -55,13 +55,13 @@ fn main() {
     }
 }
 
-/// The directory of the store, gone when this is dropped.
+/// The store's directory, removed on drop.
 struct Place {
     folder: tempfile::TempDir,
     order: Arc<Order>,
 }
 
-/// Every page once in random order, again and again.
+/// All pages in random order, repeated.
 struct Order {
     pages: Vec<u32>,
     next: AtomicU64,
@@ -140,21 +140,21 @@ fn runtime(workers: Workers) -> Runtime {
     builder.enable_all().build().expect("a runtime")
 }
 
-/// What one measurement gave.
+/// The results of one measurement.
 #[derive(Clone, Copy)]
 struct Figures {
     iops: f64,
     latency_mean_us: f64,
 }
 
-/// How much a task has done since the ramp.
+/// A task's reads since the ramp.
 #[derive(Default)]
 struct Share {
     reads: u64,
     latency: Duration,
 }
 
-/// `depth` tasks that read one after the other, each until the time is over.
+/// Runs `depth` tasks, each of which reads sequentially until the time is up.
 async fn measure<Task>(depth: u32, task: impl Fn(u32, Instant) -> Task) -> Figures
 where
     Task: Future<Output = Share> + Send + 'static,
@@ -174,7 +174,7 @@ where
 }
 
 impl Share {
-    /// Notes a read that began then and has just ended; false when the time is over.
+    /// Records a read that started at `began` and has just ended; false when the time is up.
     fn note(&mut self, began: Instant, from: Instant) -> bool {
         let ended = Instant::now();
         if ended >= from + MEASURED {
@@ -212,14 +212,14 @@ fn through_the_store(place: &Place, depth: u32, workers: Workers) -> Figures {
         })
         .await;
         let pool = store.stats().pool;
-        assert!(pool.hits * 1000 < pool.misses, "{pool:?}: nearly everything was meant to miss");
+        assert!(pool.hits * 1000 < pool.misses, "{pool:?}: nearly all reads must miss");
         let store = Arc::into_inner(store).expect("the tasks have ended");
         store.close().await.expect("closed");
         figures
     })
 }
 
-/// Raw reads of the same pages, by the device layer alone.
+/// Raw reads of the same pages through the device layer alone.
 fn through_the_device(place: &Place, depth: u32, workers: Workers) -> Figures {
     let options = OpenOptions {
         direct: DirectIo::Required,
@@ -251,7 +251,7 @@ fn through_the_device(place: &Place, depth: u32, workers: Workers) -> Figures {
     }))
 }
 
-/// The device's limit by fio, or why there is none.
+/// The device's limit as measured by fio, or why there is none.
 fn by_fio(file: &Path, depth: u32) -> Result<Figures, String> {
     let out = Command::new("fio")
         .args(["--name=limit", "--readonly", "--output-format=json", "--ioengine=io_uring", "--direct=1"])
@@ -262,7 +262,7 @@ fn by_fio(file: &Path, depth: u32) -> Result<Figures, String> {
         .arg(format!("--iodepth={depth}"))
         .arg(format!("--runtime={}ms", MEASURED.as_millis()))
         .arg(format!("--ramp_time={}ms", RAMP.as_millis()))
-        // Not the same pages in each round.
+        // Read different pages in each round.
         .arg("--randrepeat=0")
         .output()
         .map_err(|error| format!("fio does not start: {error}"))?;
@@ -277,7 +277,7 @@ fn by_fio(file: &Path, depth: u32) -> Result<Figures, String> {
     }
 }
 
-/// One way to read, with its figures in each round.
+/// One way of reading, with its figures per round.
 struct Row {
     name: &'static str,
     read: fn(&Place, u32, Workers) -> Figures,
@@ -300,9 +300,7 @@ impl Row {
 fn beside_the_device(place: &Place, rounds: usize) {
     let fio = by_fio(&place.file(), 1);
     if let Err(why) = &fio {
-        eprintln!(
-            "\nNO FIO ({why}): the figures stand beside raw reads by pagetier-devio, not beside fio.\n"
-        );
+        eprintln!("\nNO FIO ({why}): the figures are relative to raw reads by pagetier-devio, not to fio.\n");
     }
     let limit = if fio.is_ok() { "fio" } else { "raw reads by pagetier-devio, NOT fio" };
     println!("\nLimit: {limit}. Medians of {rounds} rounds.\n");
@@ -351,7 +349,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The time per read with `depth` at once, for criterion's comparisons.
+/// The time per read with `depth` concurrent readers, for criterion's comparisons.
 fn with_criterion(criterion: &mut Criterion, place: &Place) {
     let mut group = criterion.benchmark_group("store");
     group.sample_size(10).measurement_time(Duration::from_secs(3));

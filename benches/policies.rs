@@ -1,27 +1,27 @@
-//! What a policy's decisions cost, by the number of frames: `cargo bench --bench policies [-- --quick]`.
+//! The cost of a policy's decisions by the number of frames: `cargo bench --bench policies [-- --quick]`.
 //!
-//! Every operation of the pool policies is meant to take the same time in a pool of any size. What does
-//! depend on the size is how much of the policy's lists lies in the processor's caches, and that would hide
-//! the rest. So there are two series:
+//! Every operation of the pool policies should take the same time in a pool of any size. The share of a
+//! policy's lists that the CPU caches hold does depend on the size, and would hide a dependence of the
+//! operation itself. There are therefore two series:
 //!
-//! - **near**: the lists are as long as the pool, but the operations touch only a part of them that the
-//!   caches can hold or foresee. Hits go round 64 frames spread over the pool, whose list neighbours soon are
-//!   each other. Pages are inserted and discarded in 64 frames more. The page that replaces a victim is
-//!   written to the SSD at once, which in GD2L makes it the next victim; in the other policies the victims
-//!   lie in memory in the order of the list, so that the next one has been fetched ahead. This is the
-//!   operation itself, and should be flat.
-//! - **far**: the same operations on frames in random order. This is what a large pool sees, cache misses
+//! - **near**: the lists are as long as the pool, but the operations touch only a part that the caches can
+//!   hold or prefetch. Hits cycle through 64 frames spread over the pool, which soon become neighbours in the
+//!   list. Pages are inserted and discarded in 64 further frames. The page that replaces a victim is written
+//!   to the SSD at once, which makes it the next victim in GD2L; in the other policies, victims lie in memory
+//!   in list order, so the next one has been prefetched. This series shows the operation itself, and should
+//!   be flat.
+//! - **far**: the same operations on frames in random order, as a large pool sees them, cache misses
 //!   included.
 //!
-//! | operation | is |
+//! | operation | meaning |
 //! | --- | --- |
 //! | `hit` | one hit |
-//! | `discard` | a page inserted, and discarded again |
+//! | `discard` | a page inserted and discarded |
 //! | `replace` | the victim found and evicted, another page inserted in its frame; near, also cleaned to the SSD |
 //! | `use` (SSD policies) | one logical read reported |
-//! | `miss` (SSD policies) | a page read, considered for the SSD and out of the pool again; far, with admissions and the zone's renewals |
+//! | `miss` (SSD policies) | a page read, considered for the SSD and evicted from the pool; far, with admissions and renewals of the zone |
 //!
-//! The table at the end sets each figure beside that of 1,000 frames.
+//! The table at the end compares each figure with that of 1,000 frames.
 
 mod common;
 
@@ -38,9 +38,9 @@ use rand::{Rng, SeedableRng};
 use std::hint::black_box;
 
 const SIZES: [u32; 4] = [1_000, 10_000, 100_000, 1_000_000];
-/// The frames that the near series goes round.
+/// The number of frames that the near series cycles through.
 const NEAR: u32 = 64;
-/// References drawn beforehand.
+/// The number of pre-drawn references.
 const DRAWS: usize = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -56,7 +56,7 @@ impl Series {
         if self == Self::Near { "near" } else { "far" }
     }
 
-    /// Frames (or pages) below `count` to be touched one after the other.
+    /// A sequence of frames (or pages) below `count` to touch.
     fn draws(self, count: u32) -> Vec<u32> {
         let mut rng = SmallRng::seed_from_u64(u64::from(count));
         if self == Self::Far {
@@ -67,7 +67,7 @@ impl Series {
         round
     }
 
-    /// All frames below `count`, in the order in which a list shall have them.
+    /// All frames below `count`, in the initial order of the lists.
     fn order(self, count: u32) -> Vec<u32> {
         let mut order: Vec<u32> = (0..count).collect();
         if self == Self::Far {
@@ -97,7 +97,7 @@ fn main() {
     });
 }
 
-/// A page of `frame`; every other one has an SSD copy.
+/// The page of `frame`; every other page has an SSD copy.
 fn page_in(frame: u32) -> (PageId, Home) {
     (PageId::new(SpaceId(1), frame), if frame.is_multiple_of(2) { Home::Ssd } else { Home::Hdd })
 }
@@ -112,7 +112,7 @@ fn pool_benches(criterion: &mut Criterion, board: &Board, choice: PoolPolicy, se
     let mut policy = choice.build(&FramePolicyParams::new((frames + NEAR) as usize, Costs::PAPER));
     series.order(frames).into_iter().for_each(|frame| insert(policy.as_mut(), frame));
 
-    // First, while the lists are in order.
+    // Measured first, while the lists are in order.
     bench(criterion, board, [name, "replace", series.name()], frames, |operations| {
         for _ in 0..operations {
             let Some(victim) = policy.victim(&mut |_| true) else { continue };
@@ -134,7 +134,7 @@ fn pool_benches(criterion: &mut Criterion, board: &Board, choice: PoolPolicy, se
         for (frame, spare) in
             draws.iter().cycle().zip((frames..frames + NEAR).cycle()).take(operations as usize)
         {
-            // Far: a frame out of the middle of the lists makes room.
+            // Far: a frame from the middle of the lists makes room.
             let frame = if series == Series::Far { *frame } else { spare };
             policy.remove(FrameId(frame), false);
             insert(policy.as_mut(), frame);
@@ -144,7 +144,7 @@ fn pool_benches(criterion: &mut Criterion, board: &Board, choice: PoolPolicy, se
 }
 
 fn ssd_benches(criterion: &mut Criterion, board: &Board, choice: SsdPolicy, series: Series, slots: u32) {
-    // Twice as many pages as slots, and room to remember those that have none.
+    // Twice as many pages as slots, and outqueue entries for the pages without slots.
     let params = SlotPolicyParams::new(Costs::PAPER, slots as usize, slots as usize / 4);
     let name = &choice.to_string();
     let policy = choice.build(&params);
@@ -167,7 +167,7 @@ fn ssd_benches(criterion: &mut Criterion, board: &Board, choice: SsdPolicy, seri
     ssd.policy.validate().expect("sound");
 }
 
-/// An SSD policy with what the tier does around it.
+/// An SSD policy with the tier's actions around it.
 struct Ssd {
     policy: Box<dyn SlotPolicy>,
     slots: u32,
@@ -180,7 +180,7 @@ fn page_of(no: u32) -> PageId {
 }
 
 impl Ssd {
-    /// `no` goes into the slot of its number.
+    /// Puts page `no` into the slot of the same number.
     fn fill(&mut self, no: u32) {
         let now = Millis(0);
         self.policy.read(page_of(no), Some(Home::Hdd), Access::Random, now);

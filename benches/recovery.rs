@@ -1,16 +1,17 @@
-//! How long a store takes to open after a crash: `cargo bench --bench recovery [-- --quick]`.
+//! The time a store takes to open after a crash: `cargo bench --bench recovery [-- --quick]`.
 //!
-//! A store with an SSD cache of 10 GiB (655,360 pages of 16 KiB; 1 GiB with `--quick`) and an eviction zone
-//! of 10 % on real files (io_uring, O_DIRECT). Its SSD is filled with pages that the HDD does not have, some
-//! of them are changed, and the store is dropped without being closed, which is a crash. Then, in turn,
-//! several times: the store is opened (and dropped again), and every slot of the SSD is read and checked, as
-//! a recovery without a checkpoint would have to. The table has the medians, and the bytes that each read.
+//! The store has an SSD cache of 10 GiB (655,360 pages of 16 KiB; 1 GiB with `--quick`) and an eviction zone
+//! of 10 % on real files (io_uring, O_DIRECT). The bench fills the SSD with pages that the HDD lacks, changes
+//! some of them, and drops the store without closing it, which is equivalent to a crash. Then it alternates
+//! several times between two measurements: it opens the store (and drops it again), and it reads and checks
+//! every slot of the SSD, as a recovery without a checkpoint would have to. The table has the medians, and
+//! the bytes that each read.
 //!
-//! It fails when recovery reads more than the maps, the journal, the ring and the zone, or takes more than 15
-//! % of the time of the scan.
+//! The bench fails when recovery reads more than the maps, the journal, the ring and the zone, or takes more
+//! than 15 % of the scan's time.
 //!
-//! The files lie in cargo's target directory, or where `PAGETIER_BENCH_DIR` says: 11 GiB are needed there, on
-//! a file system with O_DIRECT.
+//! The files are in cargo's target directory, or in `PAGETIER_BENCH_DIR`; it needs 11 GiB on a file system
+//! with O_DIRECT.
 
 use futures_util::StreamExt;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -28,17 +29,17 @@ use std::time::{Duration, Instant};
 const PAGES: u32 = 655_360;
 const QUICK_PAGES: u32 = 65_536;
 const ZONE_PERCENT: f64 = 10.0;
-/// Small, so that opening it takes no time worth mentioning.
+/// Small, so that opening the pool takes negligible time.
 const POOL_PAGES: u64 = 2048;
 const ROUNDS: usize = 5;
-/// Of the time that a full scan takes.
+/// The maximum share of a full scan's time.
 const SHARE_MAX: f64 = 0.15;
-/// One read of the scan, and how many are under way.
+/// The size of a read of the scan, and the number of reads in flight.
 const SCAN_BYTES: u64 = 1 << 20;
 const SCAN_DEPTH: usize = 16;
 
 fn main() {
-    // Other arguments are cargo's and criterion's.
+    // Other arguments are for cargo and criterion.
     let pages = if std::env::args().any(|arg| arg == "--quick") { QUICK_PAGES } else { PAGES };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime").block_on(run(pages));
@@ -123,7 +124,7 @@ async fn recover(folder: &Path, pages: u32) -> (Duration, RecoveryReport) {
     (took, report)
 }
 
-/// A few pages read as what was written.
+/// Checks that a sample of pages reads as written.
 async fn check(store: &PageStore, space: SpaceId, pages: u32) {
     for no in (0..pages).step_by(pages as usize / 64) {
         let page = store.get(PageId::new(space, no)).await.expect("the page");
@@ -152,7 +153,7 @@ struct Scanned {
     sound: u64,
 }
 
-/// Reads every slot in large reads and checks what is in it.
+/// Reads every slot in large reads and verifies its contents.
 async fn scan(folder: &Path) -> (Duration, Scanned) {
     let options = OpenOptions {
         direct: DirectIo::Required,
@@ -178,7 +179,7 @@ async fn scan(folder: &Path) -> (Duration, Scanned) {
     (started.elapsed(), Scanned { layout, slots: layout.slots, sound })
 }
 
-/// How many sound page images there are in a stretch of slots.
+/// The number of sound page images in a range of slots.
 async fn scan_piece(ssd: SharedDevice, seed: StoreSeed, at: u64, len: u64) -> u64 {
     let bufs = IoBufs::from_iter([IoBuf::zeroed(len as usize)]);
     let done = ssd.read(at, bufs, IoClass::Recovery).await;

@@ -1,10 +1,10 @@
-//! What the ghosts of `PageStore::start_what_if` cost the store: `cargo bench --bench what_if [-- --quick]`.
+//! The overhead of the ghosts of `PageStore::start_what_if`: `cargo bench --bench what_if [-- --quick]`.
 //!
-//! A store on devices in memory, read by two tasks, skewed (exponent 0.9), in turns without ghosts and with
-//! them; everything resident, and with a pool for a quarter of the pages. The table has the median time per
-//! read, the median of the ratios of neighbouring turns, and the ratio of the best turns, which other work on
-//! the machine disturbs least. Devices in memory answer at once: beside real ones misses cost more, and
-//! ghosts relatively less.
+//! Two tasks read a store on devices in memory with a skew (exponent 0.9), alternately without and with
+//! ghosts; once with all pages resident, and once with a pool for a quarter of the pages. The table has the
+//! median time per read, the median of the ratios of neighbouring turns, and the ratio of the best turns,
+//! which other work on the machine disturbs least. Devices in memory respond at once: on real ones misses
+//! cost more, and ghosts relatively less.
 
 use pagetier::{MemoryDevice, MemoryManifest, PageId, PageStore, WhatIf, WhatIfOptions};
 use rand::SeedableRng;
@@ -91,14 +91,14 @@ fn draws(store: &PageStore) -> Vec<Arc<[PageId]>> {
     let zipf = Zipf::new(f64::from(PAGES), 0.9).unwrap_or_else(|error| panic!("{error}"));
     let of_task = |task| {
         let mut rng = SmallRng::seed_from_u64(task);
-        // Ranks scattered over the pages.
+        // Ranks are scattered over the pages.
         let page = |rank: f64| PageId::new(space, (rank as u32).wrapping_mul(2_654_435_761) % PAGES);
         (0..1 << 18).map(|_| page(zipf.sample(&mut rng))).collect()
     };
     (0..TASKS).map(of_task).collect()
 }
 
-/// A task's time per read, in nanoseconds.
+/// A task's time per read in nanoseconds.
 fn reads(runtime: &Runtime, store: &Arc<PageStore>, draws: &[Arc<[PageId]>], stretch: Duration) -> f64 {
     let tasks: Vec<_> = draws
         .iter()

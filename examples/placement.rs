@@ -1,6 +1,6 @@
-//! The static two-tier placement of the 2014 paper (section 3): which pages belong into memory and which onto
-//! the SSD, when it is known how often each is read and written. Prints what the optimum and the two-step
-//! heuristic cost, and draws both as the paper's Figure 3 does.
+//! The static two-tier placement of the 2014 paper (section 3): which pages belong in memory and which on the
+//! SSD when their read and write counts are known. Prints the costs of the optimum and of the two-step
+//! heuristic, and draws both like the paper's Figure 3.
 //!
 //! `cargo run --release --example placement`
 
@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 /// Finds the best static placement of pages in memory and on the SSD, and draws it.
 ///
 /// The defaults are the instance of Figure 3. The paper does not give the scale of its axes; here pages are
-/// read up to 30 times and written up to 60 times, which shows the picture that it describes.
+/// read up to 30 times and written up to 60 times, which reproduces the described picture.
 #[derive(Debug, Parser)]
 #[command(verbatim_doc_comment)]
 struct Cli {
-    /// Pages, N; they are laid out in a square of read and write counts
+    /// Number of pages, N; they form a square of read and write counts
     #[arg(long, default_value_t = 900, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pages: u32,
-    /// Pages that fit into memory, C_M
+    /// Pages that fit in memory, C_M
     #[arg(long, default_value_t = 150)]
     memory: usize,
     /// Pages that fit onto the SSD, C_S
@@ -30,13 +30,13 @@ struct Cli {
     /// Milliseconds of an SSD read, HDD read, SSD write and HDD write
     #[arg(long, value_name = "R_S,R_D,W_S,W_D", value_parser = args::costs, default_value = "0.16,12,0.4,12.5")]
     costs: Costs,
-    /// How often the page read most is read
+    /// Read count of the most-read page
     #[arg(long, default_value_t = 30)]
     reads_max: u32,
-    /// How often the page written most is written
+    /// Write count of the most-written page
     #[arg(long, default_value_t = 60)]
     writes_max: u32,
-    /// The chart, an SVG file that any browser shows
+    /// The chart, an SVG file
     #[arg(long, value_name = "FILE", default_value = "target/placement.svg")]
     out: PathBuf,
 }

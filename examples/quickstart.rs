@@ -1,6 +1,6 @@
-//! Open a store, write a page, read it back, close it, and find it again.
+//! Opens a store, writes a page, reads it back, closes the store, and finds the page again.
 //!
-//! `cargo run --example quickstart [DIR]`; without DIR in `target/quickstart`.
+//! `cargo run --example quickstart [DIR]`; without DIR it uses `target/quickstart`.
 
 use pagetier::PageStore;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::args().nth(1).map_or_else(|| PathBuf::from("target/quickstart"), PathBuf::from);
 
-    // 8 MiB of memory over 64 MiB of SSD cache; the rest lies on the HDD. All three are files in `dir` here.
+    // 8 MiB of memory over 64 MiB of SSD cache; the rest is on the HDD. Here all are files in `dir`.
     let store = PageStore::builder().directory(&dir).pool_bytes(8 << 20).ssd_bytes(64 << 20).open().await?;
     let space = match store.space("greetings") {
         Some(space) => space,
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("page {id} says {}", String::from_utf8_lossy(&page[..5]));
     drop(page);
 
-    // What was written before `sync` survives a crash; `close` also leaves the caches warm for the next
+    // Everything written before `sync` survives a crash; `close` also keeps the caches warm for the next
     // opening.
     store.sync().await?;
     store.close().await?;

@@ -1,5 +1,5 @@
-//! TPC-C on Pagetier, and what its storage costs per New-Order: `cargo run --release --example tpcc_lite`,
-//! and `-- --help` for everything else.
+//! TPC-C on Pagetier, and its storage cost per New-Order: `cargo run --release --example tpcc_lite`; see `--
+//! --help` for all options.
 //!
 //! The database engine is `crates/tpcc`.
 

@@ -1,8 +1,8 @@
 //! The store for code without a runtime: every call blocks its thread until it is done.
 //!
 //! A thread of the store runs the tokio runtime that [`crate::PageStore`] needs; any number of threads may
-//! use the store at the same time. What is not here is reached through [`PageStore::store`] and
-//! [`PageStore::block_on`].
+//! use the store at the same time. [`PageStore::store`] and [`PageStore::block_on`] give access to all other
+//! methods.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -36,10 +36,10 @@ use std::thread::JoinHandle;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Notify;
 
-/// An open store whose calls block. Share it in an `Arc`, or by reference between scoped threads.
+/// An open store with blocking calls. Share it in an `Arc`, or by reference between scoped threads.
 ///
-/// Dropped without [`PageStore::close`] it stops as in a crash: nothing that [`PageStore::sync`] promised is
-/// lost.
+/// Dropping it without [`PageStore::close`] is equivalent to a crash: nothing that [`PageStore::sync`]
+/// promised is lost.
 #[derive(Debug)]
 pub struct PageStore {
     /// Dropped before the runtime that it runs on.
@@ -58,14 +58,15 @@ impl PageStore {
         Ok(Self { store, driver })
     }
 
-    /// The asynchronous store, for calls that do not wait: [`crate::PageStore::stats`],
-    /// [`crate::PageStore::prefetch`], and others.
+    /// The asynchronous store, for calls that do not wait, such as [`crate::PageStore::stats`] and
+    /// [`crate::PageStore::prefetch`].
     #[must_use]
     pub fn store(&self) -> &crate::PageStore {
         &self.store
     }
 
-    /// Waits for `future` on this thread; for calls of [`PageStore::store`] that have no blocking form here.
+    /// Waits for `future` on this thread; for methods of [`PageStore::store`] that have no blocking form
+    /// here.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.driver.handle.block_on(future)
     }
@@ -143,7 +144,7 @@ impl PageStore {
         self.block_on(self.store.discard(page))
     }
 
-    /// The pages of `range` in order, with read-ahead. See [`crate::PageStore::scan`].
+    /// Reads the pages of `range` in order, with read-ahead. See [`crate::PageStore::scan`].
     pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_> {
         Scan { store: self, scan: self.store.scan(space, range) }
     }

@@ -1,9 +1,9 @@
-//! Devices, and what it takes to write one.
+//! Devices, and how to implement one.
 //!
-//! A store takes files, block devices, or anything that implements [`Device`]: see
-//! [`Builder::hdd_device`](crate::Builder::hdd_device). To write a device, implement [`RawDevice`] (reads,
-//! writes, flushes, a size and a name) and hand [`Metered::over`] to the builder: it checks ranges, counts
-//! operations and times, and keeps track of what is under way. [`conformance::check`] tests the result.
+//! A store uses files, block devices, or anything that implements [`Device`]: see
+//! [`Builder::hdd_device`](crate::Builder::hdd_device). To implement a device, implement [`RawDevice`]
+//! (reads, writes, flushes, a size and a name) and pass [`Metered::over`] to the builder: it checks ranges,
+//! counts operations and times, and tracks operations in flight. [`conformance::check`] tests the result.
 //!
 //! ```
 //! use pagetier::device::{DeviceErrorKind, IoBufs, IoClass, Metered, RawDevice, RawDone, RawTransfer};

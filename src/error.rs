@@ -80,7 +80,7 @@ pub enum OpenError {
         why: String,
     },
     /// The store was made with another page size.
-    #[error("the store has pages of {store} bytes, not of {asked}; leave the page size out or give {store}")]
+    #[error("the store has pages of {store} bytes, not of {asked}; omit the page size or pass {store}")]
     OtherPageSize {
         /// The store's page size, in bytes.
         store: u64,

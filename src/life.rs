@@ -2,7 +2,7 @@
 
 use crate::builder::Builder;
 use crate::error::Error;
-use crate::loss::{RUNS_MAX, SsdLoss, added, only_copies};
+use crate::loss::{RUNS_MAX, SsdLoss, added};
 use crate::manifest::{Manifest, OnlyCopies};
 use crate::store::{Meta, PageStore};
 use crate::volume::Volume;
@@ -102,6 +102,8 @@ pub(crate) struct Life {
 struct Abandoned {
     /// The pages whose newest version was on the SSD alone.
     lost: Vec<(PageId, Lsn)>,
+    /// Whether every page of `lost` was on the SSD alone for certain.
+    exact: bool,
     /// The subset of `lost` that is in memory and will be rewritten.
     in_memory: Vec<PageId>,
     /// The loss that the manifest listed before.
@@ -236,6 +238,7 @@ impl Life {
             if let Some(lost) = lost {
                 lost.before.clone_from(&meta.manifest.loss);
                 lost.lost = only.to_vec();
+                lost.exact = self.tier.are_only_copies(only);
                 let unwritten =
                     only.iter().map(|(page, _)| *page).filter(|page| self.pool.is_unwritten(*page));
                 lost.in_memory = unwritten.collect();
@@ -243,7 +246,8 @@ impl Life {
             self.change_loss(meta, |manifest| {
                 manifest.ssd = id;
                 if !self.builder.broken().is(Mutation::LossUnrecorded) {
-                    manifest.loss = added(manifest.loss.take(), only_copies(only, RUNS_MAX));
+                    let listed = OnlyCopies::of(only, self.tier.are_only_copies(only), RUNS_MAX);
+                    manifest.loss = added(manifest.loss.take(), listed);
                 }
             })
         };
@@ -270,7 +274,7 @@ impl Life {
     async fn save_lost(
         &self,
         before: Option<OnlyCopies>,
-        lost: &[(PageId, Lsn)],
+        lost: &OnlyCopies,
         mut pages: Vec<PageId>,
     ) -> Result<Vec<PageId>, Error> {
         if pages.is_empty() || self.pool.flush_all().await.is_err() {
@@ -281,7 +285,7 @@ impl Life {
         self.change_loss(&mut meta, |manifest| {
             // The user acknowledged the loss meanwhile: do not list it again.
             if manifest.loss.is_some() {
-                let left = only_copies(lost, RUNS_MAX).without(&pages);
+                let left = lost.without(&pages);
                 manifest.loss = if left.runs.is_empty() { before } else { added(before, left) };
             }
         })?;
@@ -290,19 +294,22 @@ impl Life {
 
     async fn abandon(&self) -> Result<SsdLoss, Error> {
         if self.tier.mode() == SsdMode::Off {
-            return Ok(SsdLoss::of(&[], &self.volume));
+            return Ok(SsdLoss::none());
         }
         // Admit nothing to the SSD while pages in memory are made dirty, so that they cannot move there.
         let mode = ModeMeanwhile::set(&self.tier, SsdMode::ReadOnly);
         let _ = self.rewrite(&self.tier.only_copies()).await;
-        let mut abandoned = Abandoned { lost: Vec::new(), in_memory: Vec::new(), before: None };
+        let mut abandoned = Abandoned { lost: Vec::new(), exact: true, in_memory: Vec::new(), before: None };
         let exchanged = self.go_on_without(Some(&mut abandoned)).await;
         drop(mode);
         exchanged?;
-        let Abandoned { mut lost, in_memory, before } = abandoned;
-        let saved = self.save_lost(before, &lost, in_memory).await?;
+        let Abandoned { mut lost, exact, in_memory, before } = abandoned;
+        let listed = OnlyCopies::of(&lost, exact, RUNS_MAX);
+        let saved = self.save_lost(before, &listed, in_memory).await?;
         lost.retain(|(page, _)| saved.binary_search(page).is_err());
-        Ok(SsdLoss::of(&lost, &self.volume))
+        // With nothing left there is nothing to be uncertain of.
+        let exact = exact || lost.is_empty();
+        Ok(OnlyCopies::of(&lost, exact, RUNS_MAX).report(&self.volume))
     }
 
     async fn readmit(&self) -> Result<ReadmitReport, Error> {
@@ -317,10 +324,12 @@ impl Life {
         let before = meta.manifest.loss.clone();
         let ours =
             |found: &Superblock| found.store == store && found.ssd == ssd && found.marks.opened == epoch;
+        let mut exact = true;
         let record = |lost: &[(PageId, Lsn)]| {
+            exact = self.tier.are_only_copies(lost);
             let recorded = self.change_loss(&mut meta, |manifest| {
                 if !self.builder.broken().is(Mutation::LossUnrecorded) {
-                    manifest.loss = added(manifest.loss.take(), only_copies(lost, RUNS_MAX));
+                    manifest.loss = added(manifest.loss.take(), OnlyCopies::of(lost, exact, RUNS_MAX));
                 }
             });
             recorded.map_err(|error| error.to_string())
@@ -330,7 +339,8 @@ impl Life {
         let only = self.tier.only_copies();
         let lost: Vec<_> = only.into_iter().filter(|(page, _)| report.lost.contains(page)).collect();
         let in_memory = self.rewrite(&lost).await;
-        self.save_lost(before, &lost, in_memory.into_iter().collect()).await?;
+        let listed = OnlyCopies::of(&lost, exact, RUNS_MAX);
+        self.save_lost(before, &listed, in_memory.into_iter().collect()).await?;
         Ok(report)
     }
 
@@ -386,7 +396,8 @@ impl PageStore {
         match (life.tier.mode(), mode) {
             (SsdMode::Off, SsdMode::Off) => Ok(()),
             (_, SsdMode::Off) => {
-                // A later change of mode restores this one.
+                // Restores the current mode when dropped; after the exchange it applies once an SSD is back
+                // in use.
                 let meanwhile = ModeMeanwhile::set(&life.tier, SsdMode::WriteThrough);
                 let _ = life.tier.drain(None, None).await;
                 let gone = life.alone(|life| async move {

@@ -17,8 +17,9 @@ pub(crate) const RUNS_MIN: usize = 256;
 #[non_exhaustive]
 pub struct SsdLoss {
     /// Every page listed was on the SSD alone, and no other page is affected. If false, the pages listed
-    /// *may* be affected, and no other is: after a crash these are all pages of all spaces, including those
-    /// beyond a space's end as the HDD shows it.
+    /// *may* be affected, and no other is. After a crash these are all pages of all spaces, including those
+    /// beyond a space's end as the HDD shows it. With an SSD that was recovered after a crash, the list
+    /// includes pages that were written back shortly before the crash.
     pub exact: bool,
     /// The affected pages by space.
     pub spaces: Vec<LostPages>,
@@ -53,13 +54,19 @@ impl SsdLoss {
         of_space.flat_map(|s| &s.ranges).any(|r| r.contains(&page.no))
     }
 
-    /// An exact list of these pages.
-    pub(crate) fn of(pages: &[(PageId, Lsn)], volume: &Volume) -> Self {
-        only_copies(pages, RUNS_MAX).report(volume)
+    /// Nothing is lost.
+    pub(crate) fn none() -> Self {
+        Self { exact: true, spaces: Vec::new(), redo_from: None }
     }
 }
 
 impl OnlyCopies {
+    /// A list of these pages. Unless `exact`, the HDD may have the newest versions of some of them.
+    pub(crate) fn of(pages: &[(PageId, Lsn)], exact: bool, runs_max: usize) -> Self {
+        let listed = only_copies(pages, runs_max);
+        Self { coarse: listed.coarse || !exact, ..listed }
+    }
+
     /// Adds the names of the spaces; omits pages of dropped spaces.
     pub(crate) fn report(&self, volume: &Volume) -> SsdLoss {
         let names = volume.list();
@@ -125,7 +132,9 @@ impl OnlyCopies {
             }
         }
         let redo_from = self.redo_from.filter(|_| !runs.is_empty());
-        Self { redo_from, runs, coarse: self.coarse }
+        // With nothing left there is nothing to be uncertain of.
+        let coarse = self.coarse && !runs.is_empty();
+        Self { redo_from, runs, coarse }
     }
 }
 

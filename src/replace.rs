@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slack_is_kept_for_what_names_nothing_new() {
+    fn the_slack_is_kept_for_saves_that_name_nothing_new() {
         let (directory, file) = file();
         let size = || directory.path().join(FILE).metadata().unwrap().len();
         let almost = vec![b'x'; ROUND_BYTES - 10];

@@ -5,7 +5,8 @@
 //! the manifest does not name the space.
 
 use crate::error::Error;
-use crate::loss::{RUNS_MAX, RUNS_MIN, only_copies};
+use crate::loss::{RUNS_MAX, RUNS_MIN};
+use crate::manifest::OnlyCopies;
 use crate::store::{Meta, PageStore};
 use crate::volume::HddSuperblock;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
@@ -162,8 +163,9 @@ impl PageStore {
         self.tier.mark(marks).await?;
         HddSuperblock::mark(&self.hdd, marks).await?;
         let only = self.tier.only_copies();
+        let exact = self.tier.are_only_copies(&only);
         let closed = |runs_max| {
-            let list = only_copies(&only, runs_max);
+            let list = OnlyCopies::of(&only, exact, runs_max);
             |manifest: &mut crate::manifest::Manifest| {
                 manifest.closed = epoch;
                 manifest.ssd_pages = Some(list);

@@ -1,14 +1,14 @@
-//! What may become a store's SSD or ring after its first opening: a device with another program's data is
-//! refused, wherever it shows.
+//! Checks on devices that become a store's SSD or ring after its first opening: a device with another
+//! program's data is refused, wherever the data is.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGES, expect_all, grown};
+use fixture::{Fixture, PAGES, expect_all, grown};
 use pagetier::{Builder, Error, OpenError, PageId, SsdMode};
 use pagetier_devio::{Device, SimDevice, SimPower};
 use std::sync::Arc;
 
-/// Where btrfs has its first superblock: behind all that a superblock of this store takes up.
+/// The offset of the first btrfs superblock: beyond the range of this store's superblocks.
 const FURTHER_IN: u64 = 64 << 10;
 
 fn used_by_others(name: &str) -> Arc<SimDevice> {
@@ -36,24 +36,24 @@ fn is_foreign(error: &OpenError) -> bool {
     matches!(error, OpenError::Foreign { .. })
 }
 
-/// A store without its SSD, in mode off, whose options name an SSD that is `device`.
-async fn switched_off(device: &Arc<SimDevice>, skips: bool, force: bool) -> (Bed, pagetier::PageStore) {
-    let bed = Bed::new();
-    let store = bed.open().await;
+/// A store without its SSD, in mode off, whose options name `device` as the SSD.
+async fn switched_off(device: &Arc<SimDevice>, skips: bool, force: bool) -> (Fixture, pagetier::PageStore) {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     store.set_ssd_mode(SsdMode::Off).await.unwrap();
     store.close().await.unwrap();
-    let builder = broken(bed.builder(), skips).force(force).ssd_device(Arc::clone(device) as _);
+    let builder = broken(fixture.builder(), skips).force(force).ssd_device(Arc::clone(device) as _);
     let store = builder.open().await.unwrap();
     expect_all(&store, space, 1).await;
-    (bed, store)
+    (fixture, store)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_device_with_data_further_in_is_refused() {
     for leaves_off in [false, true] {
         let device = used_by_others("other");
-        let (_bed, store) = switched_off(&device, false, false).await;
+        let (_fixture, store) = switched_off(&device, false, false).await;
         let refused = if leaves_off {
             store.set_ssd_mode(SsdMode::WriteBack).await
         } else {
@@ -68,60 +68,60 @@ async fn a_device_with_data_further_in_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_force_it_is_taken_and_a_blank_one_anyway() {
+async fn force_accepts_a_foreign_device_and_a_blank_one_needs_none() {
     for (device, force) in [
         (used_by_others("other"), true),
         (Arc::new(SimDevice::new("blank", 4 << 20, 5, &SimPower::new())), false),
     ] {
-        let (_bed, store) = switched_off(&device, false, force).await;
+        let (_fixture, store) = switched_off(&device, false, force).await;
         store.readmit_ssd().await.unwrap();
         let space = store.space("t").unwrap();
-        bed::write_all(&store, space, 2).await;
+        fixture::write_all(&store, space, 2).await;
         store.sync().await.unwrap();
         assert!(store.stats().ssd.pages > 0);
         store.close().await.unwrap();
     }
 }
 
-/// The ring's device, when the SSD is given up.
+/// A device for the ring, when the SSD is given up.
 #[tokio::test(start_paused = true)]
 async fn a_rings_device_with_data_further_in_is_refused() {
-    let mut bed = Bed::new();
-    bed.ring = used_by_others("ring");
-    let store = bed.open().await;
+    let mut fixture = Fixture::new();
+    fixture.ring = used_by_others("ring");
+    let store = fixture.open().await;
     let space = grown(&store).await;
     let refused = store.set_ssd_mode(SsdMode::Off).await;
     assert!(matches!(&refused, Err(Error::Attach(error)) if is_foreign(error)), "{refused:?}");
-    assert!(unchanged(&bed.ring));
-    bed::write_all(&store, space, 2).await;
+    assert!(unchanged(&fixture.ring));
+    fixture::write_all(&store, space, 2).await;
     store.sync().await.unwrap();
     expect_all(&store, space, 2).await;
 }
 
-/// A device in the place of an SSD whose loss is accepted.
+/// A device in place of an SSD whose loss is accepted.
 #[tokio::test(start_paused = true)]
 async fn a_device_in_a_lost_ssds_place_is_refused() {
-    let bed = Bed::new();
-    let store = bed.open().await;
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     store.close().await.unwrap();
     let device = used_by_others("other");
-    let builder = || bed.builder().accept_ssd_loss(true).ssd_device(Arc::clone(&device) as _);
+    let builder = || fixture.builder().accept_ssd_loss(true).ssd_device(Arc::clone(&device) as _);
     let refused = builder().open().await.map(drop);
     assert!(matches!(&refused, Err(error) if is_foreign(error)), "{refused:?}");
     assert!(unchanged(&device));
     let store = builder().force(true).open().await.unwrap();
     let lost = store.ssd_loss().unwrap();
     for no in (0..PAGES).filter(|no| !lost.contains(PageId::new(space, *no))) {
-        assert_eq!(bed::read(&store, space, no).await.unwrap(), 1, "page {no}");
+        assert_eq!(fixture::read(&store, space, no).await.unwrap(), 1, "page {no}");
     }
 }
 
 #[cfg(feature = "mutations")]
 #[tokio::test(start_paused = true)]
-async fn unchecked_it_is_overwritten() {
+async fn without_the_check_a_foreign_device_is_overwritten() {
     let device = used_by_others("other");
-    let (_bed, store) = switched_off(&device, true, false).await;
+    let (_fixture, store) = switched_off(&device, true, false).await;
     store.readmit_ssd().await.unwrap();
     assert!(!unchanged(&device));
 }

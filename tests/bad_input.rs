@@ -1,4 +1,4 @@
-//! Bad input gets a typed error that names the thing, and changes nothing on disk.
+//! Bad input yields a typed error that names the cause, and changes nothing on disk.
 
 use pagetier::{Backend, Costs, DirectIo, Error, OpenError, PageId, PageSize, PageStore};
 use std::path::Path;
@@ -12,7 +12,7 @@ async fn small(path: &Path) -> Result<PageStore, OpenError> {
 }
 
 #[tokio::test]
-async fn page_sizes_that_are_none_are_refused() {
+async fn invalid_page_sizes_are_refused() {
     let dir = dir();
     for bytes in [0, 512, 2048, 5000, 16383, 131_072] {
         let open = PageStore::builder().directory(dir.path().join("s")).page_bytes(bytes).open().await;
@@ -22,7 +22,7 @@ async fn page_sizes_that_are_none_are_refused() {
 }
 
 #[tokio::test]
-async fn tiers_that_are_too_small_say_how_much_is_needed() {
+async fn errors_for_small_tiers_say_how_much_is_needed() {
     let dir = dir();
     let open = PageStore::builder().directory(dir.path()).pool_bytes(10_000).ssd_bytes(0).open().await;
     let Err(OpenError::PoolTooSmall { needed, .. }) = open else { panic!("{open:?}") };
@@ -64,7 +64,7 @@ async fn policies_are_named_in_any_case() {
 }
 
 #[tokio::test]
-async fn costs_that_no_device_has_are_refused_and_change_nothing() {
+async fn impossible_costs_are_refused_and_change_nothing() {
     let dir = dir();
     let store = small(dir.path()).await.unwrap();
     let before = store.costs();
@@ -82,7 +82,7 @@ async fn costs_that_no_device_has_are_refused_and_change_nothing() {
 }
 
 #[tokio::test]
-async fn a_second_opener_is_told_so() {
+async fn a_second_opener_gets_a_clear_error() {
     let dir = dir();
     let store = small(dir.path()).await.unwrap();
     let again = small(dir.path()).await;
@@ -100,7 +100,7 @@ async fn another_page_size_than_the_stores_is_refused() {
 }
 
 #[tokio::test]
-async fn a_missing_or_strange_ssd_does_not_open_as_if_nothing_were_wrong() {
+async fn a_store_with_a_missing_or_foreign_ssd_does_not_open() {
     let (a, b) = (dir(), dir());
     let store = small(a.path()).await.unwrap();
     let space = store.create_space("t").await.unwrap();
@@ -125,7 +125,7 @@ async fn a_missing_or_strange_ssd_does_not_open_as_if_nothing_were_wrong() {
 }
 
 #[tokio::test]
-async fn somebody_elses_data_is_not_overwritten_without_force() {
+async fn foreign_data_is_not_overwritten_without_force() {
     let dir = dir();
     let hdd = dir.path().join("disk");
     let bytes = vec![0xab; 4 << 20];

@@ -56,7 +56,7 @@ fn threads_share_a_store_and_find_their_pages_after_reopening() {
 }
 
 #[test]
-fn what_has_no_blocking_form_is_within_reach() {
+fn methods_without_a_blocking_form_are_reachable() {
     let folder = folder();
     let store = PageStore::open(builder(folder.path())).expect("opened");
     let report = store.block_on(store.store().drain_ssd(pagetier::Drain::new()));

@@ -1,5 +1,5 @@
 //! Policies that clean in clusters do so in the store: the cleaner takes the policy's write set, and the disk
-//! has shorter ways to go.
+//! seeks less far.
 
 use pagetier::SharedDevice;
 use pagetier::{Clock, EmulatedDevice, MemoryDevice, MemoryManifest, Model, PageId, PageSize, PageStore};
@@ -11,8 +11,8 @@ const PAGE: u64 = 4096;
 const PAGES: u32 = 4000;
 const FRAMES: u64 = 800;
 
-/// Milliseconds of a disk's time for each page written under `policy` without an SSD, while pages all over it
-/// are changed.
+/// The disk time per written page, in milliseconds, under `policy` without an SSD, while random pages are
+/// changed.
 async fn ms_per_write(policy: &str, cluster_pages: u32) -> f64 {
     let model = Model::disk_7200rpm(u64::from(PAGES) * PAGE).with_page_bytes(PAGE as u32);
     let memory = Arc::new(MemoryDevice::new("hdd", 0));
@@ -59,7 +59,7 @@ async fn writing_clusters_saves_the_disk_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clusters_are_as_large_as_the_store_is_told() {
+async fn clusters_have_the_configured_size() {
     let [single, small, default] = [1, 8, 64].map(|pages| ms_per_write("sawc", pages));
     let (single, small, default) = (single.await, small.await, default.await);
     println!("{single:.2} ms of disk time a page in clusters of 1, {small:.2} of 8, {default:.2} of 64");

@@ -1,6 +1,5 @@
-//! Futures dropped at any moment while their I/O is under way, on real files: the kernel never writes into
-//! memory that was let go of, and nothing that was not dropped is lost. The ordinary run checks contents;
-//! memory is checked by
+//! Futures dropped at any moment during their I/O, on real files: the kernel never writes into freed memory,
+//! and work that was not dropped is not lost. The regular run checks contents; to check memory, run
 //!
 //! ```text
 //! RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test --target x86_64-unknown-linux-gnu --test drops
@@ -19,7 +18,7 @@ const PAGES: u32 = 400;
 const TASKS: u32 = 8;
 const STEPS: u32 = 600;
 
-/// Polls `future` until it is ready or its luck runs out, then drops it.
+/// Polls `future` until it is ready or a random number of polls is used up, then drops it.
 async fn perhaps<T>(rng: &mut SmallRng, future: impl Future<Output = T>) -> Option<T> {
     let mut polls = if rng.random_bool(0.4) { u32::MAX } else { rng.random_range(1..4) };
     let mut future = pin!(future);
@@ -51,7 +50,8 @@ fn version_of(payload: &[u8], no: u32) -> u32 {
     (first >> 32) as u32
 }
 
-/// Random calls on this task's own pages, and reads of every task's. Returns the versions of its own pages.
+/// Makes random calls on this task's own pages, and reads every task's pages. Returns the versions of its
+/// own.
 async fn work(store: Arc<PageStore>, space: SpaceId, task: u32, seed: u64) -> Vec<(u32, u32)> {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut versions: Vec<(u32, u32)> =
@@ -118,7 +118,7 @@ async fn drops(backend: Backend, seed: u64) {
     store.validate().unwrap();
     let stats = store.stats();
     assert!(stats.pool.misses > 1000 && stats.ssd.pages > 0, "too little I/O to be dropped: {stats:?}");
-    // The first time as it is, the second after a close.
+    // First without a close, then after one.
     for _ in 0..2 {
         for &(no, version) in &versions {
             assert_eq!(version_of(&store.get(PageId::new(space, no)).await.unwrap(), no), version);
@@ -131,7 +131,7 @@ async fn drops(backend: Backend, seed: u64) {
     for &(no, version) in &versions {
         assert_eq!(version_of(&store.get(PageId::new(space, no)).await.unwrap(), no), version);
     }
-    // Dropped with reads in flight.
+    // Drop the store with reads in flight.
     let mut rng = SmallRng::seed_from_u64(seed);
     for no in 0..40 {
         drop(perhaps(&mut rng, store.get(PageId::new(space, no * 7))).await);
@@ -140,14 +140,14 @@ async fn drops(backend: Backend, seed: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn futures_dropped_during_io_hurt_nobody_with_io_uring() {
+async fn futures_dropped_during_io_do_no_harm_with_io_uring() {
     for seed in 0..4 {
         drops(Backend::Auto, seed).await;
     }
 }
 
 #[tokio::test]
-async fn futures_dropped_during_io_hurt_nobody_with_threads() {
+async fn futures_dropped_during_io_do_no_harm_with_threads() {
     for seed in 10..13 {
         drops(Backend::Threads, seed).await;
     }

@@ -1,28 +1,28 @@
-//! Where a space ends after a crash, when homes rotted, were torn, or cannot be read: a page that was synced
-//! is never missing.
+//! The end of a space after a crash when homes rotted, were torn, or cannot be read: a synced page is never
+//! missing.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGE, fill, read};
+use fixture::{Fixture, PAGE, fill, read};
 use pagetier::{Error, PageId, PageStore, PoolError, SpaceId, TierError};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 
-/// More than the manifest counts: it was last written when the space grew to its second extent.
+/// Beyond the manifest's count, which was last written when the space grew to its second extent.
 const LAST: u32 = 99;
 
-fn builder(bed: &Bed, broken: bool) -> pagetier::Builder {
-    let builder = bed.builder().ssd_bytes(0);
+fn builder(fixture: &Fixture, broken: bool) -> pagetier::Builder {
+    let builder = fixture.builder().ssd_bytes(0);
     #[cfg(feature = "mutations")]
     let builder = builder.mutation(broken.then_some(pagetier_ssdcache::Mutation::EndsBySoundHomes));
     let _ = broken;
     builder
 }
 
-/// A store whose last page is `LAST`, in version 1 at home only; the pages before it are allocated, every
-/// third was never written. It is left as a crash or a close leaves it.
-async fn at_home(close: bool) -> (Bed, SpaceId) {
-    let bed = Bed::new();
-    let store = builder(&bed, false).open().await.unwrap();
+/// A store whose last page is `LAST`, in version 1 and only at home; of the pages before it, which are
+/// allocated, every third was never written. The devices are as a crash or a close leaves them.
+async fn at_home(close: bool) -> (Fixture, SpaceId) {
+    let fixture = Fixture::new();
+    let store = builder(&fixture, false).open().await.unwrap();
     let space = store.create_space("t").await.unwrap();
     for no in 0..=LAST {
         fill(&mut store.allocate(space).await.unwrap(), no, 1);
@@ -31,10 +31,10 @@ async fn at_home(close: bool) -> (Bed, SpaceId) {
         }
     }
     store.sync().await.unwrap();
-    // Others take its place in the ring, so that its home is its only copy.
+    // Other pages displace it from the ring, so its home is its only copy.
     for version in 2..6 {
         for no in (0..30).step_by(3) {
-            bed::write(&store, space, no, version).await.unwrap();
+            fixture::write(&store, space, no, version).await.unwrap();
             store.sync().await.unwrap();
         }
     }
@@ -43,18 +43,18 @@ async fn at_home(close: bool) -> (Bed, SpaceId) {
     } else {
         drop(store);
     }
-    (bed.after_power_cut(1), space)
+    (fixture.after_power_cut(1), space)
 }
 
-fn home_of_last(bed: &Bed, space: SpaceId) -> u64 {
-    bed.home_of(PageId::new(space, LAST)).unwrap()
+fn home_of_last(fixture: &Fixture, space: SpaceId) -> u64 {
+    fixture.home_of(PageId::new(space, LAST)).unwrap()
 }
 
 fn is_corrupt(result: &Result<u32, Error>) -> bool {
     matches!(result, Err(Error::Pool(PoolError::Tier(TierError::Corrupt { .. }))))
 }
 
-/// The pages that `space` shows to a scan, and those that it names in an error.
+/// The pages of `space` that a scan returns, and the number of its errors.
 async fn scanned(store: &PageStore, space: SpaceId) -> (Vec<u32>, usize) {
     let (mut pages, mut errors) = (Vec::new(), 0);
     let mut scan = store.scan(space, 0..u32::MAX);
@@ -70,24 +70,24 @@ async fn scanned(store: &PageStore, space: SpaceId) -> (Vec<u32>, usize) {
 #[tokio::test(start_paused = true)]
 async fn the_last_page_is_never_missing_when_its_home_rots() {
     for close in [false, true] {
-        let (bed, space) = at_home(close).await;
-        let home = home_of_last(&bed, space);
+        let (fixture, space) = at_home(close).await;
+        let home = home_of_last(&fixture, space);
         for rot in [0..512, 1024..1536, PAGE - 512..PAGE, 0..PAGE] {
-            let rotten = bed.after_power_cut(2);
+            let rotten = fixture.after_power_cut(2);
             rotten.hdd.rot(home + rot.start..home + rot.end, 7);
             let store = builder(&rotten, false).open().await.unwrap();
             let last = read(&store, space, LAST).await;
             assert!(is_corrupt(&last), "close {close}, {rot:?}: {last:?}");
             assert_eq!(store.pages(space).unwrap(), LAST + 1);
-            // What was never written is as before.
+            // Unwritten pages are unaffected.
             for no in 0..LAST {
                 let found = read(&store, space, no).await;
                 let blank = no % 3 == 1;
                 assert_eq!(matches!(found, Err(Error::NoSuchPage { .. })), blank, "page {no}: {found:?}");
             }
             let (pages, errors) = scanned(&store, space).await;
-            assert_eq!((pages.len(), errors), (66, 1), "the scan goes on behind it");
-            // Its owner repairs it.
+            assert_eq!((pages.len(), errors), (66, 1), "the scan continues after it");
+            // The owner repairs the page.
             fill(&mut store.overwrite(PageId::new(space, LAST)).await.unwrap(), LAST, 9);
             store.sync().await.unwrap();
             assert_eq!(read(&store, space, LAST).await.unwrap(), 9);
@@ -97,18 +97,18 @@ async fn the_last_page_is_never_missing_when_its_home_rots() {
 
 #[cfg(feature = "mutations")]
 #[tokio::test(start_paused = true)]
-async fn counted_by_sound_homes_it_is() {
-    let (bed, space) = at_home(false).await;
-    let home = home_of_last(&bed, space);
-    bed.hdd.rot(home..home + 512, 7);
-    let store = builder(&bed, true).open().await.unwrap();
+async fn counting_only_sound_homes_loses_it() {
+    let (fixture, space) = at_home(false).await;
+    let home = home_of_last(&fixture, space);
+    fixture.hdd.rot(home..home + 512, 7);
+    let store = builder(&fixture, true).open().await.unwrap();
     assert!(matches!(read(&store, space, LAST).await, Err(Error::NoSuchPage { .. })));
 }
 
 #[tokio::test(start_paused = true)]
 async fn pages_allocated_and_never_written_do_not_count() {
-    let bed = Bed::new();
-    let store = builder(&bed, false).open().await.unwrap();
+    let fixture = Fixture::new();
+    let store = builder(&fixture, false).open().await.unwrap();
     let space = store.create_space("t").await.unwrap();
     for no in 0..40 {
         fill(&mut store.allocate(space).await.unwrap(), no, 1);
@@ -117,7 +117,7 @@ async fn pages_allocated_and_never_written_do_not_count() {
         }
     }
     store.sync().await.unwrap();
-    let store = builder(&bed.after_power_cut(3), false).open().await.unwrap();
+    let store = builder(&fixture.after_power_cut(3), false).open().await.unwrap();
     assert_eq!(store.pages(space).unwrap(), 20);
     assert!(matches!(read(&store, space, 20).await, Err(Error::NoSuchPage { .. })));
     assert_eq!(store.allocate(space).await.unwrap().id().no, 20);
@@ -126,37 +126,37 @@ async fn pages_allocated_and_never_written_do_not_count() {
 #[tokio::test(start_paused = true)]
 async fn a_home_that_cannot_be_read_fails_its_page_and_not_the_opening() {
     for close in [false, true] {
-        let (bed, space) = at_home(close).await;
-        let home = home_of_last(&bed, space);
-        bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(home..home + PAGE));
-        let store = builder(&bed, false).open().await.unwrap();
+        let (fixture, space) = at_home(close).await;
+        let home = home_of_last(&fixture, space);
+        fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(home..home + PAGE));
+        let store = builder(&fixture, false).open().await.unwrap();
         let last = read(&store, space, LAST).await;
         let named = matches!(&last, Err(Error::Pool(PoolError::Tier(TierError::Device { page, .. }))) if page.no == LAST);
         assert!(named, "close {close}: {last:?}");
         assert_eq!(read(&store, space, LAST - 3).await.unwrap(), 1);
-        bed.hdd.clear_faults();
+        fixture.hdd.clear_faults();
         assert_eq!(read(&store, space, LAST).await.unwrap(), 1);
     }
 }
 
-/// The home of a page that was never synced is torn by a power cut.
+/// A power cut tears the home of a page that was never synced.
 #[tokio::test(start_paused = true)]
 async fn a_torn_home_of_a_page_that_was_never_synced_fails_no_opening_and_no_scan() {
-    for ring_pages in [0, bed::RING_PAGES] {
+    for ring_pages in [0, fixture::RING_PAGES] {
         let mut torn = 0;
         for seed in 0..60 {
-            let bed = Bed::new();
-            let store = builder(&bed, false).ring_pages(ring_pages).open().await.unwrap();
+            let fixture = Fixture::new();
+            let store = builder(&fixture, false).ring_pages(ring_pages).open().await.unwrap();
             let space = store.create_space("t").await.unwrap();
             fill(&mut store.allocate(space).await.unwrap(), 0, 1);
             store.sync().await.unwrap();
             for no in 1..20 {
                 fill(&mut store.allocate(space).await.unwrap(), no, 1);
             }
-            // Cut short: some homes are on their way.
-            let _ = bed::polled(seed, store.sync()).await;
+            // Interrupt the sync with some home writes in flight.
+            let _ = fixture::polled(seed, store.sync()).await;
             tokio::time::sleep(std::time::Duration::from_micros(seed * 97)).await;
-            let cut = bed.after_power_cut(seed);
+            let cut = fixture.after_power_cut(seed);
             let store = builder(&cut, false).ring_pages(ring_pages).open().await.unwrap();
             assert_eq!(read(&store, space, 0).await.unwrap(), 1);
             let (pages, errors) = scanned(&store, space).await;
@@ -164,7 +164,7 @@ async fn a_torn_home_of_a_page_that_was_never_synced_fails_no_opening_and_no_sca
             for no in 1..20 {
                 match read(&store, space, no).await {
                     Ok(1) | Err(Error::NoSuchPage { .. }) => {}
-                    // With a ring its image mends the home.
+                    // With a ring, its image repairs the home.
                     found if ring_pages == 0 && is_corrupt(&found) => torn += 1,
                     found => panic!("ring {ring_pages}, seed {seed}, page {no}: {found:?}"),
                 }
@@ -178,13 +178,13 @@ async fn a_torn_home_of_a_page_that_was_never_synced_fails_no_opening_and_no_sca
 #[tokio::test(start_paused = true)]
 async fn a_home_with_another_pages_image_is_corrupt() {
     for broken in [false, cfg!(feature = "mutations")] {
-        let (bed, space) = at_home(true).await;
+        let (fixture, space) = at_home(true).await;
         let image = |no| {
-            let at = bed.home_of(PageId::new(space, no)).unwrap() as usize;
-            bed.hdd.snapshot()[at..at + PAGE as usize].to_vec()
+            let at = fixture.home_of(PageId::new(space, no)).unwrap() as usize;
+            fixture.hdd.snapshot()[at..at + PAGE as usize].to_vec()
         };
-        bed.hdd.implant(home_of_last(&bed, space), &image(3));
-        let builder = builder(&bed, false);
+        fixture.hdd.implant(home_of_last(&fixture, space), &image(3));
+        let builder = builder(&fixture, false);
         #[cfg(feature = "mutations")]
         let builder = builder.mutation(broken.then_some(pagetier_ssdcache::Mutation::MisplacedMissing));
         let store = builder.open().await.unwrap();

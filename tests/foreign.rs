@@ -1,56 +1,56 @@
-//! Devices that another store used: none of its pages is ever read as one of ours.
+//! Devices that another store used: none of its pages is ever read as this store's.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGES, grown, read, write_all};
+use fixture::{Fixture, PAGES, grown, read, write_all};
 use pagetier::{Error, MemoryManifest, PageId, PageStore, SpaceId};
 use std::sync::Arc;
 
-/// The version that the other store's pages have; ours are in versions below.
+/// The version of the other store's pages; this store's versions are lower.
 const THEIRS: u32 = 77;
 
-/// Devices that a store with the same spaces used through many openings, so that its epochs are above those
-/// of the next one.
-async fn used_bed(mutation: bool) -> Bed {
-    let bed = Bed::new();
-    let store = builder(&bed, mutation).open().await.unwrap();
+/// Devices that a store with the same spaces used through many openings, so its epochs exceed those of the
+/// next store.
+async fn used_fixture(mutation: bool) -> Fixture {
+    let fixture = Fixture::new();
+    let store = builder(&fixture, mutation).open().await.unwrap();
     let space = grown(&store).await;
     store.close().await.unwrap();
     for _ in 0..4 {
-        let store = builder(&bed, mutation).open().await.unwrap();
+        let store = builder(&fixture, mutation).open().await.unwrap();
         write_all(&store, space, THEIRS).await;
         store.close().await.unwrap();
     }
-    Bed { manifest: Arc::new(MemoryManifest::default()), ..bed.after_power_cut(1) }
+    Fixture { manifest: Arc::new(MemoryManifest::default()), ..fixture.after_power_cut(1) }
 }
 
-/// A new store on `bed`: half of its pages are written and synced, some of the others are allocated, more are
-/// reserved.
-async fn new_store(bed: &Bed, mutation: bool) -> (PageStore, SpaceId) {
-    let store = builder(bed, mutation).force(true).open().await.unwrap();
+/// A new store on the used devices: half of its pages are written and synced, some of the others are
+/// allocated, and more are reserved.
+async fn new_store(fixture: &Fixture, mutation: bool) -> (PageStore, SpaceId) {
+    let store = builder(fixture, mutation).force(true).open().await.unwrap();
     let space = store.create_space("t").await.unwrap();
     for no in 0..PAGES / 2 {
-        bed::fill(&mut store.allocate(space).await.unwrap(), no, 1);
+        fixture::fill(&mut store.allocate(space).await.unwrap(), no, 1);
     }
     store.sync().await.unwrap();
     (store, space)
 }
 
-fn builder(bed: &Bed, mutation: bool) -> pagetier::Builder {
-    let builder = bed.builder();
+fn builder(fixture: &Fixture, mutation: bool) -> pagetier::Builder {
+    let builder = fixture.builder();
     #[cfg(feature = "mutations")]
     let builder = builder.mutation(mutation.then_some(pagetier_ssdcache::Mutation::ChecksumsUnseeded));
     let _ = mutation;
     builder
 }
 
-/// Pages of the other store that can be read after crashes of the new one.
+/// The number of the other store's pages that can be read after crashes of the new one.
 async fn foreign_pages(mutation: bool) -> usize {
-    let bed = used_bed(mutation).await;
-    let (store, space) = new_store(&bed, mutation).await;
+    let fixture = used_fixture(mutation).await;
+    let (store, space) = new_store(&fixture, mutation).await;
     let mut foreign = 0;
     for seed in 0..12 {
-        let crashed = bed.after_power_cut(seed);
+        let crashed = fixture.after_power_cut(seed);
         let again = builder(&crashed, mutation).open().await.unwrap();
         for no in 0..PAGES + 64 {
             match read(&again, space, no).await {
@@ -58,7 +58,7 @@ async fn foreign_pages(mutation: bool) -> usize {
                 Ok(version) => assert_eq!(version, 1, "page {no}"),
                 Err(error) => assert!(no >= PAGES / 2, "page {no} was synced: {error}"),
             }
-            // It exists nowhere yet, or only by the other store's word.
+            // The page does not exist, or only in the other store.
             if no >= PAGES / 2 && again.pages(space).unwrap() <= no {
                 assert!(again.get(PageId::new(space, no)).await.is_err());
             }
@@ -75,16 +75,16 @@ async fn no_page_of_another_store_is_read_after_a_crash() {
 
 #[tokio::test(start_paused = true)]
 async fn a_page_never_written_does_not_exist_whatever_another_store_left_in_its_place() {
-    let bed = used_bed(false).await;
-    let (store, space) = new_store(&bed, false).await;
+    let fixture = used_fixture(false).await;
+    let (store, space) = new_store(&fixture, false).await;
     for no in PAGES / 2..PAGES {
-        bed::fill(&mut store.allocate(space).await.unwrap(), no, 1);
+        fixture::fill(&mut store.allocate(space).await.unwrap(), no, 1);
         if no % 2 == 0 {
             store.discard(PageId::new(space, no)).await.unwrap();
         }
     }
     store.sync().await.unwrap();
-    for store in [store, bed.after_power_cut(1).open().await] {
+    for store in [store, fixture.after_power_cut(1).open().await] {
         for no in PAGES / 2..PAGES {
             match read(&store, space, no).await {
                 Err(Error::NoSuchPage { .. }) if no % 2 == 0 => {}
@@ -96,6 +96,6 @@ async fn a_page_never_written_does_not_exist_whatever_another_store_left_in_its_
 
 #[cfg(feature = "mutations")]
 #[tokio::test(start_paused = true)]
-async fn without_the_stores_id_in_the_checksums_they_are() {
+async fn without_the_stores_id_in_the_checksums_foreign_pages_are_read() {
     assert!(foreign_pages(true).await > 0);
 }

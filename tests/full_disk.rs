@@ -1,9 +1,9 @@
-//! A file system that fills up under the store, with the kernel in the path: a small ext4 or xfs on a loop
-//! device. A page that was allocated has its room and can be written; allocating more is an error that says
-//! so. Once there is room again, the store goes on, and nothing was lost.
+//! A file system that fills up under the store, through the kernel: a small ext4 or xfs on a loop device. An
+//! allocated page has its room and can be written; allocating more yields an error that says why. Once there
+//! is room again, the store continues, and nothing was lost.
 //!
-//! Needs root, loop devices, `mkfs.ext4` and `mkfs.xfs`; without them the test says so on standard error and
-//! does nothing.
+//! Needs root, loop devices, `mkfs.ext4` and `mkfs.xfs`; without them the test reports so on standard error
+//! and does nothing.
 
 mod mounted;
 
@@ -13,7 +13,7 @@ use pagetier::{
 };
 use std::time::Duration;
 
-/// Written before it is full.
+/// Pages written before the disk is full.
 const PAGES: u32 = 500;
 
 async fn open(disk: &SmallDisk, io: Backend) -> PageStore {
@@ -32,9 +32,9 @@ async fn check(store: &PageStore, space: SpaceId, pages: u32, version: impl Fn(u
     }
 }
 
-/// Whether it says, directly or through a page that could not be written, that the device is full or that no
-/// frame became free.
-fn tells_of_a_full_disk(error: &Error) -> bool {
+/// Whether the error says, directly or through a page that could not be written, that the device is full or
+/// that no frame became free.
+fn reports_a_full_disk(error: &Error) -> bool {
     match error {
         Error::Pool(PoolError::Exhausted { .. }) => true,
         Error::Manifest { source } => source.kind() == std::io::ErrorKind::StorageFull,
@@ -49,7 +49,7 @@ fn tells_of_a_full_disk(error: &Error) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_file_system_loses_nothing_and_is_left_behind_when_there_is_room_again() {
+async fn a_full_file_system_loses_nothing_and_the_store_continues_once_there_is_room() {
     for (kind, io) in [("ext4", Backend::Auto), ("ext4", Backend::Threads), ("xfs", Backend::Auto)] {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         match SmallDisk::mount(folder.path(), kind) {
@@ -70,12 +70,12 @@ async fn fill_up(disk: &SmallDisk, io: Backend) {
         Ok::<(), Error>(())
     };
 
-    // 1. Pages, the last of them in memory only; then another file takes all the room that is left.
+    // 1. Write pages, the last of them only in memory; then another file takes all remaining room.
     while pages < PAGES {
         allocate(&mut pages).await.unwrap();
     }
     disk.fill_up();
-    // What was allocated has its room on both tiers.
+    // Allocated pages have their room on both tiers.
     store.sync().await.unwrap();
     let error = loop {
         assert!(pages < 2 * PAGES, "the file system does not fill up");
@@ -83,16 +83,16 @@ async fn fill_up(disk: &SmallDisk, io: Backend) {
             break error;
         }
     };
-    assert!(tells_of_a_full_disk(&error), "{error}");
-    // Reads go on: from memory, and (room for them is made of clean pages) from the devices.
+    assert!(reports_a_full_disk(&error), "{error}");
+    // Reads continue: from memory, and from the devices (clean pages make room).
     for no in (0..pages).rev().take(50) {
         match store.get(PageId::new(space, no)).await {
             Ok(page) => assert_eq!(page[..8], word(no, 1), "page {no}"),
-            Err(error) => assert!(tells_of_a_full_disk(&error), "page {no}: {error}"),
+            Err(error) => assert!(reports_a_full_disk(&error), "page {no}: {error}"),
         }
     }
 
-    // 2. Room again: everything written before is there, and can be made durable.
+    // 2. With room again, everything written before is there and can be made durable.
     disk.make_room();
     let synced = retry(|| store.sync()).await;
     assert!(synced.is_ok(), "{synced:?}: {:?}", store.stats().ssd);
@@ -103,7 +103,7 @@ async fn fill_up(disk: &SmallDisk, io: Backend) {
     }
     store.sync().await.unwrap();
 
-    // 3. After a crash, too.
+    // 3. The same after a crash.
     drop(store);
     tokio::time::sleep(Duration::from_millis(200)).await;
     let store = open(disk, io).await;
@@ -111,7 +111,7 @@ async fn fill_up(disk: &SmallDisk, io: Backend) {
     store.close().await.unwrap();
 }
 
-/// The cleaner backs off after a failure, so the first attempt may still tell of the time before.
+/// Retries: the cleaner backs off after a failure, so the first attempt may still report the earlier failure.
 async fn retry<F: Future<Output = Result<(), Error>>>(attempt: impl Fn() -> F) -> Result<(), Error> {
     for _ in 0..20 {
         if attempt().await.is_ok() {
@@ -122,7 +122,7 @@ async fn retry<F: Future<Output = Result<(), Error>>>(attempt: impl Fn() -> F) -
     attempt().await
 }
 
-/// Allocates pages with version 1 until that fails; how many there are, and the failure.
+/// Allocates pages with version 1 until that fails; returns their number and the error.
 async fn allocate_until_full(store: &PageStore, space: SpaceId, most: u32) -> (u32, Error) {
     for no in store.pages(space).unwrap()..most {
         match store.allocate(space).await {
@@ -133,7 +133,7 @@ async fn allocate_until_full(store: &PageStore, space: SpaceId, most: u32) -> (u
     panic!("the file system does not fill up");
 }
 
-/// A store whose disk is full opens, is read, and is freed, without a free byte; then it goes on.
+/// A store on a full disk opens, is read, and frees room, without a free byte; then it continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_on_a_full_file_system_opens_reads_and_frees() {
     for kind in KINDS {
@@ -154,7 +154,7 @@ async fn a_store_on_a_full_file_system_opens_reads_and_frees() {
             store.sync().await.unwrap();
             disk.fill_up();
             let (pages, error) = allocate_until_full(&store, kept, 40 * PAGES).await;
-            assert!(tells_of_a_full_disk(&error), "{kind}: {error}");
+            assert!(reports_a_full_disk(&error), "{kind}: {error}");
             store.sync().await.unwrap();
             if crash {
                 drop(store);
@@ -162,7 +162,7 @@ async fn a_store_on_a_full_file_system_opens_reads_and_frees() {
                 store.close().await.unwrap();
             }
 
-            // Without a free byte.
+            // Open without a free byte.
             let store = open(&disk, Backend::Auto).await;
             check(&store, kept, pages, |_| 1).await;
             check(&store, dropped, PAGES, |_| 1).await;
@@ -170,7 +170,7 @@ async fn a_store_on_a_full_file_system_opens_reads_and_frees() {
                 store.get_mut(PageId::new(kept, no)).await.unwrap()[..8].copy_from_slice(&word(no, 2));
             }
             store.sync().await.unwrap();
-            // What a space gives back serves the next one, on a disk that is still full.
+            // Extents of a dropped space serve the next one on a disk that is still full.
             store.drop_space(dropped).await.unwrap();
             let (more, _) = allocate_until_full(&store, kept, 80 * PAGES).await;
             assert!(more >= pages + PAGES / 2, "{kind}: {more} pages after {pages}");
@@ -183,10 +183,10 @@ async fn a_store_on_a_full_file_system_opens_reads_and_frees() {
     }
 }
 
-/// The directory's file system is full, the devices are elsewhere: pages are written as ever, changes of the
-/// manifest fail by name.
+/// The directory's file system is full, the devices are elsewhere: pages are written as usual, changes of the
+/// manifest fail with its error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_manifest_directory_stops_no_page() {
+async fn a_full_manifest_directory_stops_no_page_writes() {
     for kind in KINDS {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let disk = match SmallDisk::mount(folder.path(), kind) {
@@ -204,7 +204,7 @@ async fn a_full_manifest_directory_stops_no_page() {
             store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(no, 1));
         }
         disk.fill_up();
-        // More spaces than the manifest's reserve has room for.
+        // More spaces than the manifest's slack has room for.
         let mut created = Vec::new();
         let error = loop {
             assert!(created.len() < 20_000, "{kind}: the manifest's directory does not fill up");
@@ -213,7 +213,7 @@ async fn a_full_manifest_directory_stops_no_page() {
                 Err(error) => break error,
             }
         };
-        assert!(tells_of_a_full_disk(&error), "{kind}: {error}");
+        assert!(reports_a_full_disk(&error), "{kind}: {error}");
         for no in (0..PAGES).step_by(2) {
             store.get_mut(PageId::new(space, no)).await.unwrap()[..8].copy_from_slice(&word(no, 2));
         }
@@ -228,7 +228,7 @@ async fn a_full_manifest_directory_stops_no_page() {
     }
 }
 
-/// The lock is the file system's: the second opener is refused on each.
+/// The lock depends on the file system: each must refuse a second opener.
 #[tokio::test]
 async fn a_second_opener_is_refused_on_every_file_system() {
     for kind in KINDS {
@@ -246,13 +246,13 @@ async fn a_second_opener_is_refused_on_every_file_system() {
     }
 }
 
-/// The least room that a manifest's file has beyond its contents, in bytes, while spaces are made.
+/// The least slack of the manifest's file, in bytes, while spaces are created.
 async fn least_slack(builder: pagetier::Builder) -> u64 {
     let folder = tempfile::tempdir().unwrap();
     let builder = builder.directory(folder.path()).ssd_bytes(0).pool_bytes(3 << 20).io(Backend::Threads);
     let store = builder.open().await.unwrap();
     let mut least = u64::MAX;
-    // Past one step of the file's size.
+    // Beyond one step of the file's size.
     for no in 0..400 {
         let space = store.create_space(&format!("{no:0200}")).await.unwrap();
         if no % 40 == 0 {

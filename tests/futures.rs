@@ -1,4 +1,4 @@
-//! Every public future can be awaited in a spawned task: a compile-time check.
+//! Compile-time check: every public future can be awaited in a spawned task.
 
 use pagetier::{Drain, Lsn, PageId, PageStore, Scrub, SpaceId, SsdMode};
 

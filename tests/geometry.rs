@@ -1,9 +1,9 @@
-//! Extremes of geometry: a store without a ring, without an SSD, with a ring of one batch, fewer slots than a
-//! batch, a zone as small as can be. Each writes, syncs, is cut off, and reads what was synced.
+//! Extreme geometries: a store without a ring, without an SSD, with a ring of one batch, with fewer slots
+//! than a batch, with the smallest zone. Each writes, syncs, crashes, and reads what was synced.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGE, expect_all, grown, write_all};
+use fixture::{Fixture, PAGE, expect_all, grown, write_all};
 use pagetier::Builder;
 use pagetier_page::PageSize;
 use pagetier_ssdcache::{Layout, SLOTS_MIN};
@@ -15,15 +15,15 @@ const LONG: Duration = Duration::from_secs(3600);
 const POLICIES: [&str; 7] = ["cac", "cc", "lru2", "tac", "mv-fifo", "mv-fifo-gsc", "doublewrite"];
 
 async fn works(policy: &str, with: impl Fn(Builder) -> Builder) {
-    let mut bed = Bed::new();
-    let open = |bed: &Bed| with(bed.builder().ssd_policy(policy)).open();
-    let store = open(&bed).await.unwrap();
+    let mut fixture = Fixture::new();
+    let open = |fixture: &Fixture| with(fixture.builder().ssd_policy(policy)).open();
+    let store = open(&fixture).await.unwrap();
     let space = grown(&store).await;
     store.sync().await.unwrap();
     drop(store);
     for life in 0..3 {
-        bed = bed.after_power_cut(life);
-        let store = open(&bed).await.unwrap();
+        fixture = fixture.after_power_cut(life);
+        let store = open(&fixture).await.unwrap();
         expect_all(&store, space, life as u32 + 1).await;
         write_all(&store, space, life as u32 + 2).await;
         store.sync().await.unwrap();
@@ -41,7 +41,7 @@ async fn all_work(what: &str, with: impl Fn(Builder) -> Builder) {
     }
 }
 
-/// The smallest SSD there can be.
+/// The smallest possible SSD.
 fn smallest(ring_pages: u32) -> u64 {
     Layout::for_bytes(0, PageSize::MIN, ring_pages).unwrap_err().needed
 }

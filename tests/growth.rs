@@ -1,41 +1,41 @@
-//! Spaces that are made, grown and dropped while the HDD has no room, the manifest cannot be written, or the
-//! call is cancelled: what `sync` promised is there after a crash, and no room is lost.
+//! Spaces that are created, grown and dropped while the HDD has no room, the manifest cannot be written, or
+//! the call is cancelled: what `sync` promised survives a crash, and no room is lost.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGE, fill, grown, polled, version_of};
+use fixture::{Fixture, PAGE, fill, grown, polled, version_of};
 use pagetier::{Error, OpenError, PageId, PageStore, SpaceId};
 use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What makes a growth fail.
+/// The cause of a growth's failure.
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
     Hdd,
     Manifest,
-    /// The manifest is replaced although that is told as a failure.
+    /// The save takes effect but reports a failure.
     ManifestReplaced,
 }
 
 const TROUBLES: [Trouble; 3] = [Trouble::Hdd, Trouble::Manifest, Trouble::ManifestReplaced];
 
 impl Trouble {
-    fn begin(self, bed: &Bed) {
+    fn begin(self, fixture: &Fixture) {
         match self {
-            Self::Hdd => bed.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Grow)),
-            Self::Manifest => bed.manifest.fail_saves(0, u64::MAX, false),
-            Self::ManifestReplaced => bed.manifest.fail_saves(0, u64::MAX, true),
+            Self::Hdd => fixture.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Grow)),
+            Self::Manifest => fixture.manifest.fail_saves(0, u64::MAX, false),
+            Self::ManifestReplaced => fixture.manifest.fail_saves(0, u64::MAX, true),
         }
     }
 
-    fn end(bed: &Bed) {
-        bed.hdd.clear_faults();
-        bed.manifest.fail_saves(0, 0, false);
+    fn end(fixture: &Fixture) {
+        fixture.hdd.clear_faults();
+        fixture.manifest.fail_saves(0, 0, false);
     }
 }
 
-/// A page in version 1. Its number.
+/// Appends a page in version 1; returns its number.
 async fn append(store: &PageStore, space: SpaceId) -> Result<u32, Error> {
     let mut page = store.allocate(space).await?;
     let no = page.id().no;
@@ -54,13 +54,13 @@ async fn expect(store: &PageStore, space: SpaceId, pages: &[u32]) {
 async fn pages_allocated_around_a_growth_that_failed_are_there_after_a_crash() {
     for trouble in TROUBLES {
         for seed in 0..8 {
-            let bed = Bed::new();
-            let store = bed.open().await;
+            let fixture = Fixture::new();
+            let store = fixture.open().await;
             let space = store.create_space("t").await.unwrap();
             let mut synced = vec![append(&store, space).await.unwrap()];
-            trouble.begin(&bed);
+            trouble.begin(&fixture);
             let mut failures = 0;
-            // What is reserved already is taken; after that every attempt fails.
+            // Reserved room is used up first; after that every attempt fails.
             while failures < 20 {
                 match append(&store, space).await {
                     Ok(no) => synced.push(no),
@@ -71,17 +71,17 @@ async fn pages_allocated_around_a_growth_that_failed_are_there_after_a_crash() {
             }
             assert_eq!(store.pages(space).unwrap() as usize, synced.len());
             store.sync().await.unwrap();
-            let crashed = bed.after_power_cut(seed);
+            let crashed = fixture.after_power_cut(seed);
             let after = crashed.open().await;
             expect(&after, space, &synced).await;
-            // With room again it goes on, in either store.
-            Trouble::end(&bed);
+            // Once there is room again, both stores continue.
+            Trouble::end(&fixture);
             for _ in 0..200 {
                 synced.push(append(&store, space).await.unwrap());
             }
             store.sync().await.unwrap();
             append(&after, space).await.unwrap();
-            expect(&bed.after_power_cut(seed + 50).open().await, space, &synced).await;
+            expect(&fixture.after_power_cut(seed + 50).open().await, space, &synced).await;
         }
     }
 }
@@ -89,27 +89,27 @@ async fn pages_allocated_around_a_growth_that_failed_are_there_after_a_crash() {
 #[tokio::test(start_paused = true)]
 async fn an_extent_of_a_failed_growth_never_belongs_to_two_spaces() {
     for trouble in TROUBLES {
-        let bed = Bed::new();
-        let store = bed.open().await;
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
         let spaces = [store.create_space("a").await.unwrap(), store.create_space("b").await.unwrap()];
         let mut pages = [Vec::new(), Vec::new()];
         for turn in 0..12 {
             for (space, pages) in spaces.iter().zip(&mut pages) {
-                trouble.begin(&bed);
+                trouble.begin(&fixture);
                 while let Ok(no) = append(&store, *space).await {
                     pages.push(no);
                 }
                 if turn % 3 != 0 {
-                    Trouble::end(&bed);
+                    Trouble::end(&fixture);
                 }
                 if let Ok(no) = append(&store, *space).await {
                     pages.push(no);
                 }
             }
         }
-        Trouble::end(&bed);
+        Trouble::end(&fixture);
         store.sync().await.unwrap();
-        let after = bed.after_power_cut(3).open().await;
+        let after = fixture.after_power_cut(3).open().await;
         for (space, pages) in spaces.iter().zip(&pages) {
             assert!(pages.len() > 64);
             expect(&store, *space, pages).await;
@@ -121,16 +121,16 @@ async fn an_extent_of_a_failed_growth_never_belongs_to_two_spaces() {
 #[tokio::test(start_paused = true)]
 async fn a_growth_whose_flush_failed_does_not_count_as_done() {
     for seed in 0..8 {
-        let bed = Bed::new();
-        let store = bed.open().await;
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
         let space = store.create_space("t").await.unwrap();
-        bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+        fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
         assert!(append(&store, space).await.is_err());
-        // Flushes succeed again, but the size may have been lost with the first.
+        // Flushes succeed again, but the failed one may have lost the new size.
         assert!(append(&store, space).await.is_err());
         assert_eq!(store.pages(space).unwrap(), 0);
         drop(store);
-        let store = bed.after_power_cut(seed).open().await;
+        let store = fixture.after_power_cut(seed).open().await;
         let no = append(&store, space).await.unwrap();
         store.sync().await.unwrap();
         expect(&store, space, &[no]).await;
@@ -141,8 +141,8 @@ async fn a_growth_whose_flush_failed_does_not_count_as_done() {
 async fn a_growth_dropped_at_any_await_leaves_nothing_half_taken() {
     let mut awaits = 0;
     for polls in 0..30 {
-        let bed = Bed::new();
-        let store = bed.open().await;
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
         let space = store.create_space("t").await.unwrap();
         let over = polled(polls, append(&store, space)).await.is_some();
         awaits += u64::from(!over);
@@ -151,62 +151,62 @@ async fn a_growth_dropped_at_any_await_leaves_nothing_half_taken() {
             synced.push(append(&store, space).await.unwrap());
         }
         store.sync().await.unwrap();
-        expect(&bed.after_power_cut(polls).open().await, space, &synced).await;
+        expect(&fixture.after_power_cut(polls).open().await, space, &synced).await;
     }
     assert!(awaits >= 2, "it was never interrupted");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_never_written_does_not_exist_although_its_place_was_left_torn() {
-    let bed = Bed::new();
-    let store = bed.open().await;
+async fn a_page_never_written_does_not_exist_even_if_its_home_was_torn() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     store.close().await.unwrap();
-    let store = bed.open().await;
-    let end = bed.hdd.size();
+    let store = fixture.open().await;
+    let end = fixture.hdd.size();
     store.drop_space(space).await.unwrap();
-    // As home writes of the dropped space may have left it that failed, or that the power cut.
-    bed.hdd.rot(1 << 20..end, 7);
+    // Simulates failed or interrupted home writes of the dropped space.
+    fixture.hdd.rot(1 << 20..end, 7);
     let other = store.create_space("u").await.unwrap();
     let mut written = Vec::new();
-    for no in 0..bed::PAGES {
+    for no in 0..fixture::PAGES {
         assert_eq!(append(&store, other).await.unwrap(), no);
         if no % 2 == 0 { store.discard(PageId::new(other, no)).await.unwrap() } else { written.push(no) }
     }
     store.sync().await.unwrap();
-    for store in [store, bed.after_power_cut(1).open().await] {
+    for store in [store, fixture.after_power_cut(1).open().await] {
         expect(&store, other, &written).await;
-        for no in (0..bed::PAGES).step_by(2) {
+        for no in (0..fixture::PAGES).step_by(2) {
             let page = store.get(PageId::new(other, no)).await;
             assert!(matches!(page, Err(Error::NoSuchPage { .. })), "page {no}: {page:?}");
         }
     }
 }
 
-/// The flush fails that should make a growth's zeroes durable. The next opening can read them, and a power
-/// cut takes them away. Pages that were never written but show something then.
+/// Fails the flush that should make a growth's zeroes durable: the next opening can read the zeroes, and a
+/// power cut loses them. Returns the unwritten pages that read as something after that.
 async fn blank_again(broken: bool, cut: u64) -> Vec<u32> {
-    let bed = Bed::new();
-    let store = bed.open().await;
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     store.close().await.unwrap();
     let open = async || {
-        let builder = bed.builder();
+        let builder = fixture.builder();
         #[cfg(feature = "mutations")]
         let builder = builder.mutation(broken.then_some(pagetier_ssdcache::Mutation::BlankByLooks));
         let _ = broken;
         builder.open().await.unwrap()
     };
     let store = open().await;
-    let end = bed.hdd.size();
+    let end = fixture.hdd.size();
     store.drop_space(space).await.unwrap();
-    bed.hdd.rot(1 << 20..end, 7);
+    fixture.hdd.rot(1 << 20..end, 7);
     let other = store.create_space("u").await.unwrap();
-    bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+    fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
     assert!(append(&store, other).await.is_err());
     assert!(append(&store, other).await.is_err(), "a failed flush is final");
     drop(store);
-    bed.hdd.clear_faults();
+    fixture.hdd.clear_faults();
     let store = open().await;
     let mut written = Vec::new();
     for no in 0..150 {
@@ -214,7 +214,7 @@ async fn blank_again(broken: bool, cut: u64) -> Vec<u32> {
         if no % 2 == 0 { store.discard(PageId::new(other, no)).await.unwrap() } else { written.push(no) }
     }
     store.sync().await.unwrap();
-    let store = bed.after_power_cut(cut).open().await;
+    let store = fixture.after_power_cut(cut).open().await;
     expect(&store, other, &written).await;
     let mut damaged = Vec::new();
     for no in (0..store.pages(other).unwrap()).filter(|no| !written.contains(no)) {
@@ -235,24 +235,24 @@ async fn room_whose_zeroes_a_failed_flush_lost_is_made_blank_again() {
 
 #[cfg(feature = "mutations")]
 #[tokio::test(start_paused = true)]
-async fn room_that_only_looks_blank_brings_back_what_was_there() {
+async fn trusting_reads_of_zeroes_brings_old_data_back() {
     assert!(!blank_again(true, 0).await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_growth_dropped_while_it_makes_its_room_blank_writes_over_no_page() {
+async fn a_growth_dropped_while_it_blanks_its_room_overwrites_no_page() {
     let mut awaits = 0;
     for polls in 0..30 {
-        let bed = Bed::new();
-        let store = bed.open().await;
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
         let space = grown(&store).await;
         store.close().await.unwrap();
-        let store = bed.open().await;
+        let store = fixture.open().await;
         store.drop_space(space).await.unwrap();
         let other = store.create_space("u").await.unwrap();
-        // The first write takes longer than all that comes after.
+        // The first write outlasts everything that follows.
         let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(60)));
-        bed.hdd.inject(slow.on(IoOp::Write).from_op(bed.hdd.ops()).times(1));
+        fixture.hdd.inject(slow.on(IoOp::Write).from_op(fixture.hdd.ops()).times(1));
         awaits += u64::from(polled(polls, append(&store, other)).await.is_none());
         let mut synced = Vec::new();
         for _ in 0..60 {
@@ -260,34 +260,34 @@ async fn a_growth_dropped_while_it_makes_its_room_blank_writes_over_no_page() {
         }
         store.close().await.unwrap();
         tokio::time::sleep(Duration::from_secs(120)).await;
-        expect(&bed.after_power_cut(polls).open().await, other, &synced).await;
+        expect(&fixture.after_power_cut(polls).open().await, other, &synced).await;
     }
     assert!(awaits >= 2, "it was never interrupted");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_space_that_could_not_be_recorded_is_none_and_its_name_is_free() {
+async fn a_space_that_could_not_be_recorded_does_not_exist_and_its_name_is_free() {
     for replaced in [false, true] {
-        let bed = Bed::new();
-        let store = bed.open().await;
-        bed.manifest.fail_saves(0, 1, replaced);
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
+        fixture.manifest.fail_saves(0, 1, replaced);
         assert!(matches!(store.create_space("t").await, Err(Error::Manifest { .. })));
         assert_eq!(store.space("t"), None);
         let space = store.create_space("t").await.unwrap();
         let no = append(&store, space).await.unwrap();
         store.sync().await.unwrap();
-        expect(&bed.after_power_cut(1).open().await, space, &[no]).await;
-        bed.manifest.fail_saves(0, 1, replaced);
+        expect(&fixture.after_power_cut(1).open().await, space, &[no]).await;
+        fixture.manifest.fail_saves(0, 1, replaced);
         assert!(store.create_space("u").await.is_err());
-        let after = bed.after_power_cut(2).open().await;
+        let after = fixture.after_power_cut(2).open().await;
         expect(&after, space, &[no]).await;
-        assert_eq!(after.space("u").is_some(), replaced, "a crash finds what the disk has");
+        assert_eq!(after.space("u").is_some(), replaced, "after a crash the disk decides");
     }
 }
 
-/// Pages that fit into the rest of an HDD that does not grow any more.
-async fn room(bed: &Bed, store: &PageStore) -> usize {
-    bed.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Grow));
+/// The number of pages that fit in the rest of an HDD that cannot grow.
+async fn room(fixture: &Fixture, store: &PageStore) -> usize {
+    fixture.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Grow));
     let space = store.create_space("rest").await.unwrap();
     let mut pages = 0;
     while append(store, space).await.is_ok() {
@@ -298,36 +298,36 @@ async fn room(bed: &Bed, store: &PageStore) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn a_drop_cancelled_or_crashed_anywhere_leaks_no_room() {
-    // Without a drop cut short.
+    // The result of a drop that completes.
     let whole = {
-        let bed = Bed::new();
-        let store = bed.open().await;
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
         let space = grown(&store).await;
         store.drop_space(space).await.unwrap();
-        room(&bed, &store).await
+        room(&fixture, &store).await
     };
     assert!(whole >= 300);
     let (mut cut_short, mut polls) = (0, 0);
     loop {
-        let bed = Bed::new();
-        let store = bed.open().await;
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
         let space = grown(&store).await;
         store.sync().await.unwrap();
         let over = polled(polls, store.drop_space(space)).await.is_some();
         cut_short += u32::from(!over);
-        // A second call finishes it.
-        let again = bed.after_power_cut(polls + 1);
+        // A second call completes the drop.
+        let again = fixture.after_power_cut(polls + 1);
         match store.drop_space(space).await {
             Ok(()) => {}
             Err(Error::NoSuchSpace { .. }) if over => {}
             Err(other) => panic!("after {polls} polls: {other}"),
         }
         assert_eq!(store.stats().ssd.dirty_pages, 0, "after {polls} polls");
-        assert_eq!(room(&bed, &store).await, whole, "after {polls} polls");
-        // And so does the next opening.
+        assert_eq!(room(&fixture, &store).await, whole, "after {polls} polls");
+        // So does the next opening.
         let store = again.open().await;
         if store.space("t").is_some() {
-            bed::expect_all(&store, space, 1).await;
+            fixture::expect_all(&store, space, 1).await;
             store.drop_space(space).await.unwrap();
         }
         assert!(matches!(store.get(PageId::new(space, 0)).await, Err(Error::NoSuchPage { .. })));
@@ -341,45 +341,45 @@ async fn a_drop_cancelled_or_crashed_anywhere_leaks_no_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drop_that_could_not_be_recorded_takes_nothing_that_is_synced_later() {
+async fn a_drop_that_could_not_be_recorded_loses_nothing_synced_later() {
     for (skip, replaced) in [(0, false), (0, true), (1, false), (1, true)] {
-        let bed = Bed::new();
-        let store = bed.open().await;
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
         let space = grown(&store).await;
         store.sync().await.unwrap();
-        bed.manifest.fail_saves(skip, 2, replaced);
+        fixture.manifest.fail_saves(skip, 2, replaced);
         assert!(matches!(store.drop_space(space).await, Err(Error::Manifest { .. })));
         if skip == 1 {
-            assert_eq!(store.space("t"), None, "it is marked");
+            assert_eq!(store.space("t"), None, "it is marked as dropped");
             let _ = store.drop_space(space).await;
             store.drop_space(space).await.unwrap();
-            assert!(bed.after_power_cut(1).open().await.spaces().is_empty());
+            assert!(fixture.after_power_cut(1).open().await.spaces().is_empty());
             continue;
         }
-        // It is there, and what is written to it now is not lost with it.
-        bed::write_all(&store, space, 2).await;
+        // The space exists, and later writes to it are not lost with it.
+        fixture::write_all(&store, space, 2).await;
         let refused = store.sync().await;
         assert!(matches!(refused, Err(Error::Manifest { .. })), "no promise yet: {refused:?}");
         store.sync().await.unwrap();
-        bed::expect_all(&bed.after_power_cut(2).open().await, space, 2).await;
+        fixture::expect_all(&fixture.after_power_cut(2).open().await, space, 2).await;
     }
 }
 
-/// The second save of a drop finds the disk full, or fails after it took effect: the room belongs to no space
-/// until a save succeeds, in this run and after a crash.
+/// The second save of a drop finds the disk full, or fails after it took effect: the extents belong to no
+/// space until a save succeeds, in this run and after a crash.
 #[tokio::test(start_paused = true)]
 async fn room_of_a_drop_whose_end_was_not_recorded_is_given_to_no_other_space() {
     for (replaced, saves) in [(false, 1), (true, 1), (false, 3), (true, 3)] {
-        let bed = Bed::new();
-        let store = bed.open().await;
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
         let dropped = grown(&store).await;
         let kept = store.create_space("u").await.unwrap();
         let mut pages = vec![append(&store, kept).await.unwrap()];
         store.sync().await.unwrap();
-        bed.manifest.fail_saves(1, saves, replaced);
+        fixture.manifest.fail_saves(1, saves, replaced);
         assert!(matches!(store.drop_space(dropped).await, Err(Error::Manifest { .. })));
         assert!(matches!(store.get(PageId::new(dropped, 0)).await, Err(Error::NoSuchPage { .. })));
-        // Others grow beside it, or not at all.
+        // Other spaces get other extents, or do not grow.
         while pages.len() < 200 {
             match append(&store, kept).await {
                 Ok(no) => pages.push(no),
@@ -388,11 +388,11 @@ async fn room_of_a_drop_whose_end_was_not_recorded_is_given_to_no_other_space() 
             }
         }
         store.sync().await.unwrap();
-        let crashed = bed.after_power_cut(3);
+        let crashed = fixture.after_power_cut(3);
         if saves == 3 {
             store.drop_space(dropped).await.unwrap();
         }
-        for (bed, store) in [(&crashed, crashed.open().await), (&bed, store)] {
+        for (fixture, store) in [(&crashed, crashed.open().await), (&fixture, store)] {
             expect(&store, kept, &pages).await;
             assert_eq!(store.spaces().len(), 1);
             let other = store.create_space("v").await.unwrap();
@@ -401,7 +401,7 @@ async fn room_of_a_drop_whose_end_was_not_recorded_is_given_to_no_other_space() 
                 others.push(append(&store, other).await.unwrap());
             }
             store.sync().await.unwrap();
-            let after = bed.after_power_cut(5).open().await;
+            let after = fixture.after_power_cut(5).open().await;
             for store in [store, after] {
                 expect(&store, kept, &pages).await;
                 expect(&store, other, &others).await;
@@ -413,11 +413,11 @@ async fn room_of_a_drop_whose_end_was_not_recorded_is_given_to_no_other_space() 
 #[tokio::test(start_paused = true)]
 async fn a_store_on_a_full_disk_opens_is_read_and_freed() {
     let power = SimPower::new();
-    let mut bed = Bed::new();
+    let mut fixture = Fixture::new();
     let most = (1 << 20) + 5 * 64 * PAGE;
     let hdd = SimDevice::new("hdd", 0, 1, &power).with_latency(Duration::from_millis(4)).with_size_max(most);
-    bed.hdd = Arc::new(hdd);
-    let store = bed.open().await;
+    fixture.hdd = Arc::new(hdd);
+    let store = fixture.open().await;
     let space = store.create_space("t").await.unwrap();
     let mut pages = Vec::new();
     while let Ok(no) = append(&store, space).await {
@@ -429,10 +429,10 @@ async fn a_store_on_a_full_disk_opens_is_read_and_freed() {
     }
     store.sync().await.unwrap();
     expect(&store, space, &pages).await;
-    bed::write(&store, space, 7, 1).await.unwrap();
+    fixture::write(&store, space, 7, 1).await.unwrap();
     store.sync().await.unwrap();
     for crash in [true, false] {
-        let later = bed.after_power_cut(4);
+        let later = fixture.after_power_cut(4);
         if !crash {
             let store = later.open().await;
             expect(&store, space, &pages).await;
@@ -453,18 +453,18 @@ async fn a_store_on_a_full_disk_opens_is_read_and_freed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_hdd_cut_short_is_told_from_one_that_did_not_grow() {
+async fn a_truncated_hdd_is_distinguished_from_one_that_did_not_grow() {
     for seed in 0..20 {
-        let bed = Bed::new();
-        let store = bed.open().await;
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
         let space = store.create_space("t").await.unwrap();
         let no = append(&store, space).await.unwrap();
         store.sync().await.unwrap();
-        // This growth fails after the HDD has grown, and no flush follows it.
-        bed.manifest.fail_saves(0, u64::MAX, false);
+        // The growth fails after the HDD has grown, and no flush follows.
+        fixture.manifest.fail_saves(0, u64::MAX, false);
         while append(&store, space).await.is_ok() {}
         drop(store);
-        let later = bed.after_power_cut(seed);
+        let later = fixture.after_power_cut(seed);
         match later.try_open().await {
             Ok(store) => expect(&store, space, &[no]).await,
             Err(OpenError::TooShort { .. }) => panic!("seed {seed}: a growth undone is no truncation"),

@@ -1,22 +1,22 @@
-//! Stores under policies of pool and SSD that answer so as to hurt: nothing is lost, nothing hangs.
+//! Stores under hostile policies for pool and SSD: nothing is lost, nothing hangs.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGES, grown, read, write};
+use fixture::{Fixture, PAGES, grown, read, write};
 use std::time::Duration;
 use tokio::time::timeout;
 
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Every page is written several times over, with a `sync` in between, and the power cut.
+/// Writes every page several times, with a `sync` in between, and cuts the power.
 async fn survives(seed: u64, ring_pages: u32) {
-    let bed = Bed::with_latency(Duration::from_millis(2), Duration::from_micros(200));
+    let fixture = Fixture::with_latency(Duration::from_millis(2), Duration::from_micros(200));
     let policy = format!("hostile:{seed}");
-    let open = |bed: &Bed| {
-        let builder = bed.builder().ring_pages(ring_pages).pool_policy(&policy).ssd_policy(&policy);
+    let open = |fixture: &Fixture| {
+        let builder = fixture.builder().ring_pages(ring_pages).pool_policy(&policy).ssd_policy(&policy);
         builder.open()
     };
-    let store = open(&bed).await.unwrap();
+    let store = open(&fixture).await.unwrap();
     let space = grown(&store).await;
     let mut versions = vec![1; PAGES as usize];
     for round in 2..5 {
@@ -29,7 +29,7 @@ async fn survives(seed: u64, ring_pages: u32) {
         }
         store.sync().await.unwrap();
     }
-    let cut = bed.after_power_cut(seed);
+    let cut = fixture.after_power_cut(seed);
     store.close().await.unwrap();
     let store = open(&cut).await.unwrap();
     for (no, version) in (0..).zip(versions) {
@@ -46,7 +46,7 @@ async fn no_answer_of_a_policy_loses_a_page_or_hangs_a_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nor_without_a_ring() {
+async fn nor_does_it_without_a_ring() {
     for seed in 0..40 {
         timeout(LONG, survives(seed, 0)).await.unwrap_or_else(|_| panic!("seed {seed} hangs"));
     }

@@ -1,15 +1,15 @@
-//! Devices with a past: older copies, files cut short, an older manifest. And devices as a cancelled or
-//! crashed opening or close leaves them, which must never be taken for those.
+//! Devices with a past: older copies, truncated files, an older manifest. And devices as a cancelled or
+//! crashed opening or close leaves them, which must never be mistaken for those.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGE, PAGES, RING_PAGES, SSD_PAGES, expect_all, grown, polled, write_all};
+use fixture::{Fixture, PAGE, PAGES, RING_PAGES, SSD_PAGES, expect_all, grown, polled, write_all};
 use pagetier::{OpenError, PageSize, PageStore, SpaceId};
 use pagetier_devio::{IoBuf, IoBufs, IoClass, SharedDevice, SimDevice, SimPower};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A store in a directory, with files that can be copied and put back.
+/// A store in a directory, with files that can be copied and restored.
 struct Files(tempfile::TempDir);
 
 const HDD: &str = "hdd.vol";
@@ -42,7 +42,7 @@ impl Files {
         options(builder).open().await
     }
 
-    /// A copy of all files as they are.
+    /// Copies all files in their current state.
     fn copy(&self) -> tempfile::TempDir {
         let copy = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         for name in [HDD, SSD, MANIFEST] {
@@ -58,7 +58,8 @@ impl Files {
     }
 }
 
-/// With versions 1 and 2, closed; and copies: after the first close, and in the midst of the second opening.
+/// A store with versions 1 and 2, closed; with copies from after the first close and from the middle of the
+/// second opening.
 async fn closed_twice() -> (Files, SpaceId, [tempfile::TempDir; 2]) {
     let files = Files::new();
     let store = files.open().await.unwrap();
@@ -103,7 +104,7 @@ async fn after_a_close_an_older_copy_of_any_part_is_refused_by_name() {
         ));
         files.put_back(current.path(), &[HDD, SSD, MANIFEST]);
     }
-    // All of it together is a backup put back.
+    // Restoring all parts together is restoring a backup.
     let store = files.open().await.unwrap();
     expect_all(&store, space, 3).await;
     store.close().await.unwrap();
@@ -112,7 +113,7 @@ async fn after_a_close_an_older_copy_of_any_part_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_file_cut_short_is_refused_by_name() {
+async fn a_truncated_file_is_refused_by_name() {
     let (files, space, _) = closed_twice().await;
     let current = files.copy();
     for (name, tier) in [(HDD, "HDD"), (SSD, "SSD")] {
@@ -139,7 +140,7 @@ async fn a_file_cut_short_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn an_older_ssd_can_be_given_up_and_what_is_lost_is_told() {
+async fn an_older_ssd_can_be_given_up_and_the_loss_is_reported() {
     let (files, space, [first, _]) = closed_twice().await;
     files.put_back(first.path(), &[SSD]);
     let store = files.with(|b| b.accept_ssd_loss(true)).await.unwrap();
@@ -147,7 +148,7 @@ async fn an_older_ssd_can_be_given_up_and_what_is_lost_is_told() {
     assert!(loss.exact && loss.pages() > 0, "{loss:?}");
     for no in 0..PAGES {
         let lost = loss.contains(pagetier::PageId::new(space, no));
-        let found = bed::read(&store, space, no).await;
+        let found = fixture::read(&store, space, no).await;
         assert!(lost || matches!(found, Ok(3)), "page {no}: {found:?}");
     }
 }
@@ -178,7 +179,7 @@ async fn one_rotten_copy_of_a_superblock_does_no_harm() {
             let mut bytes = std::fs::read(files.path(name)).unwrap();
             bytes[copy * 4096 + 100] ^= 1;
             std::fs::write(files.path(name), &bytes).unwrap();
-            // The next opening writes both anew.
+            // The next opening rewrites both copies.
             let store = files.open().await.unwrap();
             expect_all(&store, space, 3).await;
             store.close().await.unwrap();
@@ -186,23 +187,23 @@ async fn one_rotten_copy_of_a_superblock_does_no_harm() {
     }
 }
 
-/// Crashes an opening, and a close, after every number of polls; then the next opening, too.
+/// Crashes an opening, and a close, after every number of polls; then the next opening as well.
 #[tokio::test(start_paused = true)]
 async fn no_crash_of_an_opening_or_a_close_looks_like_an_older_copy() {
-    let bed = Bed::new();
-    let store = bed.open().await;
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.close().await.unwrap();
     let (mut openings, mut closes) = (0, 0);
     let mut polls = 1;
     loop {
-        let again = bed.after_power_cut(polls);
+        let again = fixture.after_power_cut(polls);
         let store = polled(polls, again.try_open()).await;
         let over = store.is_some();
         drop(store);
         openings += u32::from(!over);
-        // Time and again, so that the numbers of manifest and devices drift apart.
+        // Repeatedly, so that the numbers of manifest and devices drift apart.
         let mut again = again.after_power_cut(polls + 1);
         for more in 1..4 {
             drop(polled(polls / 2 + more, again.try_open()).await);
@@ -219,28 +220,28 @@ async fn no_crash_of_an_opening_or_a_close_looks_like_an_older_copy() {
         }
         polls += 1 + polls / 8;
     }
-    assert!(openings > 10 && closes > 10, "{openings} openings and {closes} closes were cut short");
+    assert!(openings > 10 && closes > 10, "{openings} openings and {closes} closes were interrupted");
 }
 
 #[tokio::test(start_paused = true)]
-async fn saves_that_fail_in_an_opening_or_a_close_harm_nothing() {
+async fn failed_saves_in_an_opening_or_a_close_do_no_harm() {
     for replaced in [false, true] {
         for skip in 0..4 {
-            let bed = Bed::new();
-            let store = bed.open().await;
+            let fixture = Fixture::new();
+            let store = fixture.open().await;
             let space = grown(&store).await;
             store.close().await.unwrap();
-            bed.manifest.fail_saves(skip, 1, replaced);
-            match bed.try_open().await {
+            fixture.manifest.fail_saves(skip, 1, replaced);
+            match fixture.try_open().await {
                 Ok(store) => drop((store.sync().await, store.close().await)),
                 Err(OpenError::Directory { .. }) => {}
                 Err(other) => panic!("{other}"),
             }
-            bed.manifest.fail_saves(0, 0, false);
-            let store = bed.open().await;
+            fixture.manifest.fail_saves(0, 0, false);
+            let store = fixture.open().await;
             expect_all(&store, space, 1).await;
             store.close().await.unwrap();
-            expect_all(&bed.open().await, space, 1).await;
+            expect_all(&fixture.open().await, space, 1).await;
         }
     }
 }
@@ -250,16 +251,16 @@ async fn a_first_opening_dropped_at_any_await_leaves_devices_that_the_next_accep
     let (mut cut_short, mut polls) = (0, 0);
     loop {
         for seed in 0..3 {
-            let bed = Bed::new();
-            let store = polled(polls, bed.try_open()).await;
+            let fixture = Fixture::new();
+            let store = polled(polls, fixture.try_open()).await;
             let over = store.is_some();
             cut_short += u32::from(!over);
             drop(store);
-            let again = bed.after_power_cut(polls * 3 + seed);
+            let again = fixture.after_power_cut(polls * 3 + seed);
             // Also with another size, and without an SSD.
             let bytes = [SSD_PAGES, SSD_PAGES * 2, 0][seed as usize] * PAGE;
             let store = match again.builder().ssd_bytes(bytes).open().await {
-                // It came so far that the store has its SSD.
+                // The opening came far enough for the store to have its SSD.
                 Err(OpenError::SsdMissing { .. }) if bytes == 0 && polls > 20 => again.open().await,
                 opened => opened.unwrap_or_else(|e| panic!("after {polls} polls: {e}")),
             };
@@ -267,7 +268,7 @@ async fn a_first_opening_dropped_at_any_await_leaves_devices_that_the_next_accep
             store.close().await.unwrap();
             expect_all(&again.builder().open().await.unwrap(), space, 1).await;
             if over && seed == 2 {
-                assert!(cut_short > 20, "only {cut_short} openings were cut short");
+                assert!(cut_short > 20, "only {cut_short} openings were interrupted");
                 return;
             }
         }
@@ -278,10 +279,10 @@ async fn a_first_opening_dropped_at_any_await_leaves_devices_that_the_next_accep
 #[tokio::test(start_paused = true)]
 async fn two_first_openings_dropped_at_any_await_leave_devices_that_the_next_accepts() {
     for (first, second) in (0..45).step_by(4).flat_map(|first| (0..45).map(move |second| (first, second))) {
-        let bed = Bed::new();
-        drop(polled(first, bed.try_open()).await);
-        drop(polled(second, bed.try_open()).await);
-        for again in [bed.after_power_cut(second), bed] {
+        let fixture = Fixture::new();
+        drop(polled(first, fixture.try_open()).await);
+        drop(polled(second, fixture.try_open()).await);
+        for again in [fixture.after_power_cut(second), fixture] {
             let opened = again.try_open().await;
             opened.unwrap_or_else(|e| panic!("after {first} and {second} polls: {e}"));
         }
@@ -289,19 +290,19 @@ async fn two_first_openings_dropped_at_any_await_leave_devices_that_the_next_acc
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_created_where_that_is_not_wanted() {
-    let bed = Bed::new();
-    let refused = bed.builder().create(false).open().await;
+async fn nothing_is_created_with_create_off() {
+    let fixture = Fixture::new();
+    let refused = fixture.builder().create(false).open().await;
     assert!(matches!(refused, Err(OpenError::NoStore { .. })), "{refused:?}");
-    assert_eq!((bed.hdd.ops(), bed.manifest.saves()), (0, 0));
-    // A first opening that did not come to an end is no store either.
-    drop(polled(4, bed.try_open()).await);
-    assert!(bed.manifest.saves() > 0);
-    let refused = bed.builder().create(false).open().await;
+    assert_eq!((fixture.hdd.ops(), fixture.manifest.saves()), (0, 0));
+    // A first opening that did not finish does not count as a store.
+    drop(polled(4, fixture.try_open()).await);
+    assert!(fixture.manifest.saves() > 0);
+    let refused = fixture.builder().create(false).open().await;
     assert!(matches!(refused, Err(OpenError::NoStore { .. })), "{refused:?}");
-    bed.open().await.close().await.unwrap();
-    bed.builder().create(false).open().await.unwrap();
-    // On files, where an opening failed that found room for no pool.
+    fixture.open().await.close().await.unwrap();
+    fixture.builder().create(false).open().await.unwrap();
+    // On files, where an opening failed for lack of pool memory.
     let files = Files::new();
     assert!(files.with(|b| b.pool_bytes(1)).await.is_err());
     assert!(matches!(files.with(|b| b.create(false)).await, Err(OpenError::NoStore { .. })));
@@ -310,63 +311,64 @@ async fn nothing_is_created_where_that_is_not_wanted() {
 
 #[tokio::test(start_paused = true)]
 async fn anothers_devices_are_left_alone_by_a_first_opening() {
-    let bed = Bed::new();
-    let store = bed.open().await;
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     store.close().await.unwrap();
-    let mut other = Bed::new();
-    other.ssd = Arc::clone(&bed.ssd);
+    let mut other = Fixture::new();
+    other.ssd = Arc::clone(&fixture.ssd);
     assert!(matches!(other.try_open().await, Err(OpenError::OtherStore { .. })));
     assert_eq!(other.manifest.saves(), 0);
     other.ssd = Arc::new(SimDevice::new("new", 0, 7, &SimPower::new()));
-    other.hdd = Arc::clone(&bed.hdd);
+    other.hdd = Arc::clone(&fixture.hdd);
     assert!(matches!(other.try_open().await, Err(OpenError::OtherStore { .. })));
-    expect_all(&bed.open().await, space, 1).await;
+    expect_all(&fixture.open().await, space, 1).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn data_that_shows_further_in_is_noticed_on_either_device() {
     for ssd in [false, true] {
-        let bed = Bed::new();
-        let used: SharedDevice = if ssd { bed.ssd.clone() } else { bed.hdd.clone() };
+        let fixture = Fixture::new();
+        let used: SharedDevice = if ssd { fixture.ssd.clone() } else { fixture.hdd.clone() };
         used.grow(1 << 20).unwrap();
         let mut label = IoBuf::zeroed(4096);
         label.as_mut_slice()[64] = b'_';
         used.write(64 << 10, IoBufs::from_iter([label]), IoClass::Meta).await.result.unwrap();
-        assert!(matches!(bed.try_open().await, Err(OpenError::Foreign { .. })), "ssd: {ssd}");
-        bed.builder().force(true).open().await.unwrap();
+        assert!(matches!(fixture.try_open().await, Err(OpenError::Foreign { .. })), "ssd: {ssd}");
+        fixture.builder().force(true).open().await.unwrap();
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_blank_hdd_is_not_the_stores_whatever_is_forced() {
-    let mut bed = Bed::new();
-    let store = bed.open().await;
+async fn a_blank_hdd_is_refused_even_with_force() {
+    let mut fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     store.close().await.unwrap();
-    let hdd = std::mem::replace(&mut bed.hdd, Arc::new(SimDevice::new("new", 1 << 20, 7, &SimPower::new())));
+    let hdd =
+        std::mem::replace(&mut fixture.hdd, Arc::new(SimDevice::new("new", 1 << 20, 7, &SimPower::new())));
     for force in [false, true] {
-        let refused = bed.builder().force(force).open().await;
+        let refused = fixture.builder().force(force).open().await;
         assert!(matches!(refused, Err(OpenError::HddMissing { .. })), "{refused:?}");
     }
-    bed.hdd = hdd;
-    expect_all(&bed.open().await, space, 1).await;
+    fixture.hdd = hdd;
+    expect_all(&fixture.open().await, space, 1).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_save_that_failed_and_took_effect_keeps_its_generation_for_itself() {
-    let bed = Bed::new();
-    let store = bed.open().await;
+async fn the_generation_of_a_failed_save_that_took_effect_is_not_reused() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let generation = || {
-        let bytes = bed.manifest.to_bytes().unwrap();
+        let bytes = fixture.manifest.to_bytes().unwrap();
         let line = bytes.split(|byte| *byte == b'\n').next().unwrap();
         serde_json::from_slice::<serde_json::Value>(line).unwrap()["generation"].as_u64().unwrap()
     };
-    bed.manifest.fail_saves(0, 1, true);
+    fixture.manifest.fail_saves(0, 1, true);
     store.create_space("a").await.unwrap_err();
     let failed = generation();
     store.create_space("b").await.unwrap();
-    assert!(generation() > failed, "an older copy could not be told from the manifest");
+    assert!(generation() > failed, "an older copy could not be distinguished from the manifest");
 }
 
 #[tokio::test]

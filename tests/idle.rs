@@ -1,11 +1,11 @@
-//! An open store without requests takes no processor time. Alone in its process, because it looks at the
+//! An open store without requests takes no CPU time. Runs alone in its process, because it measures the
 //! process's clock.
 
 use pagetier::PageStore;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// What the test's own waiting and a page fault here and there may take.
+/// The allowance for the test's own waiting and occasional page faults.
 const CPU_MAX: Duration = Duration::from_millis(20);
 const IDLE: Duration = Duration::from_secs(2);
 
@@ -19,19 +19,19 @@ async fn stays_idle(what: &str) {
     let before = cpu_time();
     tokio::time::sleep(IDLE).await;
     let taken = cpu_time() - before;
-    assert!(taken < CPU_MAX, "{what}: {taken:?} of processor time in {IDLE:?}");
+    assert!(taken < CPU_MAX, "{what}: {taken:?} of CPU time in {IDLE:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_store_takes_no_processor_time() {
-    // On a file system that the build uses: one with direct I/O, unlike many a /tmp.
+async fn an_idle_store_takes_no_cpu_time() {
+    // On the file system of the build: unlike many a /tmp it has direct I/O.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
     let builder = || PageStore::builder().directory(folder.path()).pool_bytes(4 << 20).ssd_bytes(16 << 20);
     let store = builder().open().await.expect("opened");
     println!("served by {}", store.io_backend());
     stays_idle("new").await;
 
-    // More than the pool holds, so that every task of the store has had something to do.
+    // More than the pool holds, so that every task of the store has had work.
     let space = store.create_space("pages").await.expect("created");
     let mut pages = Vec::new();
     for no in 0..1024_u32 {
@@ -44,11 +44,11 @@ async fn an_idle_store_takes_no_processor_time() {
         drop(store.get(*id).await.expect("read"));
     }
     store.sync().await.expect("synced");
-    // What a burst leaves to be done in the background.
+    // Wait for the background work that follows a burst.
     tokio::time::sleep(Duration::from_secs(1)).await;
     stays_idle("after work").await;
 
-    // Dirty pages wait for a reason to be written.
+    // Dirty pages stay until there is a reason to write them.
     for id in pages.iter().rev().take(8) {
         store.get_mut(*id).await.expect("read")[4] = 1;
     }

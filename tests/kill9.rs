@@ -1,10 +1,9 @@
-//! A process that is killed with SIGKILL while it writes: nothing acknowledged is lost, nothing is torn, the
-//! SSD comes back warm. After a third of the kills the recovery is killed as well, up to three times in a
-//! row.
+//! A process killed with SIGKILL while it writes: nothing acknowledged is lost, nothing is torn, and the SSD
+//! comes back warm. After a third of the kills the recovery is killed as well, up to three times in a row.
 //!
-//! `PAGETIER_KILL_ROUNDS=1000 cargo test --release --test kill9 -- --nocapture` for a campaign; the default
-//! is a few rounds. The writer is this program again, on real files, with io_uring and O_DIRECT where the
-//! file system has them, and with threads in turn.
+//! `PAGETIER_KILL_ROUNDS=1000 cargo test --release --test kill9 -- --nocapture` runs a campaign; the default
+//! is a few rounds. The writer is this program itself, on real files, alternately with io_uring (and O_DIRECT
+//! where the file system has it) and with threads.
 
 use pagetier::{Backend, PageId, PageSize, PageStore, SpaceId, SsdPolicy};
 use rand::rngs::SmallRng;
@@ -22,10 +21,10 @@ const DIRECTORY: &str = "PAGETIER_KILL_DIRECTORY";
 const RECOVERED: &str = "PAGETIER_KILL_RECOVERED";
 const SEED: &str = "PAGETIER_KILL_SEED";
 
-/// About what an opening with a recovery takes here, in microseconds.
+/// The approximate time of an opening with recovery, in microseconds.
 const OPENING_US: u64 = 60_000;
 
-/// By page: the last version whose `sync` returned, and the last that was begun.
+/// Per page: the last version whose `sync` returned, and the last version begun.
 #[derive(Clone, Copy, Default)]
 struct Known {
     durable: u32,
@@ -46,7 +45,7 @@ async fn open(directory: &Path, threads: bool, ssd_policy: SsdPolicy) -> PageSto
     opened.unwrap_or_else(|error| panic!("the store does not open after a kill: {error}"))
 }
 
-/// Every word says page and version, so that a mixture of two versions shows.
+/// Every word encodes page and version, so that a mixture of versions is visible.
 fn fill(payload: &mut [u8], no: u32, version: u32) {
     let word = (u64::from(version) << 32 | u64::from(no)).to_le_bytes();
     payload.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&word));
@@ -60,7 +59,7 @@ fn version_of(payload: &[u8], no: u32) -> u32 {
     (first >> 32) as u32
 }
 
-/// Not a test by itself: the process that is killed.
+/// Not a test by itself: the process to be killed.
 #[test]
 fn the_writer_that_is_killed() {
     let (Some(directory), Ok(seed)) = (std::env::var_os(DIRECTORY), std::env::var(SEED)) else { return };
@@ -70,7 +69,7 @@ fn the_writer_that_is_killed() {
 }
 
 async fn write_for_ever(directory: &Path, seed: u64) {
-    // All but the last, which is none.
+    // All policies but the last, which is none.
     let ssd_policy = SsdPolicy::ALL[seed as usize % (SsdPolicy::ALL.len() - 1)];
     let store = Arc::new(open(directory, seed % 2 == 1, ssd_policy).await);
     let space = match store.space("t") {
@@ -94,7 +93,7 @@ async fn write_for_ever(directory: &Path, seed: u64) {
     }
 }
 
-/// Not a test by itself: the recovery that is killed.
+/// Not a test by itself: the recovery to be killed.
 #[test]
 fn the_recovery_that_is_killed() {
     let (Some(directory), Ok(seed)) = (std::env::var_os(RECOVERED), std::env::var(SEED)) else { return };
@@ -104,13 +103,13 @@ fn the_recovery_that_is_killed() {
         say("opening".into());
         let store = open(Path::new(&directory), seed % 2 == 1, SsdPolicy::ALL[0]).await;
         say("opened".into());
-        // The kill is on its way.
+        // Wait for the kill.
         std::future::pending::<()>().await;
         drop(store);
     });
 }
 
-/// Each task has its own pages, so that versions of a page follow each other.
+/// Each task has its own pages, so the versions of a page are sequential.
 async fn write(store: Arc<PageStore>, space: SpaceId, seed: u64, task: u32) {
     let mut rng = SmallRng::seed_from_u64(seed);
     loop {
@@ -132,7 +131,7 @@ async fn write(store: Arc<PageStore>, space: SpaceId, seed: u64, task: u32) {
     }
 }
 
-/// One line in one system call: what was said before the kill arrives.
+/// Prints one line in one system call, so that it is complete before the kill.
 fn say(line: String) {
     std::io::stdout().write_all(format!("\n@{line}\n").as_bytes()).unwrap();
 }
@@ -147,15 +146,15 @@ fn spawn(test: &str, variable: &str, directory: &Path, seed: u64) -> Child {
         .unwrap()
 }
 
-/// Runs the writer and kills it after a random time. Gives back the SSD's pages when it opened, once it was
-/// ready.
+/// Runs the writer and kills it after a random time. Once it was ready, returns the number of pages on its
+/// SSD when it opened.
 fn run_and_kill(directory: &Path, seed: u64, known: &mut [Known]) -> Option<u64> {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut writer = spawn("the_writer_that_is_killed", DIRECTORY, directory, seed);
     let lines = BufReader::new(writer.stdout.take().unwrap()).lines();
     let mut opened_with = None;
     let mut kill_at = None;
-    // Now and then during the opening or the first allocations.
+    // Occasionally kill it during the opening or the first allocations.
     if rng.random_bool(0.15) {
         std::thread::park_timeout(Duration::from_millis(rng.random_range(0..60)));
         writer.kill().unwrap();
@@ -187,8 +186,8 @@ fn run_and_kill(directory: &Path, seed: u64, known: &mut [Known]) -> Option<u64>
     opened_with
 }
 
-/// Opens the store in another process and kills that within the time that an opening takes. True: before it
-/// was open.
+/// Opens the store in another process and kills that process within the time of an opening. Returns true if
+/// the store was not open yet.
 fn kill_a_recovery(directory: &Path, seed: u64) -> bool {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut opener = spawn("the_recovery_that_is_killed", RECOVERED, directory, seed);
@@ -216,7 +215,7 @@ async fn check(directory: &Path, threads: bool, known: &mut [Known]) -> (u64, u6
         let version = match store.get(PageId::new(space, no)).await {
             Ok(page) => version_of(&page, no),
             Err(error) if k.durable == 0 && k.begun == 0 && pages < PAGES => {
-                // Allocated, and never synced.
+                // The page was allocated but never synced.
                 assert!(error.to_string().contains("does not exist"), "{error}");
                 continue;
             }
@@ -228,12 +227,12 @@ async fn check(directory: &Path, threads: bool, known: &mut [Known]) -> (u64, u6
             k.durable,
             k.begun
         );
-        // What is there now was read from durable copies.
+        // The version just read comes from durable copies.
         *k = Known { durable: version, begun: version };
     }
     store.validate().unwrap();
     let stats = store.stats();
-    // Dropped without close: one more crash.
+    // Dropping it without a close adds another crash.
     (stats.ssd.pages, stats.ssd.slots)
 }
 
@@ -245,7 +244,7 @@ async fn nothing_synced_is_lost_when_the_process_is_killed() {
     let mut known = vec![Known::default(); PAGES as usize];
     let (mut warm, mut verified, mut recoveries, mut cut) = (Vec::new(), 0, 0, 0);
     for round in 0..rounds {
-        // A blocking writer beside an idle runtime.
+        // The writer blocks while the runtime is idle.
         run_and_kill(directory.path(), round, &mut known);
         if round % 3 == 1 {
             for again in 0..=round % 2 + round % 5 % 2 {

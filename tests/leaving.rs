@@ -1,14 +1,14 @@
-//! A store is dropped with I/O under way and opened again at once: nothing of the old one lands after what
-//! the new one writes.
+//! A store is dropped with I/O in flight and opened again at once: nothing of the old store lands after the
+//! writes of the new one.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGE, fill, read, write};
+use fixture::{Fixture, PAGE, fill, read, write};
 use pagetier::{Builder, OpenError, PageStore, SpaceId};
 use pagetier_devio::{Device, Fault, FaultEffect, IoClass, IoOp};
 use std::time::Duration;
 
-/// Broken on purpose, with the feature `mutations` only.
+/// A deliberate fault; requires the feature `mutations`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(not(feature = "mutations"), allow(dead_code, reason = "needs the feature"))]
 enum Broken {
@@ -17,14 +17,14 @@ enum Broken {
     DrainNotAwaited,
 }
 
-/// Pages of the small store: more than the ring has.
-const OTHERS: u32 = 3 * bed::RING_PAGES;
+/// Pages of the small store: more than the ring holds.
+const OTHERS: u32 = 3 * fixture::RING_PAGES;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Without an SSD: every page goes home, through the ring.
-fn builder(bed: &Bed, broken: Broken) -> Builder {
-    let builder = bed.builder().ssd_bytes(0);
+/// Without an SSD, every page goes home through the ring.
+fn builder(fixture: &Fixture, broken: Broken) -> Builder {
+    let builder = fixture.builder().ssd_bytes(0);
     #[cfg(feature = "mutations")]
     let builder = builder.mutation(match broken {
         Broken::Nothing => None,
@@ -35,9 +35,9 @@ fn builder(bed: &Bed, broken: Broken) -> Builder {
     builder
 }
 
-/// Pages in version 1, at home.
-async fn small_store(bed: &Bed, broken: Broken) -> (PageStore, SpaceId) {
-    let store = builder(bed, broken).open().await.unwrap();
+/// A store with pages in version 1, at home.
+async fn small_store(fixture: &Fixture, broken: Broken) -> (PageStore, SpaceId) {
+    let store = builder(fixture, broken).open().await.unwrap();
     let space = store.create_space("t").await.unwrap();
     for no in 0..OTHERS {
         fill(&mut store.allocate(space).await.unwrap(), no, 1);
@@ -47,22 +47,21 @@ async fn small_store(bed: &Bed, broken: Broken) -> (PageStore, SpaceId) {
     (store, space)
 }
 
-/// The version that the page has in the end: 3 is written by the second store, 2 is under way when the first
-/// is dropped.
+/// The final version of the page: the second store writes 3, while 2 is in flight when the first is dropped.
 async fn newest(broken: Broken, slow_ring: Duration, slow_home: Duration) -> u32 {
-    let bed = Bed::new();
-    let (store, space) = small_store(&bed, broken).await;
-    bed.ring.inject(Fault::new(FaultEffect::Slow(slow_ring)).on(IoOp::Write).times(1));
-    bed.hdd.inject(Fault::new(FaultEffect::Slow(slow_home)).on(IoOp::Write).times(1));
+    let fixture = Fixture::new();
+    let (store, space) = small_store(&fixture, broken).await;
+    fixture.ring.inject(Fault::new(FaultEffect::Slow(slow_ring)).on(IoOp::Write).times(1));
+    fixture.hdd.inject(Fault::new(FaultEffect::Slow(slow_home)).on(IoOp::Write).times(1));
     write(&store, space, 0, 2).await.unwrap();
     let part = Duration::from_millis(500);
     assert!(tokio::time::timeout(part, store.sync()).await.is_err(), "the write takes longer");
     drop(store);
-    let store = builder(&bed, broken).open().await.unwrap();
+    let store = builder(&fixture, broken).open().await.unwrap();
     write(&store, space, 0, 3).await.unwrap();
     store.sync().await.unwrap();
     tokio::time::sleep(LONG).await;
-    // Nothing in the ring speaks for it any more.
+    // Flush the page out of the ring.
     for version in 2..4 {
         for no in 1..OTHERS {
             write(&store, space, no, version).await.unwrap();
@@ -70,7 +69,7 @@ async fn newest(broken: Broken, slow_ring: Duration, slow_home: Duration) -> u32
         store.sync().await.unwrap();
     }
     drop(store);
-    let store = builder(&bed, broken).open().await.unwrap();
+    let store = builder(&fixture, broken).open().await.unwrap();
     read(&store, space, 0).await.unwrap()
 }
 
@@ -78,7 +77,7 @@ const FAST: Duration = Duration::ZERO;
 const SLOW: Duration = Duration::from_secs(20);
 
 #[tokio::test(start_paused = true)]
-async fn a_home_write_under_way_at_the_drop_does_not_land_on_a_newer_version() {
+async fn a_home_write_in_flight_at_the_drop_does_not_land_on_a_newer_version() {
     assert_eq!(newest(Broken::Nothing, FAST, SLOW).await, 3);
 }
 
@@ -89,7 +88,7 @@ async fn no_home_write_starts_after_the_drop() {
 
 #[cfg(feature = "mutations")]
 #[tokio::test(start_paused = true)]
-async fn without_the_rules_the_old_version_comes_back() {
+async fn without_the_rules_the_old_version_returns() {
     assert_eq!(newest(Broken::DrainNotAwaited, FAST, SLOW).await, 2);
     assert_eq!(newest(Broken::FenceOpen, Duration::from_secs(1), SLOW).await, 2);
 }
@@ -97,61 +96,61 @@ async fn without_the_rules_the_old_version_comes_back() {
 #[tokio::test(start_paused = true)]
 async fn after_the_drop_the_devices_see_no_operation() {
     for policy in ["cac", "lru2", "mv-fifo-gsc", "tac", "doublewrite"] {
-        let bed = Bed::new();
-        let store = bed.builder().ssd_policy(policy).open().await.unwrap();
-        let space = bed::grown(&store).await;
+        let fixture = Fixture::new();
+        let store = fixture.builder().ssd_policy(policy).open().await.unwrap();
+        let space = fixture::grown(&store).await;
         let sync = tokio::time::timeout(Duration::from_millis(30), store.sync()).await;
         assert!(sync.is_err(), "{policy}: there is more to write");
         let scrub = store.scrub(pagetier::ScrubOptions::default().pages_per_second(None));
         for no in 0..20 {
-            bed::write(&store, space, no, 2).await.unwrap();
+            fixture::write(&store, space, no, 2).await.unwrap();
         }
         drop(store);
-        let ops = || bed.hdd.ops() + bed.ssd.ops() + bed.ring.ops();
+        let ops = || fixture.hdd.ops() + fixture.ssd.ops() + fixture.ring.ops();
         let before = ops();
         tokio::time::sleep(LONG).await;
         assert_eq!(ops(), before, "{policy}");
-        assert_eq!(bed.hdd.occupancy().in_flight() + bed.ssd.occupancy().in_flight(), 0, "{policy}");
+        assert_eq!(fixture.hdd.occupancy().in_flight() + fixture.ssd.occupancy().in_flight(), 0, "{policy}");
         assert!(!scrub.finished().await.complete);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_running_store_is_not_waited_for() {
-    let bed = Bed::new();
-    let store = bed.open().await;
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let started = tokio::time::Instant::now();
-    assert!(matches!(bed.try_open().await, Err(OpenError::AlreadyOpen { .. })));
+    assert!(matches!(fixture.try_open().await, Err(OpenError::AlreadyOpen { .. })));
     assert_eq!(started.elapsed(), Duration::ZERO);
     store.close().await.unwrap();
-    bed.open().await;
+    fixture.open().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_opening_that_is_dropped_lets_the_next_one_in() {
-    let bed = Bed::new();
-    let (store, space) = small_store(&bed, Broken::Nothing).await;
+    let fixture = Fixture::new();
+    let (store, space) = small_store(&fixture, Broken::Nothing).await;
     drop(store);
     for ms in (0..200).step_by(3) {
-        let opening = builder(&bed, Broken::Nothing).open();
+        let opening = builder(&fixture, Broken::Nothing).open();
         drop(tokio::time::timeout(Duration::from_millis(ms), opening).await);
     }
-    let store = builder(&bed, Broken::Nothing).open().await.unwrap();
+    let store = builder(&fixture, Broken::Nothing).open().await.unwrap();
     assert_eq!(read(&store, space, 0).await.unwrap(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_device_that_never_finishes_is_not_waited_for_for_ever() {
-    let bed = Bed::new();
-    let (store, space) = small_store(&bed, Broken::Nothing).await;
-    bed.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(3600))).on(IoOp::Write).times(1));
+async fn the_wait_for_a_device_that_never_finishes_is_bounded() {
+    let fixture = Fixture::new();
+    let (store, space) = small_store(&fixture, Broken::Nothing).await;
+    fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(3600))).on(IoOp::Write).times(1));
     write(&store, space, 0, 2).await.unwrap();
     assert!(tokio::time::timeout(Duration::from_secs(1), store.sync()).await.is_err());
     drop(store);
-    assert!(matches!(builder(&bed, Broken::Nothing).open().await, Err(OpenError::AlreadyOpen { .. })));
+    assert!(matches!(builder(&fixture, Broken::Nothing).open().await, Err(OpenError::AlreadyOpen { .. })));
     tokio::time::sleep(Duration::from_secs(3600)).await;
-    bed.hdd.flush(IoClass::Meta).await.unwrap();
-    let store = builder(&bed, Broken::Nothing).open().await.unwrap();
+    fixture.hdd.flush(IoClass::Meta).await.unwrap();
+    let store = builder(&fixture, Broken::Nothing).open().await.unwrap();
     assert!((1..=2).contains(&read(&store, space, 0).await.unwrap()));
-    assert_eq!(bed.hdd.size() % PAGE, 0);
+    assert_eq!(fixture.hdd.size() % PAGE, 0);
 }

@@ -1,10 +1,10 @@
-//! The embedder's log: no image is on any device whose log is not durable, and a log that failed for a while
-//! holds nothing up once it works again.
+//! The embedder's log: no device holds an image whose log is not durable, and a log that failed temporarily
+//! delays nothing once it works again.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGE, PAGES, grown, read, write};
-use pagetier::{GateError, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId};
+use fixture::{Fixture, PAGE, PAGES, grown, read, write};
+use pagetier::{Builder, GateError, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId};
 use pagetier_page::{Header, StoreSeed, verify};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// A log that takes time, and fails when told to.
+/// A log that takes time, and fails on request.
 #[derive(Default)]
 struct Log {
     durable: AtomicU64,
@@ -35,7 +35,7 @@ impl LogGate for Log {
     }
 }
 
-/// Every image on `bytes` has an LSN that was durable.
+/// Checks that every image in `bytes` has a durable LSN; returns their number.
 fn check_images(bytes: &[u8], seed: StoreSeed, durable: u64, device: &str) -> usize {
     let mut images = 0;
     for block in bytes.chunks_exact(PAGE as usize) {
@@ -49,10 +49,10 @@ fn check_images(bytes: &[u8], seed: StoreSeed, durable: u64, device: &str) -> us
 }
 
 async fn keeps_behind_the_log(policy: &str, ring_pages: u32) {
-    let bed = Bed::new();
+    let fixture = Fixture::new();
     let log = Arc::new(Log::default());
     let gate = Arc::clone(&log) as Arc<dyn LogGate>;
-    let builder = bed.builder().ssd_policy(policy).ring_pages(ring_pages).log_gate(gate);
+    let builder = fixture.builder().ssd_policy(policy).ring_pages(ring_pages).log_gate(gate);
     let store = builder.open().await.unwrap();
     let space = grown(&store).await;
     let mut rng = SmallRng::seed_from_u64(11);
@@ -64,7 +64,7 @@ async fn keeps_behind_the_log(policy: &str, ring_pages: u32) {
             0 => drop(store.sync().await),
             1 => drop(store.flush_to(Lsn(lsn)).await),
             2..60 => {
-                // A frame may be long in coming while the log fails.
+                // A frame may take long to become free while the log fails.
                 let Ok(mut guard) = store.get_mut(page).await else { continue };
                 lsn += 1;
                 guard[100] = guard[100].wrapping_add(1);
@@ -73,10 +73,10 @@ async fn keeps_behind_the_log(policy: &str, ring_pages: u32) {
             _ => drop(store.get(page).await),
         }
         if step % 10 == 0 {
-            // What was begun with the log durable may be under way still: the log is only ever ahead.
+            // Writes begun with a durable log may still be in flight; the log can only be further ahead.
             let durable = log.durable.load(Ordering::Relaxed);
-            images += check_images(&bed.ssd.snapshot(), bed.seed(), durable, "ssd");
-            images += check_images(&bed.hdd.snapshot(), bed.seed(), durable, "hdd");
+            images += check_images(&fixture.ssd.snapshot(), fixture.seed(), durable, "ssd");
+            images += check_images(&fixture.hdd.snapshot(), fixture.seed(), durable, "hdd");
         }
     }
     assert!(images > 1000 && log.failures.load(Ordering::Relaxed) > 0, "{policy}: {images} images");
@@ -92,10 +92,10 @@ async fn no_device_has_an_image_ahead_of_the_durable_log() {
     keeps_behind_the_log("cac", 0).await;
 }
 
-/// Every frame is dirty, the log has failed for long, and the cleaner waits as long as it ever does.
-async fn held_up(log: &Arc<Log>, bed: &Bed) -> (PageStore, SpaceId) {
+/// Every frame is dirty, the log has failed for a long time, and the cleaner is at its maximum back-off.
+async fn held_up(log: &Arc<Log>, builder: Builder) -> (PageStore, SpaceId) {
     let gate = Arc::clone(log) as Arc<dyn LogGate>;
-    let store = bed.builder().log_gate(gate).open().await.unwrap();
+    let store = builder.log_gate(gate).open().await.unwrap();
     let space = grown(&store).await;
     store.sync().await.unwrap();
     log.fails.store(true, Ordering::Relaxed);
@@ -106,27 +106,42 @@ async fn held_up(log: &Arc<Log>, bed: &Bed) -> (PageStore, SpaceId) {
     (store, space)
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_request_for_a_frame_is_served_at_once_when_the_log_works_again() {
+/// How long a request for a frame takes at most, once the log works again.
+async fn longest_wait(change: impl Fn(Builder) -> Builder) -> Duration {
     let mut longest = Duration::ZERO;
     for offset in 0..8 {
-        let (log, bed) = (Arc::new(Log::default()), Bed::new());
-        let (store, space) = held_up(&log, &bed).await;
+        let (log, fixture) = (Arc::new(Log::default()), Fixture::new());
+        let (store, space) = held_up(&log, change(fixture.builder())).await;
         sleep(Duration::from_millis(10_000 + offset * 260)).await;
         log.fails.store(false, Ordering::Relaxed);
         let since = Instant::now();
         read(&store, space, PAGES - 1).await.unwrap();
         longest = longest.max(since.elapsed());
     }
+    longest
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_a_frame_is_served_at_once_when_the_log_works_again() {
+    let longest = longest_wait(|builder| builder).await;
     assert!(longest < Duration::from_millis(150), "{longest:?}");
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn a_cleaner_that_sleeps_out_its_pause_holds_a_request_up() {
+    let rule = Some(pagetier_ssdcache::Mutation::CleanerSleeps);
+    let longest =
+        longest_wait(|builder| builder.mutation(rule).exhausted_after(Duration::from_secs(5))).await;
+    assert!(longest > Duration::from_millis(500), "{longest:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_waits_already_is_served_soon() {
     let mut longest = Duration::ZERO;
     for offset in 0..8 {
-        let (log, bed) = (Arc::new(Log::default()), Bed::new());
-        let (store, space) = held_up(&log, &bed).await;
+        let (log, fixture) = (Arc::new(Log::default()), Fixture::new());
+        let (store, space) = held_up(&log, fixture.builder()).await;
         sleep(Duration::from_secs(10)).await;
         let works_again = async {
             sleep(Duration::from_millis(700 + offset * 130)).await;
@@ -147,12 +162,12 @@ async fn a_request_that_waits_already_is_served_soon() {
 #[tokio::test(start_paused = true)]
 async fn a_flush_wakes_the_cleaner() {
     for offset in 0..4 {
-        let (log, bed) = (Arc::new(Log::default()), Bed::new());
-        let (store, _) = held_up(&log, &bed).await;
+        let (log, fixture) = (Arc::new(Log::default()), Fixture::new());
+        let (store, _) = held_up(&log, fixture.builder()).await;
         sleep(Duration::from_millis(10_000 + offset * 510)).await;
         log.fails.store(false, Ordering::Relaxed);
         let before = store.stats().pool.written_replacement;
-        // Nothing is as old as this: the flush writes no page by itself.
+        // Nothing is this old, so the flush itself writes no page.
         store.flush_to(Lsn(1)).await.unwrap();
         sleep(Duration::from_millis(60)).await;
         let after = store.stats().pool.written_replacement;

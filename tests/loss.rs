@@ -1,9 +1,9 @@
-//! What is lost with an SSD is told exactly and durably, wherever a crash or a cancelled call comes, until it
+//! The loss of an SSD is reported exactly and durably, wherever a crash or a cancelled call comes, until it
 //! is acknowledged.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGES, expect_all, grown, polled, read, write, write_all};
+use fixture::{Fixture, PAGES, expect_all, grown, polled, read, write, write_all};
 use pagetier::{
     Builder, Drain, Error, OpenError, PageId, PageStore, PoolError, SpaceId, SsdLoss, SsdMode, SsdState,
 };
@@ -11,11 +11,11 @@ use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Less than most operations of a device take.
+/// Shorter than most device operations.
 const SHORT: Duration = Duration::from_micros(150);
 
-/// Every page that is not as `synced` is listed.
-async fn told(store: &PageStore, space: SpaceId, synced: u32, when: &str) -> u32 {
+/// Checks that every page older than `synced` is listed; returns their number.
+async fn expect_listed(store: &PageStore, space: SpaceId, synced: u32, when: &str) -> u32 {
     let loss = store.ssd_loss();
     let mut missing = 0;
     for no in 0..PAGES {
@@ -27,14 +27,14 @@ async fn told(store: &PageStore, space: SpaceId, synced: u32, when: &str) -> u32
                 missing += 1;
             }
             found => panic!(
-                "{when}: page {no} reads as {found:?}, version {synced} was synced, and no list has it"
+                "{when}: page {no} reads as {found:?}, version {synced} was synced, and no list names it"
             ),
         }
     }
     missing
 }
 
-/// With version 1 at home, and version 2 synced, much of it on the SSD alone.
+/// A store with version 1 at home, and version 2 synced, much of it on the SSD alone.
 async fn with_only_copies(builder: Builder) -> (PageStore, SpaceId) {
     let store = builder.open().await.unwrap();
     let space = grown(&store).await;
@@ -51,32 +51,35 @@ async fn an_ssd_given_up_is_listed_wherever_a_crash_comes() {
     for ring in [8, 0] {
         let (mut polls, mut listed, mut before) = (0_u32, 0, 0);
         loop {
-            let bed = Bed::new();
-            let (store, space) = with_only_copies(bed.builder().ring_pages(ring)).await;
+            let fixture = Fixture::new();
+            let (store, space) = with_only_copies(fixture.builder().ring_pages(ring)).await;
             let over = timeout(SHORT * polls, store.abandon_ssd()).await.is_ok();
-            let crashed = bed.after_power_cut(polls.into());
+            let crashed = fixture.after_power_cut(polls.into());
             match crashed.builder().ring_pages(ring).ssd_bytes(0).open().await {
-                // It has not happened: nothing is missing with the SSD.
+                // The abandonment has not happened: nothing is lost with the SSD.
                 Err(OpenError::SsdMissing { .. }) => {
                     let after = crashed.builder().ring_pages(ring).open().await.unwrap();
-                    assert_eq!((told(&after, space, 2, "before").await, after.ssd_loss()), (0, None));
+                    assert_eq!(
+                        (expect_listed(&after, space, 2, "before").await, after.ssd_loss()),
+                        (0, None)
+                    );
                     before += 1;
                 }
                 opened => {
                     let after = opened.unwrap();
-                    listed += u32::from(told(&after, space, 2, "after").await > 0);
-                    // The same in the next opening.
+                    listed += u32::from(expect_listed(&after, space, 2, "after").await > 0);
+                    // The next opening reports the same.
                     let loss = after.ssd_loss();
                     drop(after);
                     let again = crashed.after_power_cut(u64::from(polls) + 7);
                     assert_eq!(again.open().await.ssd_loss(), loss);
                 }
             }
-            // Cancelled, it goes on.
+            // After a cancellation the abandonment continues.
             while store.ssd_state() != SsdState::Off {
                 tokio::time::sleep(SHORT).await;
             }
-            told(&store, space, 2, "in the same run").await;
+            expect_listed(&store, space, 2, "in the same run").await;
             if over {
                 break;
             }
@@ -88,24 +91,48 @@ async fn an_ssd_given_up_is_listed_wherever_a_crash_comes() {
 
 #[tokio::test(start_paused = true)]
 async fn pages_in_memory_leave_the_list_once_they_are_durable_at_home() {
-    let bed = Bed::new();
-    let (store, space) = with_only_copies(bed.builder()).await;
+    let fixture = Fixture::new();
+    let (store, space) = with_only_copies(fixture.builder()).await;
     let loss = store.abandon_ssd().await.unwrap();
     assert_eq!(store.ssd_loss(), Some(loss.clone()));
-    let missing = told(&store, space, 2, "given up").await;
-    assert_eq!(u64::from(missing), loss.pages(), "the list is exact");
+    let missing = expect_listed(&store, space, 2, "given up").await;
+    assert!(loss.exact && u64::from(missing) == loss.pages(), "the list is exact");
     drop(store);
-    let after = bed.after_power_cut(1).open().await;
-    assert_eq!(u64::from(told(&after, space, 2, "after a crash").await), loss.pages());
-    // When they cannot be made durable, they stay in it.
-    let bed = Bed::new();
-    let (store, _) = with_only_copies(bed.builder()).await;
-    bed.ring.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(16384..u64::MAX));
+    let after = fixture.after_power_cut(1).open().await;
+    assert_eq!(u64::from(expect_listed(&after, space, 2, "after a crash").await), loss.pages());
+    // Pages that cannot be made durable stay listed.
+    let fixture = Fixture::new();
+    let (store, _) = with_only_copies(fixture.builder()).await;
+    fixture.ring.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(16384..u64::MAX));
     let all = store.abandon_ssd().await;
-    let told = store.ssd_loss();
+    let reported = store.ssd_loss();
     if let Ok(all) = all {
         assert!(all.pages() > loss.pages(), "{all:?}");
-        assert_eq!(told, Some(all));
+        assert_eq!(reported, Some(all));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_what_a_recovery_found_and_the_hdd_has_too_does_not_say_that_it_is_exact() {
+    for closes in [false, true] {
+        let fixture = Fixture::new();
+        let (store, space) = with_only_copies(fixture.builder()).await;
+        // All of it is home, and no checkpoint says so.
+        assert_eq!(store.drain_ssd(Drain::new()).await.left, 0);
+        let fixture = fixture.after_power_cut(1);
+        let store = fixture.open().await;
+        let loss = if closes {
+            store.close().await.unwrap();
+            let store = fixture.builder().ssd_bytes(0).accept_ssd_loss(true).open().await.unwrap();
+            expect_all(&store, space, 2).await;
+            store.ssd_loss().unwrap()
+        } else {
+            let loss = store.abandon_ssd().await.unwrap();
+            expect_all(&store, space, 2).await;
+            assert_eq!(store.ssd_loss(), Some(loss.clone()));
+            loss
+        };
+        assert!(loss.pages() > 0 && !loss.exact, "{loss:?}");
     }
 }
 
@@ -113,8 +140,8 @@ async fn pages_in_memory_leave_the_list_once_they_are_durable_at_home() {
 async fn pages_changed_while_the_ssd_is_given_up_are_at_home_or_listed() {
     for ring in [8, 0] {
         for seed in 0..12 {
-            let bed = Bed::new();
-            let (store, space) = with_only_copies(bed.builder().ring_pages(ring)).await;
+            let fixture = Fixture::new();
+            let (store, space) = with_only_copies(fixture.builder().ring_pages(ring)).await;
             let store = std::sync::Arc::new(store);
             let going = tokio::spawn({
                 let store = std::sync::Arc::clone(&store);
@@ -133,21 +160,21 @@ async fn pages_changed_while_the_ssd_is_given_up_are_at_home_or_listed() {
             }
             going.await.unwrap();
             store.sync().await.unwrap();
-            told(&store, space, 2, "in the same run").await;
+            expect_listed(&store, space, 2, "in the same run").await;
             drop(store);
             let after =
-                bed.after_power_cut(seed).builder().ring_pages(ring).ssd_bytes(0).open().await.unwrap();
-            told(&after, space, 2, "after a crash").await;
+                fixture.after_power_cut(seed).builder().ring_pages(ring).ssd_bytes(0).open().await.unwrap();
+            expect_listed(&after, space, 2, "after a crash").await;
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn given_up_twice_at_once_it_is_given_up_once() {
-    let bed = Bed::new();
-    let (store, space) = with_only_copies(bed.builder()).await;
-    bed.ssd.set_present(false);
-    // The store's own watch may want to, too.
+    let fixture = Fixture::new();
+    let (store, space) = with_only_copies(fixture.builder()).await;
+    fixture.ssd.set_present(false);
+    // The store's own watch may also try.
     let _ = write(&store, space, 0, 2).await;
     let (one, two) = futures_util::future::join(store.abandon_ssd(), store.abandon_ssd()).await;
     assert!(one.unwrap().pages() > 0);
@@ -157,10 +184,10 @@ async fn given_up_twice_at_once_it_is_given_up_once() {
     write_all(&store, space, 3).await;
     store.sync().await.unwrap();
     drop(store);
-    expect_all(&bed.after_power_cut(5).open().await, space, 3).await;
+    expect_all(&fixture.after_power_cut(5).open().await, space, 3).await;
 }
 
-/// What was known of the SSD when the store was last open.
+/// How the store last ended, which determines what is known of the SSD.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Close,
@@ -168,22 +195,22 @@ enum End {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loss_that_was_accepted_is_told_by_every_opening_to_come() {
+async fn an_accepted_loss_is_reported_by_every_later_opening() {
     for end in [End::Close, End::Crash] {
-        let bed = Bed::new();
-        let (store, space) = with_only_copies(bed.builder()).await;
+        let fixture = Fixture::new();
+        let (store, space) = with_only_copies(fixture.builder()).await;
         match end {
             End::Close => store.close().await.unwrap(),
             End::Crash => drop(store),
         }
         let (mut polls, mut refused) = (1, 0);
         loop {
-            let lost = bed.after_power_cut(3).with_blank_ssd();
+            let lost = fixture.after_power_cut(3).with_blank_ssd();
             let over = polled(polls, lost.builder().accept_ssd_loss(true).open()).await.is_some();
             let crashed = lost.after_power_cut(polls);
             match crashed.try_open().await {
                 Ok(store) => {
-                    assert!(told(&store, space, 2, "accepted").await > 0);
+                    assert!(expect_listed(&store, space, 2, "accepted").await > 0);
                     let loss = store.ssd_loss().unwrap();
                     assert_eq!(loss.exact, end == End::Close);
                     drop(store);
@@ -204,8 +231,8 @@ async fn a_loss_that_was_accepted_is_told_by_every_opening_to_come() {
 
 #[tokio::test(start_paused = true)]
 async fn losses_add_up_until_they_are_acknowledged() {
-    let bed = Bed::new();
-    let (store, space) = with_only_copies(bed.builder()).await;
+    let fixture = Fixture::new();
+    let (store, space) = with_only_copies(fixture.builder()).await;
     let first = store.abandon_ssd().await.unwrap();
     store.readmit_ssd().await.unwrap();
     write_all(&store, space, 3).await;
@@ -218,70 +245,70 @@ async fn losses_add_up_until_they_are_acknowledged() {
     let both = store.ssd_loss().unwrap();
     assert!(covers(&both, &first) && covers(&both, &second) && both.exact);
     assert_eq!(both.redo_from, first.redo_from.min(second.redo_from));
-    bed.manifest.fail_saves(0, 1, false);
+    fixture.manifest.fail_saves(0, 1, false);
     assert!(matches!(store.acknowledge_loss().await, Err(Error::Manifest { .. })));
     assert_eq!(store.ssd_loss(), Some(both.clone()));
     store.close().await.unwrap();
-    let store = bed.open().await;
+    let store = fixture.open().await;
     assert_eq!(store.ssd_loss(), Some(both));
     store.acknowledge_loss().await.unwrap();
     assert_eq!(store.ssd_loss(), None);
     drop(store);
-    assert_eq!(bed.after_power_cut(1).open().await.ssd_loss(), None);
+    assert_eq!(fixture.after_power_cut(1).open().await.ssd_loss(), None);
 }
 
-/// An acknowledgement that could not be recorded: the list is told whole in this run, and whole or not at all
-/// after a crash.
+/// An acknowledgement that could not be recorded: this run reports the complete list, and after a crash the
+/// list is complete or gone.
 #[tokio::test(start_paused = true)]
 async fn an_acknowledgement_whose_save_fails_leaves_the_list_or_takes_it_away() {
     for replaced in [false, true] {
         for flush_fails in [false, true] {
-            let bed = Bed::new();
-            let (store, space) = with_only_copies(bed.builder()).await;
+            let fixture = Fixture::new();
+            let (store, space) = with_only_copies(fixture.builder()).await;
             let loss = store.abandon_ssd().await.unwrap();
-            bed.manifest.fail_saves(0, 2, replaced);
+            fixture.manifest.fail_saves(0, 2, replaced);
             for _ in 0..2 {
                 assert!(matches!(store.acknowledge_loss().await, Err(Error::Manifest { .. })));
                 assert_eq!(store.ssd_loss(), Some(loss.clone()));
             }
             let kept = (!replaced).then(|| loss.clone());
-            assert_eq!(bed.after_power_cut(1).open().await.ssd_loss(), kept);
+            assert_eq!(fixture.after_power_cut(1).open().await.ssd_loss(), kept);
             if flush_fails {
-                // The note of it goes into the manifest that the disk has.
-                bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+                // The record goes into the manifest that the disk has.
+                fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
                 for no in 0..PAGES {
                     let _ = write(&store, space, no, 5).await;
                 }
                 let _ = store.sync().await;
-                bed.hdd.clear_faults();
-                let told = bed.after_power_cut(2).open().await.ssd_loss();
-                assert!(told.is_none() && replaced || told == Some(loss), "{told:?}");
+                fixture.hdd.clear_faults();
+                let reported = fixture.after_power_cut(2).open().await.ssd_loss();
+                assert!(reported.is_none() && replaced || reported == Some(loss), "{reported:?}");
                 continue;
             }
-            // Whatever is saved next says what this run says.
+            // The next save, of anything, records this run's state.
             store.create_space("u").await.unwrap();
-            assert_eq!(bed.after_power_cut(3).open().await.ssd_loss(), Some(loss));
+            assert_eq!(fixture.after_power_cut(3).open().await.ssd_loss(), Some(loss));
             store.acknowledge_loss().await.unwrap();
             assert_eq!(store.ssd_loss(), None);
-            assert_eq!(bed.after_power_cut(4).open().await.ssd_loss(), None);
+            assert_eq!(fixture.after_power_cut(4).open().await.ssd_loss(), None);
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_readmission_finds_damaged_is_listed() {
-    let bed = Bed::new();
-    let (store, space) = with_only_copies(bed.builder()).await;
-    bed.ssd.set_present(false);
+    let fixture = Fixture::new();
+    let (store, space) = with_only_copies(fixture.builder()).await;
+    fixture.ssd.set_present(false);
     for no in 0..PAGES {
         let _ = read(&store, space, no).await;
     }
     let _ = store.sync().await;
-    bed.ssd.set_present(true);
-    for at in bed.slots().step_by(bed::PAGE as usize).step_by(3) {
-        bed.ssd.flip_bit(at + 900, 3);
+    fixture.ssd.set_present(true);
+    for at in fixture.slots().step_by(fixture::PAGE as usize).step_by(3) {
+        fixture.ssd.flip_bit(at + 900, 3);
     }
-    bed.manifest.fail_saves(0, 1, false);
+    fixture.manifest.fail_saves(0, 1, false);
     assert!(matches!(store.readmit_ssd().await, Err(Error::Readmit(_))), "it could not be recorded");
     let report = store.readmit_ssd().await.unwrap();
     assert!(!report.lost.is_empty());
@@ -290,32 +317,32 @@ async fn what_a_readmission_finds_damaged_is_listed() {
         let found = read(&store, space, page.no).await;
         assert!(loss.contains(*page) || matches!(found, Ok(2)), "{page}: {found:?}");
     }
-    assert!(told(&store, space, 2, "taken back").await > 0);
+    assert!(expect_listed(&store, space, 2, "taken back").await > 0);
     drop(store);
-    assert_eq!(bed.after_power_cut(1).open().await.ssd_loss(), Some(loss));
+    assert_eq!(fixture.after_power_cut(1).open().await.ssd_loss(), Some(loss));
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_of_the_mode_dropped_at_any_await_lose_nothing_and_end_in_one_of_the_modes() {
+async fn mode_changes_dropped_at_any_await_lose_nothing_and_end_in_one_of_the_modes() {
     let mut polls = 0_u32;
     loop {
-        let bed = Bed::new();
-        let (store, space) = with_only_copies(bed.builder()).await;
+        let fixture = Fixture::new();
+        let (store, space) = with_only_copies(fixture.builder()).await;
         let off = timeout(SHORT * polls, store.set_ssd_mode(SsdMode::Off)).await.is_ok();
         assert!(off || matches!(store.ssd_mode(), SsdMode::WriteBack | SsdMode::WriteThrough | SsdMode::Off));
-        expect_all(&bed.after_power_cut(polls.into()).open().await, space, 2).await;
+        expect_all(&fixture.after_power_cut(polls.into()).open().await, space, 2).await;
         expect_all(&store, space, 2).await;
-        // An exchange that has begun goes on; this waits for it.
+        // An exchange that has begun continues; this waits for it.
         store.set_ssd_mode(SsdMode::Off).await.unwrap();
         let on = timeout(SHORT * polls, store.set_ssd_mode(SsdMode::WriteBack)).await.is_ok();
-        expect_all(&bed.after_power_cut(u64::from(polls) + 1).open().await, space, 2).await;
+        expect_all(&fixture.after_power_cut(u64::from(polls) + 1).open().await, space, 2).await;
         store.readmit_ssd().await.unwrap();
         store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
         assert_eq!((store.ssd_state(), store.ssd_mode()), (SsdState::Active, SsdMode::WriteBack));
         write_all(&store, space, 3).await;
         store.sync().await.unwrap();
         store.validate().unwrap();
-        expect_all(&bed.after_power_cut(u64::from(polls) + 2).open().await, space, 3).await;
+        expect_all(&fixture.after_power_cut(u64::from(polls) + 2).open().await, space, 3).await;
         assert_eq!(store.ssd_loss(), None);
         if off && on {
             break;
@@ -327,54 +354,54 @@ async fn changes_of_the_mode_dropped_at_any_await_lose_nothing_and_end_in_one_of
 
 #[tokio::test(start_paused = true)]
 async fn an_ssd_whose_return_may_be_recorded_is_not_formatted_once_more() {
-    let bed = Bed::new();
-    let (store, space) = with_only_copies(bed.builder()).await;
+    let fixture = Fixture::new();
+    let (store, space) = with_only_copies(fixture.builder()).await;
     store.set_ssd_mode(SsdMode::Off).await.unwrap();
-    // The manifest is replaced although that is told as a failure.
-    bed.manifest.fail_saves(0, 1, true);
+    // The save takes effect but reports a failure.
+    fixture.manifest.fail_saves(0, 1, true);
     assert!(matches!(store.readmit_ssd().await, Err(Error::Manifest { .. })));
     for _ in 0..2 {
         assert!(matches!(store.readmit_ssd().await, Err(Error::Refusing { .. })));
         assert!(matches!(store.set_ssd_mode(SsdMode::WriteBack).await, Err(Error::Refusing { .. })));
     }
     drop(store);
-    let store = bed.after_power_cut(1).open().await;
+    let store = fixture.after_power_cut(1).open().await;
     assert_eq!((store.ssd_state(), store.ssd_loss()), (SsdState::Active, None));
     expect_all(&store, space, 2).await;
 }
 
 #[cfg(feature = "mutations")]
 #[tokio::test(start_paused = true)]
-async fn formatted_once_more_it_is_not_the_stores() {
-    let bed = Bed::new();
-    let builder = bed.builder().mutation(Some(pagetier_ssdcache::Mutation::AttachInDoubt));
+async fn formatted_again_it_is_not_the_stores_ssd() {
+    let fixture = Fixture::new();
+    let builder = fixture.builder().mutation(Some(pagetier_ssdcache::Mutation::AttachInDoubt));
     let (store, _) = with_only_copies(builder).await;
     store.set_ssd_mode(SsdMode::Off).await.unwrap();
-    bed.manifest.fail_saves(0, 1, true);
+    fixture.manifest.fail_saves(0, 1, true);
     assert!(matches!(store.readmit_ssd().await, Err(Error::Manifest { .. })));
     let _ = store.readmit_ssd().await;
     drop(store);
-    let opened = bed.after_power_cut(1).builder().open().await;
+    let opened = fixture.after_power_cut(1).builder().open().await;
     assert!(opened.is_err(), "unnoticed");
 }
 
 #[tokio::test(start_paused = true)]
 async fn with_nothing_to_acknowledge_nothing_is_saved() {
-    let bed = Bed::new();
-    let store = bed.open().await;
-    bed.manifest.fail_saves(0, 1, false);
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    fixture.manifest.fail_saves(0, 1, false);
     store.acknowledge_loss().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loss_that_is_acknowledged_while_the_rest_is_saved_is_not_told_again() {
-    let bed = Bed::new();
-    let (store, space) = with_only_copies(bed.builder()).await;
-    // Some are in memory: they are written again, and are no loss then.
+async fn a_loss_acknowledged_while_the_rest_is_saved_is_not_reported_again() {
+    let fixture = Fixture::new();
+    let (store, space) = with_only_copies(fixture.builder()).await;
+    // Some are in memory: they are rewritten, and then are not lost.
     for no in 0..20 {
         let _ = read(&store, space, no).await.unwrap();
     }
-    bed.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(1))).on(IoOp::Write));
+    fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(1))).on(IoOp::Write));
     let abandon = async {
         let lost = store.abandon_ssd().await.unwrap();
         assert!(lost.pages() > 0, "nothing was lost");
@@ -389,5 +416,5 @@ async fn a_loss_that_is_acknowledged_while_the_rest_is_saved_is_not_told_again()
     tokio::join!(abandon, acknowledge);
     assert_eq!(store.ssd_loss(), None);
     drop(store);
-    assert_eq!(bed.after_power_cut(1).open().await.ssd_loss(), None);
+    assert_eq!(fixture.after_power_cut(1).open().await.ssd_loss(), None);
 }

@@ -1,17 +1,17 @@
-//! One flipped bit in each block of the map areas, after a close and after a crash: what opens is right, what
-//! is not is refused by name.
+//! A flipped bit in each block of the map areas, after a close and after a crash: the store opens with the
+//! right contents, or is refused by name.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGES, expect_all, grown, read, write, write_all};
+use fixture::{Fixture, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{OpenError, SpaceId};
 use pagetier_ssdcache::{BLOCK_BYTES, OpenError as SsdError};
 
-/// A store whose maps tell of different versions; closed in order if `close`, otherwise left as a power cut
+/// A store whose two maps describe different versions; cleanly closed if `close`, otherwise as a power cut
 /// finds it after a `sync`.
-async fn worked(close: bool, policy: &str) -> (Bed, SpaceId) {
-    let bed = Bed::new();
-    let store = bed.builder().ssd_policy(policy).open().await.unwrap();
+async fn worked(close: bool, policy: &str) -> (Fixture, SpaceId) {
+    let fixture = Fixture::new();
+    let store = fixture.builder().ssd_policy(policy).open().await.unwrap();
     let space = grown(&store).await;
     for version in 2..5 {
         write_all(&store, space, version).await;
@@ -19,9 +19,9 @@ async fn worked(close: bool, policy: &str) -> (Bed, SpaceId) {
     }
     if close {
         store.close().await.unwrap();
-        return (bed, space);
+        return (fixture, space);
     }
-    // Just after a checkpoint, when a little was written under it only.
+    // Right after a checkpoint, with only a few writes on top of it.
     let checkpoints = store.stats().ssd.counts.checkpoints;
     let mut no = 0;
     while store.stats().ssd.counts.checkpoints < checkpoints + 2 {
@@ -31,11 +31,11 @@ async fn worked(close: bool, policy: &str) -> (Bed, SpaceId) {
     }
     write_all(&store, space, 5).await;
     store.sync().await.unwrap();
-    let cut = bed.after_power_cut(9);
+    let cut = fixture.after_power_cut(9);
     (cut, space)
 }
 
-/// How often it was refused, by what the error names.
+/// The number of outcomes, by what the error names.
 #[derive(Debug, Default)]
 struct Seen {
     right: u32,
@@ -43,8 +43,8 @@ struct Seen {
     headers: u32,
 }
 
-async fn flipped(bed: &Bed, space: SpaceId, version: u32, at: &[u64], seen: &mut Seen) {
-    let rotten = bed.after_power_cut(1);
+async fn flipped(fixture: &Fixture, space: SpaceId, version: u32, at: &[u64], seen: &mut Seen) {
+    let rotten = fixture.after_power_cut(1);
     for at in at {
         rotten.ssd.flip_bit(*at, (*at % 8) as u8);
     }
@@ -60,51 +60,50 @@ async fn flipped(bed: &Bed, space: SpaceId, version: u32, at: &[u64], seen: &mut
 }
 
 async fn every_block(close: bool, policy: &str) {
-    let (bed, space) = worked(close, policy).await;
+    let (fixture, space) = worked(close, policy).await;
     let version = if close { 4 } else { 5 };
-    let layout = bed.layout();
+    let layout = fixture.layout();
     let mut seen = Seen::default();
     let blocks = (layout.map_at(0)..layout.map_at(2)).step_by(BLOCK_BYTES as usize);
     for block in blocks.clone() {
         for within in [3, 17, 45, 300] {
-            flipped(&bed, space, version, &[block + within], &mut seen).await;
+            flipped(&fixture, space, version, &[block + within], &mut seen).await;
         }
     }
-    // The header is there twice, the body once; in what follows the used part of its block only some bits
-    // tell.
+    // The header exists twice, the body once; behind the used part of its last block only some bits matter.
     assert!((1..=4).contains(&seen.bodies) && seen.headers == 0, "{seen:?}");
-    // Both headers of a map at once: the mark in the other area tells.
+    // With both headers of a map damaged, the mark in the other area reveals it.
     for area in 0..2 {
         let both = [0, 1].map(|copy| layout.map_header_at(area, copy) + 20);
-        flipped(&bed, space, version, &both, &mut seen).await;
+        flipped(&fixture, space, version, &both, &mut seen).await;
     }
     assert_eq!(seen.headers, 1, "{seen:?}");
-    // A mark is needed only then.
+    // A mark matters only in that case.
     for area in 0..2 {
         let right = seen.right;
-        flipped(&bed, space, version, &[layout.map_mark_at(area) + 20], &mut seen).await;
+        flipped(&fixture, space, version, &[layout.map_mark_at(area) + 20], &mut seen).await;
         assert_eq!(seen.right, right + 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flipped_bit_of_a_closed_stores_map_never_brings_older_pages_back() {
+async fn a_flipped_bit_in_a_closed_stores_map_never_brings_older_pages_back() {
     every_block(true, "cac").await;
     every_block(true, "mv-fifo").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn nor_after_a_crash() {
+async fn nor_does_one_after_a_crash() {
     every_block(false, "cac").await;
     every_block(false, "lru2").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_opened_with_a_damaged_header_mends_it() {
-    let (bed, space) = worked(true, "cac").await;
-    let layout = bed.layout();
+async fn a_store_that_opens_with_a_damaged_header_repairs_it() {
+    let (fixture, space) = worked(true, "cac").await;
+    let layout = fixture.layout();
     for copy in 0..2 {
-        let rotten = bed.after_power_cut(1);
+        let rotten = fixture.after_power_cut(1);
         for area in 0..2 {
             rotten.ssd.flip_bit(layout.map_header_at(area, copy) + 20, 1);
         }
@@ -120,31 +119,31 @@ async fn a_store_that_opened_with_a_damaged_header_mends_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_checkpoint_that_the_power_cut_short_is_no_damage() {
+async fn a_checkpoint_interrupted_by_a_power_cut_is_not_damage() {
     use pagetier_devio::{Fault, FaultEffect, IoOp};
     // Each write and flush of a checkpoint fails once; then the power is cut.
     for op in 0..12 {
-        let bed = Bed::new();
-        let store = bed.open().await;
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
         let space = grown(&store).await;
         write_all(&store, space, 2).await;
         store.sync().await.unwrap();
-        let layout = bed.layout();
+        let layout = fixture.layout();
         let maps = layout.map_at(0)..layout.map_at(2);
         let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(maps.clone());
-        bed.ssd.inject(fault.from_op(bed.ssd.ops() + op * 3).times(1));
+        fixture.ssd.inject(fault.from_op(fixture.ssd.ops() + op * 3).times(1));
         for no in 0..PAGES {
-            // Once writes are refused, the rest stays as it is.
+            // Once the store refuses writes, the rest stays unchanged.
             if write(&store, space, no, 3).await.is_err() {
                 break;
             }
         }
         let _ = store.sync().await;
-        bed.ssd.clear_faults();
+        fixture.ssd.clear_faults();
         let _ = store.readmit_ssd().await;
         let _ = store.sync().await;
         for seed in 0..4 {
-            let cut = bed.after_power_cut(seed * 31 + op);
+            let cut = fixture.after_power_cut(seed * 31 + op);
             let store = cut.open().await;
             for no in 0..PAGES {
                 assert!((2..=3).contains(&read(&store, space, no).await.unwrap()), "page {no}");

@@ -1,6 +1,6 @@
-//! A store on a runtime whose I/O is not enabled. All panics of its process are counted, also those that are
-//! caught: in a program built with `panic = "abort"` each would end it. The only one is the question for the
-//! reactor, which the device layer does not ask in such a program (`crates/devio/src/uring_reap.rs`).
+//! A store on a runtime without I/O. Counts all panics of the process, including caught ones: in a program
+//! built with `panic = "abort"` each would end it. The only expected panic is the query for the reactor,
+//! which the device layer skips in such a program (`crates/devio/src/uring_reap.rs`).
 
 use pagetier::{Backend, PageId, PageStore};
 use std::path::Path;
@@ -23,7 +23,7 @@ async fn used(directory: &Path, io: Backend) {
 }
 
 #[test]
-fn opening_on_a_runtime_without_io_raises_no_panic_but_the_question_for_it() {
+fn opening_on_a_runtime_without_io_raises_no_panic_but_the_reactor_query() {
     let panics = Arc::new(Mutex::new(Vec::new()));
     let raised = Arc::clone(&panics);
     std::panic::set_hook(Box::new(move |info| raised.lock().unwrap().push(info.to_string())));
@@ -42,7 +42,7 @@ fn opening_on_a_runtime_without_io_raises_no_panic_but_the_question_for_it() {
         assert!(done.is_ok(), "{raised:?}");
         let (asked, other): (Vec<_>, Vec<_>) = raised.into_iter().partition(|p| p.contains("IO is disabled"));
         assert!(other.is_empty(), "{other:?}");
-        // One for each of two devices in two openings, where io_uring serves them.
+        // One per device and opening (two of each), where io_uring serves the devices.
         assert!(asked.is_empty() || (asked.len() == 4 && io == Backend::Auto), "{asked:?}");
     }
 }

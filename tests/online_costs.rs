@@ -1,4 +1,4 @@
-//! Costs measured while the store runs: on devices of known speed, whatever the store was told of them.
+//! Costs measured while the store runs, on devices of known speed, whatever costs it was configured with.
 
 use pagetier::{COST_POINTS, Clock, Costs, EmulatedDevice, MemoryDevice, MemoryManifest, Model, PageId};
 use pagetier::{PageSize, PageStore, SharedDevice};
@@ -14,8 +14,7 @@ fn device(name: &str, model: Model) -> SharedDevice {
     Arc::new(EmulatedDevice::new(memory, model.with_page_bytes(PAGE as u32), Clock::Tokio))
 }
 
-/// A store that believes both devices equal, and has been used for a while; `points`: what its averages are
-/// of.
+/// A used store configured with equal costs for both devices; `points` is the length of its moving averages.
 async fn used(points: Option<usize>) -> PageStore {
     let equal = Costs { hdd_read_ms: 1.0, hdd_write_ms: 1.0, ssd_read_ms: 1.0, ssd_write_ms: 1.0 };
     let mut builder = PageStore::builder()
@@ -36,7 +35,7 @@ async fn used(points: Option<usize>) -> PageStore {
     }
     let mut rng = SmallRng::seed_from_u64(1);
     for _ in 0..6000 {
-        // Squared, so that the SSD has something to keep.
+        // Squared, so that some pages are worth keeping on the SSD.
         let at = rng.random::<f64>();
         let id = PageId::new(space, (at * at * f64::from(PAGES)) as u32);
         if rng.random_bool(0.3) {
@@ -55,7 +54,7 @@ fn assert_near(name: &str, measured: f64, of_the_model: f64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_costs_that_the_policies_go_by_are_the_devices() {
+async fn the_policies_use_the_devices_costs() {
     for points in [COST_POINTS, 256] {
         let store = used(Some(points)).await;
         let (found, model) = (store.costs(), Costs::PAPER);
@@ -68,7 +67,7 @@ async fn the_costs_that_the_policies_go_by_are_the_devices() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_being_asked_to_nothing_is_measured() {
+async fn nothing_is_measured_by_default() {
     let store = used(None).await;
     assert!((store.costs().hdd_read_ms - 1.0).abs() < 1e-9);
     store.set_costs(Costs::PAPER).unwrap();

@@ -1,22 +1,22 @@
-//! Pages written anew without a look at what is there: a damaged page is healed by its owner.
+//! Pages overwritten without reading them: the owner repairs a damaged page.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGE, PAGES, fill, grown, read, version_of, write_all};
+use fixture::{Fixture, PAGE, PAGES, fill, grown, read, version_of, write_all};
 use pagetier::{Error, PageId, PageStore, PoolError, SpaceId, TierError};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-/// Closed with version 2 of every page, and opened again: nothing is in memory.
-async fn at_rest(policy: &str, ring_pages: u32) -> (Bed, SpaceId) {
-    let bed = Bed::new();
-    let store = bed.builder().ssd_policy(policy).ring_pages(ring_pages).open().await.unwrap();
+/// A store closed with version 2 of every page and opened again: nothing is in memory.
+async fn at_rest(policy: &str, ring_pages: u32) -> (Fixture, SpaceId) {
+    let fixture = Fixture::new();
+    let store = fixture.builder().ssd_policy(policy).ring_pages(ring_pages).open().await.unwrap();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.close().await.unwrap();
-    (bed, space)
+    (fixture, space)
 }
 
 async fn overwrite(store: &PageStore, space: SpaceId, no: u32, version: u32) {
@@ -30,21 +30,21 @@ fn is_damaged(result: &Result<u32, Error>) -> bool {
     matches!(result, Err(Error::Pool(PoolError::Tier(Corrupt { .. } | Device { .. }))))
 }
 
-/// Every third page's copies rot, on both devices; each is overwritten, and reads as that at once, after a
-/// cut and after a close.
+/// Rots all copies of every third page, on both devices, and overwrites each. It reads as overwritten at
+/// once, after a power cut and after a close.
 async fn heals(policy: &str, ring_pages: u32) {
-    let (bed, space) = at_rest(policy, ring_pages).await;
+    let (fixture, space) = at_rest(policy, ring_pages).await;
     let rotten = || (0..PAGES).step_by(3);
     for page in rotten().map(|no| PageId::new(space, no)) {
-        for at in bed.images_of(page) {
-            bed.ssd.flip_bit(at + 900, 1);
+        for at in fixture.images_of(page) {
+            fixture.ssd.flip_bit(at + 900, 1);
         }
-        if let Some(home) = bed.home_of(page) {
-            bed.hdd.flip_bit(home + 900, 1);
+        if let Some(home) = fixture.home_of(page) {
+            fixture.hdd.flip_bit(home + 900, 1);
         }
     }
-    let open = |bed: &Bed| bed.builder().ssd_policy(policy).ring_pages(ring_pages).open();
-    let store = open(&bed).await.unwrap();
+    let open = |fixture: &Fixture| fixture.builder().ssd_policy(policy).ring_pages(ring_pages).open();
+    let store = open(&fixture).await.unwrap();
     for no in rotten() {
         if no % 2 == 0 {
             assert!(is_damaged(&read(&store, space, no).await), "page {no}");
@@ -58,10 +58,10 @@ async fn heals(policy: &str, ring_pages: u32) {
         assert_eq!(read(&store, space, no).await.unwrap(), expected(no), "page {no}");
     }
     store.sync().await.unwrap();
-    let cut = bed.after_power_cut(5);
+    let cut = fixture.after_power_cut(5);
     store.close().await.unwrap();
-    for bed in [cut, bed.after_power_cut(6)] {
-        let store = open(&bed).await.unwrap();
+    for fixture in [cut, fixture.after_power_cut(6)] {
+        let store = open(&fixture).await.unwrap();
         for no in 0..PAGES {
             assert_eq!(read(&store, space, no).await.unwrap(), expected(no), "{policy}, page {no}");
         }
@@ -76,7 +76,7 @@ async fn a_page_whose_every_copy_is_damaged_is_healed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn also_without_a_ring() {
+async fn it_is_healed_without_a_ring_too() {
     for policy in ["cac", "mv-fifo"] {
         heals(policy, 0).await;
     }
@@ -84,27 +84,27 @@ async fn also_without_a_ring() {
 
 #[tokio::test(start_paused = true)]
 async fn a_page_that_cannot_be_read_is_healed() {
-    let (bed, space) = at_rest("cac", 8).await;
-    let store = bed.open().await;
+    let (fixture, space) = at_rest("cac", 8).await;
+    let store = fixture.open().await;
     let page = PageId::new(space, 7);
-    let at = bed.home_of(page).unwrap();
-    bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(at..at + PAGE));
-    for at in bed.slots_of(page) {
-        bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(at..at + PAGE));
+    let at = fixture.home_of(page).unwrap();
+    fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(at..at + PAGE));
+    for at in fixture.slots_of(page) {
+        fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(at..at + PAGE));
     }
     assert!(is_damaged(&read(&store, space, 7).await));
     overwrite(&store, space, 7, 9).await;
     store.sync().await.unwrap();
-    bed.hdd.clear_faults();
-    bed.ssd.clear_faults();
-    let store = bed.after_power_cut(3).open().await;
+    fixture.hdd.clear_faults();
+    fixture.ssd.clear_faults();
+    let store = fixture.after_power_cut(3).open().await;
     assert_eq!(read(&store, space, 7).await.unwrap(), 9);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_in_memory_one_never_written_and_one_beyond_the_end_are_the_same() {
-    let (bed, space) = at_rest("cac", 8).await;
-    let store = bed.open().await;
+async fn pages_in_memory_never_written_and_beyond_the_end_are_overwritten_alike() {
+    let (fixture, space) = at_rest("cac", 8).await;
+    let store = fixture.open().await;
     assert_eq!(read(&store, space, 1).await.unwrap(), 2);
     overwrite(&store, space, 1, 3).await;
     overwrite(&store, space, 1, 4).await;
@@ -114,7 +114,7 @@ async fn a_page_in_memory_one_never_written_and_one_beyond_the_end_are_the_same(
     assert!(matches!(read(&store, space, PAGES + 100).await, Err(Error::NoSuchPage { .. })));
     overwrite(&store, space, PAGES + 100, 1).await;
     store.sync().await.unwrap();
-    let store = bed.after_power_cut(3).open().await;
+    let store = fixture.after_power_cut(3).open().await;
     for (no, version) in [(1, 4), (PAGES, 1), (PAGES + 100, 1), (PAGES + 200, 1)] {
         assert_eq!(read(&store, space, no).await.unwrap(), version, "page {no}");
     }
@@ -122,9 +122,9 @@ async fn a_page_in_memory_one_never_written_and_one_beyond_the_end_are_the_same(
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_while_it_waits_it_changed_nothing() {
-    let (bed, space) = at_rest("cac", 8).await;
-    let store = bed.open().await;
+async fn an_overwrite_dropped_while_it_waits_changes_nothing() {
+    let (fixture, space) = at_rest("cac", 8).await;
+    let store = fixture.open().await;
     let page = PageId::new(space, 5);
     let held = store.get(page).await.unwrap();
     {

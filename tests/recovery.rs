@@ -1,29 +1,29 @@
-//! Recovery: dropped at any point it harms nothing, done twice it finds the same, and what it takes from the
-//! checkpoint is verified when it is first read.
+//! Recovery: harmless when dropped at any point, idempotent, and what it takes from the checkpoint is
+//! verified at its first read.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGES, grown, read, write_all};
+use fixture::{Fixture, PAGES, grown, read, write_all};
 use pagetier::{Error, PageId, PoolError, RecoveryReport, SpaceId, TierError};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-/// Devices as a crash leaves them, with work in flight.
-async fn crashed(seed: u64) -> (Bed, SpaceId) {
-    let bed = Bed::new();
-    let store = bed.open().await;
+/// Devices after a crash with work in flight.
+async fn crashed(seed: u64) -> (Fixture, SpaceId) {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
     write_all(&store, space, 3).await;
     drop(store);
-    (bed.after_power_cut(seed), space)
+    (fixture.after_power_cut(seed), space)
 }
 
-async fn expect_allowed(bed: &Bed, space: SpaceId) -> RecoveryReport {
-    let store = bed.open().await;
+async fn expect_allowed(fixture: &Fixture, space: SpaceId) -> RecoveryReport {
+    let store = fixture.open().await;
     for no in 0..PAGES {
         let version = read(&store, space, no).await.unwrap();
         assert!((2..=3).contains(&version), "page {no} reads as version {version}");
@@ -36,18 +36,18 @@ async fn expect_allowed(bed: &Bed, space: SpaceId) -> RecoveryReport {
 async fn an_opening_dropped_at_any_await_is_like_a_crash() {
     let mut interrupted = 0;
     for seed in 1..4 {
-        let (bed, space) = crashed(seed).await;
-        interrupted += drop_at_every_await(&bed, space).await;
+        let (fixture, space) = crashed(seed).await;
+        interrupted += drop_at_every_await(&fixture, space).await;
     }
     assert!(interrupted > 60, "three openings were interrupted {interrupted} times");
 }
 
-/// Opens after a power cut, dropped at its first await, then at its second, until it ends. How often it was
-/// dropped.
-async fn drop_at_every_await(bed: &Bed, space: SpaceId) -> u64 {
+/// Opens after power cuts, dropping the opening at its first await, then at its second, until it completes.
+/// Returns how often it was dropped.
+async fn drop_at_every_await(fixture: &Fixture, space: SpaceId) -> u64 {
     for polls in 1.. {
-        // Latency makes every operation an await.
-        let again = bed.after_power_cut(polls);
+        // Latency makes every operation an await point.
+        let again = fixture.after_power_cut(polls);
         let mut left = polls;
         let mut opening = Box::pin(again.try_open());
         let outcome = std::future::poll_fn(|cx| {
@@ -61,7 +61,7 @@ async fn drop_at_every_await(bed: &Bed, space: SpaceId) -> u64 {
         drop(opening);
         let finished = outcome.is_some();
         drop(outcome);
-        // Whatever was under way is torn.
+        // Everything in flight is torn.
         let later = again.after_power_cut(polls * 3);
         expect_allowed(&later, space).await;
         if finished {
@@ -74,10 +74,10 @@ async fn drop_at_every_await(bed: &Bed, space: SpaceId) -> u64 {
 #[tokio::test(start_paused = true)]
 async fn an_opening_whose_io_fails_at_any_operation_is_recoverable() {
     use pagetier_devio::{Fault, FaultEffect, IoOp};
-    let (bed, space) = crashed(2).await;
+    let (fixture, space) = crashed(2).await;
     for op in 0..60 {
         for device in 0..2 {
-            let again = bed.after_power_cut(7);
+            let again = fixture.after_power_cut(7);
             let target = if device == 0 { &again.ssd } else { &again.hdd };
             for kind in [IoOp::Read, IoOp::Write, IoOp::Flush] {
                 target.inject(Fault::new(FaultEffect::Eio).on(kind).from_op(target.ops() + op).times(1));
@@ -90,49 +90,49 @@ async fn an_opening_whose_io_fails_at_any_operation_is_recoverable() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn recovered_twice_it_finds_the_same() {
-    let (bed, space) = crashed(3).await;
-    let one = bed.after_power_cut(4);
+async fn a_second_recovery_finds_the_same() {
+    let (fixture, space) = crashed(3).await;
+    let one = fixture.after_power_cut(4);
     let first = expect_allowed(&one, space).await;
-    let versions = |bed: Bed| async move {
-        let store = bed.open().await;
+    let versions = |fixture: Fixture| async move {
+        let store = fixture.open().await;
         let mut all = Vec::new();
         for no in 0..PAGES {
             all.push(read(&store, space, no).await.unwrap());
         }
         all
     };
-    let before = versions(bed.after_power_cut(4)).await;
+    let before = versions(fixture.after_power_cut(4)).await;
     let after = versions(one.after_power_cut(5)).await;
     assert_eq!(before, after);
     assert!(first.found + first.trusted > 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_reads_the_zone_only_and_says_how_far_it_is() {
-    let (bed, _) = crashed(5).await;
+async fn recovery_reads_only_the_zone_and_reports_progress() {
+    let (fixture, _) = crashed(5).await;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&seen);
     let store =
-        bed.builder().on_recovery_progress(move |p| sink.lock().unwrap().push(p)).open().await.unwrap();
+        fixture.builder().on_recovery_progress(move |p| sink.lock().unwrap().push(p)).open().await.unwrap();
     let report = store.recovery();
-    let layout = bed.layout();
+    let layout = fixture.layout();
     assert!(report.zone_slots <= u64::from(layout.slots) * 30 / 100 + 8, "{report:?}");
-    let metadata = layout.slot_at(0) + u64::from(bed::RING_PAGES) * bed::PAGE;
-    assert!(report.bytes_read <= metadata + report.zone_slots * bed::PAGE, "{report:?}");
+    let metadata = layout.slot_at(0) + u64::from(fixture::RING_PAGES) * fixture::PAGE;
+    assert!(report.bytes_read <= metadata + report.zone_slots * fixture::PAGE, "{report:?}");
     for progress in seen.lock().unwrap().iter() {
         assert!(progress.done <= progress.total);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_checkpoint_says_is_verified_at_the_first_read() {
-    let bed = Bed::new();
-    let store = bed.open().await;
+async fn entries_of_the_checkpoint_are_verified_at_the_first_read() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.close().await.unwrap();
-    let later = bed.after_power_cut(1);
+    let later = fixture.after_power_cut(1);
     // Rot outside the zone: the opening does not see it.
     let rotten: Vec<PageId> = (0..PAGES)
         .map(|no| PageId::new(space, no))
@@ -160,11 +160,11 @@ async fn what_the_checkpoint_says_is_verified_at_the_first_read() {
 
 #[tokio::test(start_paused = true)]
 async fn reads_are_served_while_the_rest_is_unverified() {
-    let (bed, space) = crashed(6).await;
-    let store = bed.open().await;
-    let before = pagetier_devio::Device::stats(&*bed.ssd);
+    let (fixture, space) = crashed(6).await;
+    let store = fixture.open().await;
+    let before = pagetier_devio::Device::stats(&*fixture.ssd);
     let mut first = pin!(read(&store, space, 0));
     assert!((2..=3).contains(&first.as_mut().await.unwrap()));
-    let reads = pagetier_devio::Device::stats(&*bed.ssd).since(&before).totals_without(&[]).read.ops;
+    let reads = pagetier_devio::Device::stats(&*fixture.ssd).since(&before).totals_without(&[]).read.ops;
     assert!(reads <= 1, "the first read waits for no other: {reads}");
 }

@@ -1,8 +1,8 @@
-//! The background scrub: what it finds, what it heals, how it ends.
+//! The background scrub: its findings, its repairs, its end.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGE, PAGES, expect_all, grown, read, write_all};
+use fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, write_all};
 use pagetier::{Drain, Error, PageId, PageStore, PoolError, ScrubOptions, SpaceId, SsdMode, TierError};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::time::Duration;
@@ -11,9 +11,10 @@ fn fast() -> ScrubOptions {
     ScrubOptions::default().pages_per_second(None)
 }
 
-/// Everything in version 2, clean copies of many on the SSD, hardly anything in memory that is not there too.
-async fn clean_copies(bed: &Bed) -> (PageStore, SpaceId) {
-    let store = bed.open().await;
+/// A store with everything in version 2 and clean copies of many pages on the SSD; almost no page is only in
+/// memory.
+async fn clean_copies(fixture: &Fixture) -> (PageStore, SpaceId) {
+    let store = fixture.open().await;
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -30,8 +31,8 @@ fn on_ssd(store: &PageStore, space: SpaceId) -> Vec<PageId> {
 
 #[tokio::test(start_paused = true)]
 async fn a_sound_store_has_nothing_to_report() {
-    let bed = Bed::new();
-    let store = bed.open().await;
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -43,17 +44,17 @@ async fn a_sound_store_has_nothing_to_report() {
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_clean_copy_is_given_up_and_a_bad_home_rewritten_from_its_copy() {
-    let bed = Bed::new();
-    let (store, space) = clean_copies(&bed).await;
+    let fixture = Fixture::new();
+    let (store, space) = clean_copies(&fixture).await;
     let pages = on_ssd(&store, space);
     let [bad_copy, bad_home, lost_write] = [pages[0], pages[1], pages[2]];
-    for at in bed.slots_of(bad_copy) {
-        bed.ssd.flip_bit(at + 1000, 3);
+    for at in fixture.slots_of(bad_copy) {
+        fixture.ssd.flip_bit(at + 1000, 3);
     }
-    let at = bed.home_of(bad_home).unwrap();
-    bed.hdd.flip_bit(at + 2000, 5);
-    // A sound but older image: as after a write that was reported and never landed.
-    older_home(&bed, lost_write).await;
+    let at = fixture.home_of(bad_home).unwrap();
+    fixture.hdd.flip_bit(at + 2000, 5);
+    // A sound but older image, as after a lost write.
+    older_home(&fixture, lost_write).await;
     let unhealed = store.scrub(fast().heal(false)).finished().await;
     assert_eq!((unhealed.progress.found, unhealed.progress.healed), (3, 0), "{unhealed:?}");
     let report = store.scrub(fast()).finished().await;
@@ -66,16 +67,16 @@ async fn a_bad_clean_copy_is_given_up_and_a_bad_home_rewritten_from_its_copy() {
     assert!(report.findings.iter().all(|f| matches!(f.error, TierError::Corrupt { .. })));
     assert!(store.scrub(fast()).finished().await.findings.is_empty());
     expect_all(&store, space, 2).await;
-    // Durably, and without the SSD.
+    // The repair is durable, and independent of the SSD.
     drop(store);
-    let later = bed.after_power_cut(3);
+    let later = fixture.after_power_cut(3);
     later.ssd.set_present(false);
     let store = later.builder().ssd_bytes(0).accept_ssd_loss(true).open().await.unwrap();
     expect_all(&store, space, 2).await;
 }
 
-/// Puts version 1 of `page` at its home behind the store's back.
-async fn older_home(bed: &Bed, page: PageId) {
+/// Puts version 1 of `page` at its home without the store's knowledge.
+async fn older_home(fixture: &Fixture, page: PageId) {
     use pagetier_devio::{Device, IoBuf, IoBufs, IoClass};
     let mut image = IoBuf::zeroed(PAGE as usize);
     let header = pagetier_page::Header {
@@ -85,34 +86,34 @@ async fn older_home(bed: &Bed, page: PageId) {
         flags: pagetier_page::Flags::NONE,
     };
     header.put(image.as_mut_slice());
-    bed::fill(&mut image.as_mut_slice()[32..], page.no, 1);
+    fixture::fill(&mut image.as_mut_slice()[32..], page.no, 1);
     let stamp = pagetier_page::Stamp::from_bits(7);
-    pagetier_page::seal(bed.seed(), image.as_mut_slice(), stamp, pagetier_page::Flags::NONE);
-    let at = bed.home_of(page).unwrap();
-    bed.hdd.write(at, IoBufs::from_iter([image]), IoClass::Clean).await.result.unwrap();
-    bed.hdd.flush(IoClass::Meta).await.unwrap();
+    pagetier_page::seal(fixture.seed(), image.as_mut_slice(), stamp, pagetier_page::Flags::NONE);
+    let at = fixture.home_of(page).unwrap();
+    fixture.hdd.write(at, IoBufs::from_iter([image]), IoClass::Clean).await.result.unwrap();
+    fixture.hdd.flush(IoClass::Meta).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_only_copy_is_an_error_that_names_it_and_is_healed_from_memory() {
-    let bed = Bed::new();
-    let store = bed.open().await;
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let hdd = bed.hdd.snapshot();
+    let hdd = fixture.hdd.snapshot();
     // The HDD has an older version, or none.
     let is_only = |page: &PageId| {
-        let home = bed.home_of(*page).map(|at| pagetier_page::Header::peek(&hdd[at as usize..]).lsn.0);
+        let home = fixture.home_of(*page).map(|at| pagetier_page::Header::peek(&hdd[at as usize..]).lsn.0);
         store.home(*page) == pagetier::Home::Ssd && home.is_none_or(|lsn| lsn < 2000)
     };
     let pages = (0..PAGES).map(|no| PageId::new(space, no));
     let dirty_in_memory = pages.rev().find(|page| is_only(page) && store.try_get(*page).is_some());
     let only = on_ssd(&store, space).into_iter().find(is_only).unwrap();
-    let offsets = bed.slots_of(only);
-    for at in offsets.iter().copied().chain(dirty_in_memory.iter().flat_map(|page| bed.slots_of(*page))) {
-        bed.ssd.flip_bit(at + 1000, 3);
+    let offsets = fixture.slots_of(only);
+    for at in offsets.iter().copied().chain(dirty_in_memory.iter().flat_map(|page| fixture.slots_of(*page))) {
+        fixture.ssd.flip_bit(at + 1000, 3);
     }
     let report = store.scrub(fast().homes(false)).finished().await;
     assert!(report.findings.iter().any(|f| f.page == only && !f.healed), "{report:?}");
@@ -131,9 +132,9 @@ async fn a_bad_only_copy_is_an_error_that_names_it_and_is_healed_from_memory() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn its_pace_is_kept_and_it_can_be_aborted_or_dropped() {
-    let bed = Bed::new();
-    let (store, space) = clean_copies(&bed).await;
+async fn a_scrub_keeps_its_rate_and_can_be_aborted_or_dropped() {
+    let fixture = Fixture::new();
+    let (store, space) = clean_copies(&fixture).await;
     let scrub = store.scrub(ScrubOptions::default().pages_per_second(Some(10.0)).slots(false));
     tokio::time::sleep(Duration::from_secs(10)).await;
     let done = scrub.progress().done;
@@ -142,9 +143,9 @@ async fn its_pace_is_kept_and_it_can_be_aborted_or_dropped() {
     let report = scrub.finished().await;
     assert!(!report.complete);
     drop(store.scrub(fast()));
-    // Dropped while it waits for a device.
+    // Drop it while it waits for a device.
     let scrub = store.scrub(fast());
-    bed.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(3))).on(IoOp::Read).times(5));
+    fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(3))).on(IoOp::Read).times(5));
     drop(tokio::time::timeout(Duration::from_millis(10), scrub.finished()).await);
     expect_all(&store, space, 2).await;
     let scrub = store.scrub(fast());
@@ -153,9 +154,9 @@ async fn its_pace_is_kept_and_it_can_be_aborted_or_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn beside_work_it_finds_nothing_that_is_not_there() {
-    let bed = Bed::new();
-    let store = bed.open().await;
+async fn a_scrub_under_load_reports_no_false_findings() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     for version in 2..6 {
         let scrub = store.scrub(ScrubOptions::default().pages_per_second(Some(2000.0)));

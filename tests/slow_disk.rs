@@ -1,8 +1,8 @@
-//! The kernel in the path of a slow disk: the HDD is a file that the kernel serves one request at a time,
-//! each taking milliseconds.
+//! A slow disk, through the kernel: the HDD is a file that the kernel serves one request at a time, each
+//! taking milliseconds.
 //!
-//! Needs the helper `slow-disk` beside the project, root and FUSE; without them the test says so on standard
-//! error and does nothing.
+//! Needs the helper `slow-disk` beside the project, root and FUSE; without them the test reports so on
+//! standard error and does nothing.
 
 mod mounted;
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 const SERVICE_MS: f64 = 4.0;
 const PAGES: u32 = 700;
 
-/// Past the test harness, which keeps what passing tests print to itself.
+/// Reports past the test harness, which hides the output of passing tests.
 fn skip(why: &str) {
     let _ = std::io::stderr().write_all(format!("\nSKIPPED: no slow disk: {why}\n").as_bytes());
 }
@@ -57,8 +57,8 @@ async fn a_store_on_a_slow_disk_keeps_its_promises_and_waits_for_the_disk_alone(
         let disk_reads = stats.hdd_device.totals_without(&[]).read;
         assert!(disk_reads.ops > 50 && stats.ssd.pages > 50, "{stats:?}");
         let mean_ms = stats.hdd_device.busy_ns() as f64 / 1e6 / disk_reads.ops as f64;
-        assert!(mean_ms >= SERVICE_MS * 0.9, "{mean_ms} ms a read: this is no slow disk");
-        // Once as after a crash, once in order.
+        assert!(mean_ms >= SERVICE_MS * 0.9, "{mean_ms} ms a read: this is not a slow disk");
+        // Once after a crash, once after a clean close.
         if version == 1 {
             drop(store);
             tokio::time::sleep(Duration::from_millis(100)).await;

@@ -1,5 +1,5 @@
-//! Power cuts while the SSD is drained, switched between modes, taken out of use and put back, fails and is
-//! taken back: every page reads as one of the versions that the contract allows.
+//! Power cuts while the SSD is drained, changes modes, is taken out of use and put back, fails and is
+//! readmitted: every page reads as a version that the contract allows.
 //!
 //! `PAGETIER_CRASH_SEEDS=N` runs more seeds, `PAGETIER_CRASH_SEED=S` replays one.
 
@@ -28,12 +28,12 @@ struct World {
     manifest: Arc<MemoryManifest>,
     pages: BTreeMap<u32, Allowed>,
     version: u32,
-    /// Drawn anew for every life: what is on the SSD stays, whichever policy put it there.
+    /// Drawn for every life: the SSD's contents stay, whichever policy admitted them.
     ssd_policy: SsdPolicy,
 }
 
 impl World {
-    /// The devices as they come back, on `power`.
+    /// Restarts the devices, on `power`.
     fn restart(&mut self, rng: &mut SmallRng, power: &SimPower) {
         for (device, latency_ms) in self.devices.iter_mut().zip([6, 2, 4]) {
             let back = device.after_power_cut(rng.random(), power);
@@ -94,7 +94,7 @@ async fn sync(store: &PageStore, world: &mut World) -> Result<(), String> {
     Ok(())
 }
 
-/// Something happens to the SSD.
+/// A random event in the SSD's life.
 async fn life(store: &PageStore, world: &World, rng: &mut SmallRng) {
     let ssd = &world.devices[1];
     match rng.random_range(0..8) {
@@ -147,7 +147,7 @@ async fn work(
                     let back = tokio::time::timeout(SOON, store.readmit_ssd()).await;
                     match back {
                         Err(_) => return Err(format!("taking the SSD back hangs: {:?}", store.stats().ssd)),
-                        // Nothing more can happen to this store.
+                        // This store cannot continue.
                         Ok(Err(Error::Refusing { .. })) => power.cut_now(),
                         Ok(_) => {}
                     }
@@ -199,7 +199,7 @@ fn run(seed: u64) -> Result<u32, String> {
             manifest: Arc::new(MemoryManifest::default()),
             pages: BTreeMap::new(),
             version: 0,
-            // All but the last, which is none.
+            // All policies but the last, which is none.
             ssd_policy: SsdPolicy::ALL[seed as usize % (SsdPolicy::ALL.len() - 1)],
         };
         let store = world.open().await?;

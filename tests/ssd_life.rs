@@ -1,8 +1,8 @@
-//! The SSD's life: modes, drain, failure, taking it back, going on without it, accepting its loss.
+//! The SSD's life: modes, drain, failure, readmission, operation without it, acceptance of its loss.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGES, expect_all, grown, read, write, write_all};
+use fixture::{Fixture, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{
     Drain, Error, Home, Lsn, OpenError, PageId, PoolError, SsdEvent, SsdMode, SsdState, TierError,
 };
@@ -13,9 +13,9 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test(start_paused = true)]
-async fn modes_say_what_the_ssd_gets() {
-    let bed = Bed::new();
-    let store = bed.builder().ssd_mode(SsdMode::WriteThrough).open().await.unwrap();
+async fn modes_determine_what_the_ssd_gets() {
+    let fixture = Fixture::new();
+    let store = fixture.builder().ssd_mode(SsdMode::WriteThrough).open().await.unwrap();
     let mut events = store.ssd_events();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
@@ -48,8 +48,8 @@ async fn modes_say_what_the_ssd_gets() {
 
 #[tokio::test(start_paused = true)]
 async fn a_drained_ssd_holds_no_only_copy() {
-    let bed = Bed::new();
-    let store = bed.open().await;
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -65,51 +65,51 @@ async fn a_drained_ssd_holds_no_only_copy() {
     assert_eq!(store.stats().ssd.dirty_pages, 0);
     assert_eq!(store.oldest_ssd_lsn(), None);
     // Nothing is missing without it, in this run and after a crash.
-    bed.ssd.set_present(false);
+    fixture.ssd.set_present(false);
     expect_all(&store, space, 2).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_that_runs_out_of_time_says_what_is_left_and_loses_nothing() {
-    let bed = Bed::new();
-    let store = bed.open().await;
+async fn a_drain_that_runs_out_of_time_reports_what_is_left_and_loses_nothing() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
-    bed.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(1))).on(IoOp::Write));
+    fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(1))).on(IoOp::Write));
     let report = store.drain_ssd(Drain::new().deadline(Duration::from_millis(900))).await;
     assert!(report.left > 0, "{report:?}");
-    bed.hdd.clear_faults();
+    fixture.hdd.clear_faults();
     expect_all(&store, space, 2).await;
-    // Dropped half-way it stops, too.
+    // A drop half-way stops the drain too.
     drop(tokio::time::timeout(Duration::from_millis(1), store.drain_ssd(Drain::new())).await);
     tokio::time::sleep(LONG).await;
     let report = store.drain_ssd(Drain::new()).await;
     assert_eq!(report.left, 0);
     expect_all(&store, space, 2).await;
     write_all(&store, space, 3).await;
-    assert!(store.stats().ssd.dirty_pages > 0, "the mode is the old one again");
+    assert!(store.stats().ssd.dirty_pages > 0, "the previous mode is back");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_slot_write_degrades_the_ssd_until_it_is_taken_back() {
-    let bed = Bed::new();
-    let store = bed.open().await;
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let mut events = store.ssd_events();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
-    bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(bed.slots()));
+    fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(fixture.slots()));
     write_all(&store, space, 3).await;
     store.sync().await.unwrap();
     assert_eq!(store.ssd_state(), SsdState::Degraded);
     assert!(matches!(events.next().await, Some(SsdEvent::Degraded { .. })));
     expect_all(&store, space, 3).await;
-    // It goes on for long: the journal gets room though nothing is admitted.
+    // It continues for a long time: the journal is freed even though nothing is admitted.
     for version in 4..12 {
         write_all(&store, space, version).await;
         store.sync().await.unwrap();
     }
-    bed.ssd.clear_faults();
+    fixture.ssd.clear_faults();
     let report = store.readmit_ssd().await.unwrap();
     assert!(report.lost.is_empty(), "{report:?}");
     assert_eq!(store.ssd_state(), SsdState::Active);
@@ -121,21 +121,21 @@ async fn a_failed_slot_write_degrades_the_ssd_until_it_is_taken_back() {
     expect_all(&store, space, 12).await;
     store.validate().unwrap();
     drop(store);
-    let later = bed.after_power_cut(5);
+    let later = fixture.after_power_cut(5);
     expect_all(&later.open().await, space, 12).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_vanished_ssd_with_only_copies_stops_writes_and_comes_back() {
-    let bed = Bed::new();
-    let store = bed.open().await;
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
     let clean: Vec<u32> = (0..PAGES).filter(|no| store.home(PageId::new(space, *no)) == Home::Hdd).collect();
     assert!(clean.len() > 40);
-    bed.ssd.set_present(false);
-    // What the HDD has is read, what only the SSD has is a typed error.
+    fixture.ssd.set_present(false);
+    // Pages on the HDD are readable; pages only on the SSD yield a typed error.
     let mut missing = 0;
     for no in 0..PAGES {
         match read(&store, space, no).await {
@@ -154,7 +154,7 @@ async fn a_vanished_ssd_with_only_copies_stops_writes_and_comes_back() {
     assert!(store.sync().await.is_err());
     assert!(matches!(store.set_ssd_mode(SsdMode::Off).await, Err(Error::SsdOnlyCopies { .. })));
     assert!(matches!(store.readmit_ssd().await, Err(Error::Readmit(_))));
-    bed.ssd.set_present(true);
+    fixture.ssd.set_present(true);
     let report = store.readmit_ssd().await.unwrap();
     assert!(report.lost.is_empty() && report.proved > 0, "{report:?}");
     store.sync().await.unwrap();
@@ -163,18 +163,18 @@ async fn a_vanished_ssd_with_only_copies_stops_writes_and_comes_back() {
     write_all(&store, space, 4).await;
     store.sync().await.unwrap();
     drop(store);
-    expect_all(&bed.after_power_cut(6).open().await, space, 4).await;
+    expect_all(&fixture.after_power_cut(6).open().await, space, 4).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_flush_is_believed_until_what_it_covered_is_home() {
     for seed in 0..6 {
-        let bed = Bed::new();
-        let store = bed.open().await;
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
         let space = grown(&store).await;
         write_all(&store, space, 2).await;
         store.sync().await.unwrap();
-        bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+        fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
         for no in 0..40 {
             write(&store, space, no, 3).await.unwrap();
         }
@@ -184,7 +184,7 @@ async fn a_failed_flush_is_believed_until_what_it_covered_is_home() {
         assert!(report.lost.is_empty(), "{report:?}");
         store.sync().await.unwrap();
         drop(store);
-        let store = bed.after_power_cut(seed * 7).open().await;
+        let store = fixture.after_power_cut(seed * 7).open().await;
         for no in 0..PAGES {
             assert_eq!(read(&store, space, no).await.unwrap(), if no < 40 { 3 } else { 2 }, "page {no}");
         }
@@ -193,33 +193,33 @@ async fn a_failed_flush_is_believed_until_what_it_covered_is_home() {
 
 #[tokio::test(start_paused = true)]
 async fn another_ssd_is_not_taken_back_in_place_of_the_one_that_failed() {
-    let bed = Bed::new();
-    let store = bed.open().await;
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
-    // The SSD is wiped.
-    bed.ssd.set_present(false);
+    // Wipe the SSD.
+    fixture.ssd.set_present(false);
     let _ = store.sync().await;
-    bed.ssd.set_present(true);
+    fixture.ssd.set_present(true);
     for at in (0..8192).step_by(512) {
-        bed.ssd.flip_bit(at, 1);
+        fixture.ssd.flip_bit(at, 1);
     }
     assert!(matches!(store.readmit_ssd().await, Err(Error::Readmit(_))));
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_only_copies_the_store_goes_on_without_a_failed_ssd() {
-    let bed = Bed::new();
-    let store = bed.builder().ssd_mode(SsdMode::WriteThrough).open().await.unwrap();
+async fn without_only_copies_the_store_continues_without_a_failed_ssd() {
+    let fixture = Fixture::new();
+    let store = fixture.builder().ssd_mode(SsdMode::WriteThrough).open().await.unwrap();
     let mut events = store.ssd_events();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
     expect_all(&store, space, 2).await;
-    bed.ssd.set_present(false);
+    fixture.ssd.set_present(false);
     for no in 0..PAGES {
-        // The moment of the failure may cost a caller an error, nothing else.
+        // The failure may cost a caller an error, nothing else.
         while write(&store, space, no, 3).await.is_err() {}
     }
     tokio::time::sleep(LONG).await;
@@ -232,13 +232,13 @@ async fn without_only_copies_the_store_goes_on_without_a_failed_ssd() {
     }
     assert_eq!(seen.last(), Some(&SsdEvent::Off), "{seen:?}");
     drop(store);
-    // It opens as a store without an SSD, also while the old one is still dead.
-    let later = bed.after_power_cut(3);
+    // It opens as a store without an SSD, even while the old one is still dead.
+    let later = fixture.after_power_cut(3);
     later.ssd.set_present(false);
     let store = later.open().await;
     expect_all(&store, space, 3).await;
     write_all(&store, space, 4).await;
-    // The old one comes back: nothing on it counts.
+    // The old SSD comes back: its contents are ignored.
     later.ssd.set_present(true);
     store.readmit_ssd().await.unwrap();
     assert_eq!(store.ssd_state(), SsdState::Active);
@@ -253,20 +253,20 @@ async fn without_only_copies_the_store_goes_on_without_a_failed_ssd() {
 #[tokio::test(start_paused = true)]
 async fn switched_off_and_on_nothing_old_comes_back() {
     for seed in 0..4 {
-        let bed = Bed::new();
-        let store = bed.open().await;
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
         let space = grown(&store).await;
         write_all(&store, space, 2).await;
         store.sync().await.unwrap();
         store.set_ssd_mode(SsdMode::Off).await.unwrap();
         assert_eq!(store.ssd_mode(), SsdMode::Off);
-        let ops = bed.ssd.ops();
+        let ops = fixture.ssd.ops();
         write_all(&store, space, 3).await;
         store.sync().await.unwrap();
         expect_all(&store, space, 3).await;
-        assert_eq!(bed.ssd.ops(), ops, "it may be taken away");
-        // A crash here finds a store without an SSD.
-        let crashed = bed.after_power_cut(seed);
+        assert_eq!(fixture.ssd.ops(), ops, "it may be removed");
+        // A crash at this point finds a store without an SSD.
+        let crashed = fixture.after_power_cut(seed);
         expect_all(&crashed.open().await, space, 3).await;
         store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
         expect_all(&store, space, 3).await;
@@ -276,7 +276,7 @@ async fn switched_off_and_on_nothing_old_comes_back() {
         store.sync().await.unwrap();
         store.validate().unwrap();
         drop(store);
-        let store = bed.after_power_cut(seed + 10).open().await;
+        let store = fixture.after_power_cut(seed + 10).open().await;
         for no in 0..PAGES {
             assert_eq!(
                 read(&store, space, no).await.unwrap(),
@@ -289,60 +289,60 @@ async fn switched_off_and_on_nothing_old_comes_back() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_close_the_loss_of_the_ssd_is_known_exactly() {
-    let bed = Bed::new();
-    let store = bed.open().await;
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     store.set_ssd_mode(SsdMode::Off).await.unwrap();
     store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
     write_all(&store, space, 2).await;
     store.close().await.unwrap();
-    let bed = bed.with_blank_ssd();
-    assert!(matches!(bed.try_open().await, Err(OpenError::SsdMissing { .. })));
-    assert!(matches!(bed.builder().ssd_bytes(0).open().await, Err(OpenError::SsdMissing { .. })));
-    let store = bed.builder().accept_ssd_loss(true).open().await.unwrap();
+    let fixture = fixture.with_blank_ssd();
+    assert!(matches!(fixture.try_open().await, Err(OpenError::SsdMissing { .. })));
+    assert!(matches!(fixture.builder().ssd_bytes(0).open().await, Err(OpenError::SsdMissing { .. })));
+    let store = fixture.builder().accept_ssd_loss(true).open().await.unwrap();
     let loss = store.ssd_loss().unwrap().clone();
     assert!(loss.exact && loss.pages() > 20, "{loss:?}");
     for no in 0..PAGES {
         let version = read(&store, space, no).await.unwrap();
         let lost = loss.contains(PageId::new(space, no));
         assert_eq!(version, if lost { 1 } else { 2 }, "page {no}");
-        // Redo from there would bring it back.
+        // Redo from there would restore it.
         assert!(!lost || loss.redo_from.unwrap() <= Lsn(2000 + u64::from(no)));
     }
-    // The new SSD is in use, and this time nothing has to be accepted.
+    // The new SSD is in use, and no loss needs to be accepted.
     write_all(&store, space, 3).await;
     store.sync().await.unwrap();
     assert!(store.stats().ssd.pages > 20);
     store.close().await.unwrap();
-    let store = bed.builder().accept_ssd_loss(true).open().await.unwrap();
+    let store = fixture.builder().accept_ssd_loss(true).open().await.unwrap();
     assert_eq!(store.ssd_loss(), Some(loss), "it is not acknowledged");
     store.acknowledge_loss().await.unwrap();
     assert_eq!(store.ssd_loss(), None);
     store.close().await.unwrap();
-    let store = bed.open().await;
+    let store = fixture.open().await;
     assert_eq!(store.ssd_loss(), None);
     expect_all(&store, space, 3).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn after_a_crash_every_page_may_be_older_and_the_report_says_so() {
-    let bed = Bed::new();
-    let store = bed.open().await;
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     let _ = store.drain_ssd(Drain::new()).await;
     write_all(&store, space, 3).await;
     store.sync().await.unwrap();
     drop(store);
-    // Without any SSD from now on.
-    let later = bed.after_power_cut(4);
+    // No SSD is present from here on.
+    let later = fixture.after_power_cut(4);
     later.ssd.set_present(false);
     let store = later.builder().ssd_bytes(0).accept_ssd_loss(true).open().await.unwrap();
     let loss = store.ssd_loss().unwrap();
     assert!(!loss.exact && loss.redo_from.is_none());
     for no in 0..PAGES {
         assert!(loss.contains(PageId::new(space, no)));
-        // Torn homes may have been the ring's to repair: an error then, never another version.
+        // The ring may have been needed to repair torn homes: these yield an error, never another version.
         if let Ok(version) = read(&store, space, no).await {
             assert!((1..=3).contains(&version));
         }
@@ -352,9 +352,9 @@ async fn after_a_crash_every_page_may_be_older_and_the_report_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn given_up_while_open_what_is_in_memory_is_kept_and_the_rest_is_listed() {
-    let bed = Bed::new();
-    let store = bed.open().await;
+async fn an_ssd_given_up_while_open_keeps_pages_in_memory_and_lists_the_rest() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     let _ = store.drain_ssd(Drain::new()).await;
     store.set_ssd_mode(SsdMode::WriteThrough).await.unwrap();
@@ -363,7 +363,7 @@ async fn given_up_while_open_what_is_in_memory_is_kept_and_the_rest_is_listed() 
     store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
     write_all(&store, space, 3).await;
     store.sync().await.unwrap();
-    bed.ssd.set_present(false);
+    fixture.ssd.set_present(false);
     let loss = store.abandon_ssd().await.unwrap();
     assert!(loss.exact && loss.pages() > 0, "{loss:?}");
     store.sync().await.unwrap();
@@ -375,7 +375,7 @@ async fn given_up_while_open_what_is_in_memory_is_kept_and_the_rest_is_listed() 
     write_all(&store, space, 4).await;
     store.sync().await.unwrap();
     drop(store);
-    let later = bed.after_power_cut(2);
+    let later = fixture.after_power_cut(2);
     later.ssd.set_present(false);
     expect_all(&later.open().await, space, 4).await;
 }
@@ -383,8 +383,8 @@ async fn given_up_while_open_what_is_in_memory_is_kept_and_the_rest_is_listed() 
 #[tokio::test(start_paused = true)]
 async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
     for seed in 0..5 {
-        let bed = Bed::new();
-        let store = bed.open().await;
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
         let space = grown(&store).await;
         store.set_ssd_mode(SsdMode::WriteThrough).await.unwrap();
         let _ = store.drain_ssd(Drain::new()).await;
@@ -393,7 +393,7 @@ async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
         }
         store.sync().await.unwrap();
         store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
-        // The first change of a page since it was home is what counts, not the last.
+        // The first change of a page since it was home counts, not the last.
         for version in 3..6 {
             write_all(&store, space, version).await;
         }
@@ -402,13 +402,13 @@ async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
         let changed: Vec<u32> =
             (0..PAGES).filter(|no| store.home(PageId::new(space, *no)) == Home::Ssd).collect();
         let truth = |store: &pagetier::PageStore| {
-            // By what the HDD really has.
-            let hdd = bed.hdd.snapshot();
+            // Compare with the actual contents of the HDD.
+            let hdd = fixture.hdd.snapshot();
             let _ = store;
             changed
                 .iter()
                 .filter_map(|no| {
-                    let at = bed.home_of(PageId::new(space, *no))? as usize;
+                    let at = fixture.home_of(PageId::new(space, *no))? as usize;
                     let home = pagetier_page::Header::peek(&hdd[at..at + 4096]).lsn.0;
                     // Versions are a thousand apart.
                     (home < 5000).then_some(home + 1000)
@@ -416,12 +416,12 @@ async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
                 .min()
         };
         let needed = truth(&store).unwrap();
-        assert!(oldest.0 <= needed && oldest.0 > 2000, "{oldest} told, {needed} needed");
+        assert!(oldest.0 <= needed && oldest.0 > 2000, "{oldest} reported, {needed} needed");
         drop(store);
-        let later = bed.after_power_cut(seed);
+        let later = fixture.after_power_cut(seed);
         let store = later.open().await;
-        let told = store.oldest_ssd_lsn().unwrap_or(Lsn(u64::MAX));
-        assert!(told.0 <= needed, "after recovery {told} told, {needed} needed");
+        let oldest = store.oldest_ssd_lsn().unwrap_or(Lsn(u64::MAX));
+        assert!(oldest.0 <= needed, "after recovery {oldest} reported, {needed} needed");
         let _ = store.drain_ssd(Drain::new()).await;
         assert_eq!(store.oldest_ssd_lsn(), None);
     }
@@ -430,22 +430,23 @@ async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
 #[tokio::test(start_paused = true)]
 async fn sync_writes_no_checkpoint_and_waits_for_no_flush_of_the_disk() {
     use pagetier_devio::{Device, IoClass};
-    let bed = Bed::new();
-    // Journal and ring large enough for the maintenance to have no reason of its own.
-    let roomy = bed.builder().ssd_bytes(2000 * bed::PAGE).ring_pages(64).pool_bytes(180 * bed::PAGE);
+    let fixture = Fixture::new();
+    // Journal and ring are large enough that maintenance has no work of its own.
+    let roomy =
+        fixture.builder().ssd_bytes(2000 * fixture::PAGE).ring_pages(64).pool_bytes(180 * fixture::PAGE);
     let store = roomy.open().await.unwrap();
     let space = grown(&store).await;
     store.sync().await.unwrap();
-    // All go to the HDD, and no admissions of what leaves memory ask for checkpoints.
+    // All pages go to the HDD, and no admissions from memory request checkpoints.
     store.set_ssd_mode(SsdMode::ReadOnly).await.unwrap();
     tokio::time::sleep(LONG).await;
     for no in 0..20 {
         write(&store, space, no, 2).await.unwrap();
     }
-    let (hdd, ssd) = (bed.hdd.stats(), bed.ssd.stats());
+    let (hdd, ssd) = (fixture.hdd.stats(), fixture.ssd.stats());
     let checkpoints = store.stats().ssd.counts.checkpoints;
     store.sync().await.unwrap();
-    let (hdd, ssd) = (bed.hdd.stats().since(&hdd), bed.ssd.stats().since(&ssd));
+    let (hdd, ssd) = (fixture.hdd.stats().since(&hdd), fixture.ssd.stats().since(&ssd));
     assert_eq!(store.stats().ssd.counts.checkpoints, checkpoints);
     assert_eq!(hdd.flush.ops, 0, "no flush of the HDD");
     assert!(hdd.totals_without(&[]).write.ops > 0, "pages went to the HDD");
@@ -453,7 +454,8 @@ async fn sync_writes_no_checkpoint_and_waits_for_no_flush_of_the_disk() {
     assert!(meta.bytes <= 4096 * meta.ops && meta.ops <= 20, "journal blocks alone: {meta:?}");
     drop(store);
     for seed in 0..10 {
-        let store = bed.after_power_cut(seed).builder().pool_bytes(180 * bed::PAGE).open().await.unwrap();
+        let store =
+            fixture.after_power_cut(seed).builder().pool_bytes(180 * fixture::PAGE).open().await.unwrap();
         for no in 0..20 {
             assert_eq!(read(&store, space, no).await.unwrap(), 2);
         }
@@ -467,8 +469,8 @@ async fn on_files_the_ssd_can_be_switched_off_taken_away_and_put_back() {
         pagetier::PageStore::builder()
             .directory(dir.path())
             .page_size(pagetier::PageSize::MIN)
-            .pool_bytes(60 * bed::PAGE)
-            .ssd_bytes(bed::SSD_PAGES * bed::PAGE)
+            .pool_bytes(60 * fixture::PAGE)
+            .ssd_bytes(fixture::SSD_PAGES * fixture::PAGE)
             .ring_pages(8)
             .open()
     };

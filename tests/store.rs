@@ -1,4 +1,4 @@
-//! The store as a user has it: in memory, and on files.
+//! The store from a user's perspective: in memory, and on files.
 
 use pagetier::{
     Error, Lsn, MemoryDevice, MemoryManifest, OpenError, PageId, PageSize, PageStore, SharedDevice, SpaceId,
@@ -103,7 +103,7 @@ async fn a_closed_store_opens_warm_and_complete() {
 }
 
 #[tokio::test]
-async fn what_was_synced_is_there_after_a_drop_without_close() {
+async fn synced_pages_survive_a_drop_without_close() {
     let devices = Devices::new();
     for round in 1..6 {
         let store = devices.open(200, 400).await.unwrap();
@@ -138,7 +138,7 @@ async fn a_store_without_an_ssd_works_and_recovers() {
             .pool_bytes(100 * PAGE)
             .open()
             .await;
-        // The ring of a store in memory without an SSD does not outlive it.
+        // The ring of an in-memory store without an SSD does not outlive it.
         let Ok(store) = store else {
             assert!(round > 1);
             return;
@@ -217,7 +217,7 @@ async fn redo_starts_at_the_oldest_change_that_only_memory_has() {
 }
 
 #[tokio::test]
-async fn one_recording_at_a_time_is_under_way() {
+async fn only_one_recording_runs_at_a_time() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (folder.path().join("first.ptr"), folder.path().join("second.ptr"));
     let store = Devices::new().open(200, 400).await.unwrap();

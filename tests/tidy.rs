@@ -1,17 +1,20 @@
-//! The house rules that a program can check: widths, words, `unsafe`, dead files, links, and that every
-//! policy and document stands in its list.
+//! The house rules that a program can check: line widths, words, `unsafe`, dead files, links, and the steps
+//! that a new policy, bench, format or document must not forget (`CONTRIBUTING.md`).
 
 use pagetier::{PoolPolicy, SsdPolicy};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The widest line of a comment, and of prose in a document, in characters.
+/// The maximum width of comment lines, and of prose in documents, in characters.
 const WIDTH_MAX: usize = 110;
 
-/// The widest row of a table in a document.
-const ROW_WIDTH_MAX: usize = 700;
+/// The maximum width of table rows in documents.
+const ROW_WIDTH_MAX: usize = 300;
 
-/// Where `unsafe` may appear; each use says there why it is sound.
+/// The maximum number of columns of tables in the README and the documents; notes may have more.
+const COLUMNS_MAX: usize = 8;
+
+/// The files that may contain `unsafe`; each use states why it is sound.
 const UNSAFE: [&str; 16] = [
     "benches/hit_path.rs",
     "crates/bufpool/src/arena.rs",
@@ -31,7 +34,7 @@ const UNSAFE: [&str; 16] = [
     "crates/sim/tests/fuzz_corpus.rs",
 ];
 
-/// Words that leave the actor unnamed, and home-made ones that the field has a term for.
+/// Words that leave the actor unnamed, and home-made words for which the field has a term.
 const BANNED: [&str; 6] = ["somebody", "nobody", "whoever", "anybody", "homeward", "courier"];
 
 /// Folders of pure code: what is decided there is decided from plain values.
@@ -61,8 +64,8 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The files below the root whose name ends in `.extension`, each by its path from there; built and hidden
-/// folders are left out.
+/// The files below the root with this extension, each with its path relative to the root. Skips build output
+/// and hidden folders.
 fn files(extension: &str) -> Vec<(String, String)> {
     fn walk(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).expect("a folder of the repository").flatten() {
@@ -83,7 +86,7 @@ fn files(extension: &str) -> Vec<(String, String)> {
     found.iter().map(|path| (name(path), text(path))).collect()
 }
 
-/// The lines of a file that break a rule, as `file:line: text`.
+/// The lines that break a rule, as `file:line: text`.
 fn breaches(files: &[(String, String)], breaks: impl Fn(&str, &str) -> bool) -> Vec<String> {
     let at = |(file, text): &(String, String)| {
         let lines = text.lines().enumerate().filter(|(_, line)| breaks(file, line));
@@ -96,12 +99,12 @@ fn none(what: &str, breaches: &[String]) {
     assert!(breaches.is_empty(), "{what}:\n{}", breaches.join("\n"));
 }
 
-/// What stands behind `//` in a line that is a comment as a whole.
+/// The text after `//` in a line that is entirely a comment.
 fn comment(line: &str) -> Option<&str> {
     line.trim_start().strip_prefix("//")
 }
 
-/// A document, or a source with its comments, with fenced code left out, line by line.
+/// The lines of a document, or of a source with its comments, without fenced code.
 fn without_code(text: &str) -> String {
     let mut fenced = false;
     let prose = |line: &str| {
@@ -130,6 +133,25 @@ fn comments_and_prose_are_not_too_wide() {
         line.chars().count() > limit && line.trim().contains(' ')
     });
     none("prose over the width", &prose);
+}
+
+/// The cells of a table's row. A `|` inside of a cell is written `\|`.
+fn columns(row: &str) -> usize {
+    row.trim().trim_matches('|').replace("\\|", "").split('|').count()
+}
+
+/// The README, or a document of `docs/` that is no note.
+fn is_document(file: &str) -> bool {
+    file == "README.md" || (file.starts_with("docs/") && file.matches('/').count() == 1)
+}
+
+#[test]
+fn tables_are_not_too_wide() {
+    let mut documents = files("md");
+    documents.retain(|(file, _)| is_document(file));
+    documents.iter_mut().for_each(|(_, text)| *text = without_code(text));
+    let wide = breaches(&documents, |_, line| is_row(line) && columns(line) > COLUMNS_MAX);
+    none("tables with too many columns", &wide);
 }
 
 #[test]
@@ -198,7 +220,8 @@ fn every_file_belongs_to_a_crate() {
             name => (folder, name.trim_end_matches(".rs")),
         };
         let declared = format!("mod {module};");
-        // In the folder's own module, the file named like the folder, or a root beside it.
+        // The declaration is in the folder's own module, in the file named like the folder, or in a root
+        // beside it.
         let declares = |other: &str, text: &str| {
             let near = other.rsplit_once('/').is_some_and(|(parent, _)| parent == folder);
             (near || other == format!("{folder}.rs")) && text.contains(&declared)
@@ -230,14 +253,63 @@ fn links_in_documents_lead_somewhere() {
     none("links that lead nowhere", &broken);
 }
 
+fn read(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// Every policy's name but `none`, which needs no description.
+fn policies() -> impl Iterator<Item = String> {
+    let pool = PoolPolicy::ALL.iter().map(ToString::to_string);
+    pool.chain(SsdPolicy::ALL.iter().map(ToString::to_string)).filter(|name| name != "none")
+}
+
+#[test]
+fn every_policy_is_described_and_drawn_by_the_campaign() {
+    let (described, drawn) = (read("docs/policies.md"), read("crates/sim/src/campaign/plan.rs"));
+    for name in policies() {
+        assert!(described.contains(&format!("`{name}`")), "docs/policies.md does not describe {name}");
+        let drawn = drawn.contains(&format!("\"{name}\""));
+        assert!(drawn, "crates/sim/src/campaign/plan.rs does not draw {name}");
+    }
+    for part in SsdPolicy::PARTS {
+        assert!(described.contains(part), "docs/policies.md does not describe the option {part}");
+    }
+}
+
+#[test]
+fn every_document_stands_in_the_readme() {
+    let readme = read("README.md");
+    for (file, _) in files("md").iter().filter(|(file, _)| is_document(file) && file != "README.md") {
+        assert!(readme.contains(file.as_str()), "README.md does not name {file}");
+    }
+}
+
+/// A device is tested under the name of its file: `uring`, `memory`, `emulated`.
+#[test]
+fn every_device_is_tested() {
+    let (sources, tests): (Vec<_>, Vec<_>) = files("rs")
+        .into_iter()
+        .filter(|(file, _)| file.starts_with("crates/devio/"))
+        .partition(|(file, _)| file.starts_with("crates/devio/src/"));
+    let is_device = |line: &str| line.starts_with("impl") && line.contains("Device for ");
+    let mut found = 0;
+    for (file, _) in sources.iter().filter(|(_, text)| text.lines().any(is_device)) {
+        found += 1;
+        let name = file.trim_end_matches("/mod.rs").trim_end_matches(".rs").rsplit('/').next();
+        let name = name.expect("a file's name");
+        let tested = tests.iter().any(|(_, text)| text.to_lowercase().contains(name));
+        assert!(tested, "no test in crates/devio/tests names the device in {file}");
+    }
+    assert!(found > 0, "no device was found");
+}
+
+/// Each rule that a mutation leaves out belongs to an invariant, and each invariant names rules that exist.
 /// `docs/recovery.md` names the file that decides each invariant.
 #[test]
 fn invariants_name_files() {
-    let text = fs::read_to_string(root().join("docs/recovery.md")).expect("docs/recovery.md");
-    let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("| **I")).collect();
-    assert!(rows.len() > 20, "the invariants have moved");
-    for row in rows {
-        let files = row.trim_end_matches(['|', ' ']).rsplit('|').next().unwrap_or_default();
+    let document = read("docs/recovery.md");
+    for row in document.lines().filter(|line| line.starts_with("| **I")) {
+        let files = row.trim_end_matches('|').rsplit('|').nth(1).unwrap_or_default();
         let named: Vec<&str> = files.split('`').skip(1).step_by(2).collect();
         assert!(!named.is_empty(), "no file decides it: {row}");
         for file in named {
@@ -248,20 +320,89 @@ fn invariants_name_files() {
 }
 
 #[test]
-fn every_policy_and_document_stands_in_its_list() {
-    let read = |file: &str| fs::read_to_string(root().join(file)).expect(file);
-    let policies = read("docs/policies.md");
-    let pool = PoolPolicy::ALL.iter().map(ToString::to_string);
-    for name in pool.chain(SsdPolicy::ALL.iter().map(ToString::to_string)).filter(|name| name != "none") {
-        assert!(policies.contains(&format!("`{name}`")), "docs/policies.md does not describe {name}");
+fn every_mutation_belongs_to_an_invariant() {
+    let (source, document) = (read("crates/ssdcache/src/mutation.rs"), read("docs/recovery.md"));
+    let body = source.split_once("pub enum Mutation {").and_then(|(_, rest)| rest.split_once("\n}"));
+    let lines = body.map(|(body, _)| body.lines()).into_iter().flatten();
+    let mutations: Vec<&str> = lines
+        .filter_map(|line| line.trim().strip_suffix(','))
+        .filter(|name| name.chars().all(char::is_alphanumeric))
+        .collect();
+    assert!(!mutations.is_empty(), "no mutation was found");
+    let rows: Vec<&str> = document.lines().filter(|line| line.starts_with("| **I")).collect();
+    let named: Vec<&str> = rows
+        .iter()
+        .filter_map(|row| row.trim_end_matches('|').rsplit('|').next())
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .collect();
+    for mutation in &mutations {
+        assert!(named.contains(mutation), "no invariant of docs/recovery.md names {mutation}");
     }
-    for part in SsdPolicy::PARTS {
-        assert!(policies.contains(part), "docs/policies.md does not describe the option {part}");
+    for name in named {
+        assert!(mutations.contains(&name), "docs/recovery.md names {name}, which is no mutation");
     }
+}
+
+#[test]
+fn every_bench_stands_in_its_document() {
+    let (manifest, document) = (read("Cargo.toml"), read("docs/BENCHMARKS.md"));
+    let tables = manifest.split("[[bench]]").skip(1);
+    let names: Vec<&str> = tables.filter_map(|table| table.split('"').nth(1)).collect();
+    assert!(!names.is_empty(), "Cargo.toml has no bench");
+    for name in names {
+        let command = format!("cargo bench --bench {name}");
+        assert!(document.contains(&command), "docs/BENCHMARKS.md does not say `{command}`");
+    }
+}
+
+/// A format's version is a constant `FORMAT`, or one that ends so.
+#[test]
+fn every_format_version_stands_in_its_document() {
+    let document = read("docs/format.md");
+    let mut found = 0;
+    for (file, text) in files("rs").iter().filter(|(file, _)| !file.starts_with("tests/")) {
+        for line in text.lines().map(|line| line.trim_start_matches("pub ")) {
+            let version = line.strip_prefix("const ").and_then(|rest| rest.split_once(" = "));
+            let Some((name, version)) = version else { continue };
+            let Some((name, "u16" | "u32")) = name.split_once(": ") else { continue };
+            if name == "FORMAT" || name.ends_with("_FORMAT") {
+                found += 1;
+                let row = format!("| {} | `{name}` in `{file}` |", version.trim_end_matches(';'));
+                assert!(document.contains(&row), "docs/format.md has no row that ends in {row}");
+            }
+        }
+    }
+    assert!(found > 0, "no constant FORMAT was found");
+}
+
+/// Documents name files by their path from the root, as `crates/page/src/lib.rs`.
+#[test]
+fn files_named_in_documents_exist() {
+    let from_root = |span: &str| {
+        ["crates/", "src/", "tests/", "benches/", "examples/", "fuzz/", "tools/"]
+            .iter()
+            .any(|folder| span.starts_with(folder))
+            && span.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "/_-.".contains(c))
+    };
+    let mut missing = Vec::new();
+    let mut documents = files("md");
+    documents.retain(|(file, _)| !file.contains('/') || is_document(file));
+    for (file, text) in &documents {
+        for named in text.split('`').skip(1).step_by(2).filter(|span| from_root(span)) {
+            if !root().join(named).exists() {
+                missing.push(format!("{file}: {named}"));
+            }
+        }
+    }
+    none("files that are not there", &missing);
+}
+
+/// The README's first example is the one that `examples/` runs.
+#[test]
+fn the_readme_shows_the_quickstart() {
     let readme = read("README.md");
-    for (file, _) in
-        files("md").iter().filter(|(file, _)| file.matches('/').count() == 1 && file.starts_with("docs/"))
-    {
-        assert!(readme.contains(file.as_str()), "README.md does not name {file}");
-    }
+    let shown = readme.split("```rust,no_run\n").nth(1).and_then(|rest| rest.split("```").next());
+    let example = read("examples/quickstart.rs");
+    let code = example.split_once("\n\n").map(|(_, code)| code);
+    assert_eq!(shown, code, "README.md and examples/quickstart.rs differ");
 }

@@ -1,5 +1,5 @@
-//! Two stores on one directory, or on the same devices by another way: the second is refused while the first
-//! runs, and waits while the first leaves or the kernel cleans up after it.
+//! Two stores on one directory, or on the same devices by different paths: the second is refused while the
+//! first runs, and waits while the first leaves or the kernel cleans up after it.
 
 use pagetier::{Builder, OpenError, PageId, PageSize, PageStore};
 use std::io::{BufRead, BufReader};
@@ -77,7 +77,7 @@ async fn the_holder() {
 struct Holder(Child);
 
 impl Holder {
-    /// Another process that has the store in `directory` and writes to it.
+    /// Starts another process that holds the store in `directory` and writes to it.
     fn of(directory: &Path) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "the_holder", "--nocapture", "--test-threads=1"])
@@ -115,7 +115,7 @@ async fn a_second_opener_in_another_process_is_refused_until_the_first_is_killed
     }
 }
 
-/// A copy of the store's directory, that goes by the devices of the original.
+/// A copy of the store's directory that refers to the original's devices.
 fn copy_of(directory: &Path) -> (tempfile::TempDir, [PathBuf; 2]) {
     let copy = tempfile::tempdir().unwrap();
     for file in ["manifest.json", "lock"] {
@@ -136,7 +136,7 @@ async fn a_copied_directory_does_not_open_the_same_devices_a_second_time() {
         let second = second.open().await;
         assert!(is_refused_at_once(&second, started), "{second:?}");
     }
-    // A new store on them is none either.
+    // A new store on these devices is refused too.
     let other = tempfile::tempdir().unwrap();
     let started = Instant::now();
     let forced = builder(other.path()).hdd(&hdd).ssd(&ssd).force(true).open().await;
@@ -145,7 +145,7 @@ async fn a_copied_directory_does_not_open_the_same_devices_a_second_time() {
     both().open().await.unwrap();
 }
 
-/// A loop device over a file in `directory`, if this machine has them.
+/// A loop device over a file in `directory`, if this machine supports them.
 fn loop_device(directory: &Path) -> Option<(PathBuf, impl Drop)> {
     struct Detach(PathBuf);
     impl Drop for Detach {

@@ -1,20 +1,19 @@
-//! Single blocks of the SSD that cannot be read (EIO) when a store opens: it opens where what they held is
-//! known, and is refused by name where it is not. Then the loss of the SSD can be accepted, and its report is
-//! complete.
+//! Single unreadable blocks (EIO) on the SSD when a store opens: it opens if their contents are known, and is
+//! refused by name otherwise. The loss of the SSD can then be accepted, and its report is complete.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGE, PAGES, expect_all, grown, read, write, write_all};
+use fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{Error, OpenError, PageId, PageSize, PageStore, PoolError, SpaceId, SsdMode, TierError};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use pagetier_ssdcache::{BLOCK_BYTES, Layout, OpenError as SsdError};
 use std::ops::Range;
 
-/// Every page in version 2; then half of them in version 3, and in version 4, all of it synced, some of it
-/// under the newest checkpoint.
-async fn worked(close: bool) -> (Bed, SpaceId) {
-    let bed = Bed::new();
-    let store = bed.open().await;
+/// A store with every page in version 2, then half of them in version 3, and in version 4; everything synced,
+/// some of it after the newest checkpoint.
+async fn worked(close: bool) -> (Fixture, SpaceId) {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -33,20 +32,20 @@ async fn worked(close: bool) -> (Bed, SpaceId) {
     store.sync().await.unwrap();
     if close {
         store.close().await.unwrap();
-        return (bed, space);
+        return (fixture, space);
     }
-    (bed.after_power_cut(9), space)
+    (fixture.after_power_cut(9), space)
 }
 
 const fn version(no: u32) -> u32 {
     if no.is_multiple_of(2) { 4 } else { 2 }
 }
 
-fn unreadable(bed: &Bed, range: Range<u64>) {
-    bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(range));
+fn unreadable(fixture: &Fixture, range: Range<u64>) {
+    fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(range));
 }
 
-/// The pages that cannot be read; all others are right.
+/// The unreadable pages; all others must read correctly.
 async fn unreadable_pages(store: &PageStore, space: SpaceId) -> Vec<u32> {
     let mut failed = Vec::new();
     for no in 0..PAGES {
@@ -71,28 +70,28 @@ async fn after_a_close_any_block_of_slots_ring_and_journal_may_be_unreadable() {
     let journal = (0..u64::from(layout.journal_blocks)).map(|seq| layout.journal_at(seq));
     let mut failed = 0;
     for (nth, at) in (0..).zip(slots.chain(ring).chain(journal)) {
-        let bed = closed.after_power_cut(1);
-        unreadable(&bed, at..at + BLOCK_BYTES);
-        let store = bed.open().await;
+        let fixture = closed.after_power_cut(1);
+        unreadable(&fixture, at..at + BLOCK_BYTES);
+        let store = fixture.open().await;
         let pages = unreadable_pages(&store, space).await;
         assert!(pages.len() <= 1, "{at}: {pages:?}");
         failed += pages.len();
         if nth % 8 > 0 {
             continue;
         }
-        // It can be written, and the store goes on.
-        bed.ssd.clear_faults();
+        // It can be written, and the store continues.
+        fixture.ssd.clear_faults();
         write_all(&store, space, 5).await;
         store.sync().await.unwrap();
-        expect_all(&bed.after_power_cut(3).open().await, space, 5).await;
+        expect_all(&fixture.after_power_cut(3).open().await, space, 5).await;
     }
     assert!(failed > 20, "only copies: {failed}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_rings_older_images_mend_nothing_when_the_newest_cannot_be_read() {
-    let bed = Bed::new();
-    let builder = || bed.builder().ssd_mode(SsdMode::ReadOnly);
+    let fixture = Fixture::new();
+    let builder = || fixture.builder().ssd_mode(SsdMode::ReadOnly);
     let store = builder().open().await.unwrap();
     let space = grown(&store).await;
     for version in 2..4 {
@@ -100,27 +99,27 @@ async fn the_rings_older_images_mend_nothing_when_the_newest_cannot_be_read() {
         store.sync().await.unwrap();
     }
     store.close().await.unwrap();
-    // One image of each version is in the ring. The newest cannot be read, and the home rots.
+    // The ring has one image of each version. The newest is unreadable, and the home rots.
     let page = PageId::new(space, 5);
-    let images = bed.images_of(page);
+    let images = fixture.images_of(page);
     assert!(images.len() > 1, "{images:?}");
-    let home = bed.home_of(page).unwrap();
+    let home = fixture.home_of(page).unwrap();
     for newest in images {
-        let bed = bed.after_power_cut(1);
-        unreadable(&bed, newest..newest + PAGE);
-        bed.hdd.rot(home..home + 512, 3);
-        let store = bed.builder().ssd_mode(SsdMode::ReadOnly).open().await.unwrap();
+        let fixture = fixture.after_power_cut(1);
+        unreadable(&fixture, newest..newest + PAGE);
+        fixture.hdd.rot(home..home + 512, 3);
+        let store = fixture.builder().ssd_mode(SsdMode::ReadOnly).open().await.unwrap();
         let found = read(&store, space, 5).await;
         assert!(matches!(found, Ok(3) | Err(_)), "{found:?}");
         drop(store);
-        bed.ssd.clear_faults();
-        let store = bed.after_power_cut(2).builder().open().await.unwrap();
+        fixture.ssd.clear_faults();
+        let store = fixture.after_power_cut(2).builder().open().await.unwrap();
         let found = read(&store, space, 5).await;
         assert!(matches!(found, Ok(3) | Err(_)), "{found:?}");
     }
 }
 
-/// Each page reads as it should, or the report lists it.
+/// Checks that each page reads as it should or is listed.
 async fn expect_listed(store: &PageStore, space: SpaceId) {
     let loss = store.ssd_loss().expect("a report");
     let mut lost = 0;
@@ -141,9 +140,9 @@ async fn after_a_crash_what_is_not_known_is_refused_by_name_and_can_be_given_up(
     let (mut opened, mut refused) = (0, 0);
     let mut parts = std::collections::BTreeSet::new();
     for at in (layout.map_at(0)..layout.end()).step_by(BLOCK_BYTES as usize) {
-        let bed = crashed.after_power_cut(1);
-        unreadable(&bed, at..at + BLOCK_BYTES);
-        match bed.try_open().await {
+        let fixture = crashed.after_power_cut(1);
+        unreadable(&fixture, at..at + BLOCK_BYTES);
+        match fixture.try_open().await {
             Ok(store) => {
                 opened += 1;
                 assert!(unreadable_pages(&store, space).await.len() <= 1, "at {at}");
@@ -159,10 +158,10 @@ async fn after_a_crash_what_is_not_known_is_refused_by_name_and_can_be_given_up(
             Err(other) => panic!("at {at}: {other}"),
         }
         refused += 1;
-        // Once the block can be read, nothing is lost.
+        // Once the block is readable, nothing is lost.
         if refused % 4 == 0 {
-            bed.ssd.clear_faults();
-            assert!(unreadable_pages(&bed.open().await, space).await.is_empty());
+            fixture.ssd.clear_faults();
+            assert!(unreadable_pages(&fixture.open().await, space).await.is_empty());
         }
         if refused % 4 == 1 {
             let without = crashed.after_power_cut(1);
@@ -171,7 +170,7 @@ async fn after_a_crash_what_is_not_known_is_refused_by_name_and_can_be_given_up(
             let store = without.builder().ssd_bytes(0).accept_ssd_loss(true).open().await.unwrap();
             expect_listed(&store, space).await;
             drop(store);
-            // And by the next opening.
+            // The next opening reports the same.
             let store = without.after_power_cut(4).builder().ssd_bytes(0).open().await.unwrap();
             expect_listed(&store, space).await;
         }
@@ -188,14 +187,14 @@ async fn after_a_crash_what_is_not_known_is_refused_by_name_and_can_be_given_up(
 
 #[cfg(feature = "mutations")]
 #[tokio::test(start_paused = true)]
-async fn taken_for_empty_it_brings_older_pages_back() {
+async fn treated_as_empty_it_brings_older_pages_back() {
     let (crashed, space) = worked(false).await;
     let mut older = 0;
     for at in crashed.slots().step_by(PAGE as usize) {
-        let bed = crashed.after_power_cut(1);
-        unreadable(&bed, at..at + BLOCK_BYTES);
+        let fixture = crashed.after_power_cut(1);
+        unreadable(&fixture, at..at + BLOCK_BYTES);
         let broken = Some(pagetier_ssdcache::Mutation::UnreadableIsEmpty);
-        let store = bed.builder().mutation(broken).open().await.unwrap();
+        let store = fixture.builder().mutation(broken).open().await.unwrap();
         for no in 0..PAGES {
             older += u32::from(read(&store, space, no).await.is_ok_and(|found| found != version(no)));
         }
@@ -203,20 +202,20 @@ async fn taken_for_empty_it_brings_older_pages_back() {
     assert!(older > 0);
 }
 
-/// A store without an SSD, whose ring's file is damaged.
+/// A store without an SSD whose ring's file is damaged.
 #[tokio::test(start_paused = true)]
 async fn a_ring_without_an_ssd_is_needed_after_a_crash_only() {
-    let bed = Bed::new();
-    let store = bed.builder().ssd_bytes(0).open().await.unwrap();
+    let fixture = Fixture::new();
+    let store = fixture.builder().ssd_bytes(0).open().await.unwrap();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
-    let crashed = bed.after_power_cut(2);
+    let crashed = fixture.after_power_cut(2);
     store.close().await.unwrap();
-    let at = Layout::ring_only(PageSize::MIN, bed::RING_PAGES).ring_at(3);
+    let at = Layout::ring_only(PageSize::MIN, fixture::RING_PAGES).ring_at(3);
     let eio = || Fault::new(FaultEffect::Eio).on(IoOp::Read).within(at..at + PAGE);
-    bed.ring.inject(eio());
-    expect_all(&bed.builder().ssd_bytes(0).open().await.unwrap(), space, 2).await;
+    fixture.ring.inject(eio());
+    expect_all(&fixture.builder().ssd_bytes(0).open().await.unwrap(), space, 2).await;
     crashed.ring.inject(eio());
     let refused = crashed.builder().ssd_bytes(0).open().await.map(drop);
     assert!(
@@ -227,15 +226,15 @@ async fn a_ring_without_an_ssd_is_needed_after_a_crash_only() {
     expect_all(&crashed.builder().ssd_bytes(0).open().await.unwrap(), space, 2).await;
 }
 
-/// Homes that cannot be read, while the ring has images of theirs, are written anew.
+/// Rewrites unreadable homes for which the ring has images.
 #[tokio::test(start_paused = true)]
 async fn a_home_that_cannot_be_read_is_rewritten_from_the_ring() {
-    let bed = Bed::new();
-    let store = bed.builder().ssd_bytes(0).open().await.unwrap();
+    let fixture = Fixture::new();
+    let store = fixture.builder().ssd_bytes(0).open().await.unwrap();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
-    let crashed = bed.after_power_cut(2);
+    let crashed = fixture.after_power_cut(2);
     for no in PAGES - 4..PAGES {
         let home = crashed.home_of(PageId::new(space, no)).unwrap();
         crashed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).within(home..home + PAGE).times(2));

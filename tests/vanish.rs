@@ -1,9 +1,9 @@
-//! The file system under a store loses its device in the middle of the work, and comes back: ext4 and xfs on
-//! a loop device whose backing disk dies. Operations fail with typed errors, nothing that was synced is lost,
-//! and a second opener is refused before, meanwhile and afterwards.
+//! The file system under a store loses its device during work, and comes back: ext4 and xfs on a loop device
+//! whose backing disk dies. Operations fail with typed errors, nothing synced is lost, and a second opener is
+//! refused before, during and after the outage.
 //!
 //! Needs the helper `slow-disk` beside the project, root, FUSE, loop devices, `mkfs.ext4` and `mkfs.xfs`;
-//! without them the test says so on standard error and does nothing.
+//! without them the test reports so on standard error and does nothing.
 
 mod mounted;
 
@@ -18,7 +18,7 @@ use std::time::Duration;
 const PAGES: u32 = 700;
 const SERVICE_MS: f64 = 0.05;
 
-/// The disk, a block device on it, and the file system there. Dropped from the top down.
+/// The disk, a block device on it, and the file system there; dropped in field order.
 struct Below {
     mounted: Mounted,
     device: LoopDevice,
@@ -26,7 +26,7 @@ struct Below {
 }
 
 impl Below {
-    /// With what was there before, or a new file system.
+    /// Starts the stack with its previous contents, or with a new file system.
     fn start(folder: &Path, kind: &str) -> Result<Self, String> {
         let image = folder.join("back.img");
         let fresh = !image.exists();
@@ -44,7 +44,8 @@ impl Below {
     }
 }
 
-/// Both device files are on the file system; the store's directory with `whole`, else elsewhere.
+/// Both device files are on the file system; with `whole` the store's directory is too, otherwise it is
+/// elsewhere.
 fn builder(folder: &Path, whole: bool) -> Builder {
     let fs = folder.join("fs");
     let builder = if whole {
@@ -60,13 +61,13 @@ async fn is_refused(folder: &Path, whole: bool) -> bool {
     match builder(folder, whole).open().await {
         Ok(_) => false,
         Err(OpenError::AlreadyOpen { .. }) => true,
-        // The lock's file cannot even be looked at.
+        // Not even the lock's file is accessible.
         Err(OpenError::Directory { .. } | OpenError::NotADirectory { .. }) => whole,
         Err(_) => false,
     }
 }
 
-/// Whether it tells of a device, or that no frame became free because of one.
+/// Whether the error names a device, or a lack of frames because of one.
 fn is_typed(error: &Error) -> bool {
     match error {
         Error::Pool(PoolError::Exhausted { .. }) => true,
@@ -77,7 +78,7 @@ fn is_typed(error: &Error) -> bool {
     }
 }
 
-/// Reads what it can get while the device is gone: how many pages were served, and how many not.
+/// Reads while the device is gone; returns the numbers of pages served and not served.
 async fn read_meanwhile(store: &PageStore, space: SpaceId, known: &[Known]) -> (u32, u32) {
     let (mut served, mut failed) = (0, 0);
     for no in (0..PAGES).rev() {
@@ -158,6 +159,6 @@ async fn a_store_whose_file_system_loses_its_device_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nor_one_whose_devices_alone_are_on_it() {
+async fn nor_does_one_with_only_its_devices_on_it() {
     on_every_file_system(false).await;
 }

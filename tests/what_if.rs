@@ -1,9 +1,8 @@
-//! Ghosts over the live requests of a store: they see the sample, and they say what other sizes would have
-//! cost.
+//! Ghosts over a store's live requests: they see the sample, and report what other sizes would have cost.
 
-mod bed;
+mod fixture;
 
-use bed::{Bed, PAGES};
+use fixture::{Fixture, PAGES};
 use pagetier::{PageId, PageStore, SpaceId, WhatIfOptions};
 use std::io::ErrorKind;
 
@@ -17,10 +16,10 @@ async fn filled(store: &PageStore) -> SpaceId {
 
 #[tokio::test(start_paused = true)]
 async fn ghosts_count_what_the_store_does() {
-    let bed = Bed::new();
-    let store = bed.builder().pool_policy("lru").read_ahead(false).open().await.unwrap();
+    let fixture = Fixture::new();
+    let store = fixture.builder().pool_policy("lru").read_ahead(false).open().await.unwrap();
     let space = filled(&store).await;
-    assert!(store.what_if().is_none() && store.stop_what_if().await.is_none(), "none run yet");
+    assert!(store.what_if().is_none() && store.stop_what_if().await.is_none(), "no ghosts run yet");
     let all = WhatIfOptions::new().share(1.0).pool_factors(&[0.5, 2.0, 20.0]).ssd_factors(&[0.0, 2.0]);
     store.start_what_if(&all).unwrap();
     assert_eq!(store.start_what_if(&all).unwrap_err().kind(), ErrorKind::ResourceBusy);
@@ -34,10 +33,10 @@ async fn ghosts_count_what_the_store_does() {
     let after = store.stats().pool;
     assert!(store.what_if().is_none());
     assert_eq!(report.sampled.lost, 0);
-    // Every page is in the sample. A request that has not missed yet is not counted as one.
+    // Every page is in the sample. A request in progress is counted once it misses.
     assert!(report.sampled.references.abs_diff(report.sampled.requests) <= 1, "{:?}", report.sampled);
     assert!(report.sampled.requests >= u64::from(PAGES) * 15, "{:?}", report.sampled);
-    // A loop over more pages than LRU has frames misses always; in the store, and in its ghost.
+    // A loop over more pages than LRU has frames always misses, in the store and in its ghost.
     let missed = (after.misses - before.misses) as f64 / (u64::from(PAGES) * 30) as f64;
     let ghost = report.present().unwrap();
     assert!(missed > 0.99 && ghost.misses > 990.0, "{missed} {ghost:?}");
@@ -49,8 +48,8 @@ async fn ghosts_count_what_the_store_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_share_or_size_is_refused() {
-    let store = Bed::new().open().await;
+async fn invalid_shares_and_sizes_are_refused() {
+    let store = Fixture::new().open().await;
     for bad in [
         WhatIfOptions::new().share(0.0),
         WhatIfOptions::new().share(1.5),

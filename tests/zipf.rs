@@ -1,9 +1,8 @@
-//! Read-only requests with a zipf distribution through the whole store on emulated devices, in virtual time:
-//! how many reach the disk?
+//! Read-only zipf-distributed requests through the whole store on emulated devices, in virtual time: how many
+//! reach the disk?
 //!
-//! Memory holds a thirtieth of the pages, the SSD a third. Where requests are independent, as here, the best
-//! that a placement fixed for ever can do is the share of the requests that goes to the pages that fit
-//! neither.
+//! Memory holds a thirtieth of the pages, the SSD a third. For independent requests, as here, the lower bound
+//! of any static placement is the share of the requests to pages that fit in neither.
 
 use pagetier::{
     Clock, EmulatedDevice, MemoryDevice, MemoryManifest, Model, PageId, PageSize, PageStore, SharedDevice,
@@ -19,7 +18,7 @@ const WARM_UP: u32 = 40 * PAGES;
 const COUNTED: u32 = 2 * PAGES;
 const SIZE: PageSize = PageSize::MIN;
 
-/// Ranks by probability, each a page anywhere in the space.
+/// Ranks by probability, each assigned to a random page of the space.
 struct Zipf {
     cumulative: Vec<f64>,
     page_of: Vec<u32>,
@@ -49,14 +48,14 @@ impl Zipf {
         self.page_of[rank.min(self.page_of.len() - 1)]
     }
 
-    /// What the best static placement of `kept` pages leaves to the disk, of 1,000 requests.
+    /// The requests per 1,000 that the best static placement of `kept` pages leaves to the disk.
     fn static_optimum(&self, kept: u32) -> f64 {
         let all = self.cumulative[self.cumulative.len() - 1];
         1000.0 * (1.0 - self.cumulative[kept as usize - 1] / all)
     }
 }
 
-/// A store's devices, full of pages.
+/// A store's devices, filled with pages.
 struct Loaded {
     hdd: Arc<MemoryDevice>,
     ssd: Arc<MemoryDevice>,
@@ -87,7 +86,7 @@ impl Loaded {
         Self { hdd, ssd, manifest, space }
     }
 
-    /// HDD reads of 1,000 requests after the warm-up, under these policies.
+    /// HDD reads per 1,000 requests after the warm-up, under these policies.
     async fn hdd_reads(&self, pool_policy: &str, ssd_policy: &str) -> f64 {
         let emulated = |device: &MemoryDevice, model: Model| -> SharedDevice {
             let model = model.with_page_bytes(SIZE.bytes() as u32);

@@ -1,11 +1,10 @@
-//! Figures as ratios: a bench notes here what each of its measurements took, and prints them beside their
-//! peers at the end.
+//! A board of timings: a bench records its measurements here and prints each with its ratio to a peer.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Times per operation by name, in the order of the names.
+/// Times per operation by name, sorted by name.
 #[derive(Default)]
 pub(crate) struct Board(RefCell<BTreeMap<String, Vec<Sample>>>);
 
@@ -16,7 +15,7 @@ struct Sample {
 }
 
 impl Board {
-    /// Notes how long `work` takes for `operations` operations, for the table and for criterion.
+    /// Measures `work`, which performs `operations` operations, for the table and for criterion.
     pub(crate) fn time(&self, name: &str, operations: u64, work: impl FnOnce()) -> Duration {
         let began = Instant::now();
         work();
@@ -26,7 +25,7 @@ impl Board {
         elapsed
     }
 
-    /// Prints every figure, and its ratio to that of the name that `peer_of` gives for it.
+    /// Prints every figure with its ratio to the figure of its peer, which `peer_of` names.
     pub(crate) fn print(&self, what: &str, peer_of: impl Fn(&str) -> String) {
         println!("\n| {what} | median ns | best ns | peer | ratio of medians | of bests |");
         println!("| --- | --- | --- | --- | --- | --- |");
@@ -43,7 +42,7 @@ impl Board {
 }
 
 /// The median over all operations, and the best of the longer samples, in nanoseconds. Short samples, such as
-/// those of the warm-up, weigh little or nothing: they measure the harness.
+/// the warm-up's, have little or no weight: they measure the harness.
 fn summary(samples: &[Sample]) -> (f64, f64) {
     let mut sorted = samples.to_vec();
     sorted.sort_by(|a, b| a.ns.total_cmp(&b.ns));

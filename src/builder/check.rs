@@ -46,7 +46,7 @@ impl Builder {
                 }
                 if found.page_bytes != manifest.page_bytes {
                     let (asked, found) = (manifest.page_bytes, found.page_bytes);
-                    let why = format!("its pages have {asked} bytes, those of {device} {found}");
+                    let why = format!("it has pages of {asked} bytes, but {device} has pages of {found}");
                     return Err(OpenError::BadManifest { why });
                 }
                 self.check_marks("HDD", &device, found.marks, manifest)?;

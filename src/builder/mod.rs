@@ -1,12 +1,12 @@
 //! The options for opening a store; `open` executes them.
 
 mod blank;
+mod cache_device;
 mod check;
 mod commit;
-mod ends;
 mod loss;
 mod open;
-mod side;
+mod space_ends;
 
 use crate::lock::{self, Leave, Tenure};
 use crate::memory_manifest::MemoryManifest;

@@ -97,7 +97,7 @@ impl Builder {
         // Recovery has left no write to them in flight, and its checkpoint names none of their pages.
         volume.dropping().into_iter().for_each(|space| volume.end_drop(space));
         if !was_clean {
-            self.find_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
+            self.find_space_ends(&volume, &counted, &tier, &hdd, page_size, seed).await?;
         }
         let policy = pool_policy.build(&FramePolicyParams {
             cluster_pages: self.cluster_pages,
@@ -269,6 +269,10 @@ impl Builder {
         }
         params.redo_span_max = self.redo_span_max;
         params.exhausted_after = self.exhausted_after;
+        #[cfg(feature = "mutations")]
+        {
+            params.cleaner_sleeps = self.mutation == Some(pagetier_ssdcache::Mutation::CleanerSleeps);
+        }
         if !self.read_ahead {
             params.read_ahead_pages = 0;
         }

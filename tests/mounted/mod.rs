@@ -1,4 +1,4 @@
-//! Small file systems of their own on loop devices, for tests that fill them up or take them away.
+//! Small file systems on loop devices, for tests that fill them up or take them away.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -9,10 +9,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The file systems that stores are tried on.
+/// The file systems under test.
 pub(crate) const KINDS: [&str; 2] = ["ext4", "xfs"];
 
-/// Tells past the test harness, which keeps what passing tests print to itself.
+/// Reports past the test harness, which hides the output of passing tests.
 pub(crate) fn skip(why: &str) {
     let _ = std::io::stderr().write_all(format!("\nSKIPPED: no small file system: {why}\n").as_bytes());
 }
@@ -23,7 +23,7 @@ pub(crate) struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Makes and mounts a file system of `kind` below `folder`. An error says what this machine lacks.
+    /// Creates and mounts a file system of `kind` below `folder`. An error says what this machine lacks.
     pub(crate) fn mount(folder: &Path, kind: &str) -> Result<Self, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("mounting needs root".into());
@@ -37,12 +37,12 @@ impl SmallDisk {
         Ok(Self { mount })
     }
 
-    /// Takes all free space; [`SmallDisk::make_room`] gives it back.
+    /// Takes all free space; [`SmallDisk::make_room`] frees it.
     pub(crate) fn fill_up(&self) {
         let mut file = File::create(self.ballast()).unwrap();
         let mut bytes = 1_u64 << 30;
         let mut end = 0;
-        // The room in large pieces, then what is left in small ones.
+        // Large pieces first, then the rest in small ones.
         while bytes >= 4096 {
             let mode = rustix::fs::FallocateFlags::empty();
             match rustix::fs::fallocate(&file, mode, end, bytes) {
@@ -66,8 +66,8 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: a store that was just dropped may hold its files for a moment. The loop device goes with
-        // the mount.
+        // A lazy unmount, since a store that was just dropped may hold its files briefly. The loop device
+        // goes with the mount.
         let _ = Command::new("umount").args(["-l"]).arg(&self.mount).status();
     }
 }
@@ -77,7 +77,7 @@ pub(crate) fn smallest(kind: &str) -> u64 {
     if kind == "xfs" { 320 << 20 } else { 64 << 20 }
 }
 
-/// Makes a file system of `kind` on a file or device.
+/// Creates a file system of `kind` on a file or device.
 pub(crate) fn make(kind: &str, on: &Path) -> Result<(), String> {
     match kind {
         "xfs" => run(Command::new("mkfs.xfs").args(["-q", "-f"]).arg(on)),

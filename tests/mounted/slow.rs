@@ -1,5 +1,5 @@
-//! A disk of a process of its own, which serves one request at a time and can die: the helper `slow-disk`
-//! beside the project. Needs root and FUSE.
+//! A disk in its own process, which serves one request at a time and can die: the helper `slow-disk` beside
+//! the project. Needs root and FUSE.
 
 use super::run;
 use pagetier::{PageId, PageStore, SpaceId};
@@ -12,14 +12,14 @@ use std::time::Duration;
 const HELPER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/tools/slow-disk");
 const DISK_BYTES: usize = 64 << 20;
 
-/// The mounted disk; unmounted when dropped, which ends the helper.
+/// The mounted disk; dropping it unmounts it, which ends the helper.
 pub(crate) struct SlowDisk {
     helper: Child,
     mount: PathBuf,
 }
 
 impl SlowDisk {
-    /// With what it held before, if it was started in this folder before.
+    /// Starts the disk, with its previous contents if it was started in this folder before.
     pub(crate) fn start(folder: &Path, service_ms: f64) -> Result<Self, String> {
         if !Path::new(HELPER).join("Cargo.toml").exists() {
             return Err("the helper is not there".into());
@@ -42,7 +42,7 @@ impl SlowDisk {
         }
         let (backing, mount) = (folder.join("back.img"), folder.join("mnt"));
         if !backing.exists() {
-            // Written, not sparse: unwritten ranges would be read without any I/O.
+            // Written, not sparse: reads of unwritten ranges would cause no I/O.
             std::fs::write(&backing, vec![0; DISK_BYTES]).map_err(|e| e.to_string())?;
         }
         let helper = Command::new(target.join("release/slow-disk"))
@@ -70,7 +70,7 @@ impl SlowDisk {
 }
 
 impl SlowDisk {
-    /// Dies at this moment: whatever is under way on it fails, and all that comes.
+    /// Kills the disk at this moment: all operations in flight and all later ones fail.
     pub(crate) fn vanish(mut self) {
         let _ = self.helper.kill();
         let _ = self.helper.wait();
@@ -106,11 +106,11 @@ impl Drop for LoopDevice {
     }
 }
 
-/// A file system on a block device; unmounted when dropped.
+/// A mounted file system on a block device; unmounted when dropped.
 pub(crate) struct Mounted(pub(crate) PathBuf);
 
 impl Mounted {
-    /// Mounts what is on `device` at `at`, which is made if need be.
+    /// Mounts the file system on `device` at `at`, which is created if necessary.
     pub(crate) fn at(device: &LoopDevice, at: &Path) -> Result<Self, String> {
         std::fs::create_dir_all(at).map_err(|e| e.to_string())?;
         run(Command::new("mount").arg(&device.0).arg(at))?;
@@ -120,7 +120,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Lazily: its device may be dead.
+        // A lazy unmount, since the device may be dead.
         let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
     }
 }
@@ -130,14 +130,14 @@ pub(crate) fn word(no: u32, version: u32) -> [u8; 8] {
     (u64::from(version) << 32 | u64::from(no)).to_le_bytes()
 }
 
-/// A page as the test knows it: the version of the last `sync`, and the newest.
+/// A page's expected versions: that of the last `sync`, and the newest.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Known {
     pub(crate) synced: u32,
     pub(crate) newest: u32,
 }
 
-/// Changes pages at random until the store refuses; syncs now and then.
+/// Changes random pages until the store refuses; syncs occasionally.
 pub(crate) async fn write_until_refused(
     store: &PageStore,
     space: SpaceId,

@@ -115,6 +115,15 @@ async fn wait_for_work(woken: &Notify, writes: &mut JoinSet<bool>) -> bool {
 }
 
 impl<T: Tier> Inner<T> {
+    /// Wakes the cleaner, also from the pause after a failed write.
+    pub(crate) fn need_cleaner(&self) {
+        #[cfg(feature = "mutations")]
+        if self.params.cleaner_sleeps {
+            return;
+        }
+        self.needed.notify_one();
+    }
+
     /// Stages the next pages to write: likely victims first, then changes older than the redo bound.
     fn next_batch(self: &Arc<Self>) -> Option<Vec<Staged<T>>> {
         self.evicted_since_clean.store(0, Ordering::Relaxed);
@@ -341,7 +350,7 @@ impl<T: Tier> Pool<T> {
 
     async fn flush_where(&self, wanted: impl Fn(&Frame) -> bool) -> Result<(), PoolError> {
         // The cause of the cleaner's back-off may be gone.
-        self.inner.needed.notify_one();
+        self.inner.need_cleaner();
         let mut pages: Vec<(Option<Lsn>, PageId)> = self
             .inner
             .frames

@@ -41,7 +41,7 @@ impl<T: Tier> Inner<T> {
                 // Only periodically, so that failed writes are not retried without a pause.
                 if asked.is_none_or(|at| at.elapsed() >= NEEDED_AGAIN) {
                     asked = Some(Instant::now());
-                    self.needed.notify_one();
+                    self.need_cleaner();
                 }
                 // Dropping a pin wakes no waiter: retry periodically.
                 let again = tokio::time::sleep(Duration::from_millis(5));

@@ -64,7 +64,7 @@ struct Numbers {
 impl Tier for Numbers {
     async fn fetch(&self, page: PageId, _: Access, mut buf: IoBuf) -> Fetched {
         self.loads.fetch_add(1, Ordering::Relaxed);
-        once_more().await;
+        pending_once().await;
         if self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok() {
             return Fetched { buf, result: Err(TierError::NoSuchPage { page }) };
         }
@@ -99,7 +99,7 @@ impl Tier for Numbers {
 }
 
 /// Pending on the first poll: turns the reader into a waiting task.
-async fn once_more() {
+async fn pending_once() {
     let mut waited = false;
     poll_fn(|cx| {
         if std::mem::replace(&mut waited, true) {

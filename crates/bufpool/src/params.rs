@@ -27,6 +27,10 @@ pub struct PoolParams {
     /// The maximum span of log, in LSN units, that redo may have to process: older changes are written out.
     /// `None`: only `flush_to` bounds it.
     pub redo_span_max: Option<u64>,
+    /// Test-only: a cleaner that backed off after a failure sleeps, whatever needs it.
+    #[cfg(feature = "mutations")]
+    #[doc(hidden)]
+    pub cleaner_sleeps: bool,
 }
 
 /// The memory per frame besides its page, in bytes: its metadata and its entry in the page table.
@@ -49,6 +53,8 @@ impl PoolParams {
             read_ahead_pages: (frames / 16).clamp(4, 32),
             exhausted_after: Duration::from_secs(10),
             redo_span_max: None,
+            #[cfg(feature = "mutations")]
+            cleaner_sleeps: false,
         }
     }
 

@@ -317,7 +317,7 @@ async fn create_blanks_what_read_ahead_found_and_get_or_create_does_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn discard_waits_for_a_write_under_way_and_drops_the_rest() {
+async fn discard_waits_for_a_write_in_flight_and_drops_the_rest() {
     let slow = Arc::new(Slow::new(8));
     slow.writes.forget_permits(Semaphore::MAX_PERMITS);
     let pool = start(&slow, 16, None);

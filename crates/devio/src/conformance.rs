@@ -1,4 +1,4 @@
-//! What every [`Device`] has to do, as a test that any implementation can run on itself.
+//! The contract of [`Device`] as a test that any implementation can run on itself.
 //!
 //! ```
 //! use pagetier_devio::{MemoryDevice, SharedDevice, conformance};
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 const PAGE: usize = 16 << 10;
 
-/// The smallest device that can be checked, in bytes.
+/// The minimum size of a device to check, in bytes.
 pub const SIZE_MIN: u64 = 4 << 20;
 
 /// Whether a device can grow.
@@ -29,16 +29,16 @@ pub const SIZE_MIN: u64 = 4 << 20;
 pub enum Growth {
     /// [`Device::grow`] makes room.
     Grows,
-    /// Its size is fixed.
+    /// The size is fixed.
     Fixed,
 }
 
-/// Checks `device` against the contract of [`Device`], in some hundred operations. Overwrites its first
+/// Checks `device` against the contract of [`Device`] with some hundred operations. Overwrites its first
 /// [`SIZE_MIN`] bytes, and grows it if it can. Nothing else may use the device meanwhile. Runs inside a tokio
 /// runtime with timers.
 ///
 /// # Panics
-/// With what the device does wrong.
+/// On a violation, with a description of it.
 pub async fn check(device: &SharedDevice, growth: Growth) {
     assert!(device.size() >= SIZE_MIN, "{}: a device of at least {SIZE_MIN} bytes is needed", device.name());
     assert!(device.alignment().is_power_of_two(), "the alignment is {}", device.alignment());
@@ -51,7 +51,7 @@ pub async fn check(device: &SharedDevice, growth: Growth) {
     flush_and_discard(&**device).await;
     many_operations_at_once(device).await;
     statistics_count_by_class(&**device).await;
-    dropped_operations_go_on(&**device).await;
+    dropped_operations_continue(&**device).await;
     growing_makes_room(&**device, growth).await;
 }
 
@@ -73,7 +73,7 @@ fn bufs_of(lens: &[usize]) -> IoBufs {
     lens.iter().map(|len| IoBuf::zeroed(*len)).collect()
 }
 
-/// Bytes that differ by place and seed.
+/// Bytes that depend on position and seed.
 fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8) ^ seed.wrapping_add(1)).collect()
 }
@@ -85,7 +85,7 @@ async fn reads_return_what_was_written(device: &dyn Device) {
     }
     for (i, at) in places.into_iter().enumerate() {
         let got = read(device, at * PAGE as u64, PAGE).await;
-        assert!(got == pattern(i as u8, PAGE), "page {at} reads as something else than was written");
+        assert!(got == pattern(i as u8, PAGE), "page {at} reads as something other than was written");
     }
     write(device, 0, bufs_of(&[PAGE])).await;
     assert!(read(device, 0, PAGE).await == vec![0; PAGE], "zeros were written, but not read");
@@ -109,7 +109,7 @@ async fn vectored_operations_keep_their_order(device: &dyn Device) {
     completion.result.expect("a vectored read");
     let got: Vec<u8> = completion.bufs.iter().flat_map(|b| b.as_slice()).copied().collect();
     assert!(got == whole, "a vectored read returns the bytes in another order");
-    // More buffers than one system call takes.
+    // More buffers than fit in one system call.
     let many = vec![unit; 1_100];
     let completion = device.write(0, bufs_of(&many), IoClass::WriteBack).await;
     completion.result.expect("a write of 1,100 buffers");
@@ -245,19 +245,19 @@ fn fill_of(i: usize) -> u8 {
     (i % 251) as u8 + 1
 }
 
-/// Half of the futures are dropped before they were polled at all. Each operation gives its buffer up when it
-/// has ended, not before, and each write lands whole.
-async fn dropped_operations_go_on(device: &dyn Device) {
+/// Drops half of the futures before they are polled. Each operation must release its buffer when it has
+/// ended, not earlier, and each write must land whole.
+async fn dropped_operations_continue(device: &dyn Device) {
     write(device, 0, bufs_of(&[200 * 4096])).await;
     let dropped = Arc::new(AtomicUsize::new(0));
-    // Freed only if the check gets to its end: a device that fails it may still write into the arena.
+    // Freed only if the check completes: a device that fails it may still write into the arena.
     let mut arena = ManuallyDrop::new(IoBuf::zeroed(256 * 4096));
     let base = arena.ptr();
     for i in 0..256_usize {
         // SAFETY: within the arena.
         let at = unsafe { base.add(i * 4096) };
         let owner = Box::new(Token(Arc::clone(&dropped)));
-        // SAFETY: parts of the arena that do not overlap; it is not touched before every owner was dropped.
+        // SAFETY: disjoint parts of the arena, which is not touched before every owner was dropped.
         let mut lease = unsafe { IoBuf::lease(at, 4096, owner) };
         lease.as_mut_slice().fill(fill_of(i));
         let (offset, bufs) = ((i % 200) as u64 * 4096, [lease].into_iter().collect());

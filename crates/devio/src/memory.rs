@@ -1,7 +1,7 @@
 //! A device in memory: for tests, virtual-time runs and stores that need not last.
 //!
-//! Bytes never written take no memory and read as zeros. Every operation is carried out by the call itself;
-//! its future is ready at once.
+//! Bytes that were never written take no memory and read as zeros. Each call executes its operation at once
+//! and returns a ready future.
 
 use crate::DeviceErrorKind;
 use crate::IoClass;
@@ -12,10 +12,10 @@ use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Its alignment, in bytes: that of common disks, so that code which works here works there.
+/// The alignment in bytes: that of common disks, so that code which works here works there.
 const ALIGNMENT: usize = 512;
 
-/// Bytes in memory as a device. See the module.
+/// A device in memory. See the module.
 pub type MemoryDevice = Metered<Memory>;
 
 /// The bytes of a [`MemoryDevice`].
@@ -39,8 +39,8 @@ impl Metered<Memory> {
         Self::over(Memory::new(name.into(), Image::default(), size))
     }
 
-    /// An independent copy of its contents as they are, under the same name, with statistics from zero.
-    /// Cheap: unchanged parts are shared.
+    /// An independent copy of the current contents, under the same name, with zeroed statistics. Cheap:
+    /// unchanged parts are shared.
     #[must_use]
     pub fn fork(&self) -> Self {
         let memory = self.get_ref();
@@ -56,7 +56,7 @@ impl Metered<Memory> {
         out
     }
 
-    /// The memory that its contents take, in bytes.
+    /// The memory that the contents take, in bytes.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         self.get_ref().image.resident_bytes()

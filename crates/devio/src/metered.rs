@@ -1,12 +1,12 @@
-//! The way in for devices of other crates: [`RawDevice`] moves bytes, [`Metered`] adds everything else.
+//! The entry point for devices of other crates: [`RawDevice`] moves bytes, [`Metered`] adds everything else.
 //!
 //! An implementation provides reads, writes, flushes and its size. [`Metered`] checks ranges and alignment,
-//! names the device in errors, counts operations and times, measures costs, and counts what is under way
-//! ([`Occupancy`]), so that a store can wait for the last operation of the store before it.
+//! names the device in errors, counts operations and times, measures costs, and tracks operations in flight
+//! ([`Occupancy`]), so that a store can wait for the last operation of its predecessor.
 //!
-//! Two rules of [`Device`] hold whatever the implementation does: an operation has started when the call
-//! returns, because its future is polled once inside the call; and it goes on when its future is dropped,
-//! because a task of the runtime finishes it.
+//! Two rules of [`Device`] hold for every implementation. An operation has started when the call returns,
+//! because its future is polled once inside the call. It continues when its future is dropped, because a task
+//! of the runtime finishes it.
 
 use crate::check::{Spot, check, check_range, refused, total_len};
 use crate::device::IoBufs;
@@ -24,28 +24,30 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 use tokio::runtime::Handle;
 
-/// How a transfer of a [`RawDevice`] ends: its buffers, in the same order, and whether every byte was moved.
+/// The result of a transfer by a [`RawDevice`]: its buffers, in the same order, and whether every byte was
+/// moved.
 pub type RawTransfer = Pin<Box<dyn Future<Output = (IoBufs, Result<(), DeviceErrorKind>)> + Send>>;
 
-/// How an operation of a [`RawDevice`] without buffers ends.
+/// The result of an operation of a [`RawDevice`] without buffers.
 pub type RawDone = Pin<Box<dyn Future<Output = Result<(), DeviceErrorKind>> + Send>>;
 
-/// What a device implementation provides. [`Metered::over`] makes a [`Device`] of it; [`crate::conformance`] checks it.
+/// The methods that a device implementation provides. [`Metered::over`] turns it into a [`Device`];
+/// [`crate::conformance`] checks it.
 ///
-/// Offsets, lengths and buffer addresses are multiples of [`RawDevice::alignment`], ranges lie within
-/// [`RawDevice::size`] and are not empty: [`Metered`] refuses the rest. Operations may overlap and may
+/// Offsets, lengths and buffer addresses are multiples of [`RawDevice::alignment`], and ranges lie within
+/// [`RawDevice::size`] and are not empty: [`Metered`] refuses all others. Operations may overlap and may
 /// complete in any order.
 ///
-/// An implementation that hands buffers to code outside of Rust's ownership (a kernel, a C library) keeps
-/// them until that code is done with them, also when the future is dropped with the runtime.
+/// An implementation that passes buffers to code outside Rust's ownership rules (a kernel, a C library) must
+/// keep them until that code is done with them, even if the future is dropped with the runtime.
 pub trait RawDevice: Send + Sync + fmt::Debug + 'static {
-    /// Fills `bufs` from `offset` on.
+    /// Reads from `offset` on into `bufs`.
     fn read(&self, offset: u64, bufs: IoBufs, class: IoClass) -> RawTransfer;
 
-    /// Writes `bufs` from `offset` on. Completed means readable, not durable: see [`RawDevice::flush`].
+    /// Writes `bufs` from `offset` on. A completed write is readable, not durable: see [`RawDevice::flush`].
     fn write(&self, offset: u64, bufs: IoBufs, class: IoClass) -> RawTransfer;
 
-    /// Makes every write durable that completed before this call. After an error, any of them may be lost.
+    /// Makes every write that completed before this call durable. After an error, any of them may be lost.
     fn flush(&self) -> RawDone;
 
     /// The size in bytes.
@@ -54,13 +56,13 @@ pub trait RawDevice: Send + Sync + fmt::Debug + 'static {
     /// Grows to at least `bytes`; new bytes read as zeros. May block briefly. Default: cannot grow.
     ///
     /// # Errors
-    /// When the space is not to be had; the size is then as before.
+    /// The space is not available; the size is unchanged.
     fn grow(&self, _bytes: u64) -> Result<(), DeviceErrorKind> {
         Err(DeviceErrorKind::NoSpace)
     }
 
-    /// Tells the device that it may forget a range: reads of it return anything until it is written again.
-    /// Default: does nothing.
+    /// Tells the device that it may drop a range: reads of it return arbitrary bytes until it is written
+    /// again. Default: no effect.
     fn discard(&self, _offset: u64, _len: u64) -> RawDone {
         Box::pin(ready(Ok(())))
     }
@@ -81,15 +83,15 @@ pub trait RawDevice: Send + Sync + fmt::Debug + 'static {
         "custom"
     }
 
-    /// The name of this device in errors: its path, its address.
+    /// The name of this device in errors, such as a path or an address.
     fn name(&self) -> &str;
 }
 
-/// A [`RawDevice`] as a [`Device`]. Clones are the same device.
+/// A [`RawDevice`] as a [`Device`]. Clones share one device.
 ///
-/// Transfers take wall-clock time in the statistics; one that completes inside its call takes none. When a
-/// future is dropped before its operation has ended, a task of the tokio runtime that the operation was
-/// started on finishes it; without a runtime the implementation's future is dropped.
+/// Transfers take wall-clock time in the statistics; one that completes inside its call takes none. If a
+/// future is dropped before its operation has ended, a task of the tokio runtime that started the operation
+/// finishes it; without a runtime the implementation's future is dropped.
 pub struct Metered<D>(Arc<Inner<D>>);
 
 struct Inner<D> {
@@ -97,7 +99,7 @@ struct Inner<D> {
     meter: Arc<Meter>,
 }
 
-/// What the operations under way share.
+/// State shared with the operations in flight.
 struct Meter {
     name: Arc<str>,
     recorder: Recorder,
@@ -106,7 +108,7 @@ struct Meter {
 }
 
 impl<D: RawDevice> Metered<D> {
-    /// `raw` as a device.
+    /// Wraps `raw` as a device.
     #[must_use]
     pub fn over(raw: D) -> Self {
         let meter = Meter {
@@ -124,7 +126,7 @@ impl<D: RawDevice> Metered<D> {
         &self.0.raw
     }
 
-    /// Admits a transfer, or answers it.
+    /// Admits a transfer, or returns its refusal.
     fn admit(&self, slot: Slot, op: IoOp, offset: u64, bufs: IoBufs) -> Result<(Run, IoBufs), IoFuture> {
         let Inner { raw, meter } = &*self.0;
         let spot = Spot { op, offset, len: total_len(&bufs) };
@@ -251,19 +253,19 @@ impl Meter {
     }
 }
 
-/// One operation under way.
+/// One operation in flight.
 struct Run {
     meter: Arc<Meter>,
     spot: Spot,
     slot: Slot,
     began_ns: u64,
-    /// Until [`Run::end`].
+    /// True until [`Run::end`].
     open: bool,
     _in_flight: InFlight,
 }
 
 impl Run {
-    /// Counts the operation. What completed inside its call has taken no time.
+    /// Counts the operation. One that completed inside its call has taken no time.
     fn end(mut self, result: Result<(), DeviceErrorKind>, at_once: bool) -> Result<(), DeviceError> {
         self.open = false;
         let recorder = &self.meter.recorder;
@@ -281,7 +283,7 @@ impl Run {
 }
 
 impl Drop for Run {
-    /// Without [`Run::end`], the runtime dropped the operation.
+    /// Without [`Run::end`], the runtime has dropped the operation.
     fn drop(&mut self) {
         if self.open {
             self.meter.recorder.end(self.meter.now_ns());
@@ -289,8 +291,8 @@ impl Drop for Run {
     }
 }
 
-/// Polls `raw` once, so that its operation has started; `end` makes the result, and learns whether that was
-/// all it took.
+/// Polls `raw` once, so that its operation has started. `end` builds the result; its flag says whether that
+/// one poll was sufficient.
 fn started<R: Send + 'static, T: Send + 'static>(
     mut raw: Pin<Box<dyn Future<Output = R> + Send>>,
     end: impl FnOnce(R, bool) -> T + Send + 'static,
@@ -304,9 +306,9 @@ fn started<R: Send + 'static, T: Send + 'static>(
     }
 }
 
-/// An operation that goes on when its future is dropped.
+/// An operation that continues when its future is dropped.
 struct Detached<T: Send + 'static> {
-    /// `None` once it has ended.
+    /// `None` once the operation has ended.
     rest: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     runtime: Option<Handle>,
 }

@@ -42,8 +42,8 @@ impl<T> RankQueue<T> {
 
     pub(crate) fn pop(&mut self) -> Option<T> {
         self.picks = self.picks.wrapping_add(1);
-        // The ranks alternate in being picked out of turn: with a single favoured rank, the third would starve
-        // while the other two are never empty.
+        // The ranks alternate in being picked out of turn: with a single favoured rank, the third would
+        // starve while the other two are never empty.
         let turn =
             if self.picks.is_multiple_of(FAIRNESS) { (self.picks / FAIRNESS) as usize % RANKS } else { 0 };
         let first = self.ranks[turn].pop_front();

@@ -1,4 +1,4 @@
-//! The conformance suite over every device of the crate, and over one that an outsider might write.
+//! The conformance suite over every device of the crate, and over one as another crate might implement it.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -22,7 +22,7 @@ fn every_device_conforms() {
         run(&subject, check(&subject.device, growth));
         let stats = subject.device.stats();
         let busy_ns = stats.totals().busy_ns() + stats.flush.busy_ns;
-        // Memory takes no time, and neither does a simulated device; the others do.
+        // Memory and simulated devices take no time; the others do.
         assert_eq!(busy_ns > 0, !matches!(subject.backend, "memory" | "sim"), "{}", subject.name);
     }
 }
@@ -49,8 +49,7 @@ fn outstanding_operations_end_before_the_device_does() {
                 // SAFETY: within the arena.
                 let at = unsafe { base.add(i * 4096) };
                 let owner = Box::new(Token(Arc::clone(&counted)));
-                // SAFETY: parts of the arena that do not overlap; it is not touched before every owner was
-                // dropped.
+                // SAFETY: disjoint parts of the arena, which is not touched before every owner was dropped.
                 let lease = unsafe { IoBuf::lease(at, 4096, owner) };
                 drop(device.read(i as u64 * 4096, [lease].into_iter().collect(), IoClass::Recovery));
             }
@@ -64,8 +63,8 @@ fn outstanding_operations_end_before_the_device_does() {
     }
 }
 
-/// An outsider's device: only what [`RawDevice`] requires, with operations that take time, and that start
-/// when they are polled first.
+/// A device of another crate: only what [`RawDevice`] requires, with operations that take time and start when
+/// first polled.
 #[derive(Clone, Debug)]
 struct Remote {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -154,9 +153,9 @@ fn its_errors_name_device_and_operation_and_are_counted() {
     });
 }
 
-/// The last handle is dropped with an operation under way: a store that leaves waits for its end.
+/// Drops the last handle with an operation in flight: a leaving store waits for its end.
 #[test]
-fn a_dropped_operation_counts_as_under_way_until_it_ends() {
+fn a_dropped_operation_counts_as_in_flight_until_it_ends() {
     common::runtime(true).block_on(async {
         let remote = Remote::new();
         let device = Metered::over(remote.clone());

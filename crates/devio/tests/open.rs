@@ -203,7 +203,7 @@ fn threads_take_over_where_io_uring_is_forbidden() {
             let path = folder.path().join("device");
             let opened = create(&path, Backend::Auto);
             assert_eq!((opened.backend, opened.device.backend()), (Backend::Threads, "threads"));
-            let why = opened.fallback.expect("told why");
+            let why = opened.fallback.expect("a reason");
             assert!(why.contains("io_uring cannot be set up") && why.contains(remedy), "{why}");
             opened.device.grow(1 << 20).expect("grown");
             runtime(false).block_on(async {

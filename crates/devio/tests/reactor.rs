@@ -77,7 +77,7 @@ fn the_runtime_that_opened_it_reads() {
 }
 
 #[test]
-fn the_device_ends_first_with_reads_under_way() {
+fn the_device_ends_first_with_reads_in_flight() {
     for runtime in [one_thread(), two_workers()] {
         let folder = folder();
         for _ in 0..100 {

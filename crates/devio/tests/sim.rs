@@ -76,7 +76,7 @@ async fn the_power_is_cut_for_all_at_an_operation() {
 }
 
 #[test]
-fn what_is_under_way_when_the_power_goes_may_land() {
+fn operations_in_flight_at_a_power_cut_may_land() {
     runtime(true).block_on(async {
         let power = SimPower::new();
         let device = SimDevice::new("sim", 1 << 20, 3, &power).with_latency(Duration::from_millis(10));
@@ -270,7 +270,7 @@ async fn a_kill_is_not_a_flush() {
 }
 
 #[test]
-fn what_is_under_way_at_a_kill_lands_whole_torn_or_not() {
+fn operations_in_flight_at_a_kill_land_whole_torn_or_not() {
     runtime(true).block_on(async {
         let device = sim(13).with_latency(Duration::from_millis(10));
         let bufs = [IoBuf::copy_of(&[7; PAGE])].into_iter().collect();

@@ -1,10 +1,10 @@
-//! Cost against the size of the SSD, a line for each size of the pool, as SVG.
+//! Draws cost against the size of the SSD, with a line per size of the pool, as SVG.
 
 use crate::what_if::{WhatIf, bytes};
 use plotters::prelude::*;
 use std::error::Error;
 
-/// Colours that people who do not see all of them can tell apart (Okabe and Ito's).
+/// A palette for colour-blind readers (Okabe and Ito's).
 const COLORS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
@@ -14,10 +14,10 @@ const COLORS: [RGBColor; 6] = [
     RGBColor(86, 180, 233),
 ];
 
-/// The chart, a whole SVG file. The present sizes are ringed.
+/// Draws the chart as a complete SVG file. The present sizes are circled.
 ///
 /// # Errors
-/// It cannot be drawn.
+/// Drawing failed.
 pub fn chart(what_if: &WhatIf) -> Result<String, Box<dyn Error>> {
     let mut svg = String::new();
     draw(what_if, &mut svg)?;

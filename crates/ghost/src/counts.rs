@@ -1,29 +1,29 @@
-//! What a replay is told, and what it counts.
+//! The parameters and the counters of a replay.
 
 use pagetier_policy::{CLUSTER_PAGES, Costs, PageId};
 use serde::Serialize;
 
-/// How large the tiers are and how they behave.
+/// The sizes and the behaviour of the tiers.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TierParams {
     /// Frames of the pool.
     pub pool_pages: u32,
     /// Slots of the SSD.
     pub ssd_pages: u32,
-    /// What an I/O costs.
+    /// The cost of an I/O.
     pub costs: Costs,
-    /// How many of the next victims the cleaner looks at when one of them is dirty.
+    /// How many of the next victims the cleaner examines when one of them is dirty.
     pub look_ahead: usize,
-    /// The most dirty frames, as a share of the pool; 1 for no recoverability writes.
+    /// The maximum share of the frames that may be dirty; 1 disables recoverability writes.
     pub dirty_share_max: f64,
-    /// The eviction zone, as a share of the SSD (10 % in section 6.1).
+    /// The eviction zone as a share of the SSD (10 % in section 6.1).
     pub zone_share: f64,
-    /// Processor time per reference, in milliseconds; it passes on the clock beside the slower device's.
+    /// CPU time per reference, in milliseconds; the clock adds it to the busier device's time.
     pub cpu_ms: f64,
-    /// How much faster the clock passes than that: 1, or for a sample of the pages 1 over its share, since
-    /// the others take their time too.
+    /// The clock's rate relative to that time: 1, or for a sample of the pages the inverse of its share,
+    /// since the other pages take time too.
     pub clock_rate: f64,
-    /// Pages of a cluster, for the cluster switches.
+    /// Pages per cluster, for counting cluster switches.
     pub cluster_pages: u32,
 }
 
@@ -45,14 +45,14 @@ impl TierParams {
     }
 }
 
-/// What happened; differences of two give an interval.
+/// Event counts; the difference of two describes an interval.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Counts {
     /// Page references.
     pub requests: u64,
-    /// References to buffered pages, or to pages just created.
+    /// References to buffered pages, or to newly created pages.
     pub pool_hits: u64,
-    /// References that had to read.
+    /// References that required a read.
     pub pool_misses: u64,
     /// Misses read from the SSD.
     pub ssd_hits: u64,
@@ -60,22 +60,22 @@ pub struct Counts {
     pub hdd_reads: u64,
     /// Writes to the HDD.
     pub hdd_writes: u64,
-    /// Reads from the SSD, those that precede a copy to the HDD included.
+    /// Reads from the SSD, including those that precede a copy to the HDD.
     pub ssd_reads: u64,
     /// Writes to the SSD.
     pub ssd_writes: u64,
-    /// HDD writes that copied a newer SSD version before its slot was given up; in `hdd_writes` too.
+    /// HDD writes that copied a newer SSD version before its slot was reused; included in `hdd_writes`.
     pub write_backs: u64,
     /// SSD copies invalidated by a change.
     pub invalidations: u64,
     /// Zones started.
     pub zones: u64,
-    /// Pages that got a second chance on the SSD: read from the end of its queue, and written to the other.
+    /// Pages that got a second chance on the SSD: read from one end of its queue and written to the other.
     pub second_chances: u64,
-    /// CSC(S): HDD writes in another cluster than the one before (Ou, Jin & Härder, equation 2), in the order
-    /// in which they were asked for.
+    /// CSC(S): HDD writes to another cluster than the previous write (Ou, Jin & Härder, equation 2), in the
+    /// order of their requests.
     pub cluster_switches: u64,
-    /// CSC(R): the same of the page references.
+    /// CSC(R): the same for page references.
     pub request_switches: u64,
 }
 
@@ -101,31 +101,31 @@ impl Counts {
         }
     }
 
-    /// CSF: the cluster switches of the HDD writes over those of the references (equation 3).
+    /// CSF: the ratio of cluster switches of HDD writes to those of references (equation 3).
     #[must_use]
     pub fn cluster_switch_factor(&self) -> f64 {
         self.cluster_switches as f64 / self.request_switches.max(1) as f64
     }
 
-    /// Time that the HDD was busy, in milliseconds.
+    /// The HDD's busy time, in milliseconds.
     #[must_use]
     pub fn hdd_ms(&self, costs: &Costs) -> f64 {
         self.hdd_reads as f64 * costs.hdd_read_ms + self.hdd_writes as f64 * costs.hdd_write_ms
     }
 
-    /// Time that the SSD was busy, in milliseconds.
+    /// The SSD's busy time, in milliseconds.
     #[must_use]
     pub fn ssd_ms(&self, costs: &Costs) -> f64 {
         self.ssd_reads as f64 * costs.ssd_read_ms + self.ssd_writes as f64 * costs.ssd_write_ms
     }
 }
 
-/// The cluster that a sequence of pages was in last.
+/// The last cluster of a sequence of pages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LastCluster(Option<PageId>);
 
 impl LastCluster {
-    /// 1 if `page` lies in another cluster than the page before, or is the first; otherwise 0.
+    /// Returns 1 if `page` is in another cluster than the previous page, or is the first; otherwise 0.
     pub(crate) fn switch(&mut self, page: PageId, cluster_pages: u32) -> u64 {
         let cluster = PageId::new(page.space, page.no / cluster_pages.max(1));
         u64::from(self.0.replace(cluster) != Some(cluster))

@@ -7,36 +7,36 @@ use crate::what_if::{Cost, Sampled, WhatIf};
 use pagetier_page::Sampling;
 use pagetier_policy::{CLUSTER_PAGES, Costs, FramePolicyParams, PoolPolicy, SlotPolicyParams, SsdPolicy};
 
-/// The most ghosts of a grid.
+/// The maximum number of ghosts in a grid.
 const GHOSTS_MAX: usize = 256;
 
-/// What a grid is made of.
+/// The parameters of a grid.
 #[derive(Clone, PartialEq, Debug)]
 pub struct GhostParams {
     /// The pool's policy.
     pub pool_policy: PoolPolicy,
     /// The SSD's policy.
     pub ssd_policy: SsdPolicy,
-    /// What an I/O costs.
+    /// The cost of an I/O.
     pub costs: Costs,
-    /// Frames of the pool, as it is.
+    /// The pool's present size in frames.
     pub pool_pages: u32,
-    /// Slots of the SSD, as it is.
+    /// The SSD's present size in slots.
     pub ssd_pages: u32,
-    /// Pages of a cluster: of policies that write in clusters, and for the cluster switches.
+    /// Pages per cluster: for policies that write in clusters, and for counting cluster switches.
     pub cluster_pages: u32,
     /// The size of a page, in bytes, for reports.
     pub page_bytes: u64,
-    /// Which pages are looked at.
+    /// The sample of pages that the ghosts see.
     pub sampling: Sampling,
-    /// Sizes of the pool, as multiples of the present one; that itself is always there.
+    /// Sizes of the pool as multiples of its present size, which is always included.
     pub pool_factors: Vec<f64>,
-    /// Sizes of the SSD, likewise.
+    /// Sizes of the SSD as multiples of its present size, which is always included.
     pub ssd_factors: Vec<f64>,
 }
 
 impl GhostParams {
-    /// The default policies with the paper's costs, all pages, half to four times the pool, none to four
+    /// The default policies with the paper's costs, for all pages: half to four times the pool, zero to four
     /// times the SSD.
     #[must_use]
     pub fn new(pool_pages: u32, ssd_pages: u32) -> Self {
@@ -55,17 +55,17 @@ impl GhostParams {
     }
 }
 
-/// Why there is no such grid.
+/// Why a grid cannot be built.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GhostError {
-    /// A multiple that is no number from 0 on, or of the pool, 0.
-    #[error("{0} is no multiple of a size")]
+    /// A multiple is negative or not a number, or is 0 for the pool.
+    #[error("{0} is not a multiple of a size")]
     Factor(f64),
     /// A size beyond 2^32 pages.
     #[error("{0:.0} pages are too many")]
     TooLarge(f64),
-    /// More ghosts than are run at once.
+    /// There are too many ghosts.
     #[error("{0} sizes are too many: at most {GHOSTS_MAX}")]
     TooMany(usize),
 }
@@ -75,11 +75,11 @@ struct Ghost {
     pool_pages: u32,
     ssd_pages: u32,
     tiers: Tiers,
-    /// At the last mark, and at the one before.
+    /// The counts at the last two marks.
     marks: [Counts; 2],
 }
 
-/// Ghosts of every size of a grid over one stream of references.
+/// Ghosts of every size of a grid, fed by one stream of references.
 #[derive(Debug)]
 pub struct Ghosts {
     params: GhostParams,
@@ -87,10 +87,10 @@ pub struct Ghosts {
 }
 
 impl Ghosts {
-    /// Empty ghosts.
+    /// Creates empty ghosts.
     ///
     /// # Errors
-    /// A policy that there is not, or sizes that cannot be.
+    /// An unknown policy, or invalid sizes.
     pub fn new(params: GhostParams) -> Result<Self, GhostError> {
         let pools = sizes(params.pool_pages, &params.pool_factors, 1)?;
         let ssds = sizes(params.ssd_pages, &params.ssd_factors, 0)?;
@@ -102,27 +102,28 @@ impl Ghosts {
         Ok(Self { params, all })
     }
 
-    /// Which pages the ghosts want to be told of.
+    /// The sample of pages whose references the ghosts need.
     #[must_use]
     pub fn sampling(&self) -> Sampling {
         self.params.sampling
     }
 
-    /// A reference to a page of the sample; others must be left out.
+    /// Applies a reference to a sampled page; the caller filters out all others.
     pub fn apply(&mut self, reference: Reference) {
         debug_assert!(self.params.sampling.takes(reference.page));
         self.all.iter_mut().for_each(|ghost| ghost.tiers.apply(reference));
     }
 
-    /// Counts from here on: what was before warmed the ghosts up. The mark before it is kept.
+    /// Sets a mark: counting restarts here, and references before it count as warm-up. The previous mark is
+    /// kept.
     pub fn mark(&mut self) {
         for ghost in &mut self.all {
             ghost.marks = [*ghost.tiers.counts(), ghost.marks[0]];
         }
     }
 
-    /// What was counted since the last mark, or with `earlier` since the one before it, in a stretch of
-    /// `sampled.requests` references of the whole stream.
+    /// Reports the counts since the last mark, or with `earlier` since the previous one. `sampled.requests`
+    /// is the number of references of the whole stream in that interval.
     #[must_use]
     pub fn report(&self, sampled: Sampled, earlier: bool) -> WhatIf {
         let params = &self.params;
@@ -153,13 +154,13 @@ impl Ghosts {
     /// Recounts every ghost; for tests.
     ///
     /// # Errors
-    /// What does not add up.
+    /// A description of the first inconsistency.
     pub fn validate(&self) -> Result<(), String> {
         self.all.iter().try_for_each(|ghost| ghost.tiers.validate())
     }
 }
 
-/// The sizes in question, in pages, ascending.
+/// The sizes of the grid in pages, ascending.
 fn sizes(present: u32, factors: &[f64], least: u32) -> Result<Vec<u32>, GhostError> {
     let mut sizes = vec![present.max(least)];
     for &factor in factors {
@@ -176,9 +177,8 @@ fn sizes(present: u32, factors: &[f64], least: u32) -> Result<Vec<u32>, GhostErr
     Ok(sizes)
 }
 
-/// Tiers of these sizes, scaled down to the sample. Everything that is a number of pages is scaled, but for
-/// clusters, which are ranges of page numbers; the clock goes faster, because the references that are left
-/// out took their time too.
+/// Creates tiers of these sizes, scaled down to the sample. It scales every number of pages except clusters,
+/// which are ranges of page numbers. The clock runs faster, because the omitted references take time too.
 fn ghost(params: &GhostParams, pool_pages: u32, ssd_pages: u32) -> Result<Ghost, GhostError> {
     let rate = params.sampling.rate();
     let scaled = |pages: u32, least: u32| ((f64::from(pages) * rate).round() as u32).max(least);

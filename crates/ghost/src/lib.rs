@@ -1,8 +1,8 @@
-//! The pool and the SSD cache as numbers only: what a stream of page references would cost under the very
-//! policies that the store runs, at sizes that it does not have.
+//! The pool and the SSD cache without data: computes the cost of a stream of page references under the
+//! store's own policies, at sizes other than the store's.
 //!
 //! [`Tiers`] runs one pool policy with one SSD policy. [`Ghosts`] runs a grid of sizes at once over a sample
-//! of the pages, and says what each would cost ([`WhatIf`]).
+//! of the pages, and reports the cost of each ([`WhatIf`]).
 
 #![forbid(unsafe_code)]
 

@@ -1,26 +1,26 @@
-//! What drives a replay: a stream of page references.
+//! The input of a replay: a stream of page references.
 
 use pagetier_policy::PageId;
 
-/// How a page is used.
+/// The use of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
-    /// It is read.
+    /// Reads the page.
     Read,
-    /// It is read and changed.
+    /// Reads and changes the page.
     Write,
-    /// It is created in memory: nothing to read below.
+    /// Creates the page in memory, without a read from below.
     Create,
 }
 
 /// One use of one page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reference {
-    /// Which page.
+    /// The page.
     pub page: PageId,
-    /// How.
+    /// Its use.
     pub used: Use,
-    /// By a scan: a miss is read ahead, and counts as sequential.
+    /// Made by a scan: a miss is read ahead, and counts as sequential.
     pub sequential: bool,
 }
 
@@ -38,17 +38,17 @@ impl Reference {
     }
 }
 
-/// References in batches: a transaction each for TPC-C, any number for the others.
+/// References in batches: one transaction per batch for TPC-C, any number for other sources.
 pub trait Source {
-    /// Appends the next batch to `out`; `false` when there is none left.
+    /// Appends the next batch to `out`; returns `false` at the end.
     fn batch(&mut self, out: &mut Vec<Reference>) -> bool;
 
-    /// New-Order transactions so far, where that means something.
+    /// New-Order transactions so far, if the source has them.
     fn new_orders(&self) -> u64 {
         0
     }
 
-    /// Pages of the database now, where it is known.
+    /// The current size of the database in pages, if known.
     fn db_pages(&self) -> Option<u64> {
         None
     }

@@ -1,15 +1,15 @@
-//! Ghosts over a stream that has no end: what is reported is the later half, so that the filling of empty
-//! ghosts does not count.
+//! Ghosts over an endless stream: reports cover its later half, so that the filling of empty ghosts does not
+//! count.
 
 use crate::grid::Ghosts;
 use crate::reference::Reference;
 use crate::what_if::{Sampled, WhatIf};
 
-/// References of the sample before the first mark.
+/// The number of sampled references before the first mark.
 const FIRST_MARK: u64 = 1024;
 
-/// Ghosts that are fed as references come in. Marks are set whenever the stream has doubled; a report counts
-/// from the last but one, which is between a half and three quarters of all.
+/// Ghosts fed by live references. A mark is set whenever the stream has doubled; a report counts from the
+/// last mark but one, which covers between a half and three quarters of the stream.
 #[derive(Debug)]
 pub struct Stream {
     ghosts: Ghosts,
@@ -19,15 +19,15 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream of which nothing has come in. `requests` is what the counter of all references says now.
+    /// Creates an empty stream. `requests` is the current count of all references.
     #[must_use]
     pub fn new(ghosts: Ghosts, requests: u64) -> Self {
         let now = Sampled { requests, ..Sampled::default() };
         Self { ghosts, now, marks: [now; 2], next_mark: FIRST_MARK }
     }
 
-    /// The next references of the sample; `requests` counts all references up to here, and `lost` those of
-    /// the sample that are missing.
+    /// Applies the next references of the sample. `requests` counts all references up to here, and `lost`
+    /// those of the sample that are missing.
     pub fn put(&mut self, references: impl IntoIterator<Item = Reference>, requests: u64, lost: u64) {
         for reference in references {
             self.ghosts.apply(reference);
@@ -41,7 +41,7 @@ impl Stream {
         }
     }
 
-    /// What other sizes would have cost.
+    /// Reports what other sizes would have cost.
     #[must_use]
     pub fn report(&self) -> WhatIf {
         self.ghosts.report(self.now.since(&self.marks[1]), true)

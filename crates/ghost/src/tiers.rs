@@ -1,13 +1,13 @@
-//! The two tiers without devices: a buffer pool and an SSD cache under the very policies that the store runs.
+//! The two tiers without devices: a buffer pool and an SSD cache under the store's own policies.
 //!
-//! What the 2013 paper says of the system (sections 2, 3.1 and 5) and nothing else: no latches, no crashes,
-//! and every I/O costs what it costs. Dirty pages are cleaned when one of them has become the next victim:
-//! then the dirty ones among the first `look_ahead` frames in eviction order are written (replacement
-//! writes). Recoverability writes clean the page dirty longest when more frames are dirty than allowed. A
-//! slot is rewritten in place, and a newer SSD copy is copied to the HDD when it is evicted.
+//! The model follows the system of the 2013 paper (sections 2, 3.1 and 5) and adds nothing: no latches, no
+//! crashes, and every I/O has its fixed cost. When the next victim is dirty, the dirty pages among the first
+//! `look_ahead` frames in eviction order are written (replacement writes). Recoverability writes clean the
+//! page that has been dirty longest when too many frames are dirty. A slot is rewritten in place, and a newer
+//! SSD copy is copied to the HDD when it is evicted.
 //!
-//! What an SSD policy can do that the paper's own do not is done as the policy says of itself:
-//! [`SlotPolicy::write_through`], [`SlotPolicy::admits_on_read`], [`SlotPolicy::append_group`].
+//! SSD policies beyond the paper's define their own behaviour: [`SlotPolicy::write_through`],
+//! [`SlotPolicy::admits_on_read`], [`SlotPolicy::append_group`].
 
 use crate::counts::{Counts, LastCluster, TierParams};
 use crate::reference::{Reference, Use};
@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 
 const NONE: u32 = u32::MAX;
 
-/// Rejections between two looks at whether the zone is spent.
+/// The number of rejections between two checks for an exhausted zone.
 const ZONE_CHECK: u64 = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -29,27 +29,27 @@ struct Frame {
     /// The slot of its SSD copy, or [`NONE`].
     slot: u32,
     dirty: bool,
-    /// Logical reads that the SSD policy does not know of yet.
+    /// Logical reads not yet reported to the SSD policy.
     logical: u32,
-    /// The entry of `dirty_since` that speaks of this change.
+    /// Identifies the entry of `dirty_since` for this change.
     dirtied_at: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     page: PageId,
-    /// The frame that its page is buffered in, or [`NONE`].
+    /// The frame that buffers its page, or [`NONE`].
     frame: u32,
     used: bool,
     newer_than_hdd: bool,
     in_zone: bool,
 }
 
-/// Where a page is found. A buffered one's frame knows its slot, so that a page is looked up when it is asked
-/// for, comes and goes, and not for each step between.
+/// The location of a page. A buffered page's frame knows its slot, so a page is looked up only when it is
+/// requested, arrives or leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
-    /// Buffered, with an SSD copy or without.
+    /// Buffered, with or without an SSD copy.
     Frame(u32),
     /// On the SSD only.
     Slot(u32),
@@ -67,8 +67,8 @@ pub struct Tiers {
     slots: Vec<Slot>,
     free_slots: Vec<u32>,
     used: usize,
-    /// For a policy that appends: the slot that is written next, and how many may be before slots have to be
-    /// taken back.
+    /// For a policy that appends: the next slot to write, and the number of slots that can be written before
+    /// some must be reclaimed.
     tail: u32,
     tail_room: u32,
     zone: Vec<SlotId>,
@@ -83,7 +83,7 @@ pub struct Tiers {
 }
 
 impl Tiers {
-    /// Empty tiers under these policies.
+    /// Creates empty tiers under these policies.
     #[must_use]
     pub fn new(params: TierParams, pool: Box<dyn FramePolicy>, ssd: Box<dyn SlotPolicy>) -> Self {
         let page = PageId::default();
@@ -120,7 +120,7 @@ impl Tiers {
         }
     }
 
-    /// What happened so far.
+    /// The counts so far.
     #[must_use]
     pub fn counts(&self) -> &Counts {
         &self.counts
@@ -138,13 +138,13 @@ impl Tiers {
         self.pool.as_ref()
     }
 
-    /// SSD slots that hold the newest SSD version of a page.
+    /// The number of SSD slots in use: those that hold the newest SSD version of a page.
     #[must_use]
     pub fn ssd_used(&self) -> usize {
         self.used
     }
 
-    /// The clock: the busier device's time, and the processor's.
+    /// The clock: the busier device's time plus the CPU's.
     #[must_use]
     pub fn now(&self) -> Millis {
         let costs = &self.params.costs;
@@ -153,7 +153,7 @@ impl Tiers {
         Millis((all * self.params.clock_rate) as u64)
     }
 
-    /// One reference.
+    /// Applies one reference.
     pub fn apply(&mut self, reference: Reference) {
         self.counts.requests += 1;
         let page = reference.page;
@@ -177,7 +177,7 @@ impl Tiers {
         let Reference { page, used, sequential } = reference;
         let access = if sequential { Access::Sequential } else { Access::Random };
         let frame = self.free_frames.pop().unwrap_or_else(|| self.evict());
-        // Looked up only now: the eviction may just have taken the page's slot.
+        // Look the slot up after the eviction, which may have taken it.
         let slot = match self.places.insert(page, Place::Frame(frame)) {
             Some(Place::Slot(slot)) => {
                 self.slots[slot as usize].frame = frame;
@@ -217,7 +217,7 @@ impl Tiers {
         self.dirty += 1;
         self.dirty_since.push_back((frame, at));
         self.pool.dirtied(FrameId(frame));
-        // Where the SSD is written through, or never in place, the copy waits to be overwritten or
+        // If the SSD is written through, or never in place, the copy stays until it is overwritten or
         // superseded.
         let kept = self.ssd.write_through() || self.ssd.append_group().is_some();
         if slot != NONE && !self.slots[slot as usize].newer_than_hdd && !kept {
@@ -238,7 +238,7 @@ impl Tiers {
         self.trim_dirty_since();
     }
 
-    /// Forgets entries of pages that were cleaned meanwhile, now and then.
+    /// Occasionally drops entries of pages that were cleaned meanwhile.
     fn trim_dirty_since(&mut self) {
         if self.dirty_since.len() > 2 * self.frames.len() + 64 {
             let frames = &self.frames;
@@ -249,7 +249,7 @@ impl Tiers {
         }
     }
 
-    /// Makes a frame free, cleaning ahead first if the next victim is dirty.
+    /// Frees a frame; cleans ahead first if the next victim is dirty.
     fn evict(&mut self) -> u32 {
         let frames = &self.frames;
         let mut next_is_dirty = false;
@@ -276,7 +276,7 @@ impl Tiers {
         frame
     }
 
-    /// Replacement writes; then the victim, which is clean.
+    /// Performs replacement writes, then returns the victim, which is clean.
     #[cold]
     fn clean_ahead(&mut self, fallback: FrameId) -> FrameId {
         let mut batch = std::mem::take(&mut self.to_clean);
@@ -294,7 +294,7 @@ impl Tiers {
         self.pool.victim(&mut |frame| !frames[frame.at()].dirty).unwrap_or(fallback)
     }
 
-    /// Writes a dirty page to the SSD or the HDD, or to both.
+    /// Writes a dirty page to the SSD, the HDD, or both.
     fn clean(&mut self, frame: u32, reason: CleanReason) {
         self.report_logical(frame);
         let home = if self.ssd.write_through() { self.write_both(frame) } else { self.write_back(frame) };
@@ -308,7 +308,7 @@ impl Tiers {
         let slot = match slot {
             NONE => self.admit(page, Cause::Cleaned),
             old if self.ssd.append_group().is_some() => {
-                // The new version supersedes it; the slot comes round again in its turn.
+                // The new version supersedes it; the slot is reclaimed in its turn.
                 self.free_slot(old);
                 self.admit(page, Cause::Cleaned)
             }
@@ -337,7 +337,7 @@ impl Tiers {
         self.ssd.wrote(page, Home::Hdd, self.now());
         match slot {
             NONE => {}
-            // The new version supersedes it; the slot comes round again in its turn.
+            // The new version supersedes it; the slot is reclaimed in its turn.
             old if self.ssd.append_group().is_some() => self.free_slot(old),
             _ => {
                 self.counts.ssd_writes += 1;
@@ -362,7 +362,7 @@ impl Tiers {
         }
     }
 
-    /// Writes the page in `frame` to the SSD, in the version that the HDD has, if the policy wants it there.
+    /// Copies the page in `frame`, in the HDD's version, to the SSD if the policy admits it.
     fn admit_copy(&mut self, frame: u32, cause: Cause) -> bool {
         let page = self.frames[frame as usize].page;
         let slot = self.admit(page, cause);
@@ -373,7 +373,7 @@ impl Tiers {
         slot.is_some()
     }
 
-    /// An empty slot for `page`, if the policy wants it on the SSD.
+    /// Returns an empty slot for `page` if the policy admits it to the SSD.
     fn admit(&mut self, page: PageId, cause: Cause) -> Option<u32> {
         if self.slots.is_empty() {
             return None;
@@ -391,7 +391,7 @@ impl Tiers {
             Verdict::Reject => {
                 self.rejections += 1;
                 if self.rejections.is_multiple_of(ZONE_CHECK) {
-                    // A zone whose candidates have all become better pages is spent.
+                    // A zone is exhausted when all its candidates have become better pages.
                     let mut next = Vec::new();
                     self.ssd.next_victims(1, now, &mut next);
                     self.zone_left = if next.is_empty() { 0 } else { self.zone_left };
@@ -405,7 +405,7 @@ impl Tiers {
         }
     }
 
-    /// The page in `slot` loses it to another.
+    /// Evicts the page in `slot` in favour of another.
     fn evict_slot(&mut self, slot: SlotId) {
         let Slot { page, frame: buffered, newer_than_hdd, .. } = self.slots[slot.at()];
         if newer_than_hdd {
@@ -434,8 +434,8 @@ impl Tiers {
         slot
     }
 
-    /// Takes back the `group` slots that have not been written for longest. Pages that get a second chance
-    /// are appended again at once, but one slot at least is gained.
+    /// Reclaims the `group` slots written longest ago. Pages that get a second chance are appended again at
+    /// once, but at least one slot is gained.
     fn take_back(&mut self, group: usize) {
         let mut again = Vec::new();
         for at in 0..group as u32 {
@@ -478,7 +478,7 @@ impl Tiers {
         }
     }
 
-    /// `page`, which is in `frame` or in none, has its copy in `slot`.
+    /// Records that `page`, buffered in `frame` if any, has its copy in `slot`.
     fn fill(&mut self, slot: u32, page: PageId, frame: u32, newer_than_hdd: bool) {
         self.slots[slot as usize] = Slot { page, frame, used: true, newer_than_hdd, in_zone: false };
         self.used += 1;
@@ -513,7 +513,7 @@ impl Tiers {
     /// Recounts everything, policies included; for tests.
     ///
     /// # Errors
-    /// What does not add up.
+    /// A description of the first inconsistency.
     pub fn validate(&self) -> Result<(), String> {
         self.pool.validate()?;
         self.ssd.validate()?;
@@ -543,7 +543,7 @@ impl Tiers {
             if frame != NONE && self.frames[frame as usize].page != page
                 || slot != NONE && !in_slot(&self.slots[slot as usize])
             {
-                return Err(format!("page {page} is not where it is noted: {place:?}"));
+                return Err(format!("page {page} is not at its recorded place: {place:?}"));
             }
         }
         let c = &self.counts;

@@ -1,21 +1,21 @@
-//! What other sizes would cost, as a value, in a table, and in words.
+//! The cost of other sizes, as a value, a table, and sentences.
 
 use serde::Serialize;
 use std::fmt;
 
-/// What a report is of.
+/// The basis of a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Sampled {
-    /// References of the whole stream in the stretch that was counted.
+    /// References of the whole stream in the counted interval.
     pub requests: u64,
-    /// Those to pages of the sample.
+    /// References to sampled pages.
     pub references: u64,
-    /// Those of the sample that got lost on the way, because the ghosts did not keep up.
+    /// References of the sample that were lost because the ghosts fell behind.
     pub lost: u64,
 }
 
 impl Sampled {
-    /// The difference.
+    /// The difference from `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -26,32 +26,32 @@ impl Sampled {
     }
 }
 
-/// What one pair of sizes costs. All but the sizes is per 1,000 requests of the whole stream.
+/// The cost of one pair of sizes. Everything but the sizes is per 1,000 requests of the whole stream.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Cost {
     /// Frames of the pool.
     pub pool_pages: u32,
     /// Slots of the SSD.
     pub ssd_pages: u32,
-    /// Milliseconds of the HDD.
+    /// HDD time in milliseconds.
     pub hdd_ms: f64,
-    /// Milliseconds of the SSD.
+    /// SSD time in milliseconds.
     pub ssd_ms: f64,
-    /// Requests that had to read.
+    /// Requests that required a read.
     pub misses: f64,
-    /// Those of them that read from the SSD.
+    /// Misses read from the SSD.
     pub ssd_hits: f64,
 }
 
 impl Cost {
-    /// Milliseconds of both devices.
+    /// The time of both devices in milliseconds.
     #[must_use]
     pub fn total_ms(&self) -> f64 {
         self.hdd_ms + self.ssd_ms
     }
 }
 
-/// Cost against sizes.
+/// Cost by size.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[non_exhaustive]
 pub struct WhatIf {
@@ -59,28 +59,28 @@ pub struct WhatIf {
     pub pool_policy: String,
     /// The SSD's policy.
     pub ssd_policy: String,
-    /// Frames of the pool, as it is.
+    /// The pool's present size in frames.
     pub pool_pages: u32,
-    /// Slots of the SSD, as it is.
+    /// The SSD's present size in slots.
     pub ssd_pages: u32,
     /// The size of a page, in bytes.
     pub page_bytes: u64,
-    /// The share of pages that were looked at.
+    /// The share of pages in the sample.
     pub rate: f64,
-    /// How much was looked at.
+    /// The extent of the sample.
     pub sampled: Sampled,
-    /// Every size, by pool, then SSD, ascending.
+    /// The cost of every pair of sizes, sorted by pool, then SSD.
     pub costs: Vec<Cost>,
 }
 
 impl WhatIf {
-    /// The cost of these sizes, if they are among those looked at.
+    /// The cost of these sizes, if the grid has them.
     #[must_use]
     pub fn at(&self, pool_pages: u32, ssd_pages: u32) -> Option<&Cost> {
         self.costs.iter().find(|cost| cost.pool_pages == pool_pages && cost.ssd_pages == ssd_pages)
     }
 
-    /// The present sizes' cost.
+    /// The cost of the present sizes.
     #[must_use]
     pub fn present(&self) -> Option<&Cost> {
         self.at(self.pool_pages, self.ssd_pages)
@@ -98,8 +98,8 @@ impl WhatIf {
         distinct(self.costs.iter().map(|cost| cost.ssd_pages))
     }
 
-    /// What the next larger, the largest and the next smaller SSD and pool would save or cost, a sentence
-    /// each.
+    /// One sentence each on what the next larger, the largest and the next smaller SSD and pool would save or
+    /// cost.
     #[must_use]
     pub fn advice(&self) -> Vec<String> {
         let Some(now) = self.present().filter(|now| now.total_ms() > 0.0) else {
@@ -110,8 +110,8 @@ impl WhatIf {
             let mut larger = self.costs.iter().filter(line).filter(|cost| size(cost) > size(now));
             let smaller = self.costs.iter().filter(line).rfind(|cost| size(cost) < size(now));
             let (next, most) = (larger.next(), larger.next_back());
-            let told = next.into_iter().chain(most).chain(smaller);
-            told.map(|cost| self.sentence(tier, now, cost, size(cost), size(now))).collect::<Vec<_>>()
+            let costs = next.into_iter().chain(most).chain(smaller);
+            costs.map(|cost| self.sentence(tier, now, cost, size(cost), size(now))).collect::<Vec<_>>()
         };
         let mut all = others("SSD", |cost| cost.ssd_pages, |cost| cost.pool_pages);
         all.extend(others("memory", |cost| cost.pool_pages, |cost| cost.ssd_pages));
@@ -141,12 +141,12 @@ impl WhatIf {
 
 impl fmt::Display for WhatIf {
     /// A table: pools downwards, SSDs across, milliseconds of I/O per 1,000 requests; the present sizes in
-    /// brackets. Then what follows.
+    /// brackets. Then the advice.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = |pages: u32| bytes(u64::from(pages) * self.page_bytes);
         writeln!(
             f,
-            "{}+{}: ms of I/O per 1,000 requests, by size of pool (down) and SSD (across); {:.2} % of the pages looked at, {} of {} requests",
+            "{}+{}: ms of I/O per 1,000 requests, by size of pool (down) and SSD (across); {:.2} % of the pages sampled, {} of {} requests",
             self.pool_policy,
             self.ssd_policy,
             100.0 * self.rate,
@@ -154,7 +154,7 @@ impl fmt::Display for WhatIf {
             self.sampled.requests
         )?;
         if self.sampled.lost > 0 {
-            writeln!(f, "{} requests of the sample got lost: the figures are too low", self.sampled.lost)?;
+            writeln!(f, "{} requests of the sample were lost: the figures are too low", self.sampled.lost)?;
         }
         write!(f, "{:>12}", "")?;
         self.ssds().into_iter().try_for_each(|ssd| write!(f, "{:>13}", size(ssd)))?;
@@ -179,7 +179,7 @@ fn distinct(sizes: impl Iterator<Item = u32>) -> Vec<u32> {
     sizes
 }
 
-/// Bytes as people read them.
+/// A number of bytes in human-readable form.
 pub(crate) fn bytes(n: u64) -> String {
     match n {
         0 => "0".into(),

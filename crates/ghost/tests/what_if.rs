@@ -1,4 +1,4 @@
-//! Ghosts whose costs were counted by hand, and what a report says of them.
+//! Ghosts whose costs were counted by hand, and their reports.
 
 use pagetier_ghost::{GhostError, GhostParams, Ghosts, Reference, Sampled, Stream, WhatIf};
 use pagetier_page::Sampling;
@@ -33,8 +33,7 @@ fn close(a: f64, b: f64) -> bool {
 #[test]
 fn two_pages_that_take_turns_in_a_pool_for_one() {
     let mut ghosts = Ghosts::new(params(1, 1, "lru2")).unwrap();
-    // A and B are read from the HDD; with slots for both, A's and B's copies go to the SSD as they leave the
-    // pool.
+    // A and B are read from the HDD; with slots for both, their copies go to the SSD as they leave the pool.
     for no in [1, 2, 1, 2] {
         ghosts.apply(Reference::read(p(no)));
     }
@@ -46,7 +45,7 @@ fn two_pages_that_take_turns_in_a_pool_for_one() {
     let report = ghosts.report(counted(4), false);
     // One frame, two slots: every request is read from the SSD, 0.11 ms.
     assert!(close(total(&report, 1, 2), 110.0), "{report}");
-    // Two frames: everything is in memory, whatever the SSD.
+    // Two frames: everything is in memory, whatever the SSD's size.
     assert!(close(total(&report, 2, 1), 0.0) && close(total(&report, 2, 2), 0.0), "{report}");
     assert_eq!(report.at(1, 2).map(|cost| (cost.misses, cost.ssd_hits)), Some((1000.0, 1000.0)));
     let advice = report.advice();
@@ -64,8 +63,8 @@ fn changes_are_written_home_without_an_ssd() {
         ghosts.apply(Reference::write(p(no)));
     }
     let report = ghosts.report(counted(4), false);
-    // One frame: four reads, and three pages written as they make room (the last is still dirty). Two frames:
-    // two reads.
+    // One frame: four reads, and three pages written when evicted (the last is still dirty). Two frames: two
+    // reads.
     assert!(close(total(&report, 1, 0), (4.0 * 7.2 + 3.0 * 4.96) * 250.0), "{report}");
     assert!(close(total(&report, 2, 0), 2.0 * 7.2 * 250.0), "{report}");
     assert_eq!(report.ssds(), [0]);
@@ -89,7 +88,7 @@ fn a_sample_is_scaled_up_to_the_whole_stream() {
 #[test]
 fn a_stream_reports_its_later_half() {
     let mut stream = Stream::new(Ghosts::new(params(8, 0, "none")).unwrap(), 500);
-    // 4,096 pages once each, then eight over and over.
+    // 4,096 pages once each, then eight pages repeatedly.
     let reads = |from: u32, to: u32| (from..to).map(|no| Reference::read(p(no))).collect::<Vec<_>>();
     stream.put(reads(0, 4_096), 500 + 4_096, 0);
     for round in 1..=1_024 {
@@ -106,7 +105,7 @@ fn a_stream_reports_its_later_half() {
 }
 
 #[test]
-fn grids_that_cannot_be_are_refused() {
+fn impossible_grids_are_refused() {
     let with = |change: fn(&mut GhostParams)| {
         let mut params = params(10, 10, "cac");
         change(&mut params);

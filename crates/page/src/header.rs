@@ -1,4 +1,4 @@
-//! The 32 bytes before a page's payload: checksum, format, flags, id, LSN, stamp.
+//! The 32-byte header before a page's payload: checksum, format, flags, id, LSN, stamp.
 
 use crate::{Lsn, PageId, SpaceId, Stamp, StoreSeed};
 use std::fmt;
@@ -6,15 +6,15 @@ use std::fmt;
 /// The header's length in bytes; the payload follows.
 pub const HEADER_BYTES: usize = 32;
 
-/// The format of page images that this crate writes.
+/// The format of page images that this version writes.
 pub const PAGE_FORMAT: u16 = 2;
 
-/// What else a header says about its image.
+/// A header's flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Flags(u16);
 
 impl Flags {
-    /// Nothing.
+    /// No flags.
     pub const NONE: Self = Self(0);
     /// The image was identical to the page's durable version on the HDD when it was written to its SSD slot.
     pub const CLEAN_COPY: Self = Self(1);
@@ -25,40 +25,40 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
-    /// As bits.
+    /// The flags' bits.
     #[must_use]
     pub const fn bits(self) -> u16 {
         self.0
     }
 }
 
-/// A header, decoded.
+/// A decoded header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Which page the image is of.
+    /// The page that the image belongs to.
     pub page: PageId,
     /// The embedder's log position of the last change.
     pub lsn: Lsn,
-    /// When the image was written.
+    /// The stamp of the image's write.
     pub stamp: Stamp,
-    /// Flags of the image.
+    /// The image's flags.
     pub flags: Flags,
 }
 
-/// Why an image is not the page that was asked for. Data, for errors to carry.
+/// Why an image is not the requested page. Plain data, for errors to carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Defect {
     /// All zeroes: nothing was ever written there.
     Blank,
-    /// The checksum does not match: torn, rotten, another store's, or no page at all.
+    /// The checksum does not match: the image is torn, rotten, another store's, or not a page.
     Checksum {
-        /// What the header says.
+        /// The checksum in the header.
         stored: u32,
-        /// What the bytes give.
+        /// The checksum of the bytes.
         computed: u32,
     },
-    /// A format that this version does not read.
+    /// The format is one that this version does not read.
     Format {
         /// The format number found.
         found: u16,
@@ -68,9 +68,9 @@ pub enum Defect {
         /// The page found.
         found: PageId,
     },
-    /// A sound image of the page in another version than expected.
+    /// A sound image of the page, but of another version than expected.
     WrongStamp {
-        /// The stamp that was expected.
+        /// The expected stamp.
         expected: Stamp,
         /// The stamp found.
         found: Stamp,
@@ -102,8 +102,7 @@ fn u64_at(b: &[u8], at: usize) -> u64 {
 }
 
 impl Header {
-    /// The header's fields as they stand in `image`, unverified: for an image that this process keeps in
-    /// memory.
+    /// Reads the header's fields from `image` without verification: for images in this process's memory.
     ///
     /// # Panics
     /// When `image` is shorter than a header.
@@ -117,7 +116,7 @@ impl Header {
         }
     }
 
-    /// Writes the fields into `image`, leaving the checksum to [`seal`].
+    /// Writes the fields into `image`, except for the checksum, which [`seal`] writes.
     ///
     /// # Panics
     /// When `image` is shorter than a header.
@@ -143,7 +142,7 @@ pub fn seal(seed: StoreSeed, image: &mut [u8], stamp: Stamp, flags: Flags) {
     image[at::CHECKSUM..at::FORMAT].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Checks that `image` is a sound image of `page`, written by the store of `seed`.
+/// Verifies that `image` is a sound image of `page`, written by the store of `seed`.
 ///
 /// # Errors
 /// The first [`Defect`] found, in the order blank, checksum, format, id.
@@ -167,7 +166,7 @@ pub fn verify(seed: StoreSeed, image: &[u8], page: PageId) -> Result<Header, Def
     Ok(header)
 }
 
-/// Whether `image` holds nothing but zeroes.
+/// Whether `image` is all zeroes.
 #[must_use]
 pub fn is_blank(image: &[u8]) -> bool {
     image.iter().all(|&b| b == 0)
@@ -181,7 +180,7 @@ impl fmt::Display for Defect {
                 write!(f, "checksum {stored:08x} in the header, {computed:08x} over the bytes")
             }
             Self::Format { found } => write!(f, "page format {found}, this version reads {PAGE_FORMAT}"),
-            Self::WrongPage { found } => write!(f, "an image of page {found} stands there"),
+            Self::WrongPage { found } => write!(f, "an image of page {found} is there instead"),
             Self::WrongStamp { expected, found } => {
                 write!(f, "version {found} where {expected} was expected")
             }
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn another_page_and_a_blank_one_are_told_apart() {
+    fn another_page_and_a_blank_one_are_distinguished() {
         let found = PageId::new(SpaceId(3), 4);
         assert_eq!(verify(SEED, &image(4), PageId::new(SpaceId(3), 5)), Err(Defect::WrongPage { found }));
         assert_eq!(verify(SEED, &[0; 4096], found), Err(Defect::Blank));

@@ -1,12 +1,12 @@
-//! Names: a space, a page in it, and a position in the embedder's log.
+//! Identifiers: a space, a page in it, and a position in the embedder's log.
 
 use std::fmt;
 
-/// A space: one database object (a table, an index). Ids are never used again after a drop.
+/// A space: one database object (a table, an index). Ids are not reused after a drop.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct SpaceId(pub u32);
 
-/// A page: its space and its number there, from 0.
+/// A page: its space and its number in that space, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct PageId {
     /// The space that the page belongs to; also the object by which CAC groups pages.
@@ -22,7 +22,7 @@ impl PageId {
         Self { space, no }
     }
 
-    /// Both parts in one word, the space in the high half; sorts as the id does.
+    /// Packs both parts into one word, with the space in the high half; sorts as the id does.
     #[must_use]
     pub const fn to_u64(self) -> u64 {
         (self.space.0 as u64) << 32 | self.no as u64

@@ -1,7 +1,7 @@
-//! What a page is: its name, its header, its checksum, and the order of its versions.
+//! Pages: their ids, headers, checksums, and the order of their versions.
 //!
-//! Pure: no I/O, no clocks, no allocation. The byte table is in `docs/format.md`; the fixture under
-//! `tests/` holds bytes that every later version must read.
+//! Pure: no I/O, no clocks, no allocation. `docs/format.md` has the byte table; the fixture in `tests/` holds
+//! bytes that every later version must read.
 
 #![forbid(unsafe_code)]
 

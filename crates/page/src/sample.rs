@@ -1,12 +1,12 @@
 //! Sampling of a reference stream by page.
 //!
-//! Spatial sampling is Waldspurger, Park, Garthwaite and Ahmad's (*Efficient MRC Construction with SHARDS*,
-//! FAST 2015): a page is in the sample if the hash of its name lies below a threshold, so that every
-//! reference to a page in the sample is seen and none to another.
+//! Spatial sampling is due to Waldspurger, Park, Garthwaite and Ahmad (*Efficient MRC Construction with
+//! SHARDS*, FAST 2015). A page is in the sample if the hash of its id is below a threshold, so every
+//! reference to a sampled page is seen, and none to any other.
 
 use crate::PageId;
 
-/// Which pages are in a sample: the same ones always.
+/// A deterministic sample of the pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sampling {
     threshold: u64,
@@ -16,27 +16,27 @@ impl Sampling {
     /// Every page.
     pub const ALL: Self = Self { threshold: u64::MAX };
 
-    /// A `rate` of pages; above 1 it is 1, and so small that it would be none, it is the smallest that is
-    /// some.
+    /// A sample of a share `rate` of the pages. Rates above 1 count as 1; a rate too small to select any page
+    /// is raised to the smallest that does.
     #[must_use]
     pub fn new(rate: f64) -> Self {
-        // Saturates at both ends.
+        // The conversion saturates at both ends.
         Self { threshold: ((rate * 2.0_f64.powi(64)) as u64).max(1) }
     }
 
-    /// The sampling with this threshold, which is above 0: see [`Sampling::threshold`].
+    /// The sampling with this threshold, which must be above 0: see [`Sampling::threshold`].
     #[must_use]
     pub const fn with_threshold(threshold: u64) -> Self {
         Self { threshold }
     }
 
-    /// As a number above 0.
+    /// The threshold, a number above 0.
     #[must_use]
     pub const fn threshold(self) -> u64 {
         self.threshold
     }
 
-    /// The share of pages that are in the sample.
+    /// The share of pages in the sample.
     #[must_use]
     pub fn rate(self) -> f64 {
         if self == Self::ALL { 1.0 } else { self.threshold as f64 / 2.0_f64.powi(64) }
@@ -50,7 +50,7 @@ impl Sampling {
     }
 }
 
-/// Steele, Lea and Flood's mixing of 64 bits (SplitMix): neighbouring pages come out unrelated.
+/// The 64-bit mixing function of Steele, Lea and Flood (SplitMix): decorrelates neighbouring pages.
 #[inline]
 const fn hash(page: PageId) -> u64 {
     let mut x = ((page.space.0 as u64) << 32 | page.no as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,14 +1,14 @@
-//! What the checksums of one store start from.
+//! The seed of a store's checksums.
 
-/// The start of every checksum that a store writes on its pages, map checkpoints and journal: derived from
-/// the store's id, so that another store's bytes never verify, however sound they are.
+/// The seed of every checksum that a store writes on its pages, map checkpoints and journal. It is derived
+/// from the store's id, so another store's bytes do not verify, however sound they are.
 ///
-/// Superblocks start from [`StoreSeed::NONE`]: they say whose a device is, to every store.
+/// Superblocks use [`StoreSeed::NONE`]: every store can read whose a device is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StoreSeed(u32);
 
 impl StoreSeed {
-    /// No store's: plain CRC32C.
+    /// No seed: plain CRC32C.
     pub const NONE: Self = Self(0);
 
     /// The seed of the store with this id (the bytes of its UUID). Two stores share a seed with probability

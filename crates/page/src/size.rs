@@ -9,7 +9,7 @@ pub struct PageSize(u32);
 /// Why a number is not a page size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageSizeError {
-    /// The size asked for, in bytes.
+    /// The rejected size, in bytes.
     pub bytes: u64,
 }
 
@@ -39,7 +39,7 @@ impl PageSize {
         self.0 as usize
     }
 
-    /// What is left for the embedder: the page without its header, in bytes.
+    /// The page's size without its header, in bytes: the embedder's share.
     #[must_use]
     pub const fn payload_bytes(self) -> usize {
         self.bytes() - crate::HEADER_BYTES

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// When a page image was written: the epoch of the store's opening in the high bits, a counter in the low 40.
+/// The version of a page image: the epoch of the store's opening in the high bits, a counter in the low 40.
 /// The top two bits are zero, so that on-disk tables can keep flags there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Stamp(u64);
@@ -12,12 +12,12 @@ const SEQ_BITS: u32 = 40;
 const EPOCH_BITS: u32 = 22;
 
 impl Stamp {
-    /// Before every write.
+    /// Precedes every write.
     pub const ZERO: Self = Self(0);
-    /// The bits a stamp can use; the two above are free for flags.
+    /// The bits that a stamp can use; the two above are free for flags.
     pub const MASK: u64 = (1 << (SEQ_BITS + EPOCH_BITS)) - 1;
 
-    /// The epochs that there are: the number of an opening is smaller.
+    /// The number of epochs: every opening's number is smaller.
     pub const EPOCHS: u32 = 1 << EPOCH_BITS;
 
     /// The first stamp of the opening number `epoch`.
@@ -26,19 +26,19 @@ impl Stamp {
         Self(((epoch as u64) << SEQ_BITS) & Self::MASK)
     }
 
-    /// From its bits; flags above [`Stamp::MASK`] are dropped.
+    /// Converts from bits; drops flags above [`Stamp::MASK`].
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits & Self::MASK)
     }
 
-    /// As bits.
+    /// The stamp's bits.
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// The opening that wrote it.
+    /// The number of the opening that wrote it.
     #[must_use]
     pub const fn epoch(self) -> u32 {
         (self.0 >> SEQ_BITS) as u32
@@ -51,24 +51,24 @@ impl fmt::Display for Stamp {
     }
 }
 
-/// Hands out the stamps of one opening, each larger than the last.
+/// Issues the stamps of one opening, each larger than the previous one.
 #[derive(Debug)]
 pub struct StampSource(AtomicU64);
 
 impl StampSource {
-    /// The stamps of opening `epoch`.
+    /// Creates the source for opening `epoch`.
     #[must_use]
     pub fn new(epoch: u32) -> Self {
         Self(AtomicU64::new(Stamp::first_of(epoch).0))
     }
 
-    /// A fresh stamp. An opening has 2^40 of them: twelve days of a million page writes a second. Past that
-    /// the counter carries into the epoch, which still sorts above all before it.
+    /// Issues a stamp. An opening has 2^40 of them: twelve days of a million page writes per second. Beyond
+    /// that the counter carries into the epoch, which still sorts above all earlier stamps.
     pub fn fresh(&self) -> Stamp {
         Stamp((self.0.fetch_add(1, Ordering::Relaxed) + 1) & Stamp::MASK)
     }
 
-    /// The largest stamp handed out so far.
+    /// The largest stamp issued so far.
     #[must_use]
     pub fn last(&self) -> Stamp {
         Stamp(self.0.load(Ordering::Relaxed) & Stamp::MASK)

@@ -1,29 +1,28 @@
 //! Page traces, `.ptr`: 12-byte little-endian records of u64 page number, u8 operation (0 read, 1 write), u8
 //! flag (1 sequential), u16 object.
 //!
-//! A [`PageId`] is told as its number, with the upper half of the space's id above it, and the lower half as
-//! the object. So the page numbers of traces from elsewhere may have up to 48 bits: each run of 2^32 pages of
-//! an object is a space of its own. Larger numbers, and unknown operations or flags, are no record of a page
-//! trace.
+//! A [`PageId`] is encoded as its number, with the upper half of the space's id above it, and the lower half
+//! as the object. Page numbers of foreign traces may therefore have up to 48 bits: each run of 2^32 pages of
+//! an object becomes a space. Records with larger numbers, or with unknown operations or flags, are invalid.
 
 use crate::{PageId, SpaceId};
 
-/// The size of a record.
+/// The size of a record in bytes.
 pub const TRACE_RECORD_BYTES: usize = 12;
 
-/// One request of one page.
+/// One request for one page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceRecord {
     /// The page.
     pub page: PageId,
-    /// Whether it is to be changed.
+    /// Whether the request changes the page.
     pub write: bool,
-    /// Whether a scan asks for it.
+    /// Whether a scan made the request.
     pub sequential: bool,
 }
 
 impl TraceRecord {
-    /// The record's bytes.
+    /// Encodes the record.
     #[must_use]
     pub fn encode(self) -> [u8; TRACE_RECORD_BYTES] {
         let space = self.page.space.0;
@@ -36,8 +35,7 @@ impl TraceRecord {
         record
     }
 
-    /// The record that these bytes are, unless they are none: an unknown operation or flag, or a page number
-    /// beyond 48 bits.
+    /// Decodes a record; `None` for an unknown operation or flag, or a page number beyond 48 bits.
     #[must_use]
     pub fn decode(record: &[u8; TRACE_RECORD_BYTES]) -> Option<Self> {
         let [p0, p1, p2, p3, p4, p5, p6, p7, op, flag, o0, o1] = *record;
@@ -64,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused() {
+    fn invalid_records_are_refused() {
         let good = TraceRecord { page: PageId::default(), write: false, sequential: false }.encode();
         for (at, byte) in [(8, 2), (9, 2), (7, 1)] {
             let mut bad = good;

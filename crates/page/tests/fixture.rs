@@ -1,14 +1,14 @@
-//! Bytes that format 2 wrote: every later version must read them.
+//! Bytes written in format 2, which every later version must read.
 
 use pagetier_page::{Flags, Header, Lsn, PageId, SpaceId, Stamp, StoreSeed, TraceRecord, seal, verify};
 
-/// The header of the page below, as `docs/format.md` prints it.
+/// The header of the page below, as in `docs/format.md`.
 const HEADER_V2: [u8; 32] = [
     0x00, 0x00, 0x00, 0x00, 0x02, 0x00, 0x01, 0x00, 0x2a, 0x00, 0x00, 0x00, 0x07, 0x00, 0x00, 0x00, 0x39,
     0x30, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00, 0x00, 0x03, 0x00, 0x00,
 ];
 
-/// The CRC32C of the store id below: where its checksums start.
+/// The CRC32C of the store id below: the seed of its checksums.
 const SEED: u32 = 0xa70f_5a6b;
 
 fn seed() -> StoreSeed {
@@ -42,8 +42,7 @@ fn format_2_bytes_are_read() {
     assert_eq!(header.stamp.epoch(), 3);
 }
 
-/// Page trace records as `docs/format.md` prints them, and what they tell: space and number, write and
-/// sequential.
+/// Page trace records as in `docs/format.md`, and their meaning: space and number, write and sequential.
 const TRACE: [([u8; 12], [u32; 2], [bool; 2]); 4] = [
     ([0x39, 0x30, 0, 0, 0, 0, 0, 0, 0, 0, 0x2a, 0], [42, 12345], [false, false]),
     ([0x07, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0x02, 0x01], [0x0102, 7], [true, false]),

@@ -1,9 +1,9 @@
-//! What a placement that never changes would have cost: pages chosen for memory and SSD by their accesses in
-//! the very run that is counted.
+//! The cost of a static placement: pages are assigned to memory and SSD by their accesses in the same run
+//! that is counted.
 //!
-//! A bound that no policy can know how to reach, not one that none can pass: pages that turn hot or cold
-//! while the run lasts are better moved. It starts with every page in its place, and ends without writing
-//! back what is dirty.
+//! No policy can know enough to reach this bound, but one may beat it: moving pages that turn hot or cold
+//! during the run is better. The placement starts with every page in place, and ends without writing back
+//! dirty pages.
 
 use pagetier_ghost::{Reference, Use};
 use pagetier_policy::{Costs, PageId, PageLoad, Placed, optimal_placement};
@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 /// The accesses of a run by page. A page used several times by one transaction is read once and written once
-/// at most: it stays in memory for that long wherever it is placed.
+/// at most: wherever it is placed, it stays in memory during the transaction.
 #[derive(Clone, Debug, Default)]
 pub struct Accesses {
     loads: FxHashMap<PageId, Load>,
@@ -22,35 +22,35 @@ pub struct Accesses {
 struct Load {
     reads: u64,
     writes: u64,
-    /// The last transactions that read and wrote it.
+    /// The last transactions that read it and wrote it.
     read_in: u64,
     written_in: u64,
 }
 
-/// What a static placement costs.
+/// The cost of a static placement.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Bound {
     /// Reads and writes of the HDD.
     pub hdd_accesses: u64,
-    /// Of these the reads.
+    /// The reads among them.
     pub hdd_reads: u64,
-    /// All accesses, in milliseconds.
+    /// The cost of all accesses, in milliseconds.
     pub cost_ms: f64,
 }
 
 impl Accesses {
-    /// A transaction begins.
+    /// Begins a transaction.
     pub fn begin(&mut self) {
         self.transaction += 1;
     }
 
-    /// One reference.
+    /// Adds one reference.
     pub fn add(&mut self, reference: Reference) {
         let now = self.transaction;
         let load = self.loads.entry(reference.page).or_default();
         if load.read_in != now {
             load.read_in = now;
-            // A page just created has nothing to be read.
+            // A created page is not read.
             load.reads += u64::from(reference.used != Use::Create);
         }
         if reference.used != Use::Read && load.written_in != now {
@@ -59,21 +59,21 @@ impl Accesses {
         }
     }
 
-    /// Memory is written back: a page there costs nothing. The pages that cost the HDD most are taken off it,
-    /// and those of them that would cost the SSD most are in memory.
+    /// The bound with memory that writes back, where pages in memory cost nothing. The pages with the highest
+    /// HDD cost are placed in memory or on the SSD, and those among them with the highest SSD cost in memory.
     #[must_use]
     pub fn write_back(&self, memory_pages: usize, ssd_pages: usize, costs: &Costs) -> Bound {
         self.write_back_by(self, memory_pages, ssd_pages, costs)
     }
 
-    /// As [`Accesses::write_back`], but the pages are chosen by the accesses of `known`, an earlier run: what
-    /// could be known.
+    /// Like [`Accesses::write_back`], but places the pages by the accesses of `known`, an earlier run: by
+    /// what could have been known.
     #[must_use]
     pub fn write_back_by(&self, known: &Self, memory_pages: usize, ssd_pages: usize, costs: &Costs) -> Bound {
         let on = |load: &Load, read: f64, write: f64| load.reads as f64 * read + load.writes as f64 * write;
         let on_hdd = |load: &Load| on(load, costs.hdd_read_ms, costs.hdd_write_ms);
         let on_ssd = |load: &Load| on(load, costs.ssd_read_ms, costs.ssd_write_ms);
-        // What was known of each page, and what it then did. Pages by number, so that runs repeat.
+        // Each page's known accesses and its actual ones, sorted by page so that runs are reproducible.
         let mut pages: Vec<(PageId, Load, Load)> = self
             .loads
             .iter()
@@ -95,7 +95,7 @@ impl Accesses {
         }
     }
 
-    /// The 2014 paper's placement and costs: memory is written through.
+    /// The 2014 paper's placement and costs, where memory writes through.
     #[must_use]
     pub fn write_through(&self, memory_pages: usize, ssd_pages: usize, costs: &Costs) -> Bound {
         let loads: Vec<Load> = self.loads.values().copied().collect();

@@ -1,10 +1,10 @@
-//! Two simulators: the pure policies without a store, page references through a pool and an SSD that exist as
-//! numbers only; and ([`campaign`]) the whole store on simulated devices, crashed at the boundaries of its
-//! I/O.
+//! Two simulators. One runs the pure policies without a store: page references pass through a pool and an SSD
+//! without data. The other ([`campaign`]) runs the whole store on simulated devices and crashes it at the
+//! boundaries of its I/O.
 //!
 //! [`Tiers`] runs any pool policy with any SSD policy over the references of a [`Source`]: a page trace
 //! ([`Trace`]), TPC-C's page references ([`Tpcc`]), or [`Zipf`]. The `replay` binary is its command line;
-//! `whatif` says what other sizes would cost.
+//! `whatif` estimates the cost of other sizes.
 
 #![forbid(unsafe_code)]
 

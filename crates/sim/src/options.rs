@@ -1,4 +1,4 @@
-//! The options that `replay` and `whatif` share: where the references come from, and which tiers they meet.
+//! The options that `replay` and `whatif` share: the source of the references, and the tiers.
 
 use crate::{Source, Tpcc, Trace, Zipf};
 use clap::Args;
@@ -7,24 +7,24 @@ use pagetier_policy::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, Costs, PoolPolicy, SsdPo
 use pagetier_tpcc::args;
 use std::path::PathBuf;
 
-/// The most pages of a tier, of the outqueue, or of a generator: 1 TiB of 16 KiB each. The tables of more
-/// would not fit into memory.
+/// The maximum number of pages of a tier, of the outqueue, or of a generator: 1 TiB of 16 KiB each. Larger
+/// tables would not fit in memory.
 pub const PAGES_MAX: u32 = 1 << 26;
 
-/// The most warehouses: a terabyte.
+/// The maximum number of warehouses: a terabyte.
 pub const WAREHOUSES_MAX: u32 = 10_000;
 
-/// The steepest skew: beyond it, only the first page is ever asked for.
+/// The maximum skew: beyond it, only the first page is ever requested.
 const SKEW_MAX: f64 = 100.0;
 
-/// Which references; one of them.
+/// The source of the references, exactly one.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub struct Which {
-    /// Replay this page trace (.ptr, as docs/format.md has it)
+    /// Replay this page trace (.ptr, format in docs/format.md)
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Generate TPC-C's page references of this many warehouses (about 6,000 pages each)
+    /// Generate TPC-C's page references for this many warehouses (about 6,000 pages each)
     #[arg(long, value_name = "WAREHOUSES", value_parser = clap::value_parser!(u32).range(1..=i64::from(WAREHOUSES_MAX)))]
     pub tpcc: Option<u32>,
     /// Generate Zipf-distributed references to this many pages
@@ -32,26 +32,27 @@ pub struct Which {
     pub zipf: Option<u32>,
 }
 
-/// Where the references come from.
+/// The source of the references and its options.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "References")]
 pub struct SourceArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "a doc comment here would become the program's help")]
     pub which: Which,
-    /// The skew of --zipf, from 0 (uniform) to 100: the page of rank r is asked for in proportion to r^-skew
+    /// The skew of --zipf, from 0 (uniform) to 100: the page of rank r is requested in proportion to r^-skew
     #[arg(long, value_name = "SKEW", default_value_t = 0.9, value_parser = skew)]
     pub skew: f64,
-    /// References of --zipf that write, in per cent
+    /// Share of --zipf references that write, in per cent
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = args::percent)]
     pub write_percent: f64,
-    /// Pages of --zipf, in per cent, that exchange their ranks during as many references as there are pages
+    /// Share of --zipf pages, in per cent, that exchange their ranks during as many references as there are
+    /// pages
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = args::percent)]
     pub churn_percent: f64,
-    /// References of --zipf, in per cent, that a scan makes without saying so
+    /// Share of --zipf references, in per cent, made by a scan that does not declare itself
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = args::percent)]
     pub scan_percent: f64,
-    /// Seed of --tpcc and --zipf; the same one gives the same references
+    /// Seed of --tpcc and --zipf; the same seed gives the same references
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
@@ -60,13 +61,13 @@ pub struct SourceArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Tiers")]
 pub struct TierArgs {
-    /// Pages that the pool holds; required unless --ratio is given
+    /// Size of the pool in pages; required unless --ratio is given
     #[arg(long, value_name = "PAGES", required_unless_present = "ratio", value_parser = pages(1))]
     pub pool_pages: Option<u32>,
-    /// Pages that the SSD holds, 0 for none; required unless --ratio is given
+    /// Size of the SSD in pages, 0 for none; required unless --ratio is given
     #[arg(long, value_name = "PAGES", required_unless_present = "ratio", value_parser = pages(0))]
     pub ssd_pages: Option<u32>,
-    /// Sizes of database, SSD and pool to each other, as 30:10:1, instead of pages; with --tpcc
+    /// The ratio of database, SSD and pool, as 30:10:1, instead of pages; with --tpcc
     #[arg(long, value_name = "DB:SSD:POOL", conflicts_with_all = ["pool_pages", "ssd_pages"], requires = "tpcc", value_parser = args::ratio)]
     pub ratio: Option<[f64; 3]>,
     #[arg(long, value_name = "NAME", default_value_t)]
@@ -80,12 +81,13 @@ pub struct TierArgs {
     /// Milliseconds of an SSD read, HDD read, SSD write and HDD write; the default is the 2013 paper's
     #[arg(long, value_name = "R_S,R_D,W_S,W_D", value_parser = args::costs, default_value = "0.11,7.2,0.27,4.96")]
     pub costs: Costs,
-    /// Pages of a cluster: of policies that write in clusters (ref: of a block), and for the cluster switches
+    /// Pages per cluster, for policies that write in clusters (ref: per block), and for counting cluster
+    /// switches
     #[arg(long, value_name = "PAGES", default_value_t = CLUSTER_PAGES, value_parser = clap::value_parser!(u32).range(1..=i64::from(CLUSTER_PAGES_MAX)))]
     pub cluster_pages: u32,
 }
 
-/// Reads a number of pages that memory can hold tables for.
+/// Parses a number of pages whose tables fit in memory.
 #[must_use]
 pub fn pages(least: u32) -> RangedU64ValueParser<u32> {
     RangedU64ValueParser::new().range(u64::from(least)..=u64::from(PAGES_MAX))
@@ -96,7 +98,7 @@ fn skew(text: &str) -> Result<f64, String> {
     args::not_negative(text).ok().filter(|skew| *skew <= SKEW_MAX).ok_or(expected)
 }
 
-/// References that can be had any number of times, the same each time.
+/// References that can be replayed any number of times.
 #[derive(Debug)]
 pub struct Input<'a> {
     args: &'a SourceArgs,
@@ -107,7 +109,7 @@ impl<'a> Input<'a> {
     /// Reads the trace, if there is one.
     ///
     /// # Errors
-    /// It cannot be read, or is none; it is empty.
+    /// The trace cannot be read, is malformed, or is empty.
     pub fn new(args: &'a SourceArgs) -> Result<Self, String> {
         let Some(path) = &args.which.trace else { return Ok(Self { args, trace: None }) };
         let trace = Trace::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -117,7 +119,7 @@ impl<'a> Input<'a> {
         Ok(Self { args, trace: Some(trace) })
     }
 
-    /// All of it, from the beginning.
+    /// All references, from the beginning.
     #[must_use]
     pub fn source(&self) -> Box<dyn Source + '_> {
         let args = self.args;
@@ -132,7 +134,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Pages of pool and SSD.
+    /// The sizes of pool and SSD in pages.
     ///
     /// # Errors
     /// A ratio makes the pool empty, or a tier too large.

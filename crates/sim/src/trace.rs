@@ -6,7 +6,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The size of a record.
+/// The size of a record in bytes.
 pub const RECORD_BYTES: usize = TRACE_RECORD_BYTES;
 
 /// Why a trace could not be read.
@@ -14,9 +14,9 @@ pub const RECORD_BYTES: usize = TRACE_RECORD_BYTES;
 pub enum TraceError {
     /// The file could not be read.
     Io(io::Error),
-    /// The file ends within a record: its length in bytes.
+    /// The file ends within a record; holds its length in bytes.
     Torn(u64),
-    /// A record holds what no trace may hold: its number and its bytes.
+    /// A record is invalid; holds its number and its bytes.
     Record(u64, [u8; RECORD_BYTES]),
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for TraceError {
 
 impl std::error::Error for TraceError {}
 
-/// The reference that a record tells.
+/// The reference that a record encodes.
 #[must_use]
 pub fn decode(record: &[u8; RECORD_BYTES]) -> Option<Reference> {
     let TraceRecord { page, write, sequential } = TraceRecord::decode(record)?;
@@ -49,14 +49,14 @@ pub fn decode(record: &[u8; RECORD_BYTES]) -> Option<Reference> {
     Some(Reference { page, used, sequential })
 }
 
-/// The record of a reference; a created page is told as a write. The inverse of [`decode`] otherwise.
+/// Encodes a reference; a created page becomes a write. Otherwise the inverse of [`decode`].
 #[must_use]
 pub fn encode(reference: Reference) -> [u8; RECORD_BYTES] {
     let Reference { page, used, sequential } = reference;
     TraceRecord { page, write: used != Use::Read, sequential }.encode()
 }
 
-/// A trace in memory, to be replayed any number of times.
+/// A trace in memory, for any number of replays.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     references: Vec<Reference>,
@@ -66,7 +66,7 @@ impl Trace {
     /// Reads a trace file.
     ///
     /// # Errors
-    /// The file cannot be read, ends within a record, or holds a record that is not one.
+    /// The file cannot be read, ends within a record, or holds an invalid record.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let mut bytes = Vec::new();
         std::fs::File::open(path)
@@ -75,10 +75,10 @@ impl Trace {
         Self::from_bytes(&bytes)
     }
 
-    /// The trace that these bytes are.
+    /// Decodes a trace.
     ///
     /// # Errors
-    /// The bytes end within a record, or hold a record that is not one.
+    /// The bytes end within a record, or hold an invalid record.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TraceError> {
         let (records, rest) = bytes.as_chunks::<RECORD_BYTES>();
         if !rest.is_empty() {
@@ -95,7 +95,7 @@ impl Trace {
         &self.references
     }
 
-    /// A source that tells them once.
+    /// A source that yields the references once.
     #[must_use]
     pub fn source(&self) -> TraceSource<'_> {
         TraceSource { left: &self.references }
@@ -108,7 +108,7 @@ impl FromIterator<Reference> for Trace {
     }
 }
 
-/// A [`Trace`] being replayed.
+/// A replay of a [`Trace`].
 #[derive(Debug)]
 pub struct TraceSource<'a> {
     left: &'a [Reference],

@@ -1,15 +1,15 @@
-//! Zipf-distributed references to the pages of one space, hot pages scattered over it; on request with a hot
-//! set that moves, and with scans.
+//! Zipf-distributed references to the pages of one space, with the hot pages scattered over it; optionally
+//! with a moving hot set, and with scans.
 
 use pagetier_ghost::{Reference, Source};
 use pagetier_policy::{PageId, SpaceId};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// References of a batch.
+/// References per batch.
 const BATCH: u32 = 64;
 
-/// Independent references: the page of rank r with a probability that goes with r^-skew.
+/// Independent references: the page of rank r has a probability proportional to r^-skew.
 #[derive(Debug)]
 pub struct Zipf {
     /// Cumulative probabilities by rank.
@@ -17,17 +17,17 @@ pub struct Zipf {
     /// The page of each rank.
     page_of: Vec<u32>,
     write_share: f64,
-    /// Pages that change their rank per reference, and what of one is due.
+    /// Pages that change rank per reference, and the accumulated fraction.
     churn: f64,
     churn_due: f64,
-    /// References that are a scan's, as a share, and the page that the scan comes to next.
+    /// The share of references made by a scan, and the scan's next page.
     scan_share: f64,
     scan_at: u32,
     rng: SmallRng,
 }
 
 impl Zipf {
-    /// Over `pages` pages (at least one), with this share of writes.
+    /// References to `pages` pages (at least one), with this share of writes.
     #[must_use]
     pub fn new(pages: u32, skew: f64, write_share: f64, seed: u64) -> Self {
         let pages = pages.max(1);
@@ -56,15 +56,15 @@ impl Zipf {
         }
     }
 
-    /// With a hot set that moves: in the time of as many references as there are pages, this share of the
-    /// pages exchange their ranks with others at random. A hot page turns cold at once, a cold one hot.
+    /// Adds a moving hot set: during as many references as there are pages, this share of the pages exchange
+    /// ranks with random others. A hot page turns cold at once, and a cold one hot.
     #[must_use]
     pub fn churning(self, share: f64) -> Self {
         Self { churn: share, ..self }
     }
 
-    /// With a scan that goes on for ever over all pages in order: so large a share of the references are its
-    /// reads. It does not say that it is one: they count as random.
+    /// Adds an endless scan over all pages in order, which makes this share of the references, all reads. The
+    /// scan does not declare itself: its references count as random.
     #[must_use]
     pub fn scanned(self, share: f64) -> Self {
         Self { scan_share: share, ..self }

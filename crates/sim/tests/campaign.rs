@@ -1,7 +1,7 @@
-//! The campaign with small budgets: the store as it is shows nothing, broken protocols are caught, runs
-//! repeat.
+//! The campaign with small budgets: the intact store shows no violation, disabled rules are caught, runs are
+//! reproducible.
 //!
-//! More of it: `cargo run --release -p pagetier-sim --bin campaign -- --help`.
+//! For more: `cargo run --release -p pagetier-sim --bin campaign -- --help`.
 
 use pagetier::Mutation;
 use pagetier_sim::campaign::{Base, FaultBase, Plan, Steer, Totals, Violation, run_seed, shrink};
@@ -33,12 +33,12 @@ fn expect_none(ended: Result<(), Violation>) {
     }
 }
 
-/// Seeds that once showed a violation: a torn home page without anything to mend it, after a discard, or
-/// where a dropped space was.
+/// Seeds that once showed a violation: a torn home page that nothing could repair, after a discard, or in the
+/// extents of a dropped space.
 const ONCE_FAILED: [u64; 7] = [31, 215, 592, 789, 817, 1031, 1087];
 
-/// Likewise, steered: records of pages that were on their way home when a checkpoint was captured were given
-/// up.
+/// Directed seeds that once showed a violation: records of pages that were going home when a checkpoint was
+/// captured were released.
 const ONCE_FAILED_STEERED: [(Steer, u64); 5] = [
     (Steer::TwoWaysHome, 102),
     (Steer::FreshVictims, 103),
@@ -47,8 +47,8 @@ const ONCE_FAILED_STEERED: [(Steer, u64); 5] = [
     (Steer::SlotFails, 102),
 ];
 
-/// A life that did not end: a store that refused writes after a failed flush was asked for pages until it
-/// gave all.
+/// A life that once did not end: it requested pages from a store that refused writes after a failed flush,
+/// until the store returned all.
 const ONCE_ENDLESS: (Steer, u64) = (Steer::TornHomes, 1027);
 
 #[test]
@@ -108,7 +108,7 @@ fn a_seed_repeats_itself() {
     assert_eq!(run(), run());
 }
 
-/// The first violation of a broken protocol.
+/// The first violation under a disabled rule.
 fn caught(mutation: Mutation, seeds: u64) -> Option<Violation> {
     (0..seeds).find_map(|seed| {
         let mut plan = Plan { mutation: Some(mutation), ..small(seed) };
@@ -121,7 +121,7 @@ fn caught(mutation: Mutation, seeds: u64) -> Option<Violation> {
 
 #[test]
 fn broken_protocols_are_caught() {
-    // The others take more seeds: `--mode mutations` of the binary.
+    // The other rules take more seeds: `--mode mutations` of the binary.
     for mutation in [
         Mutation::WatermarkIgnored,
         Mutation::SlotReusedEarly,
@@ -194,7 +194,7 @@ fn every_policy_passes_and_shows_what_it_does() {
 
 #[test]
 fn a_failing_scenario_shrinks_to_one_that_still_fails() {
-    // Under a policy that appends, a slot that is reused early is not reused soon.
+    // Under a policy that appends, a slot that is freed early is not reused soon.
     let plan = |seed| Plan {
         mutation: Some(Mutation::SlotReusedEarly),
         ..reduced(Plan::within_zone(seed, Steer::Free))

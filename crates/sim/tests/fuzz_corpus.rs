@@ -1,7 +1,7 @@
-//! The fuzzer's targets over its corpus (`fuzz/corpus`), and over inputs made from a seed: on stable, without
-//! the fuzzer.
+//! Runs the fuzzer's targets over its corpus (`fuzz/corpus`) and over inputs generated from a seed, on stable
+//! and without the fuzzer.
 //!
-//! `PAGETIER_FUZZ_INPUTS=N` makes more inputs for each target.
+//! `PAGETIER_FUZZ_INPUTS=N` generates more inputs per target.
 
 use pagetier_sim::fuzz::{TARGETS, Target};
 use rand::rngs::SmallRng;
@@ -10,8 +10,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::path::Path;
 
-/// What one input may have allocated at once beyond what was there before it: a store of 16 MiB at most,
-/// twice, and its tables.
+/// The maximum additional memory that one input may allocate at a time: a store of at most 16 MiB, twice, and
+/// its tables.
 const BYTES_MAX: usize = 96 << 20;
 
 /// The system's allocator, with this thread's live bytes and their peak.
@@ -23,36 +23,36 @@ thread_local! {
 }
 
 fn count(more: usize, less: usize) {
-    // A thread that ends has nothing to count.
+    // Fails only in a thread that is ending, which has nothing to count.
     let _ = LIVE.try_with(|live| {
         live.set((live.get() + more).saturating_sub(less));
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));
     });
 }
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call passes its arguments unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 0);
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 0);
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count(0, layout.size());
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size, layout.size());
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.realloc(at, layout, size) }
     }
 }
@@ -83,7 +83,7 @@ fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn every_input_of_the_corpus_is_taken() {
     for (name, target) in TARGETS {
-        // What is made once is not the input's.
+        // Allocations made once are not the input's.
         target(&[]);
         let inputs = corpus(name);
         assert!(!inputs.is_empty(), "{name} has no corpus");

@@ -56,8 +56,8 @@ fn a_trace_is_costed() {
         "--costs",
         "1,100,2,50",
     ]);
-    // 1 missed; 2 missed, 1 to the SSD; 1 back from it, 2 cleaned to it; 3 missed, 1 dropped, it is there
-    // already.
+    // Page 1 missed; 2 missed, 1 to the SSD; 1 back from it, 2 cleaned to it; 3 missed, 1 dropped, since it
+    // is on the SSD already.
     for (field, value) in [
         ("requests", 4),
         ("pool_hits", 0),
@@ -203,7 +203,7 @@ fn counts_that_age_are_halved_as_often_as_is_asked_for() {
     };
     let never = cost("cac");
     assert_eq!(cost("cac:ageing=1000000"), never);
-    // The hot set moves: so it is better to forget, by default too.
+    // The hot set moves, so forgetting is better, also by default.
     assert!(cost("cac:ageing=10") < 0.98 * never);
     assert!(cost("cac:ageing") < 0.98 * never);
 }
@@ -236,7 +236,7 @@ fn clustered_writes_switch_clusters_less_often() {
 
 type Program = fn(&[&str]) -> Output;
 
-/// Arguments, and what their refusal has to say.
+/// Arguments, and a text that their refusal must contain.
 type Case<'a> = (&'a [&'a str], &'a str);
 
 #[test]
@@ -247,7 +247,7 @@ fn bad_input_is_named() {
     let beyond = trace("beyond.ptr", &[&[0; 12][..], &[0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]].concat());
     let short = trace("short.ptr", &[0; 24]);
     let sizes = ["--pool-pages", "1", "--ssd-pages", "1"];
-    // Of both programs.
+    // For both programs.
     let shared: &[Case<'_>] = &[
         (&[], "required"),
         (&["--trace", "no/such.ptr"], "no/such.ptr"),
@@ -327,7 +327,7 @@ fn bad_input_is_named() {
     }
 }
 
-/// Ended by itself, with a message that says `named`, and no backtrace.
+/// Checks that the program exited by itself, with a message that contains `named`, and without a backtrace.
 #[track_caller]
 fn assert_refused(output: &Output, args: &[&str], named: &str) {
     let stderr = String::from_utf8_lossy(&output.stderr);

@@ -75,7 +75,7 @@ fn zipf_goes_by_rank() {
 fn tpcc_has_the_papers_size_and_the_standard_mix() {
     let mut tpcc = Tpcc::new(3, 5);
     let loaded = tpcc.pages();
-    // About 100 MB a warehouse: 30 GB at 300 in the paper. The items are 667 pages for all of them.
+    // About 100 MB per warehouse: 30 GB at 300 in the paper. All share the 667 pages of items.
     let per_warehouse_mb = (loaded - 667) as f64 * 16.0 / 1024.0 / 3.0;
     assert!((80.0..110.0).contains(&per_warehouse_mb), "{per_warehouse_mb}");
     let (mut created, mut batch) = (0, Vec::new());
@@ -105,7 +105,7 @@ fn tpcc_reads_no_page_before_it_exists() {
             assert!(before.is_none() || r.used != Use::Create, "created twice: {r:?}");
         }
     }
-    // Hot pages are hot: the warehouse row is in every New-Order and Payment.
+    // Hot pages are hot: every New-Order and Payment uses the warehouse row.
     assert!(seen.contains_key(&PageId::new(SpaceId(1), 0)));
     assert_eq!(table_name(SpaceId(9)), Some("stock"));
     assert_eq!((table_name(SpaceId(0)), table_name(SpaceId(TABLES.len() as u32 + 1))), (None, None));
@@ -143,7 +143,7 @@ fn a_hot_set_that_moves_leaves_the_shares_of_the_ranks() {
         by_part.len()
     };
     assert_eq!(hottest(0.0), 1);
-    // A page in 200 changes its rank in the time of a hundred references, so all of them do in each part.
+    // One page in 200 changes its rank during a hundred references, so all pages do in each part.
     assert!(hottest(0.005) > 10);
 }
 
@@ -154,7 +154,7 @@ fn a_scan_reads_all_pages_in_order() {
     while references.len() < 10_000 {
         zipf.batch(&mut references);
     }
-    // The others write, so that the reads are the scan's.
+    // The other references write, so all reads are the scan's.
     let scanned: Vec<u32> = references.iter().filter(|r| r.used == Use::Read).map(|r| r.page.no).collect();
     assert!((1_800..2_200).contains(&scanned.len()), "{}", scanned.len());
     assert!(scanned.iter().enumerate().all(|(at, &no)| no == at as u32 % 50));

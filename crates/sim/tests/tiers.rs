@@ -1,5 +1,5 @@
-//! The simulated tiers: I/O counted by hand, the paper's ordering, and nothing lost on random references
-//! under every pair of policies.
+//! The simulated tiers: I/O counted by hand, the paper's ordering, and consistency on random references under
+//! every pair of policies.
 
 use pagetier_policy::{Costs, FramePolicyParams, PageId, PoolPolicy, SlotPolicyParams, SpaceId, SsdPolicy};
 use pagetier_sim::{Counts, Reference, Source, TierParams, Tiers, Tpcc, Use};
@@ -34,7 +34,7 @@ fn create(no: u32) -> Reference {
     Reference { page: p(no), used: Use::Create, sequential: false }
 }
 
-/// After each reference: HDD reads, HDD writes, SSD reads, SSD writes.
+/// HDD reads, HDD writes, SSD reads and SSD writes after each reference.
 fn io(tiers: &mut Tiers, references: &[Reference]) -> Vec<[u64; 4]> {
     let apply = |&reference| {
         tiers.apply(reference);
@@ -58,7 +58,7 @@ fn a_clean_page_is_admitted_when_it_is_evicted_and_comes_back_from_the_ssd() {
 fn a_dirty_page_is_cleaned_to_the_ssd_and_rewritten_there() {
     let mut t = tiers(TierParams::new(1, 2), "lru", "cc");
     let seen = io(&mut t, &[write(1), read(2), write(1), read(2)]);
-    // The SSD copy of page 1 is newer than the HDD's: it is not invalidated but overwritten. Page 2 was
+    // The SSD copy of page 1 is newer than the HDD's: it is overwritten instead of invalidated. Page 2 was
     // admitted clean.
     assert_eq!(seen, [[1, 0, 0, 0], [2, 0, 0, 1], [2, 0, 1, 2], [2, 0, 2, 3]]);
     assert_eq!(t.counts().invalidations, 0);
@@ -69,7 +69,7 @@ fn an_identical_ssd_copy_is_invalidated_when_the_page_is_changed() {
     let mut t = tiers(TierParams::new(1, 2), "lru", "cc");
     io(&mut t, &[read(1), read(2), write(1)]);
     assert_eq!((t.counts().invalidations, t.ssd_used()), (1, 1));
-    // Its slot is free again, and takes the new version.
+    // Its slot is free again, and receives the new version.
     assert_eq!(io(&mut t, &[read(2)]), [[2, 0, 2, 3]]);
     assert_eq!(t.ssd_used(), 2);
 }
@@ -77,13 +77,13 @@ fn an_identical_ssd_copy_is_invalidated_when_the_page_is_changed() {
 #[test]
 fn a_newer_ssd_copy_is_copied_to_the_hdd_before_its_slot_is_given_up() {
     let mut t = tiers(TierParams { zone_share: 1.0, ..TierParams::new(1, 1) }, "lru", "cc");
-    // Page 1 is written to the one slot: one read and one write are worth 7.09 + 4.69 ms. A page read twice
-    // is worth 14.18.
+    // Page 1 is written to the only slot: one read and one write are worth 7.09 + 4.69 ms. A page read twice
+    // is worth 14.18 ms.
     io(&mut t, &[write(1), read(2), read(3), read(2)]);
     assert_eq!((t.counts().write_backs, t.counts().hdd_writes), (0, 0));
     io(&mut t, &[read(3)]);
     assert_eq!((t.counts().write_backs, t.counts().hdd_writes), (1, 1));
-    // Page 1 is on the HDD now.
+    // Page 1 is on the HDD afterwards.
     let before = *t.counts();
     t.apply(read(1));
     assert_eq!(t.counts().since(&before).hdd_reads, 1);
@@ -113,7 +113,7 @@ fn recoverability_writes_clean_the_page_dirty_longest() {
     assert_eq!(t.counts().hdd_writes, 0);
     io(&mut t, &[write(3)]);
     assert_eq!(t.counts().hdd_writes, 1);
-    // It was page 1: changing it again makes a third dirty page, and costs page 2's write.
+    // It was page 1: changing it again makes a third page dirty, and costs a write of page 2.
     io(&mut t, &[write(1)]);
     assert_eq!(t.counts().hdd_writes, 2);
     // Page 3 is still dirty.
@@ -123,8 +123,8 @@ fn recoverability_writes_clean_the_page_dirty_longest() {
 
 #[test]
 fn gd2l_keeps_hdd_pages_and_lets_ssd_pages_come_and_go() {
-    // Four pages in turn, three frames, two slots: LRU misses every time. GD2L keeps the two pages that are
-    // not on the SSD.
+    // Four pages in turn, three frames, two slots: LRU always misses. GD2L keeps the two pages that are not
+    // on the SSD.
     let rounds = |n| [1, 2, 3, 4].map(read).repeat(n);
     let seen = |pool| {
         let mut t = tiers(TierParams::new(3, 2), pool, "cc");
@@ -173,7 +173,7 @@ fn tac_admits_on_reading_and_writes_through() {
     // needs the frame.
     let seen = io(&mut t, &[read(1), read(2), read(1), write(1), read(2), read(1)]);
     assert_eq!(seen, [[1, 0, 0, 1], [2, 0, 0, 2], [2, 0, 1, 2], [2, 0, 1, 2], [2, 1, 2, 3], [2, 1, 3, 3]]);
-    // A page that is created has not been read: it is written to the HDD alone. No copy is ever newer.
+    // A created page has not been read, so it is written only to the HDD. No copy is ever newer.
     assert_eq!(io(&mut t, &[create(3), read(2)])[1], [2, 2, 4, 3]);
     assert_eq!((t.counts().invalidations, t.counts().write_backs), (0, 0));
 }
@@ -181,12 +181,12 @@ fn tac_admits_on_reading_and_writes_through() {
 #[test]
 fn mv_fifo_appends_versions_and_takes_slots_back_in_turn() {
     let mut t = tiers(TierParams::new(1, 2), "lru", "mv-fifo");
-    // Version 1 of page 1 to slot 0; page 2, clean, to slot 1; version 2 of page 1 to slot 0, where only a
-    // void one was.
+    // Version 1 of page 1 goes to slot 0; page 2, clean, to slot 1; version 2 of page 1 to slot 0, which held
+    // only a void version.
     let seen = io(&mut t, &[write(1), read(2), write(1), read(3)]);
     assert_eq!(seen, [[1, 0, 0, 0], [2, 0, 0, 1], [2, 0, 1, 2], [3, 0, 1, 3]]);
-    // Page 3 takes slot 1 from page 2, which is clean, so that page 2 comes from the HDD; page 2 takes slot 0
-    // from page 1, which is newer than the HDD's.
+    // Page 3 takes slot 1 from page 2, which is clean, so page 2 is read from the HDD; page 2 takes slot 0
+    // from page 1, whose version is newer than the HDD's.
     assert_eq!(io(&mut t, &[read(2), read(4)]), [[4, 0, 1, 4], [5, 1, 2, 5]]);
     assert_eq!((t.counts().write_backs, t.counts().zones, t.ssd_used()), (1, 0, 2));
 }
@@ -194,9 +194,9 @@ fn mv_fifo_appends_versions_and_takes_slots_back_in_turn() {
 #[test]
 fn a_void_version_takes_a_slot_until_its_turn() {
     let mut t = tiers(TierParams::new(1, 3), "lru", "mv-fifo");
-    // Page 1 is written three times over; between, it is read back.
+    // Page 1 is written three times, and read back in between.
     io(&mut t, &[write(1), read(2), write(1), read(2), write(1), read(2)]);
-    // Slots: 1, 2, 1; the third version went where the first, void, was.
+    // Slots: 1, 2, 1; the third version replaced the first, which was void.
     assert_eq!((t.ssd_used(), t.counts().ssd_writes, t.counts().write_backs), (2, 4, 0));
 }
 
@@ -204,7 +204,7 @@ fn a_void_version_takes_a_slot_until_its_turn() {
 fn a_page_read_from_the_ssd_gets_a_second_chance() {
     let run = |ssd: &str| {
         let mut t = tiers(TierParams::new(1, 4), "lru", ssd);
-        // Pages 1 to 4 fill the slots, and 1 is read back before they are full. Page 5 needs one.
+        // Pages 1 to 4 fill the slots, and page 1 is read back before they are full. Page 5 needs a slot.
         io(&mut t, &[1, 2, 3, 1, 4, 5, 6].map(read));
         let before = *t.counts();
         t.apply(read(1));
@@ -212,8 +212,8 @@ fn a_page_read_from_the_ssd_gets_a_second_chance() {
         (counts.ssd_hits, t.counts().second_chances, t.ssd_used())
     };
     assert_eq!(run("mv-fifo"), (0, 0, 4));
-    // All four slots were taken back: 1 was read since it was written, and was appended again, before 5 and
-    // 6.
+    // All four slots were reclaimed: page 1 was read since it was written, and was appended again, before 5
+    // and 6.
     assert_eq!(run("mv-fifo-gsc"), (1, 1, 3));
 }
 
@@ -221,7 +221,7 @@ fn a_page_read_from_the_ssd_gets_a_second_chance() {
 fn the_doublewrite_buffer_serves_what_was_written_last() {
     let mut t = tiers(TierParams::new(1, 2), "lru", "doublewrite");
     // Page 1 is cleaned to slot 0 and home; its second version to slot 1 and home; page 2 to slot 0. Pages 2
-    // and 3 leave clean, for nowhere.
+    // and 3 leave clean, without I/O.
     let seen = io(&mut t, &[write(1), read(2), write(1), read(3), read(1), write(2), read(3), read(1)]);
     let before = [[1, 0, 0, 0], [2, 1, 0, 1], [2, 1, 1, 1], [3, 2, 1, 2]];
     assert_eq!(seen[..4], before);
@@ -251,8 +251,8 @@ fn cluster_switches_are_counted_by_hand() {
     assert_eq!((t.counts().cluster_switches, t.counts().hdd_writes), (3, 6));
 }
 
-/// An LRU pool over FaCE's queue, or over a doublewrite buffer, word by word: pages, whether dirty; versions,
-/// whether newer than the HDD's, valid, read.
+/// A literal model of an LRU pool over FaCE's queue, or over a doublewrite buffer. Pages: whether dirty;
+/// versions: whether newer than the HDD's, valid, read.
 struct Face {
     frames: usize,
     slots: usize,
@@ -298,7 +298,7 @@ impl Face {
         if self.pool.len() == self.frames {
             let (gone, dirty) = self.pool.remove(0);
             if self.doublewrite && dirty {
-                // To the buffer and home; what is clean is home already.
+                // To the buffer and home; a clean page is at home already.
                 self.append(gone, false);
                 self.io[1] += 1;
             } else if !self.doublewrite && (dirty || !self.holds(gone)) {

@@ -1,4 +1,4 @@
-//! A sample of the pages says what all of them say, within a bound.
+//! A sample of the pages agrees with all pages, within a bound.
 
 use pagetier_ghost::{GhostParams, Ghosts, Sampled, WhatIf};
 use pagetier_page::Sampling;
@@ -37,7 +37,7 @@ fn a_tenth_of_the_pages_is_within_a_tenth_of_all_on_a_zipf_stream() {
         let off = here.total_ms() / there.total_ms() - 1.0;
         assert!(off.abs() < 0.1, "{here:?} and {there:?}: {off}");
     }
-    // More never costs more.
+    // Larger sizes never cost more.
     for line in all.costs.chunks(3) {
         assert!(line.windows(2).all(|pair| pair[1].total_ms() < pair[0].total_ms()), "{all}");
     }

@@ -44,6 +44,9 @@ pub enum Mutation {
     /// force. Close a store, or crash it after a checkpoint; flip a bit of the newest map's body, or of both
     /// its headers; open: older pages, no error.
     MapUnproved,
+    /// The mark of a checkpoint that failed outlives its headers. Let the write of a mark fail and land all
+    /// the same; cut the power after the next checkpoint has wiped the headers: the store does not open.
+    MarkOutlivesHeaders,
     /// A ring entry is free once its home write completed, without an HDD flush.
     RingFreedEarly,
     /// Recovery repairs no home page from the ring.
@@ -114,6 +117,12 @@ pub enum Mutation {
     /// A home whose write failed once is never mended: its page is discarded, the ring fills up behind its
     /// image, and the store refuses writes for ever.
     FailedHomeKept,
+    /// A home that could not be mended when its place in the ring was wanted makes the store refuse writes
+    /// for good, also when the next attempt would succeed.
+    FailedMendFinal,
+    /// A cleaner that paused after a failure of the log or a device sleeps out its pause, although a request
+    /// needs it. Let the log fail for long; then let it work, and ask for a frame.
+    CleanerSleeps,
     /// Nothing is flushed before a recovery's first write: a kill between a ring write and its flush, a
     /// recovery that rewrites the home, a power cut. Leaving out the recovery's own flushes would be harmless
     /// in a whole store: an opening marks both devices before, and flushes the marks. So the marks of
@@ -229,10 +238,13 @@ impl Mutation {
 
     /// Those whose schedule random lives seldom meet. Each fails a test of its own:
     ///
-    /// - `MoveSurvives`: `hostile.rs`, `a_second_chance_whose_source_is_dropped_as_bad_makes_no_copy`
+    /// - `MoveSurvives`: `hostile.rs`, `with_a_move_that_survives_an_older_version_is_the_pages_copy`
     /// - `CleanUnflushedRingOff`: `home_order.rs`,
-    ///   `without_a_ring_a_copy_of_an_unflushed_home_is_dirty_until_the_flush`
-    /// - `DrainedPageDiscarded`: `home_order.rs`, `a_page_being_drained_is_not_discarded_before_it_is_home`
+    ///   `without_a_ring_a_page_whose_copy_counts_as_clean_too_soon_goes_back_in_time`
+    /// - `DrainedPageDiscarded`: `home_order.rs`, `a_page_that_is_discarded_while_it_is_drained_is_torn`
+    /// - `MarkOutlivesHeaders`: `map_marks.rs`, `a_mark_that_outlives_its_headers_passes_for_damage`
+    /// - `FailedMendFinal`: `home_order.rs`, `with_a_failed_mending_that_is_final_the_store_refuses_for_ever`
+    /// - `CleanerSleeps`: `log_gate.rs`, `a_cleaner_that_sleeps_out_its_pause_holds_a_request_up`
     /// - `SlackGivenAway`: `full_disk.rs`, `growth_and_new_spaces_leave_the_manifest_its_slack`
     /// - `AttachInDoubt`: `loss.rs`, `an_ssd_whose_return_may_be_recorded_is_not_formatted_once_more`
     /// - `HomesTrusted`: `failed_flush.rs`, `after_a_failed_hdd_flush_a_page_reads_as_it_was_written`
@@ -260,6 +272,9 @@ impl Mutation {
         Self::RewriteWaits,
         Self::AttachInDoubt,
         Self::HomesTrusted,
+        Self::MarkOutlivesHeaders,
+        Self::FailedMendFinal,
+        Self::CleanerSleeps,
     ];
 }
 
@@ -315,6 +330,9 @@ impl Broken {
         let body = planned.steps.iter().position(|step| *step == Step::Body);
         if let Some(body) = body.filter(|_| self.is(Mutation::HeaderBeforeBody)) {
             planned.steps.remove(body + 1);
+        }
+        if planned.steps.first() == Some(&Step::WipeMark) && self.is(Mutation::MarkOutlivesHeaders) {
+            planned.steps.drain(..2);
         }
         let headers = planned.steps.iter().position(|step| *step == Step::Headers);
         if let Some(headers) = headers.filter(|_| self.is(Mutation::HeaderNotFlushed)) {

@@ -258,6 +258,13 @@ impl SsdTier {
         self.core.state.lock().slots.only_copies()
     }
 
+    /// Whether the newest version of each of `pages` is on the SSD alone for certain. What a recovery found
+    /// counts as such until it is written home or anew, though the HDD may have it.
+    #[must_use]
+    pub fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
+        self.core.state.lock().slots.are_only_copies(pages)
+    }
+
     /// Writes every page home whose newest version is on the SSD alone, for at most `deadline`. While it runs
     /// the SSD gets no new ones. Cancel-safe: dropped, it ends after the pages in hand.
     pub async fn drain(
@@ -307,7 +314,7 @@ impl SsdTier {
             return Err(ExchangeError::OnlyCopies { pages: only });
         }
         let mends = self.core.state.lock().home.mends_homes();
-        if mends && self.core.mend_homes().await {
+        if mends && self.core.mend_homes().await.is_ok() {
             quiet.flush_hdd().await?;
         }
         if self.core.state.lock().home.mends_homes() && !accept_loss {

@@ -2,12 +2,12 @@
 //! are discarded.
 
 use pagetier_bufpool::{DirtyPage, Tier, TierError, WrittenPage};
-use pagetier_devio::{Fault, FaultEffect, IoBuf, IoClass, IoOp, SharedDevice, SimDevice, SimPower};
+use pagetier_devio::{Device, Fault, FaultEffect, IoBuf, IoClass, IoOp, SharedDevice, SimDevice, SimPower};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
 use pagetier_policy::{Access, Costs, Home, SlotPolicyParams, SsdPolicy};
 use pagetier_ssdcache::{
-    DrainProgress, ExchangeError, Homes, Layout, NewCacheDevice, OpenParams, Remember, RememberInMemory,
-    SsdMode, SsdState, SsdTier, Superblock, format,
+    DrainProgress, ExchangeError, Homes, Layout, Mutation, NewCacheDevice, OpenParams, Remember,
+    RememberInMemory, SsdMode, SsdState, SsdTier, Superblock, format,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -35,6 +35,8 @@ struct Fixture {
     layout: Layout,
     epoch: u32,
     policy: &'static str,
+    /// The rule that is left out, which takes the feature `mutations`.
+    broken: Option<Mutation>,
 }
 
 impl Fixture {
@@ -44,6 +46,20 @@ impl Fixture {
     }
 
     async fn with_policy(policy: &'static str, ring_pages: u32, mode: SsdMode, latency: Duration) -> Self {
+        Self::made(policy, None, ring_pages, mode, latency).await
+    }
+
+    async fn without(broken: Option<Mutation>, ring_pages: u32, mode: SsdMode, latency: Duration) -> Self {
+        Self::made("lru2", broken, ring_pages, mode, latency).await
+    }
+
+    async fn made(
+        policy: &'static str,
+        broken: Option<Mutation>,
+        ring_pages: u32,
+        mode: SsdMode,
+        latency: Duration,
+    ) -> Self {
         let power = SimPower::new();
         let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power).with_latency(latency));
         let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
@@ -52,7 +68,7 @@ impl Fixture {
         let marks = pagetier_ssdcache::Marks::default();
         let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout, marks };
         format(&shared, &superblock, StoreSeed::of_store([1; 16])).await.expect("formatted");
-        Self::open(hdd, ssd, layout, mode, 1, policy).await
+        Self::open(hdd, ssd, layout, mode, 1, policy, broken).await
     }
 
     async fn open(
@@ -62,6 +78,7 @@ impl Fixture {
         mode: SsdMode,
         epoch: u32,
         policy: &'static str,
+        broken: Option<Mutation>,
     ) -> Self {
         let cac = SlotPolicyParams::new(Costs::PAPER, layout.slots as usize, 64);
         let remember: Arc<dyn Remember> = Arc::new(RememberInMemory::default());
@@ -80,10 +97,10 @@ impl Fixture {
             remember,
             progress: None,
             #[cfg(feature = "mutations")]
-            mutation: None,
+            mutation: broken,
         });
         let tier = Arc::new(timeout(LONG, tier).await.expect("it ends").expect("it opens"));
-        Self { tier, hdd, ssd, layout, epoch, policy }
+        Self { tier, hdd, ssd, layout, epoch, policy, broken }
     }
 
     /// The store as a power cut leaves it.
@@ -97,7 +114,8 @@ impl Fixture {
         let hdd = Arc::new(self.hdd.after_power_cut(seed, &power));
         change(&hdd);
         let ssd = Arc::new(self.ssd.after_power_cut(seed + 1000, &power));
-        Self::open(hdd, ssd, self.layout, SsdMode::WriteBack, self.epoch + 1, self.policy).await
+        let (epoch, mode) = (self.epoch + 1, SsdMode::WriteBack);
+        Self::open(hdd, ssd, self.layout, mode, epoch, self.policy, self.broken).await
     }
 
     async fn write(&self, no: u32, version: u8) -> Result<Home, TierError> {
@@ -139,17 +157,40 @@ fn image(no: u32, version: u8) -> IoBuf {
     image
 }
 
-#[tokio::test(start_paused = true)]
-async fn without_a_ring_a_copy_of_an_unflushed_home_is_dirty_until_the_flush() {
-    let fixture = Fixture::new(0, SsdMode::WriteThrough, Duration::ZERO).await;
+/// Without a ring, version 1 of `P` is written home, and its copy reaches the SSD before any flush of the
+/// HDD. The power is cut, the copy is read, and the SSD is switched off if it holds no only copy: how often
+/// the page goes back in time.
+async fn goes_back_with_the_ssd_off(broken: Option<Mutation>) -> u32 {
+    let fixture = Fixture::without(broken, 0, SsdMode::WriteThrough, Duration::ZERO).await;
     assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Hdd);
     let _ = fixture.tier.evicted(page(P), 1, image(P, 1).as_slice());
     sleep(Duration::from_secs(1)).await;
     assert_eq!(fixture.tier.home(page(P)), Home::Ssd);
-    assert_eq!(fixture.tier.stats().dirty_pages, 1, "the home may be lost still");
-    // The copy alone is flushed: a cut may leave the SSD without the home.
+    assert_eq!(fixture.tier.stats().dirty_pages, u64::from(broken.is_none()), "the home may be lost still");
+    fixture.ssd.flush(IoClass::Meta).await.expect("the copy is durable");
+    let mut older = 0;
+    for seed in 0..16 {
+        let cut = fixture.after_power_cut(seed).await;
+        let read = cut.read(P).await;
+        let off = side(Layout::ring_only(PageSize::MIN, 0)).await;
+        let exchanged = cut.tier.exchange(off, false, |_| Ok::<(), String>(())).await;
+        older += u32::from(matches!(read, Ok(1)) && exchanged.is_ok() && !matches!(cut.read(P).await, Ok(1)));
+    }
+    // Flushed with the HDD, it is clean.
     let _ = fixture.tier.flush().await;
     assert_eq!(fixture.tier.stats().dirty_pages, 0, "now the HDD has it");
+    older
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_ring_a_copy_of_an_unflushed_home_is_dirty_until_the_flush() {
+    assert_eq!(goes_back_with_the_ssd_off(None).await, 0);
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn without_a_ring_a_page_whose_copy_counts_as_clean_too_soon_goes_back_in_time() {
+    assert!(goes_back_with_the_ssd_off(Some(Mutation::CleanUnflushedRingOff)).await > 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -219,16 +260,38 @@ async fn a_failed_home_write_is_mended_from_the_ring_when_its_place_is_wanted() 
     assert!(fixture.tier.discarded(page(P)));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_home_that_cannot_be_mended_keeps_its_image_and_stops_the_ring() {
-    let fixture = Fixture::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
+/// The home of page `P` cannot be written for a while, and the ring fills up behind its image. Whether pages
+/// are written again afterwards.
+async fn goes_on_after_a_home_that_could_not_be_mended(broken: Option<Mutation>) -> bool {
+    let fixture = Fixture::without(broken, 8, SsdMode::ReadOnly, Duration::ZERO).await;
     fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(fixture.home_of(P)));
     fixture.write(P, 1).await.expect_err("the home write fails");
-    let mut refused = false;
+    let mut failed = 0;
     for no in 10..60 {
-        refused |= matches!(fixture.write(no, 1).await, Err(TierError::Refusing { .. }));
+        failed += u32::from(fixture.write(no, 1).await.is_err());
     }
-    assert!(refused, "its image is all that can mend the home");
+    assert!(failed > 40, "its image is all that can mend the home: {failed} writes failed");
+    for seed in 0..8 {
+        let version = fixture.after_power_cut_and(seed, SimDevice::clear_faults).await.read(P).await;
+        assert!(matches!(version, Ok(1)), "seed {seed}: {version:?}");
+    }
+    fixture.hdd.clear_faults();
+    let mut written = true;
+    for no in 10..60 {
+        written &= fixture.write(no, 2).await.is_ok();
+    }
+    written && matches!(fixture.read(P).await, Ok(1)) && fixture.tier.flush().await.is_ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_home_that_cannot_be_mended_keeps_its_image_and_stops_the_ring_until_it_can() {
+    assert!(goes_on_after_a_home_that_could_not_be_mended(None).await);
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn with_a_failed_mending_that_is_final_the_store_refuses_for_ever() {
+    assert!(!goes_on_after_a_home_that_could_not_be_mended(Some(Mutation::FailedMendFinal)).await);
 }
 
 /// Another side, on a device of its own.
@@ -406,6 +469,31 @@ async fn a_page_being_drained_is_not_discarded_before_it_is_home() {
     timeout(LONG, fixture.tier.settled(page(P))).await.expect("it ends");
     assert!(fixture.tier.discarded(page(P)));
     assert_eq!(drain.await.expect("drained").written, 1);
+}
+
+/// A page that the drain does not hold is discarded while its home write is under way, and a checkpoint does
+/// not name it: after a cut, nothing mends what the write may have torn.
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn a_page_that_is_discarded_while_it_is_drained_is_torn() {
+    let broken = Some(Mutation::DrainedPageDiscarded);
+    let fixture = Fixture::without(broken, 8, SsdMode::WriteBack, Duration::from_millis(2)).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
+    fixture.sync().await;
+    fixture.hdd.inject(Fault::new(FaultEffect::Slow(LONG)).on(IoOp::Write).times(1));
+    let tier = Arc::clone(&fixture.tier);
+    let drain = tokio::spawn(async move { tier.drain(None, None).await });
+    sleep(Duration::from_secs(1)).await;
+    assert!(fixture.tier.discarded(page(P)));
+    let closing = timeout(Duration::from_secs(10), fixture.tier.shutdown());
+    closing.await.expect("it ends").expect("a checkpoint without the page");
+    let mut torn = 0;
+    for seed in 0..16 {
+        let version = fixture.after_power_cut(seed).await.read(P).await;
+        torn += u32::from(matches!(version, Err(TierError::Corrupt { .. })));
+    }
+    assert!(torn > 0, "unnoticed");
+    drain.abort();
 }
 
 #[tokio::test(start_paused = true)]

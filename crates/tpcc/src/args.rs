@@ -1,11 +1,10 @@
-//! Parsers of what command lines say: numbers with their bounds, costs, pairs of policies. Errors say what
-//! was expected.
+//! Parsers for command-line values: numbers with bounds, costs, policy pairs. Errors say what was expected.
 
 use pagetier_policy::{Costs, PoolPolicy, SsdPolicy, UnknownPolicy};
 use std::fmt;
 use std::str::FromStr;
 
-/// Reads one number, or says what was expected.
+/// Parses one number, or says what was expected.
 pub type Check = fn(&str) -> Result<f64, String>;
 
 fn number(text: &str, good: impl Fn(f64) -> bool, expected: &str) -> Result<f64, String> {
@@ -21,7 +20,7 @@ pub fn positive(text: &str) -> Result<f64, String> {
     number(text, |n| n > 0.0, "a number above 0")
 }
 
-/// A number from 0 on.
+/// A number of at least 0.
 ///
 /// # Errors
 /// What was expected.
@@ -37,7 +36,7 @@ pub fn percent(text: &str) -> Result<f64, String> {
     number(text, |n| (0.0..=100.0).contains(&n), "a number from 0 to 100")
 }
 
-/// A number above 0, up to 100.
+/// A number above 0 and at most 100.
 ///
 /// # Errors
 /// What was expected.
@@ -45,7 +44,7 @@ pub fn positive_percent(text: &str) -> Result<f64, String> {
     number(text, |n| n > 0.0 && n <= 100.0, "a number above 0, up to 100")
 }
 
-/// A number above 0, up to 1.
+/// A number above 0 and at most 1.
 ///
 /// # Errors
 /// What was expected.
@@ -53,10 +52,10 @@ pub fn share(text: &str) -> Result<f64, String> {
     number(text, |n| n > 0.0 && n <= 1.0, "a number above 0, up to 1")
 }
 
-/// As many numbers as there are `checks`, with `separator` between them, each read by its own.
+/// Exactly one number per entry of `checks`, separated by `separator`, each parsed by its check.
 ///
 /// # Errors
-/// Which of them is none, or how many there are.
+/// Which of them is invalid, or how many there are.
 pub fn numbers<const N: usize>(text: &str, separator: char, checks: [Check; N]) -> Result<[f64; N], String> {
     let parts: Vec<&str> = text.split(separator).collect();
     if parts.len() != N {
@@ -69,7 +68,7 @@ pub fn numbers<const N: usize>(text: &str, separator: char, checks: [Check; N]) 
     Ok(numbers)
 }
 
-/// Milliseconds of an SSD read, HDD read, SSD write and HDD write, as `0.11,7.2,0.27,4.96`: each above 0.
+/// Milliseconds of an SSD read, HDD read, SSD write and HDD write, as `0.11,7.2,0.27,4.96`, each above 0.
 ///
 /// # Errors
 /// What was expected.
@@ -80,7 +79,7 @@ pub fn costs(text: &str) -> Result<Costs, String> {
     Ok(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms })
 }
 
-/// Sizes of database, SSD and pool to each other, as `30:10:1`. Only the SSD's may be 0.
+/// The ratio of database, SSD and pool, as `30:10:1`. Only the SSD's part may be 0.
 ///
 /// # Errors
 /// What was expected.
@@ -89,12 +88,12 @@ pub fn ratio(text: &str) -> Result<[f64; 3], String> {
         .map_err(|why| format!("{why}; DB:SSD:POOL are three numbers, as 30:10:1"))
 }
 
-/// Two numbers above 0, the lower first, as `0.001,1000`.
+/// Two numbers above 0, the smaller first, as `0.001,1000`.
 ///
 /// # Errors
 /// What was expected.
 pub fn bounds(text: &str) -> Result<(f64, f64), String> {
-    let expected = "MIN,MAX are two numbers, the lower first, as 0.001,1000";
+    let expected = "MIN,MAX are two numbers, the smaller first, as 0.001,1000";
     match numbers(text, ',', [positive; 2]) {
         Ok([low, high]) if low <= high => Ok((low, high)),
         Ok(_) => Err(expected.into()),
@@ -102,12 +101,12 @@ pub fn bounds(text: &str) -> Result<(f64, f64), String> {
     }
 }
 
-/// A pool policy and an SSD policy, as `gd2l+cac` or `gd2l:frequency+cac:ageing,sketch`, in any case.
+/// A pool policy and an SSD policy, as `gd2l+cac` or `gd2l:frequency+cac:ageing,sketch`, in any letter case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PolicyPair {
-    /// The pool's.
+    /// The pool's policy.
     pub pool: PoolPolicy,
-    /// The SSD's.
+    /// The SSD's policy.
     pub ssd: SsdPolicy,
 }
 
@@ -122,15 +121,15 @@ impl FromStr for PolicyPair {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some((pool, ssd)) = text.split_once('+') else {
-            return Err(format!("{text:?} is no pair of policies, POOL+SSD, as gd2l+cac"));
+            return Err(format!("{text:?} is not a pair of policies, POOL+SSD, as gd2l+cac"));
         };
         let unknown = |why: UnknownPolicy| why.to_string();
         Ok(Self { pool: pool.parse().map_err(unknown)?, ssd: ssd.parse().map_err(unknown)? })
     }
 }
 
-/// Pairs with commas between them, as `lru+cc,gd2l+cac:ageing,sketch`. A part with a `+` or a pool policy
-/// begins a pair, unless it begins with an option; any other is one more option of the policy before it.
+/// Pairs separated by commas, as `lru+cc,gd2l+cac:ageing,sketch`. A part with a `+` or a pool policy starts a
+/// pair, unless it starts with an option; any other part is an option of the policy before it.
 ///
 /// # Errors
 /// What was expected.
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_pairs_knows_options_from_policies() {
+    fn a_list_of_pairs_distinguishes_options_from_policies() {
         let names = |list: &str| {
             policy_pairs(list).map(|pairs| pairs.iter().map(ToString::to_string).collect::<Vec<_>>())
         };

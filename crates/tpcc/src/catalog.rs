@@ -1,4 +1,4 @@
-//! What the database is: one page in a space of its own, written when the load is complete.
+//! The catalog: one page in its own space that describes the database, written when the load is complete.
 
 use crate::btree::RowLens;
 use crate::database::DbError;
@@ -10,16 +10,16 @@ const SPACE: &str = "tpcc_catalog";
 const MAGIC: &[u8; 8] = b"TPCCLITE";
 const VERSION: u32 = 2;
 
-/// How large the population is. Clause 1.2.1 allows no other than [`Scale::full`]; tests use smaller ones.
+/// The size of the population. Clause 1.2.1 allows only [`Scale::full`]; tests use smaller ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Scale {
     /// Warehouses, from 1.
     pub(crate) warehouses: u16,
-    /// Items, and stock rows of a warehouse.
+    /// Items, which is also the number of stock rows per warehouse.
     pub(crate) items: u32,
-    /// Customers of a district, and its initial orders.
+    /// Customers per district, which is also its number of initial orders.
     pub(crate) customers: u32,
-    /// Bytes that each row takes beside its columns.
+    /// Bytes that each row takes in addition to its columns.
     pub(crate) row_overhead: u16,
 }
 
@@ -29,22 +29,22 @@ impl Scale {
         Self { warehouses, items: 100_000, customers: 3_000, row_overhead }
     }
 
-    /// What a row of `table` takes.
+    /// The lengths of the rows of `table`.
     pub(crate) fn row(self, table: Table) -> RowLens {
         let (key, val) = table.lens();
         RowLens { key, val, overhead: self.row_overhead.into() }
     }
 
-    /// Different last names.
+    /// The number of different last names.
     pub(crate) fn names(self) -> u32 {
         self.customers.min(1_000)
     }
 }
 
-/// A loaded database's vital statistics.
+/// The parameters of a loaded database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Catalog {
-    /// Its size.
+    /// The size of its population.
     pub(crate) scale: Scale,
     /// The seed of the load.
     pub(crate) seed: u64,
@@ -53,7 +53,7 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    /// The catalog in `store`; `None` when no load was completed.
+    /// Reads the catalog in `store`; `None` when no load was completed.
     pub(crate) async fn read(store: &PageStore) -> Result<Option<Self>, DbError> {
         let Some(space) = store.space(SPACE) else {
             return Ok(None);

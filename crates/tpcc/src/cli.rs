@@ -1,4 +1,4 @@
-//! The command line, and what follows from it.
+//! The command line and its defaults.
 
 use crate::args::{self, PolicyPair};
 use crate::compare::CompareArgs;
@@ -11,33 +11,33 @@ use std::time::Duration;
 
 /// Runs TPC-C on Pagetier and prints what its storage did for each New-Order.
 ///
-/// Without options: 4 warehouses (320 MiB) on plain files in a temporary folder, removed at the end. The SSD
-/// is a plain file; the HDD is one too, slowed down to the pace of the 2013 paper's disk (7.2 ms to read a
-/// page, 4.96 ms to write one). Load and warm-up run with these delays switched off, so that the warm-up does
-/// the work of hours; then 30 seconds are measured with them. About a minute in all.
+/// Without options: 4 warehouses (320 MiB) on plain files in a temporary folder, removed at the end. Both
+/// devices are plain files; the HDD's is slowed down to the speed of the 2013 paper's disk (7.2 ms to read a
+/// page, 4.96 ms to write one). Load and warm-up run without these delays, so that the warm-up does the work
+/// of hours; then 30 seconds are measured with them. It takes about a minute.
 ///
 /// The main figures count what the paper's system does, too: reads and writes of pages. Pagetier's
-/// doublewrite ring, metadata and flushes come on top and are shown apart ("all I/O").
+/// doublewrite ring, metadata and flushes add to that and are listed separately ("all I/O").
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tpcc_lite", verbatim_doc_comment)]
 pub(crate) struct Cli {
-    /// Keep the database in this folder; a later run recovers it and goes on
+    /// Keep the database in this folder; a later run recovers it and continues
     #[arg(long, value_name = "D")]
     pub(crate) dir: Option<PathBuf>,
-    /// Use this file or block device as the HDD, at its own pace
+    /// Use this file or block device as the HDD, at its own speed
     #[arg(long, value_name = "PATH")]
     pub(crate) hdd: Option<PathBuf>,
     /// Use this file or block device as the SSD
     #[arg(long, value_name = "PATH")]
     pub(crate) ssd: Option<PathBuf>,
-    /// Let --hdd and --ssd overwrite what is on them
+    /// Allow --hdd and --ssd to overwrite existing data
     #[arg(long)]
     pub(crate) force: bool,
     /// Warehouses, about 82 MB each [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) warehouses: Option<u16>,
-    /// Bytes that a new database's rows take beside their columns: the paper's InnoDB keeps a record header
-    /// (5), a transaction id (6) and a pointer to the undo log (7) with each; here they stay unused
+    /// Bytes that a new database's rows take in addition to their columns: the paper's InnoDB keeps a record
+    /// header (5), a transaction id (6) and a pointer to the undo log (7) with each; here they stay unused
     #[arg(long, value_name = "B", default_value_t = 18, value_parser = clap::value_parser!(u16).range(..=256))]
     pub(crate) row_overhead: u16,
     /// Size of the SSD cache, such as 100MiB; 0 for none [default: a third of the database]
@@ -46,10 +46,10 @@ pub(crate) struct Cli {
     /// Size of the buffer pool [default: a thirtieth of the database]
     #[arg(long, value_name = "B", value_parser = size)]
     pub(crate) pool_bytes: Option<u64>,
-    /// Sizes as a ratio database:SSD:pool, such as 30:10:1, of the loaded database
+    /// Sizes as a ratio database:SSD:pool of the loaded database, such as 30:10:1
     #[arg(long, value_name = "DB:SSD:POOL", value_parser = ratio, conflicts_with_all = ["ssd_bytes", "pool_bytes"])]
     pub(crate) db_ratio: Option<Ratio>,
-    /// What the ratio is of
+    /// What the ratio counts
     #[arg(long, value_enum, value_name = "UNIT", default_value_t = Unit::Cache, requires = "db_ratio")]
     pub(crate) ratio_of: Unit,
     /// Page size: a power of two from 4KiB to 64KiB [default: 16KiB]
@@ -61,64 +61,64 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "NAME", default_value_t)]
     #[arg(help = format!("SSD policy, in any case: {}", SsdPolicy::known()))]
     pub(crate) ssd_policy: SsdPolicy,
-    /// Run several policies, as POOL+SSD, from one load: a row each (in memory only), such as
-    /// LRU+CC,CFDC-75+CAC. With --compare: pairs beside the figures' own
+    /// Run several policy pairs POOL+SSD from one load, a row each (in memory only), such as
+    /// LRU+CC,CFDC-75+CAC. With --compare: pairs in addition to those of the figures
     #[arg(long, value_name = "LIST", value_parser = policy_list, conflicts_with_all = ["pool_policy", "ssd_policy"])]
     pub(crate) policies: Option<PolicyList>,
-    /// Pages of a cluster, of the pool policies that write in clusters (ref: of a block)
+    /// Pages per cluster, for the pool policies that write in clusters (ref: per block)
     #[arg(long, value_name = "PAGES", default_value_t = CLUSTER_PAGES, conflicts_with = "compare", value_parser = clap::value_parser!(u32).range(1..=i64::from(CLUSTER_PAGES_MAX)))]
     pub(crate) cluster_pages: u32,
-    /// Milliseconds of an SSD read, HDD read, SSD write and HDD write that the policies go by [default: what
-    /// --calibrate found, else the paper's 0.11,7.2,0.27,4.96]
+    /// Milliseconds of an SSD read, HDD read, SSD write and HDD write that the policies use [default: the
+    /// result of --calibrate, or the paper's 0.11,7.2,0.27,4.96]
     #[arg(long, value_name = "R_S,R_D,W_S,W_D", value_parser = args::costs, conflicts_with_all = ["calibrate", "compare"])]
     pub(crate) costs: Option<Costs>,
-    /// Measure the costs while running, by moving averages of the last POINTS reads and writes of each
-    /// device, and tell the policies once a second. The warm-up then runs with the delays of emulated
-    /// devices, too
+    /// Measure the costs during the run, by moving averages of the last POINTS reads and writes of each
+    /// device, and pass them to the policies once a second. The warm-up then also runs with the delays of
+    /// emulated devices
     #[arg(long, value_name = "POINTS", num_args = 0..=1, require_equals = true, default_missing_value = default_points(), conflicts_with = "compare")]
     pub(crate) online_costs: Option<NonZeroUsize>,
-    /// Measure the costs before a new database is loaded, for about so many seconds each device; the store
-    /// keeps them
+    /// Measure the costs before a new database is loaded, for about this many seconds per device; the store
+    /// remembers them
     #[arg(long, value_name = "S", num_args = 0..=1, require_equals = true, default_missing_value = "2", value_parser = args::positive, conflicts_with = "compare")]
     pub(crate) calibrate: Option<f64>,
-    /// The SSD's eviction zone, in per cent of its pages, above 0 and up to 100
+    /// The SSD's eviction zone in per cent of its pages, above 0 and at most 100
     #[arg(long, value_name = "K", default_value_t = 10.0, value_parser = args::positive_percent)]
     pub(crate) zone_percent: f64,
-    /// Entries of the outqueue [default: one for each page of the SSD]
+    /// Entries of the outqueue [default: one per page of the SSD]
     #[arg(long, value_name = "N")]
     pub(crate) outqueue: Option<usize>,
-    /// Devices: files, or emulated ones in memory
+    /// Devices: files, or emulated devices in memory
     #[arg(long, value_enum)]
     pub(crate) devices: Option<Devices>,
-    /// The disk that is emulated where no --hdd is given
+    /// The disk to emulate without --hdd
     #[arg(long, value_enum, default_value_t = HddModel::Paper)]
     pub(crate) hdd_model: HddModel,
-    /// Real or virtual time; virtual time uses emulated devices and is the same for the same seed
+    /// Real or virtual time; virtual time uses emulated devices and depends only on the seed
     #[arg(long, value_enum, default_value_t = Time::Real)]
     pub(crate) time: Time,
     /// Terminals, working without think times [default: two per warehouse]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) terminals: Option<u32>,
-    /// Seconds before the measurement [default: 10; 1800 of virtual time]
+    /// Seconds of warm-up before the measurement [default: 10; 1800 of virtual time]
     #[arg(long, value_name = "S")]
     pub(crate) warmup: Option<f64>,
-    /// Seconds measured [default: 30; 1800 of virtual time]
+    /// Seconds of measurement [default: 30; 1800 of virtual time]
     #[arg(long, value_name = "S")]
     pub(crate) seconds: Option<f64>,
     /// Seed of the database and of the terminals' input
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// How files are read and written
+    /// The I/O backend for files
     #[arg(long, value_enum)]
     pub(crate) io: Option<Io>,
-    /// Most bytes of log that a recovery has to read [default: a tenth of the database, at least 64MiB]
+    /// Maximum bytes of log that a recovery has to read [default: a tenth of the database, at least 64MiB]
     #[arg(long, value_name = "B", value_parser = size)]
     pub(crate) log_bytes: Option<u64>,
-    /// Record the page requests of the measured stretch, warm-up included, to this page trace (.ptr)
+    /// Record the page requests of the run, warm-up included, to this page trace (.ptr)
     #[arg(long, value_name = "FILE", conflicts_with = "policies")]
     pub(crate) record: Option<PathBuf>,
-    /// Say at the end what other sizes of pool and SSD would have cost, from a sample of the requests since
-    /// the beginning of the warm-up, and draw it to this file (SVG) if one is given
+    /// Report at the end what other sizes of pool and SSD would have cost, estimated from a sample of the
+    /// requests since the start of the warm-up, and draw it to this file (SVG) if one is given
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "")]
     pub(crate) what_if: Option<PathBuf>,
     /// Print one JSON object (an array with --policies) instead of the report
@@ -128,16 +128,16 @@ pub(crate) struct Cli {
     pub(crate) comparison: CompareArgs,
 }
 
-/// Sorts of devices.
+/// The kinds of devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Devices {
-    /// Files, the HDD slowed down unless it is given
+    /// Files, with the HDD slowed down unless --hdd is given
     Files,
     /// Both in memory, slowed down
     Emulated,
 }
 
-/// Disks to emulate.
+/// The disks that can be emulated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum HddModel {
     /// 7.2 ms a read, 4.96 ms a write
@@ -145,16 +145,16 @@ pub(crate) enum HddModel {
     /// Seek curve, rotation, transfer, one actuator
     #[value(name = "7200rpm")]
     Rpm7200,
-    /// None: the file at its own pace
+    /// None: the file at its own speed
     None,
 }
 
-/// Whose seconds.
+/// The kinds of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Time {
-    /// The wall clock's
+    /// Wall-clock time
     Real,
-    /// The simulation's
+    /// Simulated time
     Virtual,
 }
 
@@ -167,20 +167,20 @@ pub(crate) enum Io {
     Threads,
 }
 
-/// Pairs of policies.
+/// A list of policy pairs.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyList(pub(crate) Vec<Policies>);
 
 /// A pool policy and an SSD policy, by name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Policies {
-    /// The pool's.
+    /// The pool's policy.
     pub(crate) pool: String,
-    /// The SSD's.
+    /// The SSD's policy.
     pub(crate) ssd: String,
 }
 
-/// Database to SSD to pool.
+/// The ratio of database to SSD to pool.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Ratio {
     db: f64,
@@ -189,15 +189,15 @@ pub(crate) struct Ratio {
 }
 
 impl Ratio {
-    /// These parts.
+    /// A ratio of whole numbers.
     pub(crate) fn new(db: u32, ssd: u32, pool: u32) -> Self {
         Self { db: db.into(), ssd: ssd.into(), pool: pool.into() }
     }
 
-    /// The paper's smallest pool.
+    /// The ratio of the paper's smallest pool.
     pub(crate) const DEFAULT: Self = Self { db: 30.0, ssd: 10.0, pool: 1.0 };
 
-    /// The SSD's share of a database, in whole pages.
+    /// The SSD's size for a database, in whole pages.
     pub(crate) fn ssd_bytes(self, unit: Unit, db_bytes: u64, page: PageSize) -> u64 {
         let pages = pages(db_bytes as f64 * self.ssd / self.db, page);
         match unit {
@@ -206,7 +206,7 @@ impl Ratio {
         }
     }
 
-    /// The pool's share.
+    /// The pool's size.
     pub(crate) fn pool_bytes(self, unit: Unit, db_bytes: u64, ssd_bytes: u64, page: PageSize) -> u64 {
         let pages = pages(db_bytes as f64 * self.pool / self.db, page);
         match unit {
@@ -231,7 +231,7 @@ impl From<&PolicyPair> for Policies {
 }
 
 impl Cli {
-    /// What is refused beyond what each option refuses for itself.
+    /// Checks for contradictions between options; each option has checked itself.
     pub(crate) fn check(&self) -> Result<(), String> {
         let given = [("--dir", &self.dir), ("--hdd", &self.hdd), ("--ssd", &self.ssd)];
         let file = given.iter().find(|(_, path)| path.is_some());
@@ -245,14 +245,14 @@ impl Cli {
             return Err("--policies compares in memory: add --devices emulated or --time virtual".into());
         }
         if self.emulated() && self.ssd_bytes == Some(0) {
-            return Err("without files, leave the SSD out by --ssd-policy none".into());
+            return Err("without files, omit the SSD with --ssd-policy none".into());
         }
         if self.emulated() && self.hdd_model == HddModel::None {
             return Err("--hdd-model none needs --devices files".into());
         }
         for (name, seconds) in [("--warmup", self.warmup), ("--seconds", self.seconds)] {
             if seconds.is_some_and(|s| !(0.0..=1e8).contains(&s)) {
-                return Err(format!("{name} is a number of seconds from 0 on"));
+                return Err(format!("{name} must be a number of seconds of at least 0"));
             }
         }
         if self.seconds == Some(0.0) {
@@ -266,7 +266,7 @@ impl Cli {
         self.time == Time::Virtual || self.devices == Some(Devices::Emulated) || self.comparison.is_asked()
     }
 
-    /// Warehouses of a new database.
+    /// The number of warehouses of a new database.
     pub(crate) fn warehouses(&self) -> u16 {
         self.warehouses.unwrap_or(4)
     }
@@ -276,12 +276,12 @@ impl Cli {
         self.page_size.unwrap_or_default()
     }
 
-    /// Terminals: as the paper has them unless given.
+    /// The number of terminals; by default as in the paper.
     pub(crate) fn terminals(&self, warehouses: u16) -> u32 {
         self.terminals.unwrap_or(2 * u32::from(warehouses))
     }
 
-    /// How long to run before the measurement.
+    /// The length of the warm-up.
     pub(crate) fn warmup(&self) -> Duration {
         Duration::from_secs_f64(self.warmup.unwrap_or(if self.time == Time::Virtual {
             1_800.0
@@ -295,7 +295,7 @@ impl Cli {
         self.calibrate.map(|seconds| Duration::from_secs_f64(seconds.min(CALIBRATION_MAX_S)))
     }
 
-    /// How long to measure.
+    /// The length of the measurement.
     pub(crate) fn seconds(&self) -> Duration {
         Duration::from_secs_f64(self.seconds.unwrap_or(if self.time == Time::Virtual {
             1_800.0
@@ -304,7 +304,7 @@ impl Cli {
         }))
     }
 
-    /// The policies to run, one after the other.
+    /// The policies to run, in order.
     pub(crate) fn runs(&self) -> Vec<Policies> {
         match &self.policies {
             Some(list) => list.0.clone(),
@@ -334,11 +334,11 @@ impl Cli {
 /// What `--db-ratio` counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Unit {
-    /// Pages of the SSD cache, and bytes of memory with all tables, the outqueue and staging copies in it
+    /// Pages of the SSD cache, and bytes of memory including all tables, the outqueue and staging copies
     Cache,
-    /// Bytes of files and memory, all that Pagetier keeps there included
+    /// Bytes of files and memory, including all of Pagetier's overhead
     Bytes,
-    /// Pages alone; all else comes on top
+    /// Pages alone; all overhead is extra
     Pages,
 }
 
@@ -358,7 +358,7 @@ fn size(text: &str) -> Result<u64, String> {
         "mb" => 1e6,
         "gb" => 1e9,
         "tb" => 1e12,
-        other => return Err(format!("{other:?} is no unit: use KiB, MiB, GiB, TiB, KB, MB, GB or TB")),
+        other => return Err(format!("{other:?} is not a unit: use KiB, MiB, GiB, TiB, KB, MB, GB or TB")),
     };
     let bytes = number * unit;
     if bytes.fract() == 0.0 && bytes < 1e18 {
@@ -379,7 +379,7 @@ fn ratio(text: &str) -> Result<Ratio, String> {
     }
 }
 
-/// The longest calibration of a device, in seconds: it ends after some thousand operations anyway.
+/// The longest calibration of a device, in seconds; it ends after some thousand operations anyway.
 const CALIBRATION_MAX_S: f64 = 3600.0;
 
 fn default_points() -> &'static str {

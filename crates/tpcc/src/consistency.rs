@@ -10,7 +10,7 @@ use crate::load::DISTRICTS;
 use crate::schema::{self, Table, district, orders, warehouse};
 use std::ops::ControlFlow;
 
-/// What the rows of one district say.
+/// Aggregates over the rows of one district.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct District {
     ytd: i64,
@@ -23,7 +23,7 @@ struct District {
     last_new_order: u32,
 }
 
-/// Checks a database on which no transaction runs. Returns the first condition that does not hold, in words.
+/// Checks a database on which no transaction runs. Returns the first violated condition, in words.
 pub(crate) async fn check(database: &Database) -> Result<Result<(), String>, DbError> {
     let mut warehouses = Vec::new();
     database
@@ -63,8 +63,8 @@ async fn read_districts(database: &Database, districts: &mut [District]) -> Resu
     scan(database, Table::OrderLine, districts, |district, _, _| district.lines += 1).await
 }
 
-/// Shows every row of a table whose keys begin with warehouse and district, with its district and order
-/// number.
+/// Passes every row of a table whose keys begin with warehouse and district to a closure, with its district
+/// and order number.
 async fn scan(
     database: &Database,
     table: Table,
@@ -135,7 +135,7 @@ mod tests {
     };
 
     #[test]
-    fn each_condition_is_noticed_when_it_is_broken() {
+    fn each_violated_condition_is_noticed() {
         let sound = [SOUND; 20];
         assert_eq!(judge(&[70, 70], &sound), Ok(()));
         let broken = |change: fn(&mut District)| {

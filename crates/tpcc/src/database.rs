@@ -1,7 +1,7 @@
 //! The database: a store, a log, eleven trees, and transactions over them.
 //!
 //! A transaction reads rows under row locks, collects its changes, and commits: one log record makes them
-//! durable, then they are applied to the trees. See the log's module for what this means for recovery.
+//! durable, then they are applied to the trees. The log's module explains what this means for recovery.
 
 use crate::btree::{Tree, TreeError};
 use crate::catalog::Catalog;
@@ -38,15 +38,15 @@ pub(crate) enum DbError {
         /// The key.
         key: Vec<u8>,
     },
-    /// A commit record that makes no sense.
+    /// A commit record is malformed.
     #[error("a commit in the log cannot be read")]
     BadCommit,
-    /// The store holds something of another program or version.
+    /// The store holds data of another program or version.
     #[error("the store is another program's: {0}")]
     NotOurs(String),
     /// A transaction failed or was dropped after its commit, so the rows in memory are behind the log;
-    /// reopening repairs it.
-    #[error("the database stopped: a commit was not carried out to its end; open it again to recover")]
+    /// reopening repairs that.
+    #[error("the database stopped: a commit was not applied completely; open it again to recover")]
     Stopped,
 }
 
@@ -64,10 +64,10 @@ pub(crate) struct Database {
     epoch_ms: i64,
 }
 
-/// What opening a database found to do.
+/// The work done by recovery when a database is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Recovered {
-    /// Log records of page changes that were read.
+    /// Page records read from the log.
     pub(crate) records: u64,
     /// Page changes applied again.
     pub(crate) applied: u64,
@@ -76,7 +76,7 @@ pub(crate) struct Recovered {
 }
 
 impl Database {
-    /// Opens the loaded database in `store`, recovering it from the log. `epoch_ms` is the date of now.
+    /// Opens the loaded database in `store`, recovering it from the log. `epoch_ms` is the current date.
     pub(crate) async fn open(
         store: Arc<PageStore>,
         wal: Wal,
@@ -127,7 +127,7 @@ impl Database {
         &self.trees[table as usize]
     }
 
-    /// Now, in milliseconds since 1970.
+    /// The current time, in milliseconds since 1970.
     pub(crate) fn now_ms(&self) -> i64 {
         self.epoch_ms + self.began.elapsed().as_millis() as i64
     }
@@ -142,7 +142,7 @@ impl Database {
         Ok(Tx { database: self, operations, locks: Vec::with_capacity(20) })
     }
 
-    /// Applies the operations of a commit. Doing it again changes nothing.
+    /// Applies the operations of a commit; idempotent.
     async fn apply(&self, operations: &[u8]) -> Result<(), DbError> {
         for operation in Operations::read(operations) {
             match operation.ok_or(DbError::BadCommit)? {
@@ -170,10 +170,10 @@ impl Database {
         Ok(())
     }
 
-    /// One step of a fuzzy checkpoint: when the log is three quarters full, pages with the oldest changes are
-    /// written; then the log gives up what no recovery needs.
+    /// One step of a fuzzy checkpoint: when the log is three quarters full, writes the pages with the oldest
+    /// changes; then truncates the log to what a recovery needs.
     pub(crate) async fn checkpoint_step(&self) -> Result<(), DbError> {
-        // The end first: a change that is not in the store's minimum yet has a later LSN.
+        // Read the end first: a change that is not yet in the store's minimum has a later LSN.
         let end = self.wal.end();
         let capacity = self.wal.capacity_bytes();
         if self.wal.len_bytes() > capacity / 4 * 3 {
@@ -183,26 +183,26 @@ impl Database {
         let commits = self.wal.oldest_unapplied().unwrap_or(end);
         let keep = end.min(pages).min(commits);
         if self.wal.can_truncate(keep) {
-            // Pages that were written by now are clean, but durable only after a flush.
+            // Pages written by this point are clean, but durable only after a flush.
             self.store.flush_to(Lsn(0)).await?;
             self.wal.truncate(keep).await?;
         }
         Ok(())
     }
 
-    /// No transaction begins any more, or locks another row; none waits for room in the log.
+    /// Stops the database: no transaction begins, locks another row, or waits for room in the log.
     fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.wal.abandon();
     }
 
-    /// Lets [`Database::keep_log_short`] end after the step that it is at.
+    /// Makes [`Database::keep_log_short`] return after its current step.
     pub(crate) fn end_checkpoints(&self) {
         self.checkpoints_end.store(true, Ordering::Release);
         self.wal.signal_grown();
     }
 
-    /// Keeps the log below its capacity, until [`Database::end_checkpoints`], or an error, which stops the
+    /// Keeps the log below its capacity until [`Database::end_checkpoints`], or an error, which stops the
     /// database.
     pub(crate) async fn keep_log_short(self: Arc<Self>) -> Result<(), DbError> {
         loop {
@@ -218,9 +218,9 @@ impl Database {
     }
 }
 
-/// A commit in the log whose rows are not all in memory yet. Dropped like that, by an error or with its
-/// future, it stops the database: another transaction would read the old rows, and a recovery, which carries
-/// this commit out, would overwrite what that one wrote.
+/// A logged commit whose rows are not all in memory. If it is dropped in this state, by an error or with its
+/// future, it stops the database. Otherwise another transaction would read the old rows, and a recovery,
+/// which applies this commit, would overwrite what that transaction wrote.
 struct Unapplied<'d>(&'d Database);
 
 impl Drop for Unapplied<'_> {
@@ -229,7 +229,7 @@ impl Drop for Unapplied<'_> {
     }
 }
 
-/// A transaction. Dropped without a commit it has changed nothing.
+/// A transaction. Dropped without a commit, it has changed nothing.
 pub(crate) struct Tx<'d> {
     database: &'d Database,
     operations: &'d mut Operations,
@@ -237,7 +237,7 @@ pub(crate) struct Tx<'d> {
 }
 
 impl Tx<'_> {
-    /// Locks a row until the end. Rows are locked in ascending order.
+    /// Locks a row until the transaction ends. Rows must be locked in ascending order.
     pub(crate) async fn lock(&mut self, row: RowKey) -> Result<(), DbError> {
         if self.locks.last().is_some_and(|(last, _)| *last == row) {
             return Ok(());
@@ -250,7 +250,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Reads a row, with this transaction's own changes; false when there is none. For rows that are locked,
+    /// Reads a row, including this transaction's own changes; false when it does not exist. For locked rows,
     /// and for columns that never change.
     pub(crate) async fn find(&mut self, table: Table, key: &[u8], row: &mut [u8]) -> Result<bool, DbError> {
         let found = self.database.tree(table).get(key, |val| row.copy_from_slice(val)).await?.is_some();
@@ -266,7 +266,7 @@ impl Tx<'_> {
         }
     }
 
-    /// Shows the rows from `from` on to `see` until it breaks, without this transaction's own changes.
+    /// Passes the rows from `from` on to `see` until it breaks, without this transaction's own changes.
     pub(crate) async fn scan(
         &self,
         table: Table,
@@ -281,7 +281,7 @@ impl Tx<'_> {
         self.operations.put(table, key, val);
     }
 
-    /// Overwrites part of a row.
+    /// Overwrites a part of a row.
     pub(crate) fn patch(&mut self, table: Table, key: &[u8], at: usize, bytes: &[u8]) {
         self.operations.patch(table, key, at, bytes);
     }
@@ -296,19 +296,19 @@ impl Tx<'_> {
         self.database.next_history.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Now, in milliseconds since 1970.
+    /// The current time, in milliseconds since 1970.
     pub(crate) fn now_ms(&self) -> i64 {
         self.database.now_ms()
     }
 
-    /// Gives the locks up before the end: for a reader that needs them no more.
+    /// Releases the locks early, for a reader.
     pub(crate) fn unlock(&mut self) {
         debug_assert!(self.operations.is_empty());
         self.locks.clear();
     }
 
-    /// Makes the changes durable, applies them and releases the locks. Not to be dropped half-way: the rows
-    /// would be behind the log, so the database stops and has to be opened again.
+    /// Makes the changes durable, applies them and releases the locks. Must not be dropped half-way: the rows
+    /// would be behind the log, so the database stops and must be reopened.
     pub(crate) async fn commit(self) -> Result<(), DbError> {
         if self.operations.is_empty() {
             return Ok(());

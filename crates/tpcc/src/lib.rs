@@ -1,9 +1,9 @@
-//! TPC-C on Pagetier: a small but honest database engine on a page store, and what its storage costs per
+//! TPC-C on Pagetier: a small but honest database engine on a page store, and the storage cost of each
 //! New-Order.
 //!
 //! [`main`] is the program of the example `tpcc_lite`. Reading order: `schema`, `btree`, `wal`, `database`,
-//! `tx`, then `run`, `report`, `site`, `session`. [`references`] has TPC-C's page references alone, for the
-//! replay. [`args`] reads what command lines say.
+//! `tx`, then `run`, `report`, `location`, `session`. [`references`] generates only TPC-C's page references,
+//! for the replay. [`args`] parses command lines.
 
 pub mod args;
 mod btree;
@@ -13,6 +13,7 @@ mod compare;
 mod consistency;
 mod database;
 mod load;
+mod location;
 mod locks;
 mod operations;
 mod random;
@@ -21,7 +22,6 @@ mod report;
 mod run;
 mod schema;
 mod session;
-mod site;
 mod tx;
 mod wal;
 
@@ -37,7 +37,7 @@ use std::process::ExitCode;
 use std::task::{Context, Waker};
 use tokio::runtime::{Builder, Runtime};
 
-/// The program `tpcc_lite`: reads the command line, runs, reports.
+/// The program `tpcc_lite`: parses the command line, runs, reports.
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -75,8 +75,8 @@ fn start(cli: &Cli) -> Result<bool, Box<dyn std::error::Error>> {
     Ok(rows.iter().all(|row| row.consistency == "ok"))
 }
 
-/// A runtime with all threads; in virtual time one with a single thread and a clock that moves only when
-/// nothing else can.
+/// A multi-threaded runtime, or for virtual time a single-threaded one whose clock advances only when nothing
+/// else can run.
 pub(crate) fn runtime(clock: Option<&VirtualClock>) -> io::Result<Runtime> {
     let Some(clock) = clock.cloned() else {
         return Builder::new_multi_thread().enable_all().build();
@@ -86,7 +86,7 @@ pub(crate) fn runtime(clock: Option<&VirtualClock>) -> io::Result<Runtime> {
         .start_paused(true)
         .on_thread_park(move || {
             clock.idle(|by| {
-                // The clock moves on the first poll.
+                // The clock advances on the first poll.
                 let _ = pin!(tokio::time::advance(by)).poll(&mut Context::from_waker(Waker::noop()));
             });
         })

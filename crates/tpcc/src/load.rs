@@ -1,4 +1,4 @@
-//! The initial population, TPC-C clause 4.3.3: through the store, in key order, without the log.
+//! The initial population of TPC-C clause 4.3.3: loaded through the store, in key order, without the log.
 
 use crate::btree::{Appender, Tree};
 use crate::catalog::{Catalog, Scale};
@@ -9,15 +9,15 @@ use crate::schema::{customer, district, history, item, order_line, orders, stock
 use pagetier::{PageSize, PageStore};
 use std::sync::Arc;
 
-/// Districts of a warehouse.
+/// Districts per warehouse.
 pub(crate) const DISTRICTS: u8 = 10;
 
-/// Steps of [`load`] for `warehouses`, as reported to its `progress`.
+/// The number of steps that [`load`] reports to its `progress` for `warehouses`.
 pub(crate) fn steps(warehouses: u16) -> u64 {
     1 + u64::from(warehouses) * (1 + u64::from(DISTRICTS))
 }
 
-/// The size of a loaded database, within a thousandth.
+/// The size of a loaded database, to within a thousandth.
 pub(crate) fn estimate_bytes(scale: Scale, page_size: PageSize) -> u64 {
     let districts = u64::from(scale.warehouses) * u64::from(DISTRICTS);
     let customers = districts * u64::from(scale.customers);
@@ -101,7 +101,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// A warehouse and its stock.
+    /// Loads a warehouse and its stock.
     async fn warehouse(&mut self, w: u16) -> Result<(), DbError> {
         let mut row = [0; warehouse::LEN];
         self.random.some_letters(warehouse::NAME.of_mut(&mut row), 6, 10);
@@ -120,7 +120,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// A district, its customers, their history, and its orders.
+    /// Loads a district, its customers, their history, and its orders.
     async fn district(&mut self, w: u16, d: u8) -> Result<(), DbError> {
         let mut row = [0; district::LEN];
         self.random.some_letters(district::NAME.of_mut(&mut row), 6, 10);
@@ -236,7 +236,7 @@ impl Loader<'_> {
         self.push(Table::OrderLine, &schema::order_line_key(w, d, o, number), &row).await
     }
 
-    /// 26 to 50 letters, in one of ten cases with "ORIGINAL" somewhere in them.
+    /// 26 to 50 letters, with "ORIGINAL" among them in one of ten cases.
     fn data(&mut self, data: &mut [u8]) {
         let len = self.random.between(26, 50) as usize;
         self.random.letters(&mut data[..len]);
@@ -246,7 +246,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Streets, city, state and zip, which stand in this order in three tables.
+    /// Streets, city, state and zip, in the order in which three tables have them.
     fn address(&mut self, fields: &mut [u8]) {
         let (streets, rest) = fields.split_at_mut(40);
         let (city, rest) = rest.split_at_mut(20);

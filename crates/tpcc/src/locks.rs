@@ -1,7 +1,7 @@
-//! Exclusive row locks, first come first served.
+//! Exclusive row locks, first come, first served.
 //!
-//! A transaction asks for its locks in ascending order of [`RowKey`] (warehouse, district, customer, stock),
-//! so there is no deadlock, and holds them until its changes are applied.
+//! A transaction takes its locks in ascending order of [`RowKey`] (warehouse, district, customer, stock), so
+//! there is no deadlock, and holds them until its changes are applied.
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -22,7 +22,7 @@ impl RowKey {
         Self::new(0, w, 0, 0)
     }
 
-    /// A district, its orders, new-orders and order-lines.
+    /// A district, with its orders, new-orders and order-lines.
     pub(crate) const fn district(w: u16, d: u8) -> Self {
         Self::new(1, w, d, 0)
     }
@@ -40,7 +40,7 @@ type Waiters = VecDeque<oneshot::Sender<()>>;
 
 const SHARDS: usize = 16;
 
-/// The locks that are held, and who waits.
+/// The held locks and their waiters.
 #[derive(Debug, Default)]
 pub(crate) struct LockTable {
     shards: [Mutex<FxHashMap<RowKey, Waiters>>; SHARDS],
@@ -54,7 +54,7 @@ pub(crate) struct RowLock<'t> {
     key: RowKey,
 }
 
-/// A wait that may be given up: the lock may have been handed over by then.
+/// A wait that may be cancelled: the lock may have been granted by then.
 struct Waiting<'t> {
     table: &'t LockTable,
     key: RowKey,
@@ -78,7 +78,7 @@ impl LockTable {
         };
         if let Some(turn) = turn {
             let mut waiting = Waiting { table: self, key, turn, done: false };
-            // A sender goes away only by sending: the row stays in the table while anyone waits.
+            // A sender is dropped only by sending: the row stays in the table while there are waiters.
             let _granted = (&mut waiting.turn).await;
             waiting.done = true;
         }
@@ -101,7 +101,7 @@ impl LockTable {
         &self.shards[((key.0 ^ key.0 >> 32) % SHARDS as u64) as usize]
     }
 
-    /// How many rows are locked.
+    /// The number of locked rows.
     #[cfg(test)]
     fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_that_is_given_up_passes_the_lock_on() {
+    async fn a_cancelled_wait_passes_the_lock_on() {
         let table = LockTable::default();
         let key = RowKey::stock(1, 1);
         let held = table.lock(key).await;

@@ -1,7 +1,7 @@
 //! A transaction's changes as bytes: the body of its commit record.
 //!
-//! Each operation: table (1), tag (1: put, 2: patch, 3: delete), key; a put the value, a patch offset (2),
-//! length (2) and bytes. Lengths of keys and values are the table's.
+//! Each operation has a table (1), a tag (1: put, 2: patch, 3: delete) and a key; a put adds the value, a
+//! patch adds offset (2), length (2) and bytes. The table determines the lengths of keys and values.
 
 use crate::schema::Table;
 
@@ -9,7 +9,7 @@ const PUT: u8 = 1;
 const PATCH: u8 = 2;
 const DELETE: u8 = 3;
 
-/// Changes, in the order in which they were made.
+/// Changes in the order in which they were made.
 #[derive(Debug, Default)]
 pub(crate) struct Operations(Vec<u8>);
 
@@ -57,8 +57,8 @@ impl Operations {
         self.0.extend_from_slice(key);
     }
 
-    /// Lays the changes of one row over what the table holds (`found` says whether it holds it); says whether
-    /// the row exists.
+    /// Applies the changes of one row to the table's version (`found` says whether the table holds it).
+    /// Returns whether the row exists.
     pub(crate) fn overlay(&self, table: Table, key: &[u8], row: &mut [u8], found: bool) -> bool {
         let mut exists = found;
         for operation in Self::read(&self.0).flatten() {
@@ -77,7 +77,7 @@ impl Operations {
         exists
     }
 
-    /// The operations in `bytes`; ends with a `None` where they make no sense.
+    /// The operations in `bytes`; ends with a `None` where they are malformed.
     pub(crate) fn read(bytes: &[u8]) -> impl Iterator<Item = Option<Operation<'_>>> {
         let mut rest = Some(bytes);
         std::iter::from_fn(move || {
@@ -117,7 +117,7 @@ mod tests {
     use crate::schema::{NEW_ORDER_ROW, district, district_key, order_key};
 
     #[test]
-    fn what_was_written_is_read_and_every_cut_is_noticed() {
+    fn operations_read_back_and_every_cut_is_noticed() {
         let mut operations = Operations::default();
         operations.put(Table::NewOrder, &order_key(1, 2, 3), &NEW_ORDER_ROW);
         operations.patch(Table::District, &district_key(1, 2), district::NEXT_O_ID.at, &[4, 0, 0, 0]);

@@ -1,4 +1,4 @@
-//! Random input as TPC-C clauses 2.1.5, 2.1.6, 4.3.2 want it.
+//! Random input as specified in TPC-C clauses 2.1.5, 2.1.6 and 4.3.2.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
@@ -14,19 +14,19 @@ pub(crate) struct Constants {
     pub(crate) item: u32,
 }
 
-/// A source of random input, the same for the same seed.
+/// A source of random input, determined by its seed.
 #[derive(Debug)]
 pub(crate) struct Random(SmallRng);
 
 impl Random {
-    /// The source of `stream` under `seed`; streams are independent of each other.
+    /// The source of `stream` under `seed`; streams are independent.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut mix = SmallRng::seed_from_u64(seed);
         let base = mix.next_u64();
         Self(SmallRng::seed_from_u64(base.wrapping_add(stream.wrapping_mul(0x9E37_79B9_7F4A_7C15))))
     }
 
-    /// A number from `low` to `high`, both included.
+    /// A number from `low` to `high`, inclusive.
     pub(crate) fn between(&mut self, low: u32, high: u32) -> u32 {
         self.0.random_range(low..=high)
     }
@@ -41,7 +41,7 @@ impl Random {
         ((self.between(0, a) | self.between(x, y)) + c) % (y - x + 1) + x
     }
 
-    /// The constants for a load.
+    /// Draws the constants for a load.
     pub(crate) fn load_constants(&mut self) -> Constants {
         Constants {
             last: self.between(0, 255),
@@ -50,8 +50,8 @@ impl Random {
         }
     }
 
-    /// The constants for a run on a database loaded with `load`: clause 2.1.6.1 says how far the one for last
-    /// names must be from that of the load.
+    /// Draws the constants for a run on a database loaded with `load`: clause 2.1.6.1 limits how far the one
+    /// for last names is from that of the load.
     pub(crate) fn run_constants(&mut self, load: Constants) -> Constants {
         loop {
             let run = self.load_constants();
@@ -74,7 +74,7 @@ impl Random {
         }
     }
 
-    /// Writes `low` to `high` letters at the beginning of `text`, zeroes behind.
+    /// Writes `low` to `high` letters at the start of `text`, then zeroes.
     pub(crate) fn some_letters(&mut self, text: &mut [u8], low: u32, high: u32) {
         let (letters, rest) = text.split_at_mut(self.between(low, high) as usize);
         self.letters(letters);
@@ -88,7 +88,7 @@ impl Random {
         }
     }
 
-    /// Shuffles.
+    /// Shuffles `items`.
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.between(0, i as u32) as usize);
@@ -99,7 +99,7 @@ impl Random {
 const SYLLABLES: [&str; 10] =
     ["BAR", "OUGHT", "ABLE", "PRI", "PRES", "ESE", "ANTI", "CALLY", "ATION", "EING"];
 
-/// The last name of number `n` (0 to 999), clause 4.3.2.3: at most 15 letters, zeroes behind.
+/// The last name of number `n` (0 to 999), clause 4.3.2.3: at most 15 letters, padded with zeroes.
 pub(crate) fn last_name(n: u32) -> [u8; 16] {
     let mut name = [0; 16];
     let mut at = 0;
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_draws_its_constant_at_the_distance_that_is_asked_for() {
+    fn a_run_draws_its_constant_at_the_required_distance() {
         for seed in 0..200 {
             let mut random = Random::new(seed, 0);
             let load = random.load_constants();

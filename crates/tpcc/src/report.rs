@@ -1,4 +1,4 @@
-//! What a run cost: the columns of Figures 8, 9 and 11 of the 2013 paper, as JSON or as a table.
+//! The cost of a run: the columns of Figures 8, 9 and 11 of the 2013 paper, as JSON or as a table.
 
 use crate::cli::Policies;
 use crate::run::{Measured, Slice};
@@ -7,10 +7,10 @@ use pagetier::{Costs, DeviceStats, IoClass, Stats};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Traffic that the paper's system has not: left out of the main figures.
+/// Traffic that the paper's system does not have; the main figures exclude it.
 const EXTRA: [IoClass; 2] = [IoClass::Ring, IoClass::Meta];
 
-/// The configuration of a run, as far as its report shows it.
+/// The configuration of a run, as its report shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
     pub(crate) pool_policy: String,
@@ -28,13 +28,13 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// The name under which the paper would list it.
+    /// The name that the paper would list it under.
     pub(crate) fn name(&self) -> String {
         format!("{}+{}", self.pool_policy.to_uppercase(), self.ssd_policy.to_uppercase())
     }
 }
 
-/// How a database came up that an earlier run had left.
+/// The recovery of a database that an earlier run had left.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Reopened {
     /// Log records of page changes that recovery read.
@@ -45,7 +45,7 @@ pub(crate) struct Reopened {
     pub(crate) repeated_commits: u64,
     /// Pages on the SSD after recovery.
     pub(crate) ssd_pages: u64,
-    /// The same in percent of its slots.
+    /// The same in per cent of the slots.
     pub(crate) ssd_warm_pct: f64,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Row {
     pub(crate) ssd_util_pct: f64,
     pub(crate) ssd_ms_per_new_order: f64,
     pub(crate) total_ms_per_new_order: f64,
-    /// The same for each fifth of the measured stretch: equal in a steady state.
+    /// The same for each fifth of the measured interval: equal in a steady state.
     pub(crate) total_ms_by_slice: Vec<f64>,
     pub(crate) all_hdd_ms_per_new_order: f64,
     pub(crate) all_ssd_ms_per_new_order: f64,
@@ -84,7 +84,7 @@ pub(crate) struct Row {
     pub(crate) map_checkpoints: u64,
     pub(crate) db_bytes: u64,
     pub(crate) flows: Flows,
-    /// What the policies went by at the end.
+    /// The policies' costs at the end.
     #[serde(default)]
     pub(crate) costs: Option<CostsMs>,
     pub(crate) io_backend: String,
@@ -110,7 +110,7 @@ impl From<Costs> for CostsMs {
     }
 }
 
-/// Which way the pages went, in pages.
+/// The movement of pages between tiers, in pages.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Flows {
     pub(crate) pool_frames: u64,
@@ -148,7 +148,7 @@ impl Flows {
     }
 }
 
-/// A device's share of a run.
+/// One device's share of a run.
 struct Share {
     util_pct: f64,
     ms_per_new_order: f64,
@@ -157,7 +157,7 @@ struct Share {
     writes: u64,
 }
 
-/// Milliseconds of page I/O on both devices between two snapshots.
+/// The milliseconds of page I/O on both devices between two snapshots.
 pub(crate) fn page_io_ms(before: &Stats, after: &Stats) -> f64 {
     let cost =
         |now: &DeviceStats, then: &DeviceStats| now.since(then).totals_without(&EXTRA).busy_ns() as f64 / 1e6;
@@ -180,7 +180,7 @@ impl Share {
 }
 
 impl Row {
-    /// The report of a measured stretch; without New-Orders times are per one of them.
+    /// The report of a measured interval; without New-Orders, times are per one New-Order.
     pub(crate) fn new(
         setup: Setup,
         measured: &Measured,
@@ -242,7 +242,7 @@ impl Row {
     }
 }
 
-/// Total milliseconds per New-Order in each slice.
+/// The total milliseconds per New-Order in each slice.
 fn by_slice(before: &Stats, slices: &[Slice]) -> Vec<f64> {
     let (mut was, mut counted) = (before, 0);
     let mut costs = Vec::with_capacity(slices.len());
@@ -258,7 +258,7 @@ fn round(x: f64) -> f64 {
     (x * 1e3).round() / 1e3
 }
 
-/// What the columns mean.
+/// Explains the columns.
 pub(crate) const LEGEND: &str =
     "ms: device time per New-Order; all I/O: with doublewrite ring, metadata and flushes";
 
@@ -278,7 +278,7 @@ pub(crate) fn heading() -> String {
     line(&columns.map(String::from))
 }
 
-/// A row of the table.
+/// Formats a row of the table.
 pub(crate) fn table_row(row: &Row) -> String {
     let cells = [
         row.setup.name(),
@@ -294,7 +294,7 @@ pub(crate) fn table_row(row: &Row) -> String {
     line(&cells)
 }
 
-/// What the table has no room for.
+/// Details that the table has no room for.
 pub(crate) fn details(row: &Row) -> String {
     let mut out = format!(
         "{} New-Orders ({} rolled back) of {} transactions in {:.1} s; response p50 {:.1} ms, p95 {:.1} ms\n\
@@ -323,7 +323,7 @@ pub(crate) fn details(row: &Row) -> String {
     );
     if let Some(costs) = &row.costs {
         out += &format!(
-            "\ncosts that the policies went by at the end: SSD read {:.3} ms, HDD read {:.3} ms, SSD write {:.3} ms, HDD write {:.3} ms",
+            "\nthe policies' costs at the end: SSD read {:.3} ms, HDD read {:.3} ms, SSD write {:.3} ms, HDD write {:.3} ms",
             costs.ssd_read_ms, costs.hdd_read_ms, costs.ssd_write_ms, costs.hdd_write_ms,
         );
     }
@@ -334,7 +334,7 @@ pub(crate) fn details(row: &Row) -> String {
         );
     }
     if row.interrupted {
-        out += "\nended early, as asked; nothing is lost";
+        out += "\nended early on request; nothing is lost";
     }
     out
 }
@@ -347,7 +347,7 @@ fn line(cells: &[String; 9]) -> String {
     out
 }
 
-/// Bytes as people read them.
+/// A number of bytes in human-readable form.
 pub(crate) fn bytes(n: u64) -> String {
     match n {
         0..1_048_576 => format!("{:.0} KiB", n as f64 / 1024.0),

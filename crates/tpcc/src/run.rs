@@ -1,4 +1,4 @@
-//! A run: terminals in a closed loop, a warm-up, a measured stretch between two snapshots.
+//! A run: terminals in a closed loop, a warm-up, and a measured interval between two snapshots.
 
 use crate::database::{Database, DbError};
 use crate::tx::{Kind, Outcome, Terminal};
@@ -12,33 +12,32 @@ use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-/// What to run.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) terminals: u32,
     pub(crate) warmup: Duration,
     pub(crate) seconds: Duration,
     pub(crate) seed: u64,
-    /// In virtual time a transaction that needed no I/O takes a millisecond, which stands for the processor's
-    /// work.
+    /// In virtual time a transaction without I/O takes a millisecond, which represents its CPU time.
     pub(crate) virtual_time: bool,
 }
 
-/// The measured stretch is looked at in this many equal slices: a steady state shows as equal costs.
+/// The number of equal slices of the measured interval: a steady state shows as equal costs.
 const SLICES: u32 = 5;
 
-/// What came of it.
+/// The results of a run.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) elapsed: Duration,
-    /// The beginning of the measured stretch.
+    /// The start of the measured interval.
     pub(crate) before: Stats,
-    /// The ends of its slices; the last is that of the stretch.
+    /// The ends of its slices; the last is the interval's end.
     pub(crate) slices: Vec<Slice>,
     pub(crate) counts: Counts,
-    /// Requests recorded when the measured stretch began.
+    /// Requests recorded before the measured interval began.
     pub(crate) recorded_warmup: Option<u64>,
-    /// Ended by the user before its time.
+    /// The user ended it early.
     pub(crate) interrupted: bool,
 }
 
@@ -46,18 +45,18 @@ pub(crate) struct Measured {
 #[derive(Debug)]
 pub(crate) struct Slice {
     pub(crate) end: Stats,
-    /// New-Orders committed since the measured stretch began.
+    /// New-Orders committed since the measured interval began.
     pub(crate) new_orders: u64,
 }
 
 impl Measured {
-    /// The end of the measured stretch.
+    /// The end of the measured interval.
     pub(crate) fn after(&self) -> &Stats {
         self.slices.last().map_or(&self.before, |last| &last.end)
     }
 }
 
-/// What the terminals did during the measured stretch.
+/// The terminals' counts during the measured interval.
 #[derive(Clone, Debug)]
 pub(crate) struct Counts {
     /// By [`Kind`].
@@ -96,7 +95,7 @@ impl Counts {
     }
 }
 
-/// Asks a run, or a load, to end early.
+/// Requests an early end of a run or a load.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
     asked: AtomicBool,
@@ -104,7 +103,7 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// A stop that Ctrl-C asks for. A second Ctrl-C ends the process at once; a kept database recovers.
+    /// A stop that Ctrl-C triggers. A second Ctrl-C ends the process at once; a kept database recovers.
     pub(crate) fn on_ctrl_c() -> Arc<Self> {
         let stop = Arc::new(Self::default());
         let asked = Arc::clone(&stop);
@@ -114,18 +113,18 @@ impl Stop {
                     std::process::exit(130);
                 }
                 asked.notify.notify_waiters();
-                eprintln!("\nending the run (once more to quit at once)");
+                eprintln!("\nending the run (press again to quit at once)");
             }
         });
         stop
     }
 
-    /// Whether the end was asked for.
+    /// Whether the end was requested.
     pub(crate) fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Acquire)
     }
 
-    /// Waits for it. Cancel-safe.
+    /// Waits for the request. Cancel-safe.
     pub(crate) async fn asked(&self) {
         loop {
             let notified = self.notify.notified();
@@ -140,12 +139,12 @@ impl Stop {
 #[derive(Debug, Default)]
 struct Phase {
     measuring: AtomicBool,
-    /// Committed so far.
+    /// New-Orders committed so far.
     new_orders: AtomicU64,
     over: AtomicBool,
 }
 
-/// The terminals at work, and the task that keeps the log short.
+/// The running terminals, and the task that keeps the log short.
 pub(crate) struct Crew<'d> {
     pub(crate) database: &'d Arc<Database>,
     phase: Arc<Phase>,
@@ -154,7 +153,7 @@ pub(crate) struct Crew<'d> {
 }
 
 impl<'d> Crew<'d> {
-    /// Puts them to work.
+    /// Starts them.
     pub(crate) fn start(database: &'d Arc<Database>, terminals: u32, seed: u64, virtual_time: bool) -> Self {
         let phase = Arc::new(Phase::default());
         let mut tasks = JoinSet::new();
@@ -166,18 +165,18 @@ impl<'d> Crew<'d> {
         Self { database, phase, tasks, checkpoints }
     }
 
-    /// Whether transactions are counted from now on.
+    /// Switches counting of transactions on or off.
     pub(crate) fn measure(&self, on: bool) {
         self.phase.measuring.store(on, Ordering::Release);
     }
 
-    /// New-Orders committed so far, those before the measurement included.
+    /// New-Orders committed so far, including those before the measurement.
     pub(crate) fn new_orders(&self) -> u64 {
         self.phase.new_orders.load(Ordering::Relaxed)
     }
 
-    /// Waits for a stretch to pass, or for the user, or for an error. `tick` is told every second how much of
-    /// it is over.
+    /// Waits until an interval has passed, the user stops the run, or an error occurs. Calls `tick` every
+    /// second with the elapsed time.
     pub(crate) async fn wait(
         &mut self,
         stretch: Duration,
@@ -204,8 +203,8 @@ impl<'d> Crew<'d> {
         }
     }
 
-    /// Lets every terminal end its transaction, and says what they did while it was measured. `failed` is
-    /// what made an end of it.
+    /// Lets every terminal finish its transaction, and returns their measured counts. `failed` is the error
+    /// that ended the run, if any.
     pub(crate) async fn end(mut self, mut failed: Result<(), DbError>) -> Result<Counts, DbError> {
         self.phase.over.store(true, Ordering::Release);
         let mut counts = Counts::default();
@@ -223,8 +222,8 @@ impl<'d> Crew<'d> {
     }
 }
 
-/// Runs the plan. `measuring` is called with true when the warm-up is over and with false when the measured
-/// stretch is. Every transaction that was begun is ended.
+/// Runs the plan. Calls `measuring` with true when the warm-up ends and with false when the measured interval
+/// ends. Every transaction that was begun is finished.
 pub(crate) async fn run(
     database: &Arc<Database>,
     plan: Plan,
@@ -272,7 +271,7 @@ async fn work(mut terminal: Terminal, phase: Arc<Phase>, virtual_time: bool) -> 
         if phase.measuring.load(Ordering::Acquire) {
             counts.record(kind, outcome, began.elapsed());
         }
-        // A transaction that met no wait has not let anyone else run.
+        // A transaction that never waited has not let other tasks run.
         tokio::task::yield_now().await;
     }
     Ok(counts)

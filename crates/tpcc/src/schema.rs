@@ -1,9 +1,9 @@
 //! The nine tables and two indexes: keys and rows as bytes.
 //!
-//! Every table is a tree of its own, in a space of its own. Keys are big-endian, so that byte order is key
-//! order; rows are fields of fixed length, little-endian, texts padded with zeroes. With its key a row takes
-//! (TPC-C clause 4.2.2 in brackets): warehouse 91 (89), district 96 (95), customer 662 (655), history 50 (46,
-//! no key), new-order 8 (8), order 24 (24), order-line 54 (54), stock 306 (306), item 86 (82) bytes.
+//! Every table is a tree in its own space. Keys are big-endian, so that byte order is key order. Rows are
+//! fields of fixed length, little-endian, with texts padded with zeroes. Sizes of a row with its key, in
+//! bytes (TPC-C clause 4.2.2 in brackets): warehouse 91 (89), district 96 (95), customer 662 (655), history
+//! 50 (46, no key), new-order 8 (8), order 24 (24), order-line 54 (54), stock 306 (306), item 86 (82).
 
 use std::ops::Range;
 
@@ -63,7 +63,7 @@ impl Table {
         }
     }
 
-    /// Bytes of a key and of a value.
+    /// The lengths of a key and a value, in bytes.
     pub(crate) const fn lens(self) -> (usize, usize) {
         match self {
             Self::Warehouse => (2, warehouse::LEN),
@@ -93,17 +93,17 @@ impl Field {
         self.at..self.at + self.len
     }
 
-    /// Its bytes.
+    /// The field's bytes.
     pub(crate) fn of(self, row: &[u8]) -> &[u8] {
         &row[self.range()]
     }
 
-    /// Its bytes, to be written.
+    /// The field's bytes, mutable.
     pub(crate) fn of_mut(self, row: &mut [u8]) -> &mut [u8] {
         &mut row[self.range()]
     }
 
-    /// Its text, without the padding.
+    /// The field's text, without the padding.
     pub(crate) fn text(self, row: &[u8]) -> &[u8] {
         let bytes = self.of(row);
         &bytes[..bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len())]
@@ -117,14 +117,14 @@ impl Field {
         field[len..].fill(0);
     }
 
-    /// Its value as a signed number of up to eight bytes.
+    /// The field's value as a signed number of up to eight bytes.
     pub(crate) fn int(self, row: &[u8]) -> i64 {
         let mut word = [0; 8];
         word[8 - self.len..].copy_from_slice(self.of(row));
         i64::from_le_bytes(word) >> (8 * (8 - self.len))
     }
 
-    /// Writes a signed number; it fits.
+    /// Writes a signed number, which must fit.
     pub(crate) fn set_int(self, row: &mut [u8], n: i64) {
         self.of_mut(row).copy_from_slice(&n.to_le_bytes()[..self.len]);
         debug_assert_eq!(self.int(row), n);
@@ -176,25 +176,25 @@ row! {
     history { C_ID 4, C_D_ID 1, C_W_ID 2, D_ID 1, W_ID 2, DATE 8, AMOUNT 4, DATA 24, pad 0 }
 }
 row! {
-    /// A carrier of 0 is none yet.
+    /// A carrier of 0 means none yet.
     orders { C_ID 4, ENTRY_D 8, CARRIER_ID 1, OL_CNT 1, ALL_LOCAL 1, pad 2 }
 }
 row! {
-    /// A delivery date of 0 is none yet.
+    /// A delivery date of 0 means none yet.
     order_line { I_ID 4, SUPPLY_W_ID 2, DELIVERY_D 8, QUANTITY 1, AMOUNT 4, DIST_INFO 24, pad 3 }
 }
 row! {
     item { IM_ID 4, NAME 24, PRICE 4, DATA 50, pad 0 }
 }
 row! {
-    /// `DIST_01` to `DIST_10` stand back to back in `DIST`.
+    /// `DIST_01` to `DIST_10` are contiguous in `DIST`.
     stock { QUANTITY 2, DIST 240, YTD 4, ORDER_CNT 2, REMOTE_CNT 2, DATA 50, pad 0 }
 }
 
-/// A new-order row has nothing beside its key.
+/// A new-order row has only its key.
 pub(crate) const NEW_ORDER_ROW: [u8; 1] = [0];
 
-/// Length of a key of [`Table::CustomerByName`].
+/// The length of a key of [`Table::CustomerByName`].
 pub(crate) const NAME_KEY_BYTES: usize = 39;
 
 fn concat<const N: usize>(parts: &[&[u8]]) -> [u8; N] {
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_take_what_the_specification_says_or_little_more() {
+    fn rows_have_the_specified_size_or_little_more() {
         let specified = [89, 95, 655, 46, 8, 24, 54, 82, 306];
         for (table, bytes) in Table::ALL.into_iter().zip(specified) {
             let (key, val) = table.lens();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_hold_what_was_put_into_them_and_touch_no_other() {
+    fn fields_keep_their_values_and_do_not_overlap() {
         let mut row = [0xEE; customer::LEN];
         for n in [-1_000, 0, 5, (1 << 47) - 1, -(1 << 47)] {
             customer::BALANCE.set_int(&mut row, n);

@@ -1,13 +1,13 @@
-//! The whole: load if need be, then for each pair of policies open, recover, run, check, close, report.
+//! A session: loads if necessary; then, per policy pair, opens, recovers, runs, checks, closes, and reports.
 
 use crate::catalog::{Catalog, Scale};
 use crate::cli::{Cli, Policies, Time};
 use crate::consistency;
 use crate::database::{Database, DbError, Recovered};
 use crate::load::{estimate_bytes, load, steps};
+use crate::location::{Location, LocationError, Notes};
 use crate::report::{self, Reopened, Row, Setup};
 use crate::run::{Measured, Plan, Stop, run};
-use crate::site::{Notes, Site, SiteError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pagetier::{PageStore, WhatIfOptions};
 use pagetier_devio::VirtualClock;
@@ -15,7 +15,7 @@ use pagetier_ghost::chart;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Now, in virtual time: 2023-11-14 22:13:20 UTC.
+/// The current date in virtual time: 2023-11-14 22:13:20 UTC.
 const VIRTUAL_NOW_MS: i64 = 1_700_000_000_000;
 
 /// Why a session ended without a report.
@@ -24,17 +24,17 @@ pub(crate) enum SessionError {
     /// The options contradict each other, or the database.
     #[error("{0}")]
     Usage(String),
-    /// The place of the database.
+    /// The database's location failed.
     #[error(transparent)]
-    Site(#[from] SiteError),
+    Location(#[from] LocationError),
     /// The store did not open.
     #[error(transparent)]
     Open(#[from] pagetier::OpenError),
     /// The database failed.
     #[error(transparent)]
     Database(#[from] DbError),
-    /// Ctrl-C during the load.
-    #[error("ended during the load, as asked: nothing was measured; the next run loads anew")]
+    /// Ctrl-C was pressed during the load.
+    #[error("ended during the load on request: nothing was measured; the next run loads again")]
     Interrupted,
 }
 
@@ -44,7 +44,7 @@ impl From<pagetier::Error> for SessionError {
     }
 }
 
-/// A database at work.
+/// An open database.
 pub(crate) struct Opened {
     pub(crate) database: Arc<Database>,
     delays: Box<dyn Fn(bool) + Send + Sync>,
@@ -58,32 +58,32 @@ impl Opened {
     }
 }
 
-/// One invocation.
+/// One invocation of the program.
 pub(crate) struct Session<'c> {
     cli: &'c Cli,
-    site: Site,
+    location: Location,
     stop: Arc<Stop>,
 }
 
 impl<'c> Session<'c> {
-    /// Prepares the place. `clock` is that of virtual time.
+    /// Prepares the location. `clock` is that of virtual time.
     pub(crate) fn new(cli: &'c Cli, clock: Option<VirtualClock>) -> Result<Self, SessionError> {
-        Ok(Self { cli, site: Site::new(cli, clock)?, stop: Stop::on_ctrl_c() })
+        Ok(Self { cli, location: Location::new(cli, clock)?, stop: Stop::on_ctrl_c() })
     }
 
-    /// The same at a place that is there already.
-    pub(crate) fn at(cli: &'c Cli, site: Site, stop: Arc<Stop>) -> Self {
-        Self { cli, site, stop }
+    /// A session at an existing location.
+    pub(crate) fn at(cli: &'c Cli, location: Location, stop: Arc<Stop>) -> Self {
+        Self { cli, location, stop }
     }
 
-    /// The place, for another session.
-    pub(crate) fn into_site(self) -> Site {
-        self.site
+    /// Returns the location, for another session.
+    pub(crate) fn into_location(self) -> Location {
+        self.location
     }
 
-    /// Does everything; prints as it goes unless JSON is asked for.
+    /// Runs the session; prints progress unless JSON was requested.
     pub(crate) async fn run(&self) -> Result<Vec<Row>, SessionError> {
-        let (notes, kept) = match self.site.notes()? {
+        let (notes, kept) = match self.location.notes()? {
             Some(notes) => (self.adapt(notes)?, true),
             None => (self.load().await?, false),
         };
@@ -104,7 +104,7 @@ impl<'c> Session<'c> {
         Ok(rows)
     }
 
-    /// What an earlier run noted, with what this one wants otherwise.
+    /// The notes of an earlier run, updated with this run's options.
     fn adapt(&self, mut notes: Notes) -> Result<Notes, SessionError> {
         if let Some(given) = self.cli.ssd_bytes.filter(|given| *given != notes.ssd_bytes) {
             let (given, is) = (report::bytes(given), report::bytes(notes.ssd_bytes));
@@ -113,7 +113,7 @@ impl<'c> Session<'c> {
             )));
         }
         if self.cli.calibrate.is_some() {
-            let why = "--calibrate measures before a database is loaded, and this one is there already";
+            let why = "--calibrate measures before a database is loaded, and this one is already loaded";
             return Err(SessionError::Usage(why.into()));
         }
         if self.cli.pool_bytes.is_some() || self.cli.db_ratio.is_some() {
@@ -123,19 +123,19 @@ impl<'c> Session<'c> {
         Ok(notes)
     }
 
-    /// Loads the database into the empty place.
+    /// Loads the database at the empty location.
     pub(crate) async fn load(&self) -> Result<Notes, SessionError> {
         let cli = self.cli;
         let scale = Scale::full(cli.warehouses(), cli.row_overhead);
         let estimated = estimate_bytes(scale, cli.page_size());
         let ssd_bytes = cli.ssd_bytes(estimated);
         self.announce(scale);
-        self.site.begin_load()?;
+        self.location.begin_load()?;
         let bar = self.bar(steps(scale.warehouses), "loading", "districts and warehouses");
-        let opening = self.site.for_load(cli.page_size(), ssd_bytes, estimated, cli.calibration())?;
+        let opening = self.location.for_load(cli.page_size(), ssd_bytes, estimated, cli.calibration())?;
         let delays = opening.delays();
         let store = Arc::new(opening.builder.open().await?);
-        // The calibration is over; a load does without them.
+        // The calibration is complete; the load runs without the delays.
         delays(false);
         let loading = load(&store, scale, cli.seed, self.now_ms(), || bar.inc(1));
         tokio::select! {
@@ -153,7 +153,7 @@ impl<'c> Session<'c> {
             pool_bytes: cli.pool_bytes(loaded_bytes, ssd_bytes),
             log_bytes: cli.log_bytes(loaded_bytes),
         };
-        self.site.write_notes(&notes)?;
+        self.location.write_notes(&notes)?;
         Ok(notes)
     }
 
@@ -161,7 +161,7 @@ impl<'c> Session<'c> {
         if self.cli.json {
             return;
         }
-        let (hdd, ssd) = self.site.describe();
+        let (hdd, ssd) = self.location.describe();
         let size = report::bytes(estimate_bytes(scale, self.cli.page_size()));
         println!("TPC-C with {} warehouses, {size}\nHDD: {hdd}\nSSD: {ssd}", scale.warehouses);
         if self.cli.time == Time::Virtual {
@@ -175,7 +175,7 @@ impl<'c> Session<'c> {
             println!(
                 "takes about {} s, and the load{}",
                 all.as_secs(),
-                if self.site.is_temporary() { "; leaves nothing behind" } else { "" }
+                if self.location.is_temporary() { "; leaves nothing behind" } else { "" }
             );
         }
     }
@@ -212,7 +212,7 @@ impl<'c> Session<'c> {
         }
         bar.finish_and_clear();
         if let (Some(path), Some(what_if)) = (&cli.what_if, what_if) {
-            // The report goes to the standard output, which --json keeps to itself.
+            // The report goes to standard output, which --json reserves for itself.
             eprintln!("\n{what_if}");
             if !path.as_os_str().is_empty() {
                 let svg = chart(&what_if).map_err(|why| what_if_error(&why))?;
@@ -222,7 +222,7 @@ impl<'c> Session<'c> {
         self.close_and_report(opened, policies, notes, &measured).await
     }
 
-    /// Opens the loaded database under these policies, and recovers it if an earlier run had `kept` it.
+    /// Opens the loaded database under these policies, and recovers it if it was `kept` from an earlier run.
     pub(crate) async fn open(
         &self,
         policies: &Policies,
@@ -230,8 +230,8 @@ impl<'c> Session<'c> {
         kept: bool,
     ) -> Result<Opened, SessionError> {
         let cli = self.cli;
-        let wal = self.site.wal(notes.log_bytes)?;
-        let mut opening = self.site.for_run(policies, notes)?;
+        let wal = self.location.wal(notes.log_bytes)?;
+        let mut opening = self.location.for_run(policies, notes)?;
         opening.builder = opening
             .builder
             .zone_percent(cli.zone_percent)
@@ -250,13 +250,13 @@ impl<'c> Session<'c> {
             opening.builder = opening.builder.outqueue(entries);
         }
         let (delays, file_backend) = (opening.delays(), opening.backend);
-        // In real time, recovery, warm-up and checks do without the delays of emulated devices, unless they
-        // are to be measured.
+        // In real time, recovery, warm-up and checks run without the delays of emulated devices, unless the
+        // delays are to be measured.
         delays(cli.time == Time::Virtual || cli.online_costs.is_some());
         let store = Arc::new(opening.builder.open().await?);
         let backend = file_backend.unwrap_or_else(|| store.io_backend());
         let catalog = Catalog::read(&store).await?.ok_or_else(|| {
-            SessionError::Usage("the folder's notes tell of a database, but the store holds none".into())
+            SessionError::Usage("the folder's notes describe a database, but the store holds none".into())
         })?;
         let warehouses = catalog.scale.warehouses;
         if cli.warehouses.is_some_and(|given| given != warehouses) {
@@ -291,7 +291,7 @@ impl<'c> Session<'c> {
         Ok(())
     }
 
-    /// Checks the database, closes it, and reports what was measured.
+    /// Checks the database, closes it, and builds the report.
     pub(crate) async fn close_and_report(
         &self,
         opened: Opened,
@@ -302,7 +302,7 @@ impl<'c> Session<'c> {
         let warehouses = opened.warehouses();
         let Opened { database, backend, reopened, delays } = opened;
         drop(delays);
-        // The check's reads are not to be among what was measured.
+        // Exclude the check's reads from the measurement.
         let costs = database.store.costs();
         let consistency = consistency::check(&database).await?;
         let setup = self.setup(policies, notes, warehouses, self.cli.terminals(warehouses));
@@ -315,7 +315,7 @@ impl<'c> Session<'c> {
     }
 
     fn setup(&self, policies: &Policies, notes: &Notes, warehouses: u16, terminals: u32) -> Setup {
-        let (hdd, ssd) = self.site.describe();
+        let (hdd, ssd) = self.location.describe();
         Setup {
             pool_policy: policies.pool.clone(),
             ssd_policy: policies.ssd.clone(),
@@ -375,7 +375,7 @@ fn db_bytes(store: &PageStore) -> u64 {
     pages * store.page_size().bytes() as u64
 }
 
-/// Closes the store; dropped instead, which is a crash, if another handle is left.
+/// Closes the store; drops it if another handle is left, which is equivalent to a crash.
 async fn close(store: Arc<PageStore>) -> Result<(), pagetier::Error> {
     match Arc::try_unwrap(store) {
         Ok(store) => store.close().await,

@@ -1,8 +1,7 @@
-//! The seeded fault campaign over the whole store: crashes at I/O boundaries, failing devices, broken
-//! protocols.
+//! The seeded fault campaign over the whole store: crashes at I/O boundaries, failing devices, disabled
+//! protocol rules.
 //!
-//! Exit code 0: nothing that the contract does not allow, every broken protocol caught, no blind spot. 1:
-//! otherwise.
+//! Exit code 0: no violation of the contract, every disabled rule caught, no blind spot. 1: otherwise.
 
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -14,13 +13,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Below so many crashes of random lives, states that were not reached are no blind spot yet.
+/// The number of crashes in random lives below which unreached states do not count as blind spots.
 const CRASHES_FOR_COVERAGE: u64 = 100_000;
 
-/// Seeds for each broken protocol, at most.
+/// The maximum number of seeds per disabled rule.
 const SEEDS_PER_MUTATION: u64 = 400;
 
-/// Scenarios tried to shrink a failing one.
+/// The maximum number of scenarios tried to shrink a failing one.
 const SHRINK_TRIES: u32 = 150;
 
 /// Crashes simulated stores at the boundaries of their I/O and compares every page with what the contract
@@ -28,41 +27,41 @@ const SHRINK_TRIES: u32 = 150;
 #[derive(Parser, Debug)]
 #[command(name = "campaign")]
 struct Args {
-    /// What to run; `all` is every mode with small budgets, some minutes on two cores.
+    /// What to run; `all` runs every mode with small budgets, for some minutes on two cores.
     #[arg(long, value_enum, default_value_t = Mode::All)]
     mode: Mode,
-    /// Random: so many seeds.
+    /// Random: the number of seeds.
     #[arg(long, conflicts_with = "crashes")]
     seeds: Option<u64>,
-    /// Random: seeds until so many crashes were checked. Default: 25,000.
+    /// Random: runs seeds until this many crashes were checked. Default: 25,000.
     #[arg(long)]
     crashes: Option<u64>,
-    /// The first seed; alone, the only one.
+    /// The first seed; without a count, the only one.
     #[arg(long)]
     seed: Option<u64>,
-    /// Overrides a part of the seed's scenario, as lives=2 or without=scan+hold; as a failing seed's report
-    /// says. Exhaustive and faults: policy= alone.
+    /// Overrides a part of the seed's scenario, as lives=2 or without=scan+hold; a failing seed's report says
+    /// which. Exhaustive and faults: only policy=.
     #[arg(long, value_name = "PART=VALUE")]
     with: Vec<String>,
-    /// Leaves out a rule of the protocol, by name; with `--mode mutations` only this one is checked.
+    /// Disables a rule of the protocol, by name; with `--mode mutations` only this one is checked.
     #[arg(long, value_parser = parse_mutation)]
     mutation: Option<Mutation>,
-    /// Exhaustive: workloads of up to so many operations.
+    /// Exhaustive: the maximum number of operations in a workload.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=4))]
     depth: u32,
-    /// Exhaustive and faults: every so many-th case. Default: 1; in `all`, some hundred cases.
+    /// Exhaustive and faults: runs one case in this many. Default: 1; in `all`, some hundred cases.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     stride: Option<u64>,
-    /// Exhaustive and faults: this case alone.
+    /// Exhaustive and faults: runs only this case.
     #[arg(long)]
     case: Option<u64>,
-    /// Threads. Default: one for each processor.
+    /// Threads. Default: one per core.
     #[arg(long, default_value_t = processors(), value_parser = clap::value_parser!(u64).range(1..=256))]
     jobs: u64,
-    /// Stops after so many violations.
+    /// Stops after this many violations.
     #[arg(long, default_value_t = 5)]
     violations_max: usize,
-    /// Does not look for a smaller scenario that fails too.
+    /// Does not search for a smaller failing scenario.
     #[arg(long)]
     no_shrink: bool,
     /// Prints the report as JSON.
@@ -78,9 +77,9 @@ enum Mode {
     Exhaustive,
     /// The n-th operation of each device fails, for every n.
     Faults,
-    /// Every deliberately broken protocol must be caught, but for those that tests of their own catch.
+    /// Every disabled rule must be caught, except those that dedicated tests catch.
     Mutations,
-    /// All of them.
+    /// All modes.
     All,
 }
 
@@ -105,12 +104,12 @@ struct Failure {
 #[derive(Serialize)]
 struct Caught {
     mutation: String,
-    /// Seeds run until it was caught; `None`: it was not.
+    /// Seeds run until it was caught; `None`: it was not caught.
     seeds: Option<u64>,
-    /// Crashes until then.
+    /// Crashes until it was caught.
     crashes: u64,
     seconds: f64,
-    /// The seed that caught it, which the unbroken store passes, and what it is steered to.
+    /// The seed that caught it, which the intact store passes, and the hazard of that seed.
     seed: Option<u64>,
     steer: String,
     what: String,
@@ -123,7 +122,7 @@ struct Report {
     blind_spots: Vec<&'static str>,
     violations: Vec<Failure>,
     mutations: Vec<Caught>,
-    /// Wall-clock seconds, and crashes checked in one of them, over all threads.
+    /// Wall-clock seconds, and crashes checked per second, over all threads.
     seconds: f64,
     crashes_per_second: f64,
     interrupted: bool,
@@ -142,7 +141,7 @@ fn main() -> ExitCode {
     campaign.run()
 }
 
-/// The first Ctrl-C ends the campaign with a report, the second ends the process.
+/// The first Ctrl-C ends the campaign with a report; the second ends the process.
 fn stop_on_ctrl_c() -> &'static AtomicBool {
     static STOP: AtomicBool = AtomicBool::new(false);
     let listen = || {
@@ -210,13 +209,13 @@ impl Campaign {
     fn plan(&self, seed: u64, mutation: Option<Mutation>) -> Plan {
         let mut plan = mutation.map_or_else(|| Plan::from_seed(seed), |rule| Plan::against(rule, seed));
         for part in &self.args.with {
-            // Checked at the start.
+            // The option was checked at the start.
             let _ = plan.set(part);
         }
         plan
     }
 
-    /// The SSD policy of the modes that start from one store: the default, or what `--with policy=` says.
+    /// The SSD policy of the modes that start from one store: the default, or that of `--with policy=`.
     fn policy(&self) -> &'static str {
         let told = self.args.with.iter().rev().find_map(|part| part.strip_prefix("policy="));
         told.and_then(ssd_policy).unwrap_or("auto")
@@ -269,7 +268,7 @@ impl Campaign {
         self.with(|r| r.violations.push(failure));
     }
 
-    /// Runs cases `0..count` in strides over all threads.
+    /// Runs cases `0..count` with the stride, over all threads.
     fn cases(
         &self,
         mode: &str,
@@ -379,7 +378,7 @@ impl Campaign {
         if let Some(found) = found {
             (caught.seeds, caught.seed) = (Some(totals.seeds), Some(found.plan.seed));
             (caught.steer, caught.what) = (format!("{:?}", found.plan.steer), found.what);
-            // What the store shows as it is too says nothing about the rule that was left out.
+            // A violation that the intact store shows too says nothing about the disabled rule.
             let whole = Plan { mutation: None, ..*found.plan };
             if let Err(violation) = run_seed(&whole, self.stop, &mut totals) {
                 caught.seeds = None;

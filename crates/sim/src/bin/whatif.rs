@@ -1,4 +1,4 @@
-//! Says what other sizes of pool and SSD would cost for a stream of page references, from a sample of its
+//! Estimates the cost of other sizes of pool and SSD for a stream of page references, from a sample of its
 //! pages.
 
 use clap::Parser;
@@ -12,12 +12,12 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Says what I/O would cost with other sizes of pool and SSD, from a sampled simulation of a page trace or of
+/// Estimates the I/O cost of other sizes of pool and SSD, from a sampled simulation of a page trace or of
 /// generated references
 ///
-/// Pages are sampled by hash, as in SHARDS (Waldspurger et al., FAST 2015), and the tiers scaled down by as
-/// much. The first half of the references warms them up (--warmup-percent); the rest is counted. Costs are in
-/// milliseconds of I/O per 1,000 requests.
+/// Pages are sampled by hash, as in SHARDS (Waldspurger et al., FAST 2015), and the tiers are scaled down by
+/// the same factor. The first half of the references warms them up (--warmup-percent); the rest is counted.
+/// Costs are in milliseconds of I/O per 1,000 requests.
 #[derive(Parser, Debug)]
 #[command(name = "whatif")]
 struct Args {
@@ -32,25 +32,25 @@ struct Args {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "The run")]
 struct RunArgs {
-    /// References to generate, with --tpcc or --zipf; a trace is taken as a whole
+    /// References to generate, with --tpcc or --zipf; a trace is always used as a whole
     #[arg(long, value_name = "REFERENCES", default_value_t = 4_000_000, value_parser = clap::value_parser!(u64).range(1..=REQUESTS_MAX))]
     requests: u64,
-    /// References that warm up, in per cent of all (below 100); the rest is counted
+    /// Warm-up references in per cent of all (below 100); the rest is counted
     #[arg(long, value_name = "PERCENT", default_value_t = 50.0, value_parser = args::percent)]
     warmup_percent: f64,
-    /// The share of pages that is looked at, above 0 and up to 1
+    /// The share of pages to sample, above 0 and at most 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = args::share)]
     sample: f64,
-    /// Sizes of the SSD, as multiples of --ssd-pages; 1 is always among them
+    /// Sizes of the SSD as multiples of --ssd-pages; 1 is always included
     #[arg(long, value_name = "FACTORS", value_delimiter = ',', value_parser = args::not_negative, default_value = "0,0.25,0.5,0.75,1,1.25,1.5,2,3,4")]
     ssd_factors: Vec<f64>,
-    /// Sizes of the pool, as multiples of --pool-pages; 1 is always among them
+    /// Sizes of the pool as multiples of --pool-pages; 1 is always included
     #[arg(long, value_name = "FACTORS", value_delimiter = ',', value_parser = args::positive, default_value = "0.5,1,2")]
     pool_factors: Vec<f64>,
-    /// The size of a page in bytes, for the report: it tells sizes in bytes
+    /// The size of a page in bytes, used to report sizes in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 10, value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     page_bytes: u64,
-    /// Also look at all pages, and say on the standard error how far the sample is off
+    /// Also simulate all pages, and report the sample's error on standard error
     #[arg(long)]
     check: bool,
     /// Draw the costs to this SVG file
@@ -61,10 +61,10 @@ struct RunArgs {
     json: bool,
 }
 
-/// The most references that are kept in memory, some 16 bytes each.
+/// The maximum number of references kept in memory, some 16 bytes each.
 const REQUESTS_MAX: u64 = 1_000_000_000;
 
-/// The references: the whole trace, or as many as asked for of a generator.
+/// The references: the whole trace, or the requested number from a generator.
 fn references(args: &Args, input: &Input<'_>) -> Vec<Reference> {
     let most = if args.source.which.trace.is_some() { u64::MAX } else { args.run.requests };
     let (mut source, mut all) = (input.source(), Vec::new());
@@ -72,7 +72,7 @@ fn references(args: &Args, input: &Input<'_>) -> Vec<Reference> {
     all
 }
 
-/// Refuses sizes whose tables would not fit into memory.
+/// Refuses sizes whose tables would not fit in memory.
 fn check_factors(args: &Args, (pool_pages, ssd_pages): (u32, u32)) -> Result<(), String> {
     for (name, pages, factors) in [
         ("--pool-factors", pool_pages, &args.run.pool_factors),
@@ -126,7 +126,8 @@ fn simulate(
     Ok(ghosts.report(sampled, false))
 }
 
-/// How far the sample's costs are from those of all pages: the mean over all sizes, and the largest.
+/// The relative error of the sample's costs against those of all pages: the mean over all sizes, and the
+/// maximum.
 fn errors(sample: &WhatIf, all: &WhatIf) -> (f64, f64) {
     let off = sample.costs.iter().zip(&all.costs).map(|(here, there)| {
         (here.total_ms() - there.total_ms()).abs() / there.total_ms().max(f64::MIN_POSITIVE)

@@ -1,5 +1,4 @@
-//! What the campaign writes into pages: every word says whose it is and which version, so a mix of two cannot
-//! pass.
+//! The campaign's page contents: every word encodes page and version, so a mix of two versions is detected.
 
 use pagetier::PageId;
 
@@ -8,7 +7,7 @@ fn word(page: PageId, version: u32) -> [u8; 8] {
     (u64::from(owner) << 32 | u64::from(version)).to_le_bytes()
 }
 
-/// Makes `payload` version `version` of `page`. Version 0 is all zeroes: the page as it was allocated.
+/// Fills `payload` with version `version` of `page`. Version 0 is all zeroes: the page as it was allocated.
 pub(super) fn fill(payload: &mut [u8], page: PageId, version: u32) {
     let word = word(page, version);
     for chunk in payload.chunks_exact_mut(8) {
@@ -16,7 +15,7 @@ pub(super) fn fill(payload: &mut [u8], page: PageId, version: u32) {
     }
 }
 
-/// The version of `page` in `payload`, if it is one, whole.
+/// The version of `page` in `payload`, if the payload is entirely of one version of that page.
 pub(super) fn version_in(payload: &[u8], page: PageId) -> Result<u32, String> {
     let first = first_word(payload);
     let version = first as u32;

@@ -1,4 +1,4 @@
-//! Which states of the protocol crashes were taken in, so that a blind spot shows.
+//! The protocol states in which crashes were taken, to reveal blind spots.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ macro_rules! states {
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub(super) enum State { $($name,)* }
 
-        /// What the report calls them.
+        /// The states' names in the report.
         const NAMES: &[&str] = &[$($text,)*];
     };
 }
@@ -150,7 +150,7 @@ impl States {
     }
 }
 
-/// By state, the crashes taken in it.
+/// The number of crashes taken in each state.
 #[derive(Clone, Debug, Serialize)]
 pub struct Coverage(Vec<u64>);
 
@@ -173,7 +173,7 @@ impl Coverage {
         }
     }
 
-    /// Every state by name with its count.
+    /// Every state's name with its count.
     pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64)> {
         NAMES.iter().copied().zip(self.0.iter().copied())
     }

@@ -1,5 +1,4 @@
-//! Calls that are dropped at one of their awaits: every public future of the store, polled a few times and
-//! let go.
+//! Calls dropped at one of their awaits: every public future of the store, polled a few times and dropped.
 
 use super::coverage::State;
 use super::polls::up_to;
@@ -12,7 +11,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 impl Worker {
-    /// Starts something, and drops it at one of its awaits unless it is ready before.
+    /// Starts a random call, and drops it at one of its awaits unless it completes first.
     pub(super) async fn dropped(&mut self, mood: Mood) -> Outcome {
         let polls = [1, 1, 2, 3, 5, 10, 30][self.rng.random_range(0..7)];
         self.probe.mark(State::DroppedCall);
@@ -61,7 +60,7 @@ impl Worker {
         }
     }
 
-    /// A `sync` is dropped as soon as it has started a flush, which fails; another one follows.
+    /// Drops a `sync` as soon as it has started a flush, which fails; then calls another one.
     async fn dropped_flush(&mut self, store: &PageStore, mood: Mood) -> Outcome {
         self.sync().await?;
         for _ in 0..self.rng.random_range(1..6) {

@@ -1,5 +1,5 @@
-//! Every workload of a few operations on a small store in a known state, a crash at every boundary at which
-//! something changed, and every subset of the unflushed writes where there are few.
+//! Runs every workload of a few operations on a small store in a known state, with a crash at every boundary
+//! at which something changed, and with every subset of the unflushed writes where there are few.
 
 use super::content::{fill, version_in};
 use super::life::{Life, Start};
@@ -18,8 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What is tried at each boundary of a workload of so many operations: with up to so many unflushed writes
-/// every subset of them, beyond that so many random outcomes; and so many torn ones in any case.
+/// The crash outcomes at each boundary of a workload of this many operations: the number of unflushed writes
+/// up to which every subset is tried, the number of random outcomes beyond that, and the number of torn
+/// outcomes in any case.
 const fn outcomes(operations: usize) -> (usize, u64, u64) {
     match operations {
         1 => (6, 24, 4),
@@ -28,7 +29,7 @@ const fn outcomes(operations: usize) -> (usize, u64, u64) {
     }
 }
 
-/// An operation of the short workloads. A page is written out as soon as it was changed, but for
+/// An operation of the short workloads. A changed page is written out at once, except by
 /// [`Step::WriteQuietly`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
@@ -57,12 +58,12 @@ const STEPS: [Step; 10] = [
     Step::Drain,
 ];
 
-/// How many workloads of up to `depth` operations there are.
+/// The number of workloads of up to `depth` operations.
 fn workloads(depth: u32) -> u64 {
     (1..=depth).map(|d| (STEPS.len() as u64).pow(d)).sum()
 }
 
-/// The `index`-th of them, shorter ones first.
+/// The workload number `index`; shorter ones come first.
 fn workload(mut index: u64) -> Vec<Step> {
     let mut length = 1;
     let mut of_length = STEPS.len() as u64;
@@ -79,7 +80,7 @@ fn workload(mut index: u64) -> Vec<Step> {
     steps
 }
 
-/// The division of the devices that a workload runs on.
+/// The layout of the devices that a workload runs on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Geometry {
     Usual,
@@ -87,7 +88,7 @@ enum Geometry {
     NoSsd,
     /// A batch of one page.
     RingOfOneBatch,
-    /// Fewer than the pages that are written back, or stay dirty in the pool, at once.
+    /// Fewer slots than pages that are written back, or stay dirty in the pool, at once.
     FewSlots,
     ZoneOfOneSlot,
 }
@@ -106,7 +107,7 @@ impl Geometry {
         match self {
             Self::Usual => {}
             Self::NoRing => plan.ring = 0,
-            // Its base takes no copies to an SSD.
+            // Its base admits no copies to an SSD.
             Self::NoSsd => (plan.slots, plan.steer) = (0, Steer::Free),
             Self::RingOfOneBatch => plan.ring = 1,
             Self::FewSlots => (plan.slots, plan.frames) = (SLOTS_MIN, 44),
@@ -115,18 +116,18 @@ impl Geometry {
     }
 }
 
-/// The stores that every workload starts from, one of each geometry: full SSD, several checkpoints, pages in
-/// every place.
+/// The stores that every workload starts from, one per geometry: with a full SSD, several checkpoints, and
+/// pages in every kind of location.
 #[derive(Debug)]
 pub struct Base {
     bases: Vec<(Geometry, Arc<Plan>, Moment)>,
 }
 
 impl Base {
-    /// The same for the same plan seed and SSD policy.
+    /// Builds the base, deterministically for a plan seed and SSD policy.
     ///
     /// # Errors
-    /// What went wrong in making it.
+    /// What went wrong while building it.
     pub fn new(
         seed: u64,
         ssd_policy: &'static str,
@@ -154,14 +155,14 @@ impl Base {
         Ok((geometry, plan, made?.pop().ok_or("no moment")?))
     }
 
-    /// How many cases there are: every workload of up to `depth` operations on every geometry.
+    /// The number of cases: every workload of up to `depth` operations on every geometry.
     #[must_use]
     pub fn cases(depth: u32) -> u64 {
         GEOMETRIES.len() as u64 * workloads(depth)
     }
 
-    /// Runs case number `index` of those of up to `depth` operations and crashes it everywhere. The usual
-    /// geometry comes first.
+    /// Runs case number `index` of those of up to `depth` operations, and crashes it at every boundary. The
+    /// usual geometry comes first.
     ///
     /// # Errors
     /// The first [`Violation`].
@@ -184,7 +185,7 @@ impl Base {
     }
 }
 
-/// One of them.
+/// One case.
 struct Workload<'a> {
     plan: &'a Arc<Plan>,
     moment: &'a Moment,
@@ -203,7 +204,7 @@ impl Workload<'_> {
             } else {
                 (0..samples).map(Outcome::Cut).collect()
             };
-            // Torn ones beside whole ones.
+            // Torn outcomes in addition to whole ones.
             let torn = (100..100 + torn).map(Outcome::Cut).filter(|_| writes > 0);
             for outcome in outcomes.into_iter().chain(torn) {
                 if stop.load(Ordering::Relaxed) {
@@ -226,10 +227,10 @@ impl Workload<'_> {
             let store = Arc::new(probe.open(self.plan).await?);
             probe.watch(&store);
             super::world::check(&store, &probe.model, Lenient::default()).await?;
-            // Whatever the check set off is over.
+            // Let the work that the check triggered finish.
             tokio::time::sleep(Duration::from_secs(1)).await;
             for (at, step) in self.steps.iter().enumerate() {
-                // The shorter workloads had the boundaries before.
+                // Shorter workloads covered the earlier boundaries.
                 if at + 1 == self.steps.len() {
                     probe.set(Rate::Every, Phase::Working, 0);
                 }
@@ -261,7 +262,7 @@ impl Step {
                 write_out(store, model).await
             }
             Self::WriteQuietly => write_some(store, model, None, 0, 1).await,
-            // More than stay dirty in the pool.
+            // More pages than stay dirty in the pool.
             Self::WriteMany => write_some(store, model, None, at * 7, 12).await,
             Self::ReadMany => {
                 for page in pages(model).into_iter().skip(at as usize).step_by(3) {
@@ -299,7 +300,7 @@ impl Step {
     }
 }
 
-/// Everything changed so far is durable, by its log position.
+/// Makes every change so far durable, by its log position.
 async fn write_out(store: &PageStore, model: &Mutex<Model>) -> Result<(), String> {
     let last = model.lock().last_version();
     let promise = model.lock().promise(last);

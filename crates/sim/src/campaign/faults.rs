@@ -1,5 +1,5 @@
-//! Devices that fail: faults for the random lives, and the n-th operation of each device failing, for every
-//! n.
+//! Failing devices: faults in the random lives, and the failure of the n-th operation of each device, for
+//! every n.
 
 use super::life::{Life, Start};
 use super::plan::Plan;
@@ -20,10 +20,10 @@ use std::time::Duration;
 
 const EIO_ON_A_HOME: &str = "EIO on a home write";
 
-/// Where homes are on the HDD.
+/// The homes' range on the HDD.
 const HOMES: std::ops::Range<u64> = 1 << 20..u64::MAX;
 
-/// A fault on one of the devices, or of the manifest.
+/// A fault of a device or of the manifest.
 #[derive(Clone, Debug)]
 pub(super) struct Planned {
     kind: &'static str,
@@ -42,12 +42,12 @@ enum On {
 }
 
 impl Planned {
-    /// One to three faults that a store survives without losing anything.
+    /// One to three faults that a store must survive without any loss.
     pub(super) fn some(rng: &mut SmallRng) -> Vec<Self> {
         (0..rng.random_range(1..=3)).map(|_| Self::random(rng)).collect()
     }
 
-    /// On this device, after `skip` operations that it would apply to.
+    /// A fault on this device, after `skip` operations that it would apply to.
     pub(super) fn after(ssd: bool, kind: &'static str, fault: Fault, skip: u64) -> Self {
         Self { kind, on: On::Device { ssd, fault, skip } }
     }
@@ -56,7 +56,7 @@ impl Planned {
         Self::after(ssd, kind, fault, 0)
     }
 
-    /// One on the SSD.
+    /// A fault on the SSD.
     pub(super) fn ssd(kind: &'static str, fault: Fault) -> Self {
         Self::device(true, kind, fault)
     }
@@ -74,25 +74,25 @@ impl Planned {
         }
     }
 
-    /// One home write fails, after so many operations.
+    /// One home write fails, after this many operations.
     pub(super) fn home(after: u64) -> Self {
         let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(HOMES).times(1);
         Self::device(false, EIO_ON_A_HOME, fault.from_op(after))
     }
 
-    /// One or a few home writes take so long.
+    /// One or a few home writes take this much longer.
     pub(super) fn slow_home(extra: Duration) -> Self {
         let fault = Fault::new(FaultEffect::Slow(extra)).on(IoOp::Write).within(HOMES).times(3);
         Self::device(false, "slow home write", fault)
     }
 
-    /// Whether the store must take writes again once it is over, without being told.
+    /// Whether the store must accept writes again by itself once the fault has passed.
     pub(super) fn passes(&self) -> bool {
         let grows = self.fault().is_some_and(|fault| fault.op == Some(IoOp::Grow));
         self.kind == EIO_ON_A_HOME || grows || matches!(self.on, On::Manifest(_))
     }
 
-    /// Injects it, not counted.
+    /// Injects the fault without counting it.
     pub(super) fn inject_now(&self, probe: &Probe) {
         self.inject(probe, &mut Totals::default());
     }
@@ -104,7 +104,7 @@ impl Planned {
         vec![Self::device(rng.random_bool(0.5), "EIO on a flush", fault)]
     }
 
-    /// The HDD does not grow.
+    /// The HDD cannot grow.
     pub(super) fn growth(rng: &mut SmallRng) -> Vec<Self> {
         let (kind, effect) = if rng.random_bool(0.7) {
             ("ENOSPC on growth", FaultEffect::NoSpace)
@@ -116,7 +116,7 @@ impl Planned {
         vec![Self::device(false, kind, fault)]
     }
 
-    /// Whether flushes fail.
+    /// Whether it makes flushes fail.
     pub(super) fn fails_flushes(&self) -> bool {
         self.fault().is_some_and(|fault| fault.op == Some(IoOp::Flush))
     }
@@ -137,13 +137,13 @@ impl Planned {
         Self::device(rng.random_bool(0.5), kind, fault)
     }
 
-    /// Whether a home write may be lost without a trace.
+    /// Whether it may lose a home write without a trace.
     pub(super) fn loses_home_writes(&self) -> bool {
         let loses = |fault: &Fault| matches!(fault.effect, FaultEffect::Lost | FaultEffect::Misdirected(_));
         matches!(&self.on, On::Device { ssd: false, fault, .. } if loses(fault))
     }
 
-    /// Whether a home write may fail that the store tries once more, and the second attempt as well.
+    /// Whether it may fail a home write that the store retries, and the retry too.
     fn tears_homes(&self) -> bool {
         let On::Device { ssd: false, fault, .. } = &self.on else { return false };
         let writes = matches!(fault.op, None | Some(IoOp::Write));
@@ -172,11 +172,11 @@ impl Planned {
                 let device = if *on_ssd { ssd } else { hdd };
                 let mut fault = fault.clone();
                 if fault.op != Some(IoOp::Grow) {
-                    // Numbers count from the opening of the device.
+                    // Fault numbers count from the opening of the device.
                     fault.from_op += device.ops();
                 }
                 if *skip > 0 {
-                    // The first that applies takes effect: nothing happens to so many.
+                    // The first applicable fault takes effect: this one lets `skip` operations pass unharmed.
                     let passes = FaultEffect::Slow(Duration::ZERO);
                     device.inject(Fault { effect: passes, times: *skip, ..fault.clone() });
                 }
@@ -186,20 +186,21 @@ impl Planned {
     }
 }
 
-/// Whether an opening says that it cannot tell what the newest map was: the answer to map blocks that were
-/// reported as written and were not.
+/// Whether an opening reports that it cannot determine the newest map: the correct response to map blocks
+/// that were reported as written but were not.
 fn is_about_the_map(what: &str) -> bool {
     what.contains(NO_MAP) || what.contains("map checkpoint")
 }
 
-/// What the n-th operation of a device suffers.
+/// A fault of the n-th operation of a device.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     name: &'static str,
     effect: FaultEffect,
     op: Option<IoOp>,
     times: u64,
-    /// What was reported as written is not there: only detected, never mended, and not everywhere.
+    /// Data reported as written is missing: the store can only detect this, not everywhere, and cannot repair
+    /// it.
     corrupts: bool,
 }
 
@@ -227,14 +228,14 @@ const KINDS: [Kind; 15] = [
     kind("bit flipped in a read", FaultEffect::BitFlip, Some(IoOp::Read), 1),
 ];
 
-/// What a store says that cannot tell what its SSD holds.
+/// The store's error when it cannot determine the contents of its SSD.
 const NO_MAP: &str = "neither of the two map checkpoints is sound";
 
-/// Operations of each device that are made to fail, one after the other.
+/// The number of operations of each device that are made to fail, one per case.
 const OPS_AT_WORK: u64 = 240;
 const OPS_OF_OPENING: u64 = 60;
 
-/// A store, and every way in which the n-th operation on one of its devices may fail, at work or while it
+/// A store, with every way in which the n-th operation on one of its devices may fail, at work or while it
 /// opens.
 #[derive(Debug)]
 pub struct FaultBase {
@@ -242,7 +243,7 @@ pub struct FaultBase {
     moment: Moment,
 }
 
-/// What `run` ends in, panics included.
+/// Runs `run` and reports its failure, or its panic, as a violation.
 fn judged(
     plan: &Plan,
     place: String,
@@ -257,10 +258,10 @@ fn judged(
 }
 
 impl FaultBase {
-    /// The same for the same seed and SSD policy.
+    /// Builds the base, deterministically for a seed and SSD policy.
     ///
     /// # Errors
-    /// What went wrong in making it.
+    /// What went wrong while building it.
     pub fn new(seed: u64, ssd_policy: &'static str) -> Result<Self, String> {
         let mut plan = Plan::steered(seed, Steer::Free);
         (plan.pages, plan.frames, plan.slots, plan.ring) = (80, 20, 36, 5);
@@ -274,18 +275,18 @@ impl FaultBase {
         Ok(Self { plan: Arc::new(plan), moment })
     }
 
-    /// How many cases there are.
+    /// The number of cases.
     #[must_use]
     pub fn cases() -> u64 {
         Self::operations() + records::Case::all().len() as u64
     }
 
-    /// Those in which an operation of a device fails; those in which a record does come after them.
+    /// The number of cases in which a device operation fails; those in which a record fails follow them.
     const fn operations() -> u64 {
         2 * KINDS.len() as u64 * (OPS_AT_WORK + OPS_OF_OPENING)
     }
 
-    /// Runs case number `index`, and crashes the store now and then.
+    /// Runs case number `index`, and crashes the store occasionally.
     ///
     /// # Errors
     /// The first [`Violation`].
@@ -335,8 +336,8 @@ impl FaultBase {
             let outcome = Outcome::Cut(n << 8 | at as u64);
             match examine(&self.plan, moment, outcome, lenient, Rate::Never) {
                 Ok(done) => totals.crash(&done.checked),
-                // A checkpoint that never landed, and a crash in the middle of the next one: it says so, and
-                // shows nothing old.
+                // A checkpoint never landed, and a crash interrupted the next one: the store reports that,
+                // and shows no old pages.
                 Err(what) if kind.corrupts && is_about_the_map(&what) => {}
                 Err(what) => return Err(what),
             }
@@ -344,7 +345,7 @@ impl FaultBase {
         Ok(())
     }
 
-    /// The store opens, or it says why not and opens once the fault is over; nothing is lost either way.
+    /// The store opens, or reports why not and opens once the fault has passed; nothing is lost either way.
     fn opening(&self, kind: Kind, planned: &Planned, totals: &mut Totals) -> Result<(), String> {
         let (hdd, ssd, _power) = self.moment.crashed(Outcome::Cut(4));
         let manifest = Arc::new(self.moment.manifest.fork());

@@ -1,4 +1,4 @@
-//! The embedder's log: durable up to a position that lags behind what is written into pages.
+//! The embedder's log: durable up to a position that lags behind the changes in pages.
 
 use pagetier::{GateFuture, LogGate, Lsn};
 use parking_lot::Mutex;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A log that takes its time, and fails as often as it is told to.
+/// A log that takes time, and fails as often as requested.
 #[derive(Debug)]
 pub(super) struct Log {
     latency_us_max: u64,
@@ -18,7 +18,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Durable up to `durable`; making more so takes up to `latency_us_max` microseconds.
+    /// A log that is durable up to `durable`; extending that takes up to `latency_us_max` microseconds.
     pub(super) fn new(latency_us_max: u64, durable: u64, seed: u64) -> Arc<Self> {
         let (durable, failures) = (AtomicU64::new(durable), AtomicU64::new(0));
         Arc::new(Self { latency_us_max, durable, failures, rng: Mutex::new(SmallRng::seed_from_u64(seed)) })
@@ -29,7 +29,7 @@ impl Log {
         self.durable.load(Ordering::Relaxed)
     }
 
-    /// Lets the next `n` requests that it cannot answer at once fail.
+    /// Makes the next `n` requests fail that it cannot answer at once.
     pub(super) fn fail(&self, n: u64) {
         self.failures.store(n, Ordering::Relaxed);
     }

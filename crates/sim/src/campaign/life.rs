@@ -1,4 +1,4 @@
-//! One life of a store: it is opened on what the last crash left, checked, worked on by several tasks,
+//! One life of a store: it opens on what the last crash left, is checked, is used by several tasks, is
 //! dropped and opened again, and ends.
 
 use super::coverage::State;
@@ -19,52 +19,52 @@ use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Virtual time to let things settle before a store that is to be crashed at rest.
+/// Virtual time for a store to settle before a crash at rest.
 const REST: Duration = Duration::from_secs(2);
 
-/// The longest that a write in flight when its store is dropped takes.
+/// The maximum duration of a write that is in flight when its store is dropped.
 const SLOW: Duration = Duration::from_secs(5);
 
-/// The session after faults that have passed.
+/// The session number after passing faults.
 const AFTER_FAULTS: u32 = 99;
 
-/// How long an opening may be refused because operations of a dropped store have not ended yet.
+/// How long an opening may be refused because operations of a dropped store are in flight.
 const BUSY_MAX: Duration = Duration::from_secs(3600);
 
-/// What a life starts from.
+/// The starting point of a life.
 #[derive(Clone, Copy)]
 pub(super) enum Start<'a> {
     /// Blank devices.
     Blank,
-    /// What a crash left.
+    /// The state that a crash left.
     Crash(&'a Moment, Outcome),
-    /// The devices of another store, in whatever state it left them; the new one overwrites them by force.
+    /// The devices of another store, in any state; the new store overwrites them by force.
     Stranger(&'a Moment, Outcome),
 }
 
-/// How a life is lived.
+/// The parameters of a life.
 pub(super) struct Life<'a> {
     pub(super) plan: &'a Arc<Plan>,
     pub(super) start: Start<'a>,
-    /// The version numbers of a new store begin after this one.
+    /// The version numbers of a new store start after this one.
     pub(super) first_version: u32,
     pub(super) rate: Rate,
     pub(super) seed: u64,
     pub(super) faults: Vec<Planned>,
-    /// How often the store is dropped and opened again on the same devices.
+    /// How often the store is dropped and reopened on the same devices.
     pub(super) reopenings: u32,
-    /// It ends with a close.
+    /// Whether it ends with a close.
     pub(super) closes: bool,
-    /// Now and then the manifest or a superblock cannot be written while it is opened or closed.
+    /// Whether writes of the manifest or a superblock occasionally fail while it is opened or closed.
     pub(super) records_fail: bool,
-    /// What fails while it is closed at its end.
+    /// The fault of the close at its end.
     pub(super) closing_fails: Option<Planned>,
-    /// Others try to open the store while it is open, or at the same time.
+    /// Whether others try to open the store while it is open, or at the same time.
     pub(super) intruded: bool,
 }
 
 impl<'a> Life<'a> {
-    /// Without faults and reopenings.
+    /// A life without faults and reopenings.
     pub(super) fn new(plan: &'a Arc<Plan>, start: Start<'a>, rate: Rate, seed: u64) -> Self {
         Self {
             plan,
@@ -81,7 +81,7 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Lives it. The moments taken, the last one at its end.
+    /// Runs the life; returns the moments taken, the last one at its end.
     pub(super) fn live(self, totals: &mut Totals) -> Result<Vec<Moment>, String> {
         let (hdd, ssd, power) = match self.start {
             Start::Crash(moment, outcome) | Start::Stranger(moment, outcome) => moment.crashed(outcome),
@@ -130,7 +130,7 @@ impl<'a> Life<'a> {
             if session == 0 && !self.faults.is_empty() {
                 self.after_faults(probe, &store).await?;
                 if self.passes() {
-                    // As if nothing had failed.
+                    // The store must work as if nothing had failed.
                     self.work(probe, &store, AFTER_FAULTS).await?;
                 }
             }
@@ -144,7 +144,7 @@ impl<'a> Life<'a> {
         Ok(moments)
     }
 
-    /// Opens the store, perhaps after openings that are dropped at an await, or fail.
+    /// Opens the store, possibly after openings that are dropped at an await or fail.
     async fn opened(
         &self,
         probe: &Arc<Probe>,
@@ -197,7 +197,7 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Lets a record of the next opening fail, perhaps. How many openings may fail before that is over.
+    /// Possibly makes a record of the next opening fail. Returns how many openings may fail.
     fn fail_opening(&self, probe: &Probe, totals: &mut Totals) -> u32 {
         let mut rng = SmallRng::seed_from_u64(self.seed ^ probe.manifest.saves() << 20 ^ 0x0be2);
         if rng.random_bool(0.3) {
@@ -207,7 +207,7 @@ impl<'a> Life<'a> {
         rng.random_range(1..=3)
     }
 
-    /// Lets a record of the close fail, if it is to.
+    /// Makes a record of the close fail, if the life requires it.
     fn fail_closing(&self, probe: &Probe, totals: &mut Totals) -> bool {
         let mut rng = SmallRng::seed_from_u64(self.seed ^ probe.manifest.saves() << 20 ^ 0xc105);
         let drawn =
@@ -253,7 +253,7 @@ impl<'a> Life<'a> {
         store.validate()
     }
 
-    /// What reads may see while the store lives.
+    /// What reads may return while the store lives.
     fn reads(&self) -> Reads {
         let reverts = self.plan.flush_failures.contains(&FlushFailure::Reverted);
         if self.faults.iter().any(Planned::loses_home_writes) {
@@ -265,12 +265,13 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Whether what fails leaves nothing behind.
+    /// Whether all faults of the life leave nothing behind.
     fn passes(&self) -> bool {
         !self.faults.is_empty() && self.faults.iter().all(Planned::passes)
     }
 
-    /// Once nothing fails any more, what stayed dirty is written, or the store has said that it refuses.
+    /// Checks that, once nothing fails, the pages that stayed dirty are written, or the store has reported
+    /// that it refuses.
     async fn after_faults(&self, probe: &Probe, store: &PageStore) -> Result<(), String> {
         probe.clear_faults();
         let promise = probe.model.lock().promise(u32::MAX);
@@ -286,7 +287,7 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// The store goes, with operations in flight, and is opened again on the same devices at once.
+    /// Drops the store with operations in flight, and opens it again on the same devices at once.
     async fn reopened(
         &self,
         probe: &Arc<Probe>,
@@ -302,7 +303,7 @@ impl<'a> Life<'a> {
                 device.inject(slow.from_op(device.ops()).times(rng.random_range(1..=12)));
             }
         }
-        // What is under way when it goes.
+        // Leave a `sync` in flight.
         let polls = rng.random_range(1..=20);
         let _ = up_to(polls, store.sync()).await;
         match rng.random_range(0..3) {
@@ -383,19 +384,19 @@ impl<'a> Life<'a> {
         moments.push(last);
         drop(kept);
         probe.released();
-        // What is in flight ends; nothing else begins.
+        // Operations in flight end; no others begin.
         tokio::time::sleep(SLOW).await;
         Ok(moments)
     }
 }
 
-/// Devices that were never used.
+/// Unused devices.
 fn blank_devices(plan: &Plan, seed: u64) -> (SimDevice, SimDevice, SimPower) {
     let power = bounded_power();
     let device = |name, seed, model| SimDevice::new(name, 0, seed, &power).with_flush_failure(model);
     let mut hdd = device("hdd", seed, plan.flush_failures[0]);
     if plan.ring == 0 {
-        // Only devices that write pages whole may go without the ring.
+        // Only devices with atomic page writes may go without the ring.
         hdd = hdd.with_atomic_writes(PAGE_BYTES as usize);
     }
     (hdd, device("ssd", seed + 1, plan.flush_failures[1]), power)
@@ -405,7 +406,7 @@ fn alone(store: Arc<PageStore>) -> Result<PageStore, String> {
     Arc::try_unwrap(store).map_err(|_| "a task still has the store".to_owned())
 }
 
-/// Whether the store's devices are still in use by a store that was dropped.
+/// Whether a dropped store is still using the devices.
 pub(super) fn is_busy(error: &OpenError) -> bool {
     matches!(error, OpenError::AlreadyOpen { .. }) || error.to_string().contains("in use")
 }

@@ -1,5 +1,5 @@
-//! The SSD is lost for good: every page that reads as older than it may is one that the report of the loss
-//! names, however often the opening that accepts it was dropped or cut short before.
+//! The SSD is lost for good: the report of the loss must list every page that reads as older than allowed,
+//! even if the opening that accepts the loss was dropped repeatedly before.
 
 use super::content::version_in;
 use super::model::SpaceState;
@@ -14,7 +14,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 use std::sync::Arc;
 
-/// Accepts the loss of the SSD of what `outcome` leaves of `moment`.
+/// Accepts the loss of the SSD in the state that `outcome` leaves of `moment`.
 pub(super) fn examine(
     plan: &Plan,
     moment: &Moment,
@@ -32,7 +32,7 @@ pub(super) fn examine(
     let dropped = rng.random_range(0..3);
     let named = in_virtual_time(async {
         for _ in 0..dropped {
-            // As a crash: at one of its awaits, or right after it.
+            // Like a crash: at one of its awaits, or right after it.
             drop(up_to(rng.random_range(1..30), without_ssd(plan, &hdd, &ring, &manifest).open()).await);
         }
         let opened = without_ssd(plan, &hdd, &ring, &manifest).open().await;
@@ -59,7 +59,7 @@ fn without_ssd(
         .ring_device(Arc::clone(ring) as SharedDevice)
 }
 
-/// How many pages read as older than they may; each is named.
+/// The number of pages that read as older than allowed; each must be listed.
 async fn compare(store: &PageStore, moment: &Moment) -> Result<u64, String> {
     let mut older = 0;
     for (space, s) in moment.model.spaces.iter().filter(|(_, s)| s.state == SpaceState::Live) {

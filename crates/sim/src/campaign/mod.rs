@@ -1,31 +1,31 @@
 //! The seeded fault campaign: whole stores on simulated devices in virtual time, crashed at the boundaries of
 //! their I/O; after each crash every page must read as a version that the contract allows.
 //!
-//! From one life of a store many crashes are taken: a [`SimMoment`](pagetier_devio::SimMoment) of both
-//! devices, the manifest and the model is kept, and recovered later, as often as wanted, while the life goes
-//! on undisturbed. Everything follows from the seed.
+//! One life of a store yields many crashes. The campaign keeps a [`SimMoment`](pagetier_devio::SimMoment) of
+//! both devices with the manifest and the model, and recovers it later, any number of times, while the life
+//! continues undisturbed. The seed determines everything.
 //!
-//! | file | its job |
+//! | file | job |
 //! | --- | --- |
 //! | `plan` | geometry and work of a seed |
-//! | `content`, `model` | what pages hold, and what the contract allows them to read as |
-//! | `work`, `life` | tasks at work on a store |
-//! | `steer` | work steered to hazards that random work seldom meets |
+//! | `content`, `model` | the pages' contents, and the versions that the contract allows |
+//! | `work`, `life` | the tasks that use a store |
+//! | `steer` | work directed at hazards that random work seldom meets |
 //! | `dropped`, `polls` | calls dropped at one of their awaits |
-//! | `records` | the manifest, superblocks and growth fail |
+//! | `records` | failures of the manifest, superblocks and growth |
 //! | `openers` | two openers at once |
-//! | `ssd_life` | the SSD given up, taken back, switched off; what is told of its loss |
+//! | `ssd_life` | the SSD given up, readmitted, switched off; the reports of its loss |
 //! | `gate` | the embedder's log |
 //! | `rot` | media that rot between lives |
-//! | `loss` | SSDs lost for good, and what the report of the loss names |
-//! | `past` | devices of another store, older copies of the store's own, cut short |
-//! | `probe`, `peek` | moments, and the states of the protocol they were taken in |
+//! | `loss` | SSDs lost for good, and the pages that the report of the loss lists |
+//! | `past` | devices of another store, older copies of the store's own, truncated devices |
+//! | `probe`, `peek` | moments, and the protocol states in which they were taken |
 //! | `world` | opening, crashing, checking |
 //! | `seed` | lives and crashes of one seed |
 //! | `exhaustive` | every short workload, every boundary, every subset of unflushed writes |
 //! | `faults` | the n-th operation of a device fails |
-//! | `coverage`, `totals` | what was counted |
-//! | `shrink` | a smaller scenario that fails too |
+//! | `coverage`, `totals` | counters |
+//! | `shrink` | reduction to a smaller failing scenario |
 
 mod content;
 mod coverage;

@@ -1,8 +1,8 @@
-//! What the contract allows every page to read as.
+//! The versions that the contract allows every page to read as.
 //!
-//! Versions are numbers that grow over the whole store, and never come again. A page may read as a version
-//! that it was given, no older than its floor: the newest one that a `sync` covered, or that an earlier
-//! recovery found. Version 0 stands for a page that was allocated and never became durable.
+//! Version numbers increase over the whole store and are never reused. A page may read as any version that it
+//! was given, but none older than its floor: the newest version that a `sync` covered, or that an earlier
+//! recovery found. Version 0 represents a page that was allocated and never became durable.
 
 use pagetier::{PageId, SpaceId};
 use std::collections::BTreeMap;
@@ -10,23 +10,25 @@ use std::collections::BTreeMap;
 /// One page.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PageModel {
-    /// Every version it was given that was not lost, ascending; 0 goes without saying.
+    /// Every version that it was given and did not lose, ascending; 0 is implied.
     versions: Vec<u32>,
-    /// None older than this.
+    /// The oldest allowed version.
     floor: u32,
     /// The newest version whose guard was dropped.
     published: u32,
-    /// Discarded since it was last written: any version may come back.
+    /// It was discarded since its last write: any version may come back.
     uncertain: bool,
-    /// Versions up to this one were discarded: no flush promises anything of them.
+    /// Versions up to this one were discarded: no flush guarantees them.
     worthless: u32,
     /// How often it was discarded.
     discards: u32,
-    /// Its only copy was lost, which was told: until it is written anew, reading it may fail.
+    /// It was discarded at some time: the store may never have retried a failed home write of it.
+    given_up: bool,
+    /// Its only copy was lost and reported: until it is rewritten, reading it may fail.
     gone: bool,
     /// Operations that are using it.
     pub(super) users: u32,
-    /// An operation has it for itself.
+    /// An operation uses it exclusively.
     pub(super) reserved: bool,
 }
 
@@ -36,7 +38,7 @@ impl PageModel {
         version >= self.floor && (version == 0 || self.versions.contains(&version))
     }
 
-    /// Whether it may read as `version` now.
+    /// Whether it may read as `version` at this moment.
     pub(super) fn reads_as(&self, version: u32) -> bool {
         if self.uncertain { self.allows(version) } else { version == self.published }
     }
@@ -46,18 +48,26 @@ impl PageModel {
         self.published
     }
 
-    /// `version` is what the store reads after a crash. Newer ones never come back; older ones do when the
-    /// page is discarded, and, unless the power was cut, when it is cut next: what can be read need not be
+    /// Records that the store reads `version` after a crash. Newer versions never come back. Older ones may
+    /// after a discard, and, unless the power was cut, at the next power cut: readable data need not be
     /// durable.
     pub(super) fn found(&mut self, version: u32, power_was_cut: bool) {
         let mut versions = std::mem::take(&mut self.versions);
         versions.retain(|v| *v <= version);
+        let given_up = self.given_up;
         let kept = if power_was_cut {
-            Self { floor: version, ..Self::default() }
+            Self { floor: version, given_up, ..Self::default() }
         } else {
-            Self { floor: self.floor, worthless: self.worthless, discards: self.discards, ..Self::default() }
+            let Self { floor, worthless, discards, .. } = *self;
+            Self { floor, worthless, discards, given_up, ..Self::default() }
         };
         *self = Self { versions, published: version, ..kept };
+    }
+
+    /// Whether a failed write may have left its home torn for good: it was discarded before the next attempt,
+    /// and has no version that is known to be durable.
+    pub(super) fn may_be_torn(&self) -> bool {
+        self.given_up && self.allows(0)
     }
 
     /// Whether reading it may fail.
@@ -65,13 +75,13 @@ impl PageModel {
         self.gone
     }
 
-    /// A report of a loss named it: it reads as `version`, or not at all.
+    /// Records that a report of a loss listed it: it reads as `version`, or not at all.
     fn lost(&mut self, version: Option<u32>) {
         self.floor = 0;
         self.worthless = self.versions.last().copied().unwrap_or(0);
         self.discards += 1;
         match version {
-            // After a discard a newer one may come back.
+            // After a discard a newer version may come back.
             Some(version) if version == self.published || self.uncertain => {}
             Some(version) => {
                 self.versions.retain(|v| *v <= version);
@@ -85,18 +95,18 @@ impl PageModel {
         self.floor = self.floor.max(floor);
     }
 
-    /// What may come back, for messages.
+    /// The versions that may come back, for messages.
     pub(super) fn allowed(&self) -> String {
         let versions: Vec<u32> = self.versions.iter().copied().filter(|v| *v >= self.floor).collect();
         format!("{versions:?} from {}{}", self.floor, if self.uncertain { ", discarded" } else { "" })
     }
 }
 
-/// How far a space is.
+/// The state of a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SpaceState {
     Live,
-    /// It may be there after a crash, with any contents, or not.
+    /// After a crash it may exist, with any contents, or not.
     Dropping,
     Dropped,
 }
@@ -107,17 +117,17 @@ pub(super) struct SpaceModel {
     pub(super) name: String,
     pub(super) state: SpaceState,
     pub(super) pages: BTreeMap<u32, PageModel>,
-    /// A drop of it failed, which a crash may show as done; a `sync` that begins later ends that.
+    /// A drop of it failed, and a crash may show it as completed; a `sync` that begins later resolves this.
     doubt: Option<u32>,
 }
 
-/// What a `sync` that begins now will promise when it returns.
+/// What a `sync` that begins at this moment will guarantee when it returns.
 pub(super) struct Promise {
     pages: Vec<(PageId, u32, u32)>,
     doubts: u32,
 }
 
-/// Calls under way, for coverage.
+/// Calls in progress, for coverage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Doing {
     pub(super) sync: u32,
@@ -127,17 +137,17 @@ pub(super) struct Doing {
     pub(super) closing: bool,
 }
 
-/// The whole store.
+/// The model of the whole store.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     pub(super) spaces: BTreeMap<u32, SpaceModel>,
     pub(super) doing: Doing,
-    /// Home writes failed again and again: a discarded page whose home they tore is not mended, and may be
-    /// reported as corrupt, not as missing.
+    /// Home writes failed repeatedly: a discarded page whose home they tore is not repaired, and may be
+    /// reported as corrupt instead of missing.
     pub(super) torn_homes: bool,
-    /// Up to here the embedder's log is durable.
+    /// The position up to which the embedder's log is durable.
     pub(super) log_durable: u64,
-    /// Of versions up to this one, those that a report of a loss names may be gone.
+    /// Versions up to this one may be gone if a report of a loss lists their page.
     pub(super) lost_to: u32,
     last_version: u32,
     spaces_made: u32,
@@ -145,7 +155,7 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Of a store whose versions no other has.
+    /// The model of a store whose versions start after `version`, above those of any other store.
     pub(super) fn starting_at(version: u32) -> Self {
         Self { last_version: version, log_durable: u64::from(version), ..Self::default() }
     }
@@ -156,19 +166,19 @@ impl Model {
         format!("s{}", self.spaces_made)
     }
 
-    /// A space was created.
+    /// Records the creation of a space.
     pub(super) fn created(&mut self, id: SpaceId, name: String) {
         let space = SpaceModel { name, state: SpaceState::Live, pages: BTreeMap::new(), doubt: None };
         self.spaces.insert(id.0, space);
     }
 
-    /// A number that no version had.
+    /// An unused version number.
     pub(super) fn fresh_version(&mut self) -> u32 {
         self.last_version += 1;
         self.last_version
     }
 
-    /// The newest version number given out.
+    /// The newest version number issued.
     pub(super) fn last_version(&self) -> u32 {
         self.last_version
     }
@@ -183,14 +193,14 @@ impl Model {
         space.pages.get_mut(&page.no)
     }
 
-    /// The page's guard, held exclusively, gets `version`.
+    /// Records that the exclusive guard of the page wrote `version`.
     pub(super) fn wrote(&mut self, page: PageId, version: u32) {
         if let Some(space) = self.spaces.get_mut(&page.space.0) {
             space.pages.entry(page.no).or_default().versions.push(version);
         }
     }
 
-    /// The guard is dropped (or is dropped before any other task runs).
+    /// Records that the guard was dropped (or is dropped before any other task runs).
     pub(super) fn published(&mut self, page: PageId, version: u32) {
         if let Some(p) = self.page(page) {
             p.published = version;
@@ -198,7 +208,7 @@ impl Model {
         }
     }
 
-    /// What a `sync` (`up_to`: everything) or `flush_to` that begins now covers.
+    /// What a `sync` (`up_to`: everything) or `flush_to` that begins at this moment covers.
     pub(super) fn promise(&self, up_to: u32) -> Promise {
         let mut covered = Vec::new();
         for (space, s) in &self.spaces {
@@ -212,7 +222,7 @@ impl Model {
         Promise { pages: covered, doubts: self.doubts }
     }
 
-    /// It returned: those pages are durable.
+    /// Records that the call returned: those pages are durable.
     pub(super) fn keep(&mut self, promise: Promise) {
         for (page, version, discards) in promise.pages {
             if let Some(p) = self.page(page).filter(|p| p.discards == discards) {
@@ -224,24 +234,25 @@ impl Model {
         }
     }
 
-    /// A discard of the page begins or ends: what it held before may come back.
+    /// Records the start or end of a discard: any earlier contents may come back.
     pub(super) fn discarded(&mut self, page: PageId) {
         if let Some(p) = self.page(page) {
             p.floor = 0;
             p.uncertain = true;
             p.worthless = p.versions.last().copied().unwrap_or(0);
             p.discards += 1;
+            p.given_up = true;
         }
     }
 
-    /// A space is being dropped: its pages are worth nothing any more.
+    /// Records that a space is being dropped: its pages are of no value.
     pub(super) fn dropping(&mut self, space: u32) {
         if let Some(s) = self.spaces.get_mut(&space) {
             s.state = SpaceState::Dropping;
         }
     }
 
-    /// Its drop failed, and it is there as it was; `in_doubt`: a crash may show that otherwise.
+    /// Records that a drop failed and the space is unchanged; `in_doubt`: a crash may show otherwise.
     pub(super) fn not_dropped(&mut self, space: u32, in_doubt: bool) {
         self.doubts += 1;
         let doubt = in_doubt.then_some(self.doubts);
@@ -250,14 +261,14 @@ impl Model {
         }
     }
 
-    /// After a crash: it is there.
+    /// Records that the space exists after a crash.
     pub(super) fn found_space(&mut self, space: u32) {
         if let Some(s) = self.spaces.get_mut(&space) {
             (s.state, s.doubt) = (SpaceState::Live, None);
         }
     }
 
-    /// After a crash: a space in doubt is gone. False: it is none.
+    /// Records that a space in doubt is gone after a crash. Returns false if it was not in doubt.
     pub(super) fn settle_doubt(&mut self, space: u32) -> bool {
         let gone = self.spaces.get(&space).is_some_and(|s| s.doubt.is_some());
         if gone {
@@ -266,8 +277,9 @@ impl Model {
         gone
     }
 
-    /// Of `page`, which a report of a loss names, `version` was read, or nothing; `running`: in the store
-    /// that told it. False: that the report does not cover, because a newer version was written since.
+    /// Records that `page`, listed in a report of a loss, read as `version`, or not at all; `running`: in the
+    /// store that reported it. Returns false if the report does not cover that, because a newer version was
+    /// written since.
     pub(super) fn lost(&mut self, page: PageId, version: Option<u32>, running: bool) -> bool {
         let lost_to = self.lost_to;
         let covered =
@@ -275,14 +287,14 @@ impl Model {
         covered.map(|p| p.lost(version)).is_some()
     }
 
-    /// The embedder has dealt with the loss of `page`, of which `version` can be read.
+    /// Records that the embedder has dealt with the loss of `page`, which reads as `version`.
     pub(super) fn dealt_with(&mut self, page: PageId, version: Option<u32>) {
         if let Some(p) = self.page(page) {
             p.lost(version);
         }
     }
 
-    /// It is gone, durably.
+    /// Records that the space is durably gone.
     pub(super) fn dropped(&mut self, space: u32) {
         if let Some(s) = self.spaces.get_mut(&space) {
             s.state = SpaceState::Dropped;
@@ -303,7 +315,7 @@ impl Model {
         self.spaces.iter().filter(|(_, s)| s.state == SpaceState::Live).map(|(id, _)| *id).collect()
     }
 
-    /// Pages of live spaces.
+    /// The number of pages in live spaces.
     pub(super) fn pages(&self) -> usize {
         self.spaces.values().filter(|s| s.state == SpaceState::Live).map(|s| s.pages.len()).sum()
     }

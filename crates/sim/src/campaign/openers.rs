@@ -1,5 +1,5 @@
-//! Two openers at once: one gets the store, and the other starts nothing, neither while the store is open nor
-//! while one that was dropped is leaving.
+//! Two openers at once: one gets the store, and the other starts no operation, neither while the store is
+//! open nor while a dropped one is leaving.
 
 use super::coverage::State;
 use super::life::is_busy;
@@ -14,18 +14,18 @@ use rand::rngs::SmallRng;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How another opener comes to the store's devices.
+/// How another opener accesses the store's devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     /// As the store itself.
     Same,
     /// As a new store, by force.
     Force,
-    /// As a new store with an HDD of its own, by force.
+    /// As a new store with its own HDD, by force.
     SsdAlone,
 }
 
-/// Tries to open the store, which is open, now and then. Every attempt is refused, and does nothing.
+/// Occasionally tries to open the store while it is open. Every attempt must be refused without effect.
 pub(super) async fn intrude(probe: Arc<Probe>, plan: Arc<Plan>, mut rng: SmallRng) -> Result<(), String> {
     for _ in 0..rng.random_range(1..=4) {
         tokio::time::sleep(Duration::from_micros(rng.random_range(1..200 * plan.ssd_us))).await;
@@ -56,11 +56,11 @@ pub(super) async fn intrude(probe: Arc<Probe>, plan: Arc<Plan>, mut rng: SmallRn
     Ok(())
 }
 
-/// Two openings of the store begin at once: at most one gets it.
+/// Starts two openings of the store at once: at most one may succeed.
 pub(super) async fn at_once(probe: &Arc<Probe>, plan: &Plan) -> Result<Result<PageStore, OpenError>, String> {
     let leases = [Arc::<Lease>::default(), Arc::<Lease>::default()];
     probe.mark(State::TwoOpeners);
-    // Dropped, neither may go on.
+    // Once dropped, neither may continue.
     let [first, second] = leases.each_ref().map(|lease| Ended { lease: Arc::clone(lease), on: true });
     let [one, two] = leases.each_ref().map(|lease| probe.leased(plan, lease).open());
     let (winner, opened, loser) = match tokio::join!(one, two) {
@@ -70,7 +70,7 @@ pub(super) async fn at_once(probe: &Arc<Probe>, plan: &Plan) -> Result<Result<Pa
         (Err(one), Err(two)) if is_busy(&one) => (second, Err(two), one),
         (Err(one), Err(two)) => (first, Err(one), two),
     };
-    // The first may have failed before the other one began.
+    // The first may have failed before the other began.
     if !is_busy(&loser) && !is_told(&loser) {
         return Err(format!("the second of two openers is not told that the store is in use: {loser}"));
     }

@@ -1,5 +1,6 @@
-//! Devices with a past: older copies of the store's own, cut short, blank, random, or another program's. Such
-//! a store does not open as if nothing were wrong, and a new one does not overwrite what is not its own.
+//! Devices with a past: older copies of the store's own, or truncated, blank, random, or another program's.
+//! The store must not open on these as if nothing were wrong, and a new store must not overwrite foreign
+//! data.
 
 use super::plan::Plan;
 use super::probe::Moment;
@@ -13,7 +14,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 use std::sync::Arc;
 
-/// What stands in the place of a device, or of the manifest.
+/// The replacement of a device or of the manifest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Past {
     OlderHdd,
@@ -25,9 +26,9 @@ enum Past {
     BlankSsd,
     RandomHdd,
     RandomSsd,
-    /// A new store is made on devices that hold a file system, without force.
+    /// A new store is created on devices with a file system, without force.
     FileSystem,
-    /// A new store is made on the devices of this one, without force.
+    /// A new store is created on this store's devices, without force.
     OtherStore,
 }
 
@@ -45,7 +46,7 @@ const ALL: [Past; 11] = [
     Past::OtherStore,
 ];
 
-/// Signatures by which file systems and the like are known: their places, and the bytes there.
+/// Signatures of file systems and the like: offsets and bytes.
 const SIGNATURES: [(u64, &[u8]); 7] = [
     (1080, &[0x53, 0xEF]),
     (0, b"XFSB"),
@@ -56,8 +57,8 @@ const SIGNATURES: [(u64, &[u8]); 7] = [
     (262_144 + 32, b"UBERBLOCK"),
 ];
 
-/// Puts something in the place of a device of the store that was closed at `newer`; `older` is a moment of an
-/// earlier opening in its past.
+/// Replaces a device of the store that was closed at `newer`; `older` is a moment of an earlier opening in
+/// its past.
 pub(super) fn examine(
     plan: &Plan,
     (older, newer): (&Moment, &Moment),
@@ -111,7 +112,7 @@ fn replaced(
         let devices = (Arc::new(hdd) as SharedDevice, Arc::new(ssd) as SharedDevice);
         match builder(plan, devices, &Arc::new(manifest)).open().await {
             Err(error) => refusal(&error, place).map(|()| "refused"),
-            // Growth ahead of need may be cut off.
+            // Growth ahead of need may be truncated.
             Ok(store) if cut_short => {
                 let _ = check(&store, &Mutex::new(newer.model.clone()), Lenient::default()).await?;
                 Ok("nothing missing")

@@ -1,4 +1,4 @@
-//! Looks at the devices past the store, for coverage: which versions of a page lie where.
+//! Inspects the devices behind the store's back, for coverage: which versions of a page are where.
 
 use super::coverage::{State, States};
 use super::model::Model;
@@ -11,10 +11,10 @@ use rustc_hash::FxHashMap;
 use serde::Deserialize;
 use std::cell::OnceCell;
 
-/// Where the HDD's pages start.
+/// The offset of the first page on the HDD.
 const DATA_AT: u64 = 1 << 20;
 
-/// The header of what stands at `offset`, and the version in its payload; unverified.
+/// The header at `offset`, and the version in the payload; unverified.
 fn peek(device: &SimMoment, offset: u64) -> Option<(PageId, Stamp, u32)> {
     let mut bytes = [0; HEADER_BYTES + 4];
     device.read(offset, &mut bytes);
@@ -23,7 +23,7 @@ fn peek(device: &SimMoment, offset: u64) -> Option<(PageId, Stamp, u32)> {
     (header.stamp != Stamp::ZERO).then_some((header.page, header.stamp, version))
 }
 
-/// What the checksums of the store of this manifest start from.
+/// The seed of the checksums in the store with this manifest.
 pub(super) fn seed_of(manifest: &MemoryManifest) -> Option<StoreSeed> {
     #[derive(Deserialize)]
     struct Named {
@@ -35,16 +35,15 @@ pub(super) fn seed_of(manifest: &MemoryManifest) -> Option<StoreSeed> {
     Some(StoreSeed::of_store(id.to_be_bytes()))
 }
 
-/// Whether `image` is a sound one of the store of this seed. Others may stand where another store left them.
+/// Whether `image` is a sound image of the store with this seed, and not one that another store left.
 pub(super) fn is_own(seed: Option<StoreSeed>, image: &[u8]) -> bool {
     seed.is_some_and(|seed| verify(seed, image, Header::peek(image).page).is_ok())
 }
 
-/// No image on the device, wherever it stands, may hold a change that the log, durable up to `durable`, does
-/// not know.
+/// Checks that no image anywhere on the device holds a change beyond `durable`, the log's durable position.
 ///
 /// # Errors
-/// One that does.
+/// The first such image.
 pub(super) fn behind_log(device: &SimMoment, manifest: &MemoryManifest, durable: u64) -> Result<(), String> {
     let seed = OnceCell::new();
     let mut image = vec![0; PAGE_BYTES as usize];
@@ -63,7 +62,7 @@ pub(super) fn behind_log(device: &SimMoment, manifest: &MemoryManifest, durable:
     Ok(())
 }
 
-/// Pages whose versions lie in places that a recovery has to tell apart.
+/// The states with pages whose versions are in locations that a recovery has to distinguish.
 pub(super) fn states(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, model: &Model) -> States {
     let mut states = States::default();
     let page_bytes = layout.page_size.bytes() as u64;
@@ -102,7 +101,7 @@ pub(super) fn states(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, model: &
     states
 }
 
-/// Where homes of pages are; `ringed`: those alone of pages of which the ring holds images.
+/// The offsets of pages' homes; with `ringed`, only of pages with images in the ring.
 pub(super) fn homes(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, ringed: bool) -> Vec<u64> {
     let image = |index| peek(ssd, layout.ring_at(index)).map(|(page, ..)| page);
     let in_ring: Vec<PageId> = (0..layout.ring_pages).filter_map(image).collect();
@@ -112,7 +111,7 @@ pub(super) fn homes(hdd: &SimMoment, ssd: &SimMoment, layout: &Layout, ringed: b
     homes.filter(|(page, _)| !ringed || in_ring.contains(page)).map(|(_, at)| at).collect()
 }
 
-/// By page, the newest copy that a recovery could take, if there were no journal.
+/// By page, the newest copy that a recovery could use if there were no journal.
 fn candidates(ssd: &SimMoment, layout: &Layout) -> FxHashMap<PageId, Stamp> {
     let mut newest = FxHashMap::default();
     let Some((header, body)) = newest_map(ssd, layout) else { return newest };

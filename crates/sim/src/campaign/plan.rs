@@ -1,5 +1,5 @@
-//! What one seed does: the store's geometry and the work on it, drawn from the seed, each part of which can
-//! be overridden for a replay.
+//! The scenario of a seed: the store's geometry and the work on it, drawn from the seed. A replay can
+//! override each part.
 
 use super::steer::Steer;
 use pagetier::{Builder, Mutation, PageSize, PageStore};
@@ -11,23 +11,23 @@ use rand::{Rng, SeedableRng};
 /// The page size of every simulated store, in bytes.
 pub(super) const PAGE_BYTES: u64 = 4096;
 
-/// One seed's scenario. [`Plan::from_seed`] draws it; the fields that a shrunk replay sets are told by
-/// [`Plan::set`].
+/// One seed's scenario. [`Plan::from_seed`] draws it; [`Plan::set`] changes the fields that a shrunk replay
+/// overrides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// The seed itself: every later choice comes from it.
+    /// The seed, from which every later choice derives.
     pub seed: u64,
     /// Lives of the store, each ended by a crash or a close.
     pub lives: u32,
     /// Operations of each task in one life.
     pub ops: u32,
-    /// Tasks at work at once.
+    /// The number of concurrent tasks.
     pub tasks: u32,
-    /// Pages of the store, at most.
+    /// The maximum number of pages in the store.
     pub pages: u32,
     /// Frames of the pool.
     pub frames: u32,
-    /// Slots of the SSD; 0: no SSD, the ring alone.
+    /// Slots of the SSD; 0: no SSD, only the ring.
     pub slots: u32,
     /// Pages of the ring.
     pub ring: u32,
@@ -39,38 +39,38 @@ pub struct Plan {
     pub ssd_policy: &'static str,
     /// The pool policy.
     pub pool_policy: &'static str,
-    /// Whether the SSD's policy, and the pool's, answer at random or so as to hurt instead, as this seed
-    /// decides.
+    /// Whether hostile policies replace the SSD's and the pool's: with a seed, they answer randomly or
+    /// adversarially.
     pub hostile: [Option<u32>; 2],
-    /// The longest HDD operation, in microseconds.
+    /// The maximum duration of an HDD operation, in microseconds.
     pub hdd_us: u64,
-    /// The longest SSD operation, in microseconds.
+    /// The maximum duration of an SSD operation, in microseconds.
     pub ssd_us: u64,
-    /// Moments of each life at which it is crashed.
+    /// The moments at which each life is crashed.
     pub images: u32,
-    /// Outcomes of each such crash that are looked at.
+    /// The outcomes examined per crash.
     pub outcomes: u32,
-    /// Devices fail now and then.
+    /// Whether devices fail occasionally.
     pub faults: bool,
-    /// What a failed flush of the HDD does, and of the SSD.
+    /// The effect of a failed flush, of the HDD and of the SSD.
     pub flush_failures: [FlushFailure; 2],
-    /// The longest that the embedder's log takes to become durable, in microseconds; 0: there is no log.
+    /// The maximum time for the embedder's log to become durable, in microseconds; 0: there is no log.
     pub gate_us: u64,
-    /// Kinds of work that are left out, as bits of [`Plan::KINDS`].
+    /// The disabled kinds of work, as bits of [`Plan::KINDS`].
     pub without: u32,
-    /// The hazard that the work is steered to.
+    /// The hazard that the work is directed at.
     pub steer: Steer,
-    /// The rule of the protocol that is left out.
+    /// The disabled rule of the protocol.
     pub mutation: Option<Mutation>,
 }
 
 /// The papers' policies that evict within a zone.
 const WITHIN_ZONE: [&str; 3] = ["cac", "cc", "lru2"];
 
-/// Those that append, or write through: half of all seeds run one of them.
+/// Policies that append or write through: half of all seeds run one of them.
 const OTHERS: [&str; 4] = ["mv-fifo", "mv-fifo-gsc", "doublewrite", "tac"];
 
-/// SSD policies that no paper has, the default first.
+/// SSD policies that stem from no paper, the default first.
 const OWN: [&str; 8] = [
     "auto",
     "cac:ageing",
@@ -99,7 +99,7 @@ const POOL_POLICIES: [&str; 13] = [
     "sawc",
 ];
 
-/// The SSD policy of that name, if the campaign draws it.
+/// The SSD policy of that name, if the campaign uses it.
 #[must_use]
 pub fn ssd_policy(name: &str) -> Option<&'static str> {
     let all = WITHIN_ZONE.iter().chain(&OTHERS).chain(&OWN).chain(&["none"]);
@@ -107,7 +107,7 @@ pub fn ssd_policy(name: &str) -> Option<&'static str> {
 }
 
 impl Plan {
-    /// Kinds of work that can be left out, by name.
+    /// The kinds of work that can be disabled, by name.
     pub const KINDS: [&str; 19] = [
         "scan",
         "discard",
@@ -130,19 +130,19 @@ impl Plan {
         "ssd-life",
     ];
 
-    /// How many of them a seed may leave out: the others are hazards.
+    /// The number of kinds that a seed may disable; the others are hazards.
     const SPARED: usize = 9;
 
-    /// No hazard beside power cuts, as [`Plan::without`].
+    /// A value of [`Plan::without`] that disables every hazard other than power cuts.
     pub(super) const ORDINARY: u32 = (1 << Self::KINDS.len()) - (1 << Self::SPARED);
 
-    /// The scenario of a seed: every third one is steered to a hazard.
+    /// The scenario of a seed: every third seed is directed at a hazard.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         Self::steered(seed, Steer::of_seed(seed))
     }
 
-    /// The scenario of a seed, steered to this whatever the seed.
+    /// The scenario of a seed, directed at `steer`.
     #[must_use]
     pub fn steered(seed: u64, steer: Steer) -> Self {
         let mut plan = Self::within_zone(seed, steer);
@@ -150,8 +150,8 @@ impl Plan {
         plan
     }
 
-    /// The scenario of a seed that is to catch `mutation`: two seeds in three are steered to where the rule
-    /// that is left out matters.
+    /// The scenario of a seed that should catch `mutation`: two seeds in three are directed at the situation
+    /// in which the disabled rule matters.
     #[must_use]
     pub fn against(mutation: Mutation, seed: u64) -> Self {
         let mut plan = match Steer::against(mutation).filter(|_| seed % 3 != 2) {
@@ -163,7 +163,7 @@ impl Plan {
         plan
     }
 
-    /// Runs the policy without which the rule that is left out is never asked about.
+    /// Selects a policy under which the disabled rule applies.
     fn suit(&mut self, mutation: Mutation) {
         let rng = &mut SmallRng::seed_from_u64(self.seed);
         match format!("{mutation:?}").as_str() {
@@ -175,7 +175,7 @@ impl Plan {
         }
     }
 
-    /// The same under CAC, CC or LRU2.
+    /// The scenario under CAC, CC or LRU2.
     #[must_use]
     pub fn within_zone(seed: u64, steer: Steer) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x9e37_79b9_7f4a_7c15);
@@ -217,7 +217,7 @@ impl Plan {
         plan
     }
 
-    /// How unkind the world is, and at which edge the geometry lies. Drawn apart, likewise.
+    /// Draws the hostility of the environment and the extremes of the geometry, separately like the policy.
     fn draw_world(&mut self) {
         let mut rng = SmallRng::seed_from_u64(self.seed ^ 0x2b99_4c11_d03e_8a67);
         self.flush_failures =
@@ -234,7 +234,7 @@ impl Plan {
         }
     }
 
-    /// How likely a life ends with a close.
+    /// The probability that a life ends with a close.
     pub(super) fn closing(&self) -> f64 {
         match self.steer {
             Steer::Past | Steer::Rot => 0.8,
@@ -243,14 +243,14 @@ impl Plan {
         }
     }
 
-    /// How likely a life has reopenings.
+    /// The probability that a life has reopenings.
     pub(super) fn reopening(&self) -> f64 {
         let usual = if matches!(self.steer, Steer::Records | Steer::Openers) { 0.6 } else { 0.12 };
         self.share("reopen", usual)
     }
 
-    /// How likely a hazard is: `usual`, or nearly certain when the seed is steered to it, or 0 when it is
-    /// left out.
+    /// The probability of a hazard: `usual`, or nearly 1 when the seed is directed at it, or 0 when it is
+    /// disabled.
     pub(super) fn share(&self, kind: &str, usual: f64) -> f64 {
         match self.steer.kind() {
             _ if !self.has(kind) => 0.0,
@@ -259,8 +259,9 @@ impl Plan {
         }
     }
 
-    /// Every second seed runs a policy that appends or writes through, every eighth the default, every eighth
-    /// another that is no paper's. Drawn apart, so that the rest of a seed's scenario does not depend on it.
+    /// Draws the policy: every second seed runs a policy that appends or writes through, every eighth the
+    /// default, every eighth another policy that stems from no paper. Drawn separately, so that the rest of a
+    /// seed's scenario does not depend on it.
     fn draw_policy(&mut self) {
         let mut rng = SmallRng::seed_from_u64(self.seed ^ 0x51ed_270b_0a1f_39c3);
         let drawn = rng.random_range(0..2 * OTHERS.len());
@@ -277,11 +278,11 @@ impl Plan {
         };
     }
 
-    /// Sets one part, as `lives=2` or `without=scan+discard`: what a report's replay command says after
-    /// `--with`.
+    /// Sets one part, as `lives=2` or `without=scan+discard`: the arguments after `--with` in a report's
+    /// replay command.
     ///
     /// # Errors
-    /// There is no such part, or the value is none for it.
+    /// There is no such part, or the value is invalid for it.
     pub fn set(&mut self, part: &str) -> Result<(), String> {
         let (name, value) = part.split_once('=').ok_or_else(|| format!("{part}: not name=value"))?;
         let number = || value.parse::<u32>().map_err(|e| format!("{part}: {e}"));
@@ -315,7 +316,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Where this differs from what the seed alone gives, as arguments of `--with`.
+    /// The differences from the seed's own scenario, as arguments of `--with`.
     #[must_use]
     pub fn overrides(&self) -> Vec<String> {
         let drawn = Self::steered(self.seed, self.steer);
@@ -331,7 +332,7 @@ impl Plan {
             ("slots", self.slots, drawn.slots),
             ("gate_us", self.gate_us as u32, drawn.gate_us as u32),
         ];
-        // First: it decides about all others.
+        // First, because it determines all others.
         let told = self.mutation.is_some() || self.steer != Steer::of_seed(self.seed);
         let steered = told.then(|| format!("steer={:?}", self.steer));
         let changed = numbers.iter().filter(|(_, is, was)| is != was);
@@ -354,7 +355,7 @@ impl Plan {
         all
     }
 
-    /// Whether the kind of work is part of this.
+    /// Whether this kind of work is enabled.
     pub(super) fn has(&self, kind: &str) -> bool {
         let bit = Self::KINDS.iter().position(|k| *k == kind);
         bit.is_none_or(|bit| self.without >> bit & 1 == 0)
@@ -362,12 +363,12 @@ impl Plan {
 
     /// The SSD's size in bytes.
     pub(super) fn ssd_bytes(&self) -> u64 {
-        // Superblocks, two maps of four blocks each, the smallest journal.
+        // Superblocks, two maps of four blocks each, and the smallest journal.
         let blocks = 2 + 8 + 8 + self.ring + self.slots;
         if self.slots == 0 { 0 } else { u64::from(blocks) * PAGE_BYTES }
     }
 
-    /// The options of the store, but for its devices.
+    /// The store's options, without its devices.
     pub(super) fn builder(&self) -> Builder {
         let tables = u64::from(self.slots) * 136 + u64::from(self.outqueue) * 72;
         let pool_bytes = u64::from(self.frames + 4) * (PAGE_BYTES + 96) + tables;

@@ -1,9 +1,9 @@
-//! Futures dropped at an await: polled so many times, then let go.
+//! Futures dropped at an await: polled a given number of times, then dropped.
 
 use std::pin::pin;
 use std::task::Poll;
 
-/// Polls `future` up to `polls` times. `None`: it was not ready then, and is dropped.
+/// Polls `future` up to `polls` times. `None`: it was still pending, and is dropped.
 pub(super) async fn up_to<T>(polls: u32, future: impl Future<Output = T>) -> Option<T> {
     let mut left = polls;
     let mut future = pin!(future);
@@ -14,7 +14,7 @@ pub(super) async fn up_to<T>(polls: u32, future: impl Future<Output = T>) -> Opt
         left -= 1;
         match future.as_mut().poll(cx) {
             Poll::Ready(value) => Poll::Ready(Some(value)),
-            // Dropped right away, not at the wake-up that the next poll would answer.
+            // Drop it at once, not at the wake-up that the next poll would answer.
             Poll::Pending if left == 0 => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }

@@ -1,8 +1,8 @@
-//! Watches a store's devices: knows what is in flight, and takes moments of both devices at the boundaries of
-//! their operations.
+//! Watches a store's devices: tracks operations in flight, and takes moments of both devices at the
+//! boundaries of their operations.
 //!
-//! A moment holds everything that decides about a crash there: devices with their volatile writes, manifest,
-//! and the versions that the contract allows then. Nothing here changes what the store does.
+//! A moment holds everything that determines a crash at that point: the devices with their volatile writes,
+//! the manifest, and the versions that the contract allows. Nothing here changes the store's behaviour.
 
 use super::coverage::{State, States};
 use super::gate::Log;
@@ -25,7 +25,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-/// A moment of a store: what a crash there leaves to chance, and what it may not touch.
+/// A moment of a store: the possible outcomes of a crash there, and its guarantees.
 #[derive(Debug)]
 pub(super) struct Moment {
     pub(super) hdd: SimMoment,
@@ -35,16 +35,16 @@ pub(super) struct Moment {
     pub(super) states: States,
     /// The boundary's number, for messages.
     pub(super) boundary: u64,
-    /// Crashes behind this moment since the store last worked.
+    /// The number of consecutive crashes before this moment without work in between.
     pub(super) depth: u32,
-    /// The last of them left the power on: volatile writes of an earlier life may still be there.
+    /// The last of them left the power on: volatile writes of an earlier life may still exist.
     pub(super) killed: bool,
 }
 
-/// How many moments are looked at for one that is taken.
+/// The number of moments examined per moment taken.
 const LOOK: f64 = 3.0;
 
-/// States that random boundaries seldom meet.
+/// States that random boundaries seldom hit.
 const RARE: [State; 7] = [
     State::DroppingSpace,
     State::JournalNeeded,
@@ -55,20 +55,20 @@ const RARE: [State; 7] = [
     State::MovedOver,
 ];
 
-/// What the store is doing as a whole.
+/// The store's phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// Nothing is taken: the store is being made.
+    /// No moments are taken while the store is being created.
     Creating,
     Recovering,
     Working,
 }
 
-/// How often moments are taken.
+/// How often to take moments.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rate {
     Never,
-    /// At this share of the boundaries, more often in the middle of the protocol; at most so many.
+    /// At this share of the boundaries, more often in the middle of the protocol; up to a maximum number.
     Some {
         share: f64,
         max: usize,
@@ -105,21 +105,21 @@ struct Inside {
     moments: Vec<Moment>,
     store: Weak<PageStore>,
     depth: u32,
-    /// What a crash could leave has changed since the last moment.
+    /// Whether the possible outcomes of a crash have changed since the last moment.
     changed: bool,
     killed: bool,
-    /// What is to be counted of every moment from now on.
+    /// States to count for every later moment.
     marks: States,
-    /// Of the opening that the devices were given to last.
+    /// The lease of the opening that received the devices last.
     lease: Arc<Lease>,
-    /// Saves of the manifest from this one on fail; and whether they take effect.
+    /// The number of the first save of the manifest to fail, and whether failing saves take effect.
     failing_saves: Option<(u64, bool)>,
     violation: Option<String>,
-    /// The next openings overwrite what another store left.
+    /// Whether the next openings overwrite what another store left.
     force: bool,
 }
 
-/// Both devices of a store, watched.
+/// Both devices of a store, under observation.
 pub(super) struct Probe {
     pub(super) hdd: Arc<SimDevice>,
     pub(super) ssd: Arc<SimDevice>,
@@ -185,7 +185,7 @@ impl Probe {
         })
     }
 
-    /// The devices to give to the store: HDD, SSD. Each opening gets new ones.
+    /// The devices for the store: HDD, SSD. Each opening gets new ones.
     fn devices(self: &Arc<Self>, lease: &Arc<Lease>) -> (SharedDevice, SharedDevice) {
         let device = |ssd| {
             let (probe, lease) = (Arc::clone(self), Arc::clone(lease));
@@ -201,7 +201,7 @@ impl Probe {
         self.leased(plan, &lease)
     }
 
-    /// The same for an opening that may not be the one that gets the store: [`Probe::hold`] tells.
+    /// The options for an opening that may not get the store; [`Probe::hold`] records the one that does.
     pub(super) fn leased(self: &Arc<Self>, plan: &Plan, lease: &Arc<Lease>) -> Builder {
         let builder = super::world::builder(plan, self.devices(lease), &self.manifest);
         let builder = builder.force(self.inside.lock().force);
@@ -211,12 +211,12 @@ impl Probe {
         }
     }
 
-    /// The opening that has the store.
+    /// Records the opening that holds the store.
     pub(super) fn hold(&self, lease: &Arc<Lease>) {
         self.inside.lock().lease = Arc::clone(lease);
     }
 
-    /// The devices, for an opener that must not get as far as using them.
+    /// Devices for an opener that must not get as far as using them.
     pub(super) fn forbidden(self: &Arc<Self>) -> (SharedDevice, SharedDevice) {
         self.devices(&Arc::new(Lease { forbidden: true, ..Lease::default() }))
     }
@@ -226,33 +226,33 @@ impl Probe {
         self.builder(plan).open().await.map_err(|e| format!("does not open: {e}"))
     }
 
-    /// The store that was opened last is dropped: it starts no operation any more.
+    /// Records that the last opened store was dropped: it must not start any operation.
     pub(super) fn released(&self) {
         self.inside.lock().lease.release();
     }
 
-    /// The devices are what this crash left.
+    /// Records that the devices are in the state that this crash left.
     pub(super) fn follow(&self, outcome: Outcome) {
         self.inside.lock().killed = outcome.keeps_power();
     }
 
-    /// Counts the state for every moment from now on.
+    /// Counts the state for every later moment.
     pub(super) fn mark(&self, state: State) {
         self.inside.lock().marks.add(state);
     }
 
-    /// Counts it no more.
+    /// Stops counting the state.
     pub(super) fn unmark(&self, state: State) {
         self.inside.lock().marks.remove(state);
     }
 
-    /// From now on openings overwrite what another store left on the devices.
+    /// Makes later openings overwrite what another store left on the devices.
     pub(super) fn overwrite_by_force(&self) {
         self.inside.lock().force = true;
         self.mark(State::Stranger);
     }
 
-    /// Nothing is planned to go wrong any more.
+    /// Clears the plan of faults.
     pub(super) fn clear_faults(&self) {
         self.hdd.clear_faults();
         self.ssd.clear_faults();
@@ -264,7 +264,7 @@ impl Probe {
         }
     }
 
-    /// Saves of the manifest from number `from` on fail.
+    /// Records that saves of the manifest fail from number `from` on.
     pub(super) fn watch_saves(&self, from: u64, replaced: bool) {
         self.inside.lock().failing_saves = Some((from, replaced));
     }
@@ -281,7 +281,7 @@ impl Probe {
         let _ = self.inside.lock().violation.get_or_insert(what);
     }
 
-    /// What the devices have seen that no store may do.
+    /// Returns a forbidden operation that the devices have seen, if any.
     pub(super) fn violation(&self) -> Result<(), String> {
         self.inside.lock().violation.take().map_or(Ok(()), Err)
     }
@@ -295,17 +295,17 @@ impl Probe {
         self.inside.lock().store = Arc::downgrade(store);
     }
 
-    /// Flushes of the SSD in flight.
+    /// The number of SSD flushes in flight.
     pub(super) fn ssd_flushes(&self) -> u32 {
         self.inside.lock().flying(Part::SsdFlush)
     }
 
-    /// The moments taken so far.
+    /// Returns the moments taken so far.
     pub(super) fn take(&self) -> Vec<Moment> {
         std::mem::take(&mut self.inside.lock().moments)
     }
 
-    /// This moment, whatever the rate.
+    /// Takes this moment regardless of the rate.
     pub(super) fn now(&self) -> Moment {
         self.moment(&mut self.inside.lock())
     }
@@ -330,7 +330,7 @@ impl Probe {
         };
         if wanted {
             let moment = self.moment(&mut inside);
-            // A look at more moments than are taken: those with a rare hazard are all taken.
+            // Examine more moments than are taken: every moment with a rare hazard is taken.
             let rare = RARE.iter().any(|state| moment.states.has(*state));
             let taken = matches!(inside.rate, Rate::Every) || rare || inside.rng.random_bool(1.0 / LOOK);
             if taken {
@@ -395,7 +395,7 @@ impl Probe {
     }
 
     fn begin(self: &Arc<Self>, part: Part, changes: bool) -> InFlight {
-        // Right before: the state after whatever came last.
+        // The boundary comes before the operation: it captures the state after the previous event.
         self.boundary(part);
         let mut inside = self.inside.lock();
         inside.in_flight[part as usize] += 1;
@@ -466,16 +466,16 @@ fn tier_states(m: &pagetier::Moment, inside: &Inside) -> States {
     states
 }
 
-/// An operation in flight, until it completes or its caller gives up.
+/// An operation in flight, until it completes or its caller drops it.
 struct InFlight {
     probe: Arc<Probe>,
     part: Part,
-    /// It is a write or a flush.
+    /// Whether it is a write or a flush.
     changes: bool,
 }
 
 impl InFlight {
-    /// It is over.
+    /// Completes the operation.
     fn end(self) {
         let (probe, part, changes) = (Arc::clone(&self.probe), self.part, self.changes);
         drop(self);
@@ -490,7 +490,7 @@ impl Drop for InFlight {
     }
 }
 
-/// What is to be counted of a plan's geometry.
+/// The states that a plan's geometry implies.
 fn geometry(plan: &Plan) -> States {
     let mut states = States::default();
     states.add_if(plan.ring == 0, State::NoRing);
@@ -507,22 +507,22 @@ fn geometry(plan: &Plan) -> States {
 /// One opening's use of the devices.
 #[derive(Debug, Default)]
 pub(super) struct Lease {
-    /// Its store is dropped.
+    /// Whether its store was dropped.
     released: AtomicBool,
-    /// The HDD, and the SSD, have seen its first operation.
+    /// Whether HDD and SSD have seen its first operation.
     begun: [AtomicBool; 2],
-    /// It must start none: another opener has the store.
+    /// It must start no operation: another opener holds the store.
     forbidden: bool,
 }
 
 impl Lease {
-    /// The store is dropped: it starts no operation any more.
+    /// Records that the store was dropped: it must not start any operation.
     pub(super) fn release(&self) {
         self.released.store(true, Ordering::Relaxed);
     }
 }
 
-/// A device of the probe's store.
+/// A device of the observed store.
 #[derive(Debug)]
 struct Watched {
     probe: Arc<Probe>,
@@ -535,8 +535,8 @@ impl Watched {
         if self.ssd { &self.probe.ssd } else { &self.probe.hdd }
     }
 
-    /// A store that was dropped starts nothing, none starts anything before the one before has ended, and
-    /// none writes nothing that its log does not know durably.
+    /// Checks the rules of openings: a dropped store starts no operation; no store starts one before its
+    /// predecessor's have ended; none writes a change that its log does not hold durably.
     fn check(&self, what: &str, offset: u64, bufs: &IoBufs) {
         let name = self.name();
         if self.lease.forbidden {
@@ -556,7 +556,7 @@ impl Watched {
         let durable = log.durable();
         for image in bufs.iter().flat_map(|buf| buf.as_slice().chunks_exact(PAGE_BYTES as usize)) {
             let Header { page, lsn, .. } = Header::peek(image);
-            // What another store left may be written again as it is.
+            // What another store left may be rewritten unchanged.
             if lsn.0 > durable && peek::is_own(peek::seed_of(&self.probe.manifest), image) {
                 let what =
                     format!("page {page} is written with LSN {}, the log is durable up to {durable}", lsn.0);

@@ -1,5 +1,5 @@
-//! What a store notes beside pages fails: saves of the manifest, writes of superblocks, growth. The store
-//! goes on, retries, is closed, killed, opened again.
+//! Failures of the store's records: saves of the manifest, writes of superblocks, growth. The store
+//! continues, retries, is closed, killed, opened again.
 
 use super::coverage::State;
 use super::faults::Planned;
@@ -17,13 +17,13 @@ use rand::rngs::SmallRng;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Both copies of a superblock, on either device.
+/// The range of both copies of a superblock, on either device.
 pub(super) const SUPERBLOCKS: Range<u64> = 0..2 * 4096;
 
-/// Saves of the manifest that fail: which ones, and whether they take effect all the same.
+/// Saves of the manifest that fail: which ones, and whether they take effect nevertheless.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Saves {
-    /// So many succeed before.
+    /// The number of saves that succeed first.
     pub(super) skip: u64,
     pub(super) count: u64,
     pub(super) replaced: bool,
@@ -40,7 +40,7 @@ impl Saves {
     }
 }
 
-/// When a record is to fail.
+/// When a record fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum When {
     Opening,
@@ -48,7 +48,7 @@ pub(super) enum When {
     Closing,
 }
 
-/// A failure of a record of the kind that is written then.
+/// A failure of a kind of record that is written at that time.
 pub(super) fn some(when: When, rng: &mut SmallRng) -> Planned {
     match (when, rng.random_range(0..3)) {
         (When::AtWork, 0) => Planned::growth(rng).swap_remove(0),
@@ -73,14 +73,14 @@ fn superblock(ssd: bool, effect: FaultEffect, skip: u64, times: u64) -> Planned 
     Planned::after(ssd, "superblock write", fault, skip)
 }
 
-/// Whether an opening that failed says what it could not note.
+/// Whether the error of a failed opening says what it could not record.
 pub(super) fn is_told(error: &OpenError) -> bool {
     let text = error.to_string().to_lowercase();
     ["manifest", "hdd", "ssd"].iter().any(|place| text.contains(place))
 }
 
 impl Worker {
-    /// Changes of what the manifest says: spaces made and dropped, and grown by an extent.
+    /// Changes the manifest: creates and drops spaces, and grows them by an extent.
     pub(super) async fn change_records(&mut self) -> Done {
         match self.rng.random_range(0..6) {
             0 => self.dropped_drop_space().await,
@@ -96,7 +96,7 @@ impl Worker {
     }
 }
 
-/// A record that fails, by number: every kind, n-th attempt and repetition.
+/// A failing record, by number: every kind, n-th attempt and repetition.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     when: When,
@@ -104,13 +104,13 @@ pub(super) struct Case {
     name: String,
 }
 
-/// Attempts that succeed before.
+/// The number of attempts that succeed first.
 const SKIPS: [u64; 3] = [6, 12, 3];
 const TIMES: [u64; 3] = [1, 2, u64::MAX];
 const EFFECTS: [FaultEffect; 3] = [FaultEffect::Eio, FaultEffect::NoSpace, FaultEffect::Gone];
 
 impl Case {
-    /// All of them, in order.
+    /// All cases, in order.
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         let mut add = |when: When, planned: Planned, what: String| {
@@ -145,7 +145,7 @@ impl Case {
         &self.name
     }
 
-    /// Lets it happen to the store of `moment`, and crashes that.
+    /// Applies the failure to the store of `moment`, and crashes it.
     pub(super) fn run(
         &self,
         plan: &Arc<Plan>,
@@ -182,8 +182,8 @@ impl Case {
         Ok(())
     }
 
-    /// It opens, or says why not. After a crash there, and once the failure is over, it opens and nothing is
-    /// lost.
+    /// The store opens, or reports why not. After a crash at that point, and once the failure has passed, it
+    /// opens and nothing is lost.
     fn opening(
         &self,
         plan: &Arc<Plan>,
@@ -232,7 +232,7 @@ fn product<A: Copy, B: Copy>(n: u64, a: &[A], b: &[B]) -> Vec<(u64, A, B)> {
 }
 
 impl Probe {
-    /// Counts what has failed so far for every moment from now on.
+    /// Counts the failed saves for every later moment.
     pub(super) fn note_failed_saves(&self, saves: Saves) {
         let from = self.manifest.saves() + saves.skip;
         self.watch_saves(from, saves.replaced);

@@ -1,5 +1,5 @@
-//! Media that rot at rest: a bit, a sector or a block of one structure, between two lives. The store repairs
-//! it, or names it in an error; it never shows an older page.
+//! Rot at rest: a bit, a sector or a block of one structure changes between two lives. The store repairs it,
+//! or names it in an error; it never shows an older page.
 
 use super::coverage::State;
 use super::peek;
@@ -17,12 +17,12 @@ use rand::rngs::SmallRng;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What rots.
+/// The structure that rots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Structure {
     HddSuperblock,
     Home,
-    /// A home of whose page the ring holds an image.
+    /// A home of a page that has an image in the ring.
     RingedHome,
     SsdSuperblock,
     MapHeader,
@@ -47,7 +47,7 @@ impl Structure {
         Self::Manifest,
     ];
 
-    /// The name that an error about it must bear.
+    /// The name that an error about the structure must contain.
     const fn device(self) -> &'static str {
         match self {
             Self::HddSuperblock | Self::Home | Self::RingedHome => "hdd",
@@ -56,13 +56,12 @@ impl Structure {
         }
     }
 
-    /// Whether damage to it after a crash cannot be told from a write that the crash tore or that never
-    /// arrived.
+    /// Whether damage to it after a crash is indistinguishable from a write that the crash tore or prevented.
     const fn is_written_before_crashes(self) -> bool {
         matches!(self, Self::Journal | Self::Ring | Self::Slot)
     }
 
-    /// Where it is on its device; empty if it is not there.
+    /// Its range on its device; empty if it does not exist.
     fn range(self, layout: &Layout, hdd_bytes: u64) -> Range<u64> {
         let maps = layout.map_area_bytes();
         match self {
@@ -79,7 +78,7 @@ impl Structure {
     }
 }
 
-/// Lets something rot in what `outcome` leaves of `moment`, and recovers that.
+/// Makes a structure rot in the state that `outcome` leaves of `moment`, and recovers the store.
 pub(super) fn examine(
     plan: &Plan,
     moment: &Moment,
@@ -136,13 +135,13 @@ pub(super) fn examine(
     Ok(())
 }
 
-/// Whether the error says where the damage is: on this device, or in the manifest.
+/// Checks that the error names the location of the damage: this device, or the manifest.
 pub(super) fn refusal(error: &OpenError, place: &str) -> Result<(), String> {
     let text = error.to_string().to_lowercase();
     if text.contains(place) { Ok(()) } else { Err(format!("the error does not name the {place}: {error}")) }
 }
 
-/// A home, or one of a page that stands in the ring; empty if there is none.
+/// The range of a home, or of one whose page is in the ring; empty if there is none.
 fn home(moment: &Moment, layout: &Layout, structure: Structure, rng: &mut SmallRng) -> Range<u64> {
     let ringed = structure == Structure::RingedHome;
     let homes = peek::homes(&moment.hdd, &moment.ssd, layout, ringed);

@@ -16,10 +16,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The versions of another store are above those of any store that is tested.
+/// The first version of another store: above those of any store under test.
 const STRANGE_VERSIONS: u32 = 1 << 24;
 
-/// What the contract does not allow, and where it happened.
+/// A violation of the contract, and where it happened.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Violation {
@@ -27,9 +27,9 @@ pub struct Violation {
     pub what: String,
     /// The scenario that shows it.
     pub plan: Box<Plan>,
-    /// Which life, which boundary, which outcome.
+    /// The life, the boundary and the outcome.
     pub place: String,
-    /// Crashes examined in this scenario before.
+    /// The number of crashes examined in this scenario before.
     pub after_crashes: u64,
 }
 
@@ -47,7 +47,7 @@ pub fn run_seed(plan: &Plan, stop: &AtomicBool, totals: &mut Totals) -> Result<(
     ended.map_err(|what| Violation { what, plan: Box::new(plan.clone()), place, after_crashes: crashes })
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_else(|| "?".to_owned())
@@ -64,7 +64,7 @@ impl Run<'_> {
     fn lives(&mut self) -> Result<(), String> {
         let mut rng = SmallRng::seed_from_u64(self.plan.seed);
         let stranger = self.stranger(&mut rng)?;
-        // The crashes behind the life to come, each in the past of the next: one line of history.
+        // The crashes that precede the next life, each in the past of the following one: a linear history.
         let mut line: Vec<Moment> = Vec::new();
         let mut crashed: Option<Outcome> = None;
         for life in 0..self.plan.lives {
@@ -78,8 +78,8 @@ impl Run<'_> {
                 (None, None) => Start::Blank,
             };
             let moments = self.life(life, start, &mut rng)?;
-            // Each moment has choices of its own, so that fewer of them (a shrunk replay) mean the same
-            // crashes.
+            // Each moment has its own random choices, so that fewer moments (in a shrunk replay) still mean
+            // the same crashes.
             for (at, moment) in moments.iter().enumerate() {
                 let mut rng =
                     SmallRng::seed_from_u64(self.plan.seed ^ u64::from(life) << 50 ^ (at as u64) << 30);
@@ -97,8 +97,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The devices of another store, if the seed begins on such: in whatever state a crash left them, after
-    /// openings enough that its epochs are ahead of a new store's.
+    /// The devices of another store, if the seed starts on such: in a state that a crash left, after enough
+    /// openings to put its epochs ahead of a new store's.
     fn stranger(&mut self, rng: &mut SmallRng) -> Result<Option<(Moment, Outcome)>, String> {
         if !rng.random_bool(self.plan.share("past", 0.06)) {
             return Ok(None);
@@ -131,7 +131,7 @@ impl Run<'_> {
         let reopenings = if rng.random_bool(plan.reopening()) { rng.random_range(1..=3) } else { 0 };
         let images = plan.images as usize;
         let share = images as f64 / (f64::from(plan.tasks * plan.ops) * 2.5).max(1.0);
-        // Drawn apart, so that the rest of a life does not depend on it.
+        // Drawn separately, so that the rest of a life does not depend on it.
         let mut apart = SmallRng::seed_from_u64(plan.seed ^ u64::from(life) << 44 ^ 0x7ec0_4d5f);
         let records_fail = apart.random_bool(plan.share("records-fail", 0.1));
         let faults = if records_fail && faults.is_empty() {
@@ -156,7 +156,8 @@ impl Run<'_> {
         one.live(&mut self.totals)
     }
 
-    /// Cut or killed; after a failed flush the store is more often opened again without a reboot.
+    /// The outcome: a power cut or a kill. After a failed flush, kills are more likely, so the store is more
+    /// often reopened without a reboot.
     fn outcome(&self, moment: &Moment, rng: &mut SmallRng) -> Outcome {
         let usual = if moment.states.any(&State::FLUSH_FAILED) { 0.6 } else { 0.2 };
         self.outcome_of(self.plan.share("kill", usual), rng)
@@ -166,7 +167,7 @@ impl Run<'_> {
         if rng.random_bool(killed) { Outcome::Killed(rng.random()) } else { Outcome::Cut(rng.random()) }
     }
 
-    /// Every outcome of a crash at this moment, some with crashes of their recovery.
+    /// Examines the outcomes of a crash at this moment, some with crashes of their recovery.
     fn crash(&mut self, life: u32, moment: &Moment, rng: &mut SmallRng) -> Result<(), String> {
         for _ in 0..self.plan.outcomes {
             let outcome = self.outcome(moment, rng);
@@ -178,7 +179,7 @@ impl Run<'_> {
             if rng.random_bool(self.plan.share("past", 0.03).min(0.1)) {
                 loss::examine(&self.plan, moment, outcome, rng, &mut self.totals)?;
             }
-            // Drawn apart, as above.
+            // Drawn separately, as above.
             let mut apart = SmallRng::seed_from_u64(rng.clone().random::<u64>() ^ 0x55d1_1fe0);
             if apart.random_bool(self.plan.share("ssd-life", 0.01).min(0.15)) {
                 ssd_life::examine(&self.plan, moment, outcome, &mut apart, &mut self.totals)?;
@@ -190,9 +191,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Devices with a past, after a life that ended with a close. `line`: the moments that this life follows,
-    /// each of an earlier opening. What a life did after the moment at which the next one begins never
-    /// happened: a copy from there is none of the store's past.
+    /// Tests devices with a past, after a life that ended with a close. `line` has the moments that precede
+    /// this life, each from an earlier opening. Work that a life did after the moment from which the next one
+    /// starts never happened, so copies from that period are not in the store's past.
     fn past(
         &mut self,
         life: u32,
@@ -220,7 +221,7 @@ impl Run<'_> {
         nesting: u32,
         rng: &mut SmallRng,
     ) -> Result<(), String> {
-        // A recovery from a kill writes on top of what is still volatile.
+        // A recovery from a kill writes over data that is still volatile.
         let often = if outcome.keeps_power() { 4 } else { 12 };
         let again = nesting < 3 && rng.random_ratio(1, often);
         let rate = if again { Rate::Some { share: 0.02, max: 6 } } else { Rate::Never };

@@ -1,13 +1,12 @@
-//! A smaller scenario that fails too: fewer lives, operations, tasks and pages, fewer kinds of work, no
-//! faults.
+//! Reduces a failing scenario: fewer lives, operations, tasks and pages, fewer kinds of work, no faults.
 
 use super::plan::Plan;
 use super::seed::{Violation, run_seed};
 use super::totals::Totals;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Tries smaller scenarios for as long as one of them fails, at most `tries` of them or until `stop`. The
-/// last that failed.
+/// Tries smaller scenarios as long as one of them fails, at most `tries` of them or until `stop`. Returns the
+/// last failing one.
 #[must_use]
 pub fn shrink(found: Violation, tries: u32, stop: &AtomicBool) -> Violation {
     let mut best = found;
@@ -18,7 +17,7 @@ pub fn shrink(found: Violation, tries: u32, stop: &AtomicBool) -> Violation {
                 return best;
             }
             left -= 1;
-            // Which violation does not matter: any is one too many.
+            // Any violation counts, even a different one.
             if let Err(violation) = run_seed(&plan, stop, &mut Totals::default()) {
                 best = violation;
                 continue 'smaller;
@@ -28,7 +27,7 @@ pub fn shrink(found: Violation, tries: u32, stop: &AtomicBool) -> Violation {
     }
 }
 
-/// Scenarios with one thing less, the greatest step first.
+/// Scenarios with one reduction, the largest first.
 fn smaller(plan: &Plan) -> Vec<Plan> {
     let mut all = Vec::new();
     let mut with = |change: &dyn Fn(&mut Plan)| {

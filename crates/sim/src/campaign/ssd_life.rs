@@ -1,7 +1,7 @@
-//! The SSD's life while the store works: given up, failed and taken back, switched off and on, its loss
-//! accepted and acknowledged, with crashes and dropped calls in between, and a manifest that is not always
-//! saved. Every page that reads as older than it may is one that the report of the loss names; the report is
-//! kept until it is acknowledged, and gone afterwards.
+//! The SSD's life while the store works: the SSD is given up, fails and is readmitted, is switched off and
+//! on, and its loss is accepted and acknowledged, with crashes and dropped calls in between, and with saves
+//! of the manifest that fail. The report of the loss must list every page that reads as older than allowed;
+//! the report persists until it is acknowledged, and is gone afterwards.
 
 use super::content::version_in;
 use super::coverage::{State, States};
@@ -23,7 +23,7 @@ use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// More than any call takes.
+/// Longer than any call takes.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// A call of the SSD's life.
@@ -36,26 +36,26 @@ enum Act {
     Drain,
 }
 
-/// How an opening goes about an SSD that is lost, which the embedder accepts.
+/// How an opening treats a lost SSD whose loss the embedder accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Accepts {
-    /// It is there after all.
+    /// The SSD is there after all.
     Nothing,
-    /// A blank one is in its place.
+    /// A blank SSD is in its place.
     Blank,
-    /// There is none.
+    /// There is no SSD.
     Without,
 }
 
-/// What the store has told of losses, and what the next opening may tell instead.
+/// The losses that the store has reported, and what the next opening may report instead.
 #[derive(Debug, Default)]
 struct Told {
     loss: Option<SsdLoss>,
-    /// A call that may add to it has begun.
+    /// A call that may add to the loss has begun.
     may_grow: bool,
-    /// A save that adds to it may have taken effect although it failed.
+    /// A save that adds to the loss may have taken effect although it failed.
     in_doubt: bool,
-    /// A save that acknowledges it, or leaves out pages that were saved, may have taken effect although it
+    /// A save that acknowledges the loss, or removes pages that were saved, may have taken effect although it
     /// failed.
     may_be_gone: bool,
 }
@@ -67,21 +67,21 @@ struct World {
     rng: SmallRng,
     told: Told,
     accepts: Option<Accepts>,
-    /// A call that was dropped may be going on.
+    /// A dropped call may still be running.
     background: bool,
     /// The SSD has failed since the store was opened.
     failed: bool,
-    /// Slots rotted that no re-admission has looked at.
+    /// The newest version when the store was opened. The store may not know that older versions are at home.
+    opened_at: u32,
+    /// Some slots have rotted since the last readmission.
     rotten: bool,
     /// The power stayed on at the last crash.
     killed: bool,
-    /// The newest version when the store was opened. Of older ones it may not know that they are at home.
-    opened_at: u32,
     states: States,
     story: Vec<String>,
 }
 
-/// Lives of the store that `outcome` leaves of `moment`.
+/// Runs lives of the store that `outcome` leaves of `moment`.
 pub(super) fn examine(
     plan: &Plan,
     moment: &Moment,
@@ -117,9 +117,9 @@ impl World {
             accepts: None,
             background: false,
             failed: false,
+            opened_at: 0,
             rotten: false,
             killed: outcome.keeps_power(),
-            opened_at: 0,
             states,
             story: Vec::new(),
         }
@@ -129,7 +129,7 @@ impl World {
         self.probe.model.lock()
     }
 
-    /// Whatever was written until now may be lost, if it is told.
+    /// Allows the loss of everything written so far, if it is reported.
     fn all_may_be_lost(&self) {
         let mut model = self.model();
         model.lost_to = model.last_version();
@@ -143,7 +143,7 @@ impl World {
             let patience = Duration::from_micros(self.rng.random_range(1..most));
             if life > 0 || self.rng.random_bool(0.8) {
                 let steps = self.rng.random_range(1..=5);
-                // Cut short, it is a crash at that moment.
+                // An interruption is a crash at that moment.
                 if let Ok(ended) = tokio::time::timeout(patience, self.steps(&store, steps)).await {
                     ended?;
                     self.end(&store).await?;
@@ -158,7 +158,7 @@ impl World {
                 .rng
                 .random_bool(0.2)
                 .then(|| [Accepts::Nothing, Accepts::Blank, Accepts::Without][self.rng.random_range(0..3)]);
-            // The devices that the next opening gets are others.
+            // The next opening gets other devices.
             drop(store);
             if self.accepts == Some(Accepts::Blank) {
                 self.exchange_ssd();
@@ -181,7 +181,7 @@ impl World {
         }
     }
 
-    /// Opens the store and compares what it holds, and what it tells of losses.
+    /// Opens the store and checks its contents and its reported losses.
     async fn opened(&mut self, totals: &mut Totals) -> Result<Arc<PageStore>, String> {
         self.story.push(format!("open({:?}, killed: {})", self.accepts, self.killed));
         if matches!(self.accepts, Some(Accepts::Blank | Accepts::Without)) {
@@ -215,13 +215,11 @@ impl World {
         checked.states = self.states;
         checked.states.add_if(self.told.loss.is_some(), State::LossTold);
         totals.crash(&checked);
-        (self.states, self.background, self.failed) = (States::default(), false, false);
-        let newest = self.model().last_version();
-        self.opened_at = newest;
+        (self.states, self.background) = (States::default(), false);
         Ok(store)
     }
 
-    /// Every page reads as the contract allows, or the report of the loss names it.
+    /// Checks that every page reads as the contract allows, or that the report of the loss lists it.
     async fn settle(&self, store: &PageStore, crashed: bool) -> Result<Checked, String> {
         if crashed {
             check_spaces(store, &mut self.model())?;
@@ -269,7 +267,7 @@ impl World {
         live.into_iter().flat_map(of).map(|(id, no)| PageId::new(SpaceId(id), no)).collect()
     }
 
-    /// What was told is told still, and nothing else.
+    /// Checks that the store still reports what it reported, and nothing else.
     fn compare(&self, store: &PageStore) -> Result<(), String> {
         let now = store.ssd_loss();
         let Told { loss, may_be_gone, .. } = &self.told;
@@ -296,7 +294,7 @@ impl World {
         Ok(())
     }
 
-    /// The devices as they come back after a crash now.
+    /// Replaces the devices by their state after a crash at this moment.
     fn crash(&mut self) {
         self.killed = self.rng.random_bool(0.3);
         let (power, seed) = (bounded_power(), self.rng.random::<u64>());
@@ -309,7 +307,7 @@ impl World {
         self.restart((hdd, ssd, power));
     }
 
-    /// A blank SSD takes the place of the one there is.
+    /// Replaces the SSD by a blank one.
     fn exchange_ssd(&mut self) {
         let (seed, power) = (self.rng.random(), bounded_power());
         let hdd = self.probe.hdd.fork(seed, &power);
@@ -382,11 +380,10 @@ impl World {
         }
     }
 
-    /// The SSD is gone for a while; some of its slots may rot meanwhile.
+    /// Makes the SSD vanish for a while; some of its slots may rot meanwhile.
     async fn fail(&mut self, store: &Arc<PageStore>) -> Result<(), String> {
         self.story.push("SSD gone".to_owned());
         self.probe.ssd.set_present(false);
-        self.failed = true;
         let ops = self.rng.random_range(0..20);
         self.worker(store).run(ops).await?;
         if self.rng.random_bool(0.4) && !self.background {
@@ -402,7 +399,8 @@ impl World {
         Ok(())
     }
 
-    /// A call, which may be dropped, while the store is at work or not, and the manifest may not be saved.
+    /// Performs a call, which may be dropped, with or without concurrent work, and with saves of the manifest
+    /// that may fail.
     async fn act(&mut self, store: &Arc<PageStore>, act: Act) -> Result<(), String> {
         let polls = if self.rng.random_bool(0.3) { self.rng.random_range(1..6) } else { u32::MAX };
         let beside = if self.rng.random_bool(0.5) { self.rng.random_range(1..40) } else { 0 };
@@ -421,8 +419,7 @@ impl World {
         if !self.background {
             self.compare(store)?;
         }
-        // What it holds besides need not be known to be at home.
-        let alone = !self.background && !self.failed;
+        let alone = !self.background;
         self.model().lost_to = u32::MAX;
         self.told.may_grow = true;
         let mut replaced = false;
@@ -461,7 +458,7 @@ impl World {
             self.background = true;
             return Ok(());
         };
-        // The calls take turns: whatever was going on before is over.
+        // Calls are serialised: all earlier ones have ended.
         self.background &= act == Act::Drain;
         if act == Act::Readmit && done.is_ok() && !self.background {
             self.rotten = false;
@@ -482,15 +479,15 @@ impl World {
         Ok(())
     }
 
-    /// None of the pages that a report names reads as its newest version, if that was written since the store
-    /// was opened.
+    /// Checks that no page listed in an exact report reads as its newest version. Any report is exact about
+    /// pages written since the store was opened, unless the SSD has failed since.
     async fn is_exact(&self, store: &PageStore, loss: &SsdLoss) -> Result<(), String> {
         for page in self.pages().into_iter().filter(|page| loss.contains(*page)) {
             let Ok(guard) = store.get(page).await else { continue };
             let found = version_in(&guard, page)?;
-            let mut model = self.model();
+            let known = loss.exact || (found > self.opened_at && !self.failed);
             let newest = |p: &mut PageModel| p.published() == found && p.reads_as(found);
-            if found > self.opened_at && model.page(page).is_some_and(newest) {
+            if known && self.model().page(page).is_some_and(newest) {
                 return Err(format!("page {page} is told as lost, and reads as its newest version {found}"));
             }
         }
@@ -546,7 +543,7 @@ impl World {
     }
 }
 
-/// What it tells of losses, if it is one that does.
+/// Performs the call; returns the loss that it reports, if any.
 async fn carry_out(store: &PageStore, act: Act) -> Result<Option<SsdLoss>, Error> {
     match act {
         Act::Abandon => store.abandon_ssd().await.map(Some),

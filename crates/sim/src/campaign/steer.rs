@@ -1,8 +1,8 @@
-//! Directed scenarios: work that is steered to a hazard which random work seldom meets.
+//! Directed scenarios: work directed at a hazard which random work seldom meets.
 //!
-//! A fixed share of all seeds is steered. The hazard decides about geometry, latencies and faults
-//! ([`Steer::shape`], [`Steer::faults`]) and about the order of the work ([`Worker::steered`]); what exactly
-//! is done is drawn from the seed as ever.
+//! A fixed share of all seeds is directed. The hazard determines geometry, latencies and faults
+//! ([`Steer::shape`], [`Steer::faults`]) and the order of the work ([`Worker::steered`]); the details are
+//! drawn from the seed as usual.
 
 use super::faults::Planned;
 use super::plan::Plan;
@@ -13,28 +13,29 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 use std::time::Duration;
 
-/// The hazard that a seed is steered to.
+/// The hazard that a seed is directed at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Steer {
     /// None: random work.
     Free,
     /// Clean copies on the SSD become obsolete: their pages are changed and go home, through the ring many
-    /// times over, before the next checkpoint. Only the journal says so.
+    /// times over, before the next checkpoint. Only the journal records that.
     ColdCopies,
-    /// The same while every checkpoint's header takes very long: more goes home than the journal holds.
+    /// `ColdCopies` while every checkpoint's header write takes very long: more goes home than the journal
+    /// holds.
     SlowMap,
-    /// The same after a slot write failed: nothing more goes to the SSD.
+    /// `ColdCopies` after a failed slot write: nothing more goes to the SSD.
     SlotFails,
-    /// Pages go home from the pool while the SSD is writing older versions of them back: drains and changes
-    /// of the mode.
+    /// Pages go home from the pool while the SSD is writing older versions of them back: drains and mode
+    /// changes.
     TwoWaysHome,
     /// Versions that were just written to the SSD are the next victims.
     FreshVictims,
-    /// Pages are discarded or changed while the copy of their eviction is on its way to the SSD.
+    /// Pages are discarded or changed while the copy made at their eviction is being written to the SSD.
     JustEvicted,
     /// Pages are discarded right after a recovery whose slots backed home writes that the crash tore.
     TornHomes,
-    /// The process is killed again and again, recoveries included, before the power is cut.
+    /// The process is killed repeatedly, recoveries included, before the power is cut.
     Killed,
     /// Flushes fail; the store is closed, dropped or killed, and opened again without a reboot.
     FlushFails,
@@ -44,34 +45,34 @@ pub enum Steer {
     Reopened,
     /// Openings are dropped at an await.
     DroppedOpen,
-    /// The HDD does not grow.
+    /// The HDD cannot grow.
     FullDisk,
     /// The medium rots between lives.
     Rot,
-    /// Devices with a past: another store's, older copies, cut short.
+    /// Devices with a past: another store's, older copies, truncated ones.
     Past,
     /// Home writes without a doublewrite ring.
     NoRing,
-    /// Second chances of pages that are written meanwhile.
+    /// Pages are written during their second chance.
     SecondChances,
     /// Pages are discarded while a drain writes them home.
     DrainedDiscards,
     /// Home writes fail once, and their pages are discarded.
     FailedHomes,
-    /// Spaces are created, filled and dropped all the time.
+    /// Spaces are continually created, filled and dropped.
     DroppedSpaces,
-    /// Homes rot of which the ring holds images of several versions.
+    /// Homes rot for which the ring holds images of several versions.
     RottenHomes,
-    /// The manifest, superblocks and growth fail.
+    /// Saves of the manifest, superblock writes and growth fail.
     Records,
     /// Others open the store while it is open, or at the same time.
     Openers,
-    /// The SSD is given up, taken back, switched off; its loss is accepted and acknowledged.
+    /// The SSD is given up, readmitted, switched off; its loss is accepted and acknowledged.
     SsdLife,
 }
 
 impl Steer {
-    /// All that are steered at all.
+    /// Every hazard that seeds are directed at.
     pub const HAZARDS: [Self; 24] = [
         Self::ColdCopies,
         Self::TwoWaysHome,
@@ -99,14 +100,14 @@ impl Steer {
         Self::SsdLife,
     ];
 
-    /// What seed `seed` is steered to: every third to a hazard, each in its turn.
+    /// The hazard of seed `seed`: every third seed has one, in rotation.
     #[must_use]
     pub fn of_seed(seed: u64) -> Self {
         let hazards = Self::HAZARDS.len() as u64;
         if seed % 3 == 1 { Self::HAZARDS[(seed / 3 % hazards) as usize] } else { Self::Free }
     }
 
-    /// Where the rule that a mutation leaves out matters.
+    /// The hazard in which the rule that a mutation disables matters.
     pub(super) fn against(mutation: Mutation) -> Option<Self> {
         Some(match format!("{mutation:?}").as_str() {
             "HomeUnrecorded" | "NoJournal" | "ChangedCopyKept" => Self::ColdCopies,
@@ -134,13 +135,13 @@ impl Steer {
         })
     }
 
-    /// By name.
+    /// Looks a hazard up by name.
     pub(super) fn named(name: &str) -> Option<Self> {
         let mut all = Self::HAZARDS.into_iter().chain([Self::Free]);
         all.find(|steer| format!("{steer:?}").eq_ignore_ascii_case(name))
     }
 
-    /// Whether the hazard decides about the order of the work.
+    /// Whether the hazard determines the order of the work.
     pub(super) fn has_work(self) -> bool {
         matches!(
             self,
@@ -156,7 +157,7 @@ impl Steer {
         )
     }
 
-    /// The kind of work ([`Plan::KINDS`]) that the hazard is one of.
+    /// The kind of work ([`Plan::KINDS`]) that the hazard belongs to.
     pub(super) fn kind(self) -> Option<&'static str> {
         match self {
             Self::Killed => Some("kill"),
@@ -175,7 +176,7 @@ impl Steer {
         }
     }
 
-    /// Makes `plan` one in which the hazard is near.
+    /// Changes `plan` so that the hazard is likely.
     pub(super) fn shape(self, plan: &mut Plan, rng: &mut SmallRng) {
         plan.steer = self;
         if self == Self::Free {
@@ -269,7 +270,7 @@ impl Steer {
         }
     }
 
-    /// What its devices suffer.
+    /// The faults of its devices.
     pub(super) fn faults(self, plan: &Plan, rng: &mut SmallRng) -> Vec<Planned> {
         let layout = super::probe::layout_of(plan);
         match self {
@@ -286,7 +287,7 @@ impl Steer {
                 let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1);
                 vec![Planned::ssd("EIO on a slot", fault.from_op(rng.random_range(1..1500)))]
             }
-            // A slot write fails: from then on changed pages go home, past their copies.
+            // A slot write fails: changed pages then go home and bypass their copies.
             Self::NoRing if plan.slots > 0 && rng.random_bool(0.5) => {
                 let slots = layout.slot_at(0)..layout.end();
                 let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1);
@@ -301,7 +302,7 @@ impl Steer {
 type Outcome = Result<(), String>;
 
 impl Worker {
-    /// Does about `ops` operations, steered.
+    /// Does about `ops` directed operations.
     pub(super) async fn steered(&mut self, ops: u32) -> Outcome {
         self.fill_space().await?;
         let mut left = i64::from(ops);
@@ -320,7 +321,8 @@ impl Worker {
         Ok(())
     }
 
-    /// As far as the store gives pages: one that refuses writes after a fault gives none.
+    /// Fills the space as far as the store allocates pages: one that refuses writes after a fault allocates
+    /// none.
     async fn fill_space(&mut self) -> Outcome {
         while self.model.lock().pages() < self.plan.pages as usize {
             if !self.allocated().await? {
@@ -330,7 +332,7 @@ impl Worker {
         self.sync().await
     }
 
-    /// The space's pages, in an order of their own each time.
+    /// The space's pages, in a new random order on each call.
     fn shuffled(&mut self) -> Vec<PageId> {
         let model = self.model.lock();
         let live = model.live();
@@ -353,7 +355,7 @@ impl Worker {
         }
     }
 
-    /// Clean copies of pages come to the SSD; then these pages are changed and go home, with syncs.
+    /// Puts clean copies of pages on the SSD; then changes these pages, which go home, with syncs.
     async fn cool_copies(&mut self) -> Result<u32, String> {
         self.mode(SsdMode::WriteThrough).await?;
         let pages = self.shuffled();
@@ -378,7 +380,7 @@ impl Worker {
             for page in changed {
                 self.write_page(*page, false).await?;
             }
-            // Their places on the SSD are given to others before they are written.
+            // Their slots are reused before they are written.
             let crowd = if mode == SsdMode::WriteBack { 2 * burst } else { 0 };
             let crowd: Vec<PageId> = others.by_ref().take(crowd).collect();
             for page in &crowd {
@@ -390,7 +392,8 @@ impl Worker {
         Ok(done)
     }
 
-    /// Only copies on the SSD; then it is drained, or takes no more, while the same pages are changed again.
+    /// Creates only copies on the SSD; then drains it, or stops admission, while the same pages are changed
+    /// again.
     async fn two_ways_home(&mut self) -> Result<u32, String> {
         self.mode(SsdMode::WriteBack).await?;
         let pages = self.shuffled();
@@ -420,14 +423,14 @@ impl Worker {
         };
         let ((), ended) = tokio::join!(going, meanwhile);
         ended?;
-        // Out of memory and in again: what is below is what the last change left.
+        // Evict and reload them: the storage below holds the result of the last change.
         for page in pages.iter().rev() {
             self.read_page(*page).await?;
         }
         Ok(50 + pages.len() as u32)
     }
 
-    /// Only copies on the SSD are drained; meanwhile they are discarded, and some written anew.
+    /// Drains only copies on the SSD; meanwhile discards their pages, and rewrites some.
     async fn drained_discards(&mut self) -> Result<u32, String> {
         self.mode(SsdMode::WriteBack).await?;
         let pages = self.shuffled();
@@ -436,7 +439,7 @@ impl Worker {
         }
         self.sync().await?;
         let store = std::sync::Arc::clone(&self.store);
-        // Time enough for a checkpoint, which does not name what was discarded.
+        // Leave time for a checkpoint, which does not name discarded pages.
         Planned::slow_home(Duration::from_micros(self.rng.random_range(20..=80) * self.plan.hdd_us))
             .inject_now(&self.probe);
         let meanwhile = async {
@@ -463,8 +466,8 @@ impl Worker {
         Ok(60)
     }
 
-    /// Pages are changed; one of their home writes fails while `sync` waits for it, and some of them are
-    /// discarded then.
+    /// Changes pages; one of their home writes fails while `sync` waits for it, and then some of them are
+    /// discarded.
     async fn failed_homes(&mut self) -> Result<u32, String> {
         if self.plan.slots > 0 {
             self.mode(SsdMode::ReadOnly).await?;
@@ -490,8 +493,8 @@ impl Worker {
         Ok(30)
     }
 
-    /// Discards what is on the SSD, and looks for what is left of it at home; then changes of many pages,
-    /// which all go there.
+    /// Discards pages that are on the SSD and reads what is left of them at home; then changes many pages,
+    /// which all go home.
     async fn torn_homes(&mut self) -> Result<u32, String> {
         let pages = self.shuffled();
         for page in &pages {
@@ -507,7 +510,7 @@ impl Worker {
         Ok(60 + pages.len() as u32)
     }
 
-    /// Changes, hardly ever synced, of one page after the other.
+    /// Changes one page after the other, with hardly any syncs.
     async fn fresh_victims(&mut self) -> Result<u32, String> {
         let pages = self.shuffled();
         for page in &pages {
@@ -519,7 +522,7 @@ impl Worker {
         Ok(pages.len() as u32)
     }
 
-    /// Reads, so that pages leave memory for the SSD, and right after that something happens to them.
+    /// Reads pages, so that others leave memory for the SSD, and right after that changes or discards those.
     async fn just_evicted(&mut self) -> Result<u32, String> {
         let pages = self.shuffled();
         let at_home: Vec<PageId> =
@@ -537,7 +540,7 @@ impl Worker {
                 self.sync().await?;
             }
         }
-        // Discarded pages that are written anew have their home on the HDD again.
+        // Discarded pages that are rewritten have their home on the HDD again.
         for page in pages.iter().take(8) {
             self.write_page(*page, false).await?;
         }

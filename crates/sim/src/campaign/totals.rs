@@ -1,4 +1,4 @@
-//! What a campaign has done so far.
+//! The counters of a campaign.
 
 use super::coverage::Coverage;
 use super::world::Checked;
@@ -15,20 +15,20 @@ pub struct Totals {
     pub lives: u64,
     /// Crashes whose recovery was checked.
     pub crashes: u64,
-    /// Of these, taken during the recovery from another, or right after it.
+    /// The number of those taken during the recovery from another crash, or right after it.
     pub crashes_in_recovery: u64,
     /// Stores that were dropped with I/O in flight and opened again on the same devices.
     pub reopenings: u64,
-    /// Devices and manifests that rotted, or were exchanged for older, foreign or shorter ones, by what
-    /// happened and how it ended.
+    /// Devices and manifests that rotted, or were replaced by older, foreign or truncated ones, by event and
+    /// outcome.
     pub tampered: BTreeMap<String, u64>,
-    /// Pages compared with what the contract allows.
+    /// Page reads compared with the contract.
     pub pages_checked: u64,
-    /// Pages of which the only copy was bad, after faults that make it so: an error named them.
+    /// Pages whose only copy was bad after a fault that allows this: an error named them.
     pub pages_refused: u64,
     /// Faults injected, by kind.
     pub faults: BTreeMap<String, u64>,
-    /// Crashes by the state of the protocol they were taken in.
+    /// Crashes by the protocol state in which they were taken.
     pub coverage: Coverage,
 }
 
@@ -48,7 +48,7 @@ impl Totals {
         *self.tampered.entry(format!("{what}: {ended}")).or_default() += 1;
     }
 
-    /// Takes in what another part has done.
+    /// Adds the counts of another part.
     pub fn add(&mut self, other: &Self) {
         self.seeds += other.seeds;
         self.lives += other.lives;

@@ -1,4 +1,4 @@
-//! What the tasks of a life do to the store, and what they expect of it.
+//! The operations of a life's tasks on the store, and their checks.
 
 use super::content::{fill, version_in};
 use super::model::Model;
@@ -13,13 +13,13 @@ use rand::rngs::SmallRng;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Which pages a task likes.
+/// A task's preference of pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Mood {
     Uniform,
-    /// The first ones more.
+    /// Prefers the first pages.
     Skewed,
-    /// A few neighbours, others after a while: pages become hot and cold in turns.
+    /// A few neighbouring pages, and others after a while: pages alternate between hot and cold.
     Wandering {
         at: u32,
         width: u32,
@@ -33,22 +33,22 @@ pub(super) struct Worker {
     pub(super) model: Arc<Mutex<Model>>,
     pub(super) plan: Arc<Plan>,
     pub(super) rng: SmallRng,
-    /// Devices may fail: errors are no violations, wrong data is.
+    /// Devices may fail: errors are not violations, wrong data is.
     pub(super) errors_allowed: bool,
     pub(super) reads: Reads,
 }
 
-/// What reads may see while a store lives.
+/// What reads may return while a store lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reads {
     TheNewest,
-    /// A failed flush took back writes that no `sync` covered.
+    /// A failed flush reverted writes that no `sync` covered.
     NothingOlderThanSynced,
-    /// Lost writes cannot be noticed everywhere.
+    /// Lost writes cannot be detected everywhere.
     Anything,
 }
 
-/// Only this task uses the page as long as it lives, if it was had exclusively.
+/// Marks a page as in use by this task while it lives; exclusively, if so requested.
 pub(super) struct Use {
     model: Arc<Mutex<Model>>,
     page: PageId,
@@ -179,7 +179,7 @@ impl Worker {
         Some(Use { model: Arc::clone(&self.model), page, exclusive })
     }
 
-    /// Whether the error is one that may be: devices fail, or the page was discarded or dropped.
+    /// Checks that the error is allowed: devices fail, or the page was discarded or dropped.
     pub(super) fn judge(&self, what: &str, page: Option<PageId>, error: &Error) -> Outcome {
         if self.errors_allowed {
             return Ok(());
@@ -252,7 +252,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Gives the page a new version without reading the one it has.
+    /// Gives the page a new version without reading the current one.
     pub(super) async fn recreate_page(&mut self, page: PageId) -> Outcome {
         let Some(_held) = self.have(page, true) else { return Ok(()) };
         let store = Arc::clone(&self.store);
@@ -280,7 +280,8 @@ impl Worker {
         self.allocated().await.map(drop)
     }
 
-    /// Allocates a page, or creates a space if there is none. False when the store could not, and may.
+    /// Allocates a page, or creates a space if there is none. Returns false when the store could not, and
+    /// that is allowed.
     pub(super) async fn allocated(&mut self) -> Result<bool, String> {
         let live = self.model.lock().live();
         let Some(space) = live.get(self.rng.random_range(0..live.len().max(1))).copied() else {
@@ -336,8 +337,8 @@ impl Worker {
         }
     }
 
-    /// A drop failed (`in_doubt`), or was cancelled: the space is as it was, or gone. If it is gone, a second
-    /// call frees its room.
+    /// Checks a drop that failed (`in_doubt`) or was cancelled: the space is unchanged, or gone. If it is
+    /// gone, a second call frees its room.
     pub(super) async fn drop_failed(&mut self, space: u32, in_doubt: bool) -> Outcome {
         if self.store.spaces().iter().any(|s| s.id.0 == space) {
             self.model.lock().not_dropped(space, in_doubt);
@@ -438,10 +439,10 @@ impl Worker {
                     }
                 }
                 Err(pagetier::PoolError::Tier(pagetier::TierError::NoSuchPage { .. })) => {}
-                // Reads of one page look closer.
-                Err(error)
-                    if self.model.lock().torn_homes && error.to_string().contains("corrupt on hdd") => {}
-                Err(error) => self.judge("scan", None, &Error::from(error))?,
+                Err(error) => {
+                    let page = page_of(&error);
+                    self.judge("scan", page, &Error::from(error))?;
+                }
             }
         }
         Ok(())
@@ -450,5 +451,15 @@ impl Worker {
     fn prefetch(&mut self, mood: Mood) {
         let pages: Vec<PageId> = (0..5).filter_map(|_| self.pick(mood)).collect();
         self.store.prefetch(&pages);
+    }
+}
+
+/// The page that `error` is about, if it names one.
+fn page_of(error: &pagetier::PoolError) -> Option<PageId> {
+    match error {
+        pagetier::PoolError::Tier(
+            pagetier::TierError::Corrupt { page, .. } | pagetier::TierError::Device { page, .. },
+        ) => Some(*page),
+        _ => None,
     }
 }

@@ -1,4 +1,4 @@
-//! Opens stores on simulated devices, and checks every page of what a crash left.
+//! Opens stores on simulated devices, and checks every page after a crash.
 
 use super::content::version_in;
 use super::coverage::{State, States};
@@ -11,16 +11,16 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// More operations than any life has: beyond this, something goes round in circles.
+/// More operations than any life has: beyond this, something loops.
 const OPS_MAX: u64 = 400_000;
 
-/// Operations that are refused after that before the caller is stopped.
+/// The number of refused operations after that before the caller is stopped.
 const REFUSALS_MAX: u64 = 50_000;
 
-/// No life takes longer in virtual time.
+/// The maximum duration of a life, in virtual time.
 const LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// A supply that stops a caller which asks for ever.
+/// A power supply that stops a caller which retries forever.
 pub(super) fn bounded_power() -> SimPower {
     let power = SimPower::new();
     power.cut_at(OPS_MAX);
@@ -28,14 +28,14 @@ pub(super) fn bounded_power() -> SimPower {
     power
 }
 
-/// What a crash does with the volatile writes.
+/// What a crash does to the volatile writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// Each is there, absent or torn, as this seed decides.
+    /// Each is present, absent or torn, as this seed determines.
     Cut(u64),
-    /// The process died, the power stayed on. What was under way landed or not, as this seed decides.
+    /// The process died and the power stayed on. Operations in flight landed or not, as this seed determines.
     Killed(u64),
-    /// Exactly these, whole: a bit for each, the SSD's first.
+    /// Exactly these are present, whole: a bit for each, the SSD's first.
     Landed(u64),
 }
 
@@ -67,18 +67,18 @@ impl Moment {
     }
 }
 
-/// What may be wrong after faults that cannot be noticed, or not mended.
+/// Tolerated defects after faults that cannot be detected, or not repaired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Lenient {
-    /// A page's only copy may be bad: reading it is an error.
+    /// A page's only copy may be bad: reading it yields an error.
     pub(super) corrupt: bool,
     /// A home write may have been lost without a trace: any version may be read.
     pub(super) stale: bool,
-    /// The power stayed on: what is read need not be durable.
+    /// The power stayed on: readable data need not be durable.
     pub(super) volatile: bool,
 }
 
-/// Runs `work` in virtual time, alone.
+/// Runs `work` in virtual time on its own runtime.
 pub(super) fn in_virtual_time<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -98,18 +98,18 @@ pub(super) async fn open(
     builder(plan, (hdd, ssd), manifest).open().await.map_err(|e| format!("does not open: {e}"))
 }
 
-/// The store's options, devices included.
+/// The store's options, including its devices.
 pub(super) fn builder(
     plan: &Plan,
     (hdd, ssd): (SharedDevice, SharedDevice),
     manifest: &Arc<MemoryManifest>,
 ) -> Builder {
     let builder = plan.builder().in_memory(Arc::clone(manifest)).hdd_device(hdd);
-    // Without slots it holds the ring.
+    // Without slots the device holds the ring.
     if plan.ssd_bytes() == 0 { builder.ring_device(ssd) } else { builder.ssd_device(ssd) }
 }
 
-/// What a check found.
+/// The results of a check.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Checked {
     pub(super) pages: u64,
@@ -117,7 +117,7 @@ pub(super) struct Checked {
     pub(super) states: States,
 }
 
-/// Every page must read as the contract allows; what it reads as is what it is from now on.
+/// Checks that every page reads as the contract allows, and records each version found.
 pub(super) async fn check(
     store: &PageStore,
     model: &Mutex<Model>,
@@ -159,14 +159,14 @@ pub(super) async fn check(
     Ok(checked)
 }
 
-/// Whether the error may be about a discarded page whose home was torn for good.
+/// Whether the error may concern a discarded page whose home was torn for good.
 pub(super) fn is_torn_discard(model: &Mutex<Model>, page: PageId, error: &Error) -> bool {
     let mut model = model.lock();
     let torn = model.torn_homes && error.to_string().contains("corrupt on hdd");
-    torn && model.page(page).is_some_and(|p| p.allows(0))
+    torn && model.page(page).is_some_and(|p| p.may_be_torn())
 }
 
-/// Spaces that were created are there, those that were dropped are not.
+/// Checks that created spaces exist and dropped ones do not.
 pub(super) fn check_spaces(store: &PageStore, model: &mut Model) -> Result<(), String> {
     model.rest();
     let there = store.spaces();
@@ -178,7 +178,7 @@ pub(super) fn check_spaces(store: &PageStore, model: &mut Model) -> Result<(), S
             (SpaceState::Live, false) if model.settle_doubt(id) => {}
             (SpaceState::Live, false) => return Err(format!("space {name} is gone")),
             (SpaceState::Dropped, true) => return Err(format!("space {name} was dropped, but is there")),
-            // It is as it was.
+            // The space is unchanged.
             (SpaceState::Dropping | SpaceState::Live, true) => model.found_space(id),
             (SpaceState::Dropping, false) => model.dropped(id),
             (SpaceState::Dropped, false) => {}
@@ -187,15 +187,15 @@ pub(super) fn check_spaces(store: &PageStore, model: &mut Model) -> Result<(), S
     Ok(())
 }
 
-/// What one crash came to.
+/// The results of one crash.
 pub(super) struct Examined {
     pub(super) checked: Checked,
-    /// Moments during the recovery and the check.
+    /// The moments taken during the recovery and the check.
     pub(super) moments: Vec<Moment>,
 }
 
-/// Recovers what `outcome` leaves of `moment`, and checks it. Up to `moments` moments of that are taken for
-/// further crashes.
+/// Recovers the state that `outcome` leaves of `moment`, and checks it. Takes up to `moments` moments
+/// meanwhile, for further crashes.
 pub(super) fn examine(
     plan: &Plan,
     moment: &Moment,
@@ -226,7 +226,7 @@ pub(super) fn examine(
         probe.watch(&store);
         let mut checked = check(&store, &probe.model, lenient).await?;
         checked.states = checked.states.union(crash_states(moment, outcome));
-        // Right after it, too.
+        // A moment right after the check, too.
         let last = probe.now();
         let mut moments = probe.take();
         moments.push(last);
@@ -235,7 +235,7 @@ pub(super) fn examine(
     })
 }
 
-/// What is to be counted about a crash at this moment.
+/// The states to count for a crash at this moment.
 pub(super) fn crash_states(moment: &Moment, outcome: Outcome) -> States {
     let mut states = moment.states;
     states.add_if(outcome.keeps_power(), State::Killed);

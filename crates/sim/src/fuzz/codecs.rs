@@ -1,4 +1,4 @@
-//! The targets.
+//! The fuzz targets.
 
 use super::damage::{Input, damage, damage_ring, refit_map};
 use super::specimen::{BLOCK, Copies, reseal, sealed_manifest, specimen_of};
@@ -9,13 +9,13 @@ use pagetier_ssdcache::{
 use serde_json::Value;
 use std::collections::VecDeque;
 
-/// The bytes of an input, then zeroes up to `len`.
+/// The bytes of an input, padded with zeroes to `len`.
 fn padded(bytes: &[u8], len: usize) -> Vec<u8> {
     bytes.iter().copied().chain(std::iter::repeat(0)).take(len).collect()
 }
 
-/// A page image: what verifies is of the page that was asked for, and no other page's; changed anywhere, it
-/// is noticed.
+/// A page image: an image that verifies belongs to the requested page and to no other, and any change to it
+/// is detected.
 pub fn page_header(input: &[u8]) {
     let mut image = padded(input, BLOCK);
     let asked = Header::peek(&image).page;
@@ -40,7 +40,7 @@ pub fn page_header(input: &[u8]) {
     }
 }
 
-/// A closed store's bytes, or a crashed one's.
+/// Opens a store on changed bytes of a closed or a crashed store.
 fn opened(input: &mut Input<'_>, change: impl FnOnce(&mut Copies, &mut Input<'_>)) {
     let specimen = specimen_of(input.byte().is_multiple_of(2));
     let mut copies = specimen.copies();
@@ -48,7 +48,7 @@ fn opened(input: &mut Input<'_>, change: impl FnOnce(&mut Copies, &mut Input<'_>
     specimen.open(copies);
 }
 
-/// The SSD's superblock, both copies of it.
+/// The SSD's superblock, in both copies.
 pub fn ssd_superblock(input: &[u8]) {
     let raw = padded(input, BLOCK);
     let mut sealed = raw.clone();
@@ -59,7 +59,7 @@ pub fn ssd_superblock(input: &[u8]) {
         }
     }
     opened(&mut Input::new(input), |copies, input| {
-        // The store's own ids and magic, so that what follows them is looked at.
+        // The store's own ids and magic, so that decoding reaches the fields after them.
         let fields = input.take(24);
         for at in [0, BLOCK] {
             let block = &mut copies.ssd[at..at + BLOCK];
@@ -131,7 +131,7 @@ fn put_into(bytes: &mut [u8], new: &[u8]) {
     bytes[..new.len()].copy_from_slice(new);
 }
 
-/// Journal blocks, with their header and records.
+/// Journal blocks with their headers and records.
 pub fn journal(input: &[u8]) {
     let seed = StoreSeed::of_store([7; 16]);
     let mut raw = padded(input, BLOCK);
@@ -158,7 +158,7 @@ pub fn journal(input: &[u8]) {
     });
 }
 
-/// The ring: its book-keeping through any order of events, then its area on a store's SSD.
+/// The ring: its bookkeeping under any order of events, then its area on a store's SSD.
 pub fn ring(input: &[u8]) {
     let mut input = Input::new(input);
     ring_events(&mut input);
@@ -209,7 +209,7 @@ fn ring_events(input: &mut Input<'_>) {
     }
 }
 
-/// The manifest: the line with a fitting checksum, and as it is.
+/// The manifest: the line with a matching checksum, and as it is.
 pub fn manifest(input: &[u8]) {
     let specimen = specimen_of(!input.len().is_multiple_of(2));
     specimen.open_as(specimen.copies(), input.to_vec());
@@ -222,7 +222,7 @@ pub fn manifest(input: &[u8]) {
     specimen.open(edited);
 }
 
-/// The manifest in `input`, if it is JSON, with the ids of the specimen: it would be refused for them alone.
+/// The manifest in `input`, if it is JSON, with the specimen's ids: other ids would be refused by themselves.
 fn adopted(input: &[u8], specimen: &[u8]) -> Vec<u8> {
     let parsed = (serde_json::from_slice(input), serde_json::from_slice::<Value>(specimen));
     let (Ok(Value::Object(mut fields)), Ok(specimen)) = parsed else { return input.to_vec() };
@@ -232,7 +232,7 @@ fn adopted(input: &[u8], specimen: &[u8]) -> Vec<u8> {
     Value::Object(fields).to_string().into_bytes()
 }
 
-/// Anything, anywhere.
+/// Arbitrary changes anywhere.
 pub fn store(input: &[u8]) {
     opened(&mut Input::new(input), damage);
 }

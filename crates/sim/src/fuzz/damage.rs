@@ -1,13 +1,13 @@
-//! An input, read as changes to a store's bytes.
+//! Interprets an input as changes to a store's bytes.
 
 use super::specimen::{BLOCK, Copies, reseal};
 use pagetier_page::StoreSeed;
 use pagetier_ssdcache::{BLOCK_BYTES, Layout, MapHeader};
 
-/// Changes that one input makes at most.
+/// The maximum number of changes per input.
 const CHANGES_MAX: usize = 16;
 
-/// The bytes of an input from front to back; zeroes after its end.
+/// Reads the bytes of an input in order; zeroes after its end.
 pub(super) struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -36,7 +36,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Changes `copies` as `input` says.
+/// Changes `copies` as `input` specifies.
 pub(super) fn damage(copies: &mut Copies, input: &mut Input<'_>) {
     for _ in 0..CHANGES_MAX {
         if input.is_empty() {
@@ -55,7 +55,7 @@ pub(super) fn damage(copies: &mut Copies, input: &mut Input<'_>) {
     }
 }
 
-/// Changes the ring's area only: bytes, or whole images from elsewhere.
+/// Changes only the ring's area: bytes, or whole images from elsewhere.
 pub(super) fn damage_ring(copies: &mut Copies, input: &mut Input<'_>) {
     let layout = copies.layout;
     for _ in 0..CHANGES_MAX {
@@ -85,7 +85,7 @@ fn overwrite(bytes: &mut [u8], range: std::ops::Range<u64>, input: &mut Input<'_
     put(bytes, at, input.take(len));
 }
 
-/// A block of the SSD's metadata changes, and its checksum fits again.
+/// Changes a block of the SSD's metadata, and makes its checksum match.
 fn sealed_block(copies: &mut Copies, input: &mut Input<'_>) {
     let layout = copies.layout;
     let seed = copies.seed;
@@ -103,7 +103,7 @@ fn sealed_block(copies: &mut Copies, input: &mut Input<'_>) {
     reseal(seed, block);
 }
 
-/// A map's body changes, and its header says so.
+/// Changes a map's body, and makes its header match.
 fn map_body(copies: &mut Copies, input: &mut Input<'_>) {
     let layout = copies.layout;
     let at = layout.map_at(input.byte() % 2) as usize;
@@ -114,7 +114,7 @@ fn map_body(copies: &mut Copies, input: &mut Input<'_>) {
     refit_map(copies.seed, &mut copies.ssd[at..], &layout);
 }
 
-/// Gives the map that starts at `area` the header that its body needs.
+/// Gives the map that starts at `area` a header that matches its body.
 pub(super) fn refit_map(seed: StoreSeed, area: &mut [u8], layout: &Layout) {
     let body_crc = seed.checksum(&area[BLOCK..][..layout.map_body_bytes() as usize]);
     if let Some(header) = MapHeader::decode(seed, &area[..BLOCK]) {
@@ -139,7 +139,7 @@ fn image(copies: &Copies, input: &mut Input<'_>) -> Vec<u8> {
     device[at..].iter().copied().take(page_bytes).collect()
 }
 
-/// A page image, whole, where another one belongs.
+/// Puts a whole page image in the place of another.
 fn misdirected(copies: &mut Copies, input: &mut Input<'_>) {
     let image = image(copies, input);
     let layout = copies.layout;
@@ -159,7 +159,7 @@ fn zeroes(copies: &mut Copies, input: &mut Input<'_>) {
     put(device, at, &vec![0; len]);
 }
 
-/// The manifest's line changes, and its checksum fits again.
+/// Changes the manifest's line, and makes its checksum match.
 pub(super) fn manifest(copies: &mut Copies, input: &mut Input<'_>) {
     let at = input.word() % copies.manifest_line.len().max(1) as u64;
     let cut = usize::from(input.byte() % 8);

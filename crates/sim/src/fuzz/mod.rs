@@ -1,6 +1,6 @@
-//! What the fuzzer runs, and the tests run over its corpus: hostile bytes in every structure on disk.
+//! The targets of the fuzzer, which tests also run over its corpus: hostile bytes in every structure on disk.
 //!
-//! | target | its input is |
+//! | target | input |
 //! | --- | --- |
 //! | `page_header` | a page image |
 //! | `ssd_superblock`, `hdd_superblock` | the first blocks of a device |
@@ -9,10 +9,10 @@
 //! | `manifest` | the line of JSON |
 //! | `store` | changes anywhere to a closed or crashed store |
 //!
-//! A structure's bytes are decoded as they come, and again with a fitting checksum, or the fuzzer would
-//! hardly get past it. Then a small store is opened with them in their place. Whatever they are: no panic, no
-//! memory beyond what the devices justify, and every page read is a typed error or one of the versions that
-//! were written of it.
+//! A target decodes a structure's bytes as they are, and again with a matching checksum, because the fuzzer
+//! would hardly find one. Then it opens a small store with these bytes in place. For any input there must be
+//! no panic and no memory use beyond what the devices justify, and every page must read as a typed error or
+//! as one of its written versions.
 
 mod codecs;
 mod damage;
@@ -20,7 +20,7 @@ mod specimen;
 
 pub use codecs::{hdd_superblock, journal, manifest, map, page_header, ring, ssd_superblock, store};
 
-/// A target: what it does with an input. It panics when something is wrong.
+/// A target: processes an input, and panics when something is wrong.
 pub type Target = fn(&[u8]);
 
 /// Every target by name, which is also the name of its corpus and of its file in `fuzz/fuzz_targets`.

@@ -1,4 +1,4 @@
-//! A small store to be damaged: made once, closed in order or crashed, and every version that was ever
+//! A small store to be damaged: built once, cleanly closed or crashed, with every version that was ever
 //! written of its pages.
 
 use pagetier::{Error, MemoryManifest, OpenError, PageId, PageSize, PageStore, SpaceId};
@@ -16,10 +16,10 @@ const SSD_PAGES: u64 = 72;
 const POOL_PAGES: u64 = 44;
 const PAGES: u32 = 100;
 
-/// What an HDD may grow to: a damaged manifest must not make it larger.
+/// The size limit of the HDD: a damaged manifest must not grow it further.
 const HDD_BYTES_MAX: u64 = 16 << 20;
 
-/// By page, the versions that were written of it.
+/// The written versions of each page.
 type Truth = BTreeMap<PageId, BTreeSet<u32>>;
 
 /// A store at rest.
@@ -32,20 +32,20 @@ pub(super) struct Specimen {
     truth: Truth,
 }
 
-/// A specimen's bytes, to be changed.
+/// A copy of a specimen's bytes, to be changed.
 pub(super) struct Copies {
     pub(super) hdd: Vec<u8>,
     pub(super) ssd: Vec<u8>,
     /// The manifest without its checksum.
     pub(super) manifest_line: Vec<u8>,
-    /// What the checksums of maps and journal start from.
+    /// The seed of the checksums of maps and journal.
     pub(super) seed: StoreSeed,
     pub(super) layout: Layout,
-    /// Where on the HDD pages begin.
+    /// The offset of the first page on the HDD.
     pub(super) homes_at: u64,
 }
 
-/// Closed in order, and crashed.
+/// One cleanly closed, one crashed.
 static SPECIMENS: LazyLock<[Specimen; 2]> = LazyLock::new(|| [specimen(true), specimen(false)]);
 
 /// Runs in virtual time.
@@ -56,7 +56,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// The checksum of a metadata block, made to fit.
+/// Makes the checksum of a metadata block match.
 pub(super) fn reseal(seed: StoreSeed, block: &mut [u8]) {
     let sum = seed.checksum(&block[12..]);
     block[8..12].copy_from_slice(&sum.to_le_bytes());
@@ -69,7 +69,7 @@ pub(super) fn sealed_manifest(line: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A specimen: closed in order, or crashed.
+/// A specimen, cleanly closed or crashed.
 pub(super) fn specimen_of(crashed: bool) -> &'static Specimen {
     &SPECIMENS[usize::from(crashed)]
 }
@@ -87,13 +87,13 @@ impl Specimen {
         }
     }
 
-    /// Opens a store on `copies`, reads everything, goes on working, and opens it again.
+    /// Opens a store on `copies`, reads everything, does more work, and opens it again.
     pub(super) fn open(&self, copies: Copies) {
         let manifest = sealed_manifest(&copies.manifest_line);
         self.open_as(copies, manifest);
     }
 
-    /// As [`Specimen::open`], with these bytes for the manifest.
+    /// Like [`Specimen::open`], with these bytes for the manifest.
     pub(super) fn open_as(&self, copies: Copies, manifest: Vec<u8>) {
         run(async {
             let (hdd, ssd) = (self.hdd.with(&copies.hdd).await, self.ssd.with(&copies.ssd).await);
@@ -111,7 +111,7 @@ impl Specimen {
     }
 }
 
-/// What a device held, and the device with that in it.
+/// A device's contents, and a device to put them in.
 struct Kept {
     bytes: Vec<u8>,
     device: SimDevice,
@@ -122,7 +122,7 @@ impl Kept {
         Self { bytes: device.snapshot(), device: device.with_size_max(HDD_BYTES_MAX) }
     }
 
-    /// The device, but with `changed` in it.
+    /// The device, with `changed` as its contents.
     async fn with(&self, changed: &[u8]) -> Arc<SimDevice> {
         let power = SimPower::new();
         let device = self.device.fork(0, &power);
@@ -155,7 +155,7 @@ async fn open(
         .await
 }
 
-/// The page's id and the version, again and again.
+/// Repeats the page's id and the version.
 fn fill(payload: &mut [u8], page: PageId, version: u32) {
     let words = [page.space.0, page.no, version].map(u32::to_le_bytes);
     let whole = payload.len() / 12 * 12;
@@ -168,7 +168,7 @@ fn fill(payload: &mut [u8], page: PageId, version: u32) {
     }
 }
 
-/// The version in a payload, if it is wholly that version of `page`.
+/// The version in a payload, if the payload is entirely that version of `page`.
 fn version_of(payload: &[u8], page: PageId) -> Option<u32> {
     let version = u32::from_le_bytes(payload.get(8..12)?.try_into().ok()?);
     let mut expected = payload.to_vec();
@@ -176,7 +176,8 @@ fn version_of(payload: &[u8], page: PageId) -> Option<u32> {
     (expected == payload).then_some(version)
 }
 
-/// Every page reads as a version that was written of it, or as an error; so do some that were never written.
+/// Checks that every page reads as a version that was written of it, or as an error; also some that were
+/// never written.
 async fn check(store: &PageStore, truth: &Truth) {
     let never = [0, 1, 2, 7].into_iter().flat_map(|space| {
         [0, 63, 64, 130, 256, u32::MAX].into_iter().map(move |no| PageId::new(SpaceId(space), no))
@@ -191,7 +192,7 @@ async fn check(store: &PageStore, truth: &Truth) {
     }
 }
 
-/// Some pages change, some are new; errors are errors.
+/// Changes some pages and allocates others; errors are allowed.
 async fn work(store: &PageStore, truth: &mut Truth, first_version: u32) {
     let mut version = first_version;
     let pages: Vec<PageId> = truth.keys().copied().step_by(3).collect();
@@ -243,7 +244,7 @@ async fn build(closed: bool) -> Result<Specimen, Box<dyn std::error::Error>> {
     Ok(Specimen { hdd, ssd, manifest, seed: superblock.seed(), layout: superblock.layout, truth })
 }
 
-/// Pages are written again and again, so that old versions lie about.
+/// Writes pages repeatedly, so that old versions remain on the devices.
 async fn live(store: &PageStore, truth: &mut Truth) -> Result<(), Error> {
     let spaces = [store.create_space("t").await?, store.create_space("u").await?];
     let mut version = 0;

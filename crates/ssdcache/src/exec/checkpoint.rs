@@ -42,11 +42,12 @@ impl Core {
         let area = (header.generation % 2) as u8;
         for step in steps {
             match step {
+                Step::WipeMark => self.write_mark(1 - area, vec![0; BLOCK_BYTES as usize]).await?,
                 Step::WipeHeaders => self.write_headers(area, &vec![0; BLOCK_BYTES as usize]).await?,
                 Step::Body => self.write_body(area, body).await?,
                 Step::Flush => self.flush_ssd().await?,
                 Step::Headers => self.write_headers(area, &header.encode(self.seed)).await?,
-                Step::Mark => self.write_mark(1 - area, header.generation).await?,
+                Step::Mark => self.write_mark(1 - area, encode_mark(self.seed, header.generation)).await?,
             }
         }
         Ok(())
@@ -63,9 +64,9 @@ impl Core {
         Ok(())
     }
 
-    async fn write_mark(&self, area: u8, generation: u64) -> Result<(), DeviceError> {
+    async fn write_mark(&self, area: u8, block: Vec<u8>) -> Result<(), DeviceError> {
         let cache = self.cache_device();
-        let mark = IoBufs::from_iter([IoBuf::copy_of(&encode_mark(self.seed, generation))]);
+        let mark = IoBufs::from_iter([IoBuf::copy_of(&block)]);
         cache.device.write(cache.layout.map_mark_at(area), mark, IoClass::Meta).await.result
     }
 

@@ -5,6 +5,7 @@ use crate::exec::Core;
 use crate::exec::read::read_one;
 use crate::mutation::Mutation;
 use crate::protocol::home_batches::FailedHome;
+use pagetier_bufpool::TierError;
 use pagetier_devio::{IoBufs, IoClass};
 
 /// Pages that are being mended; let go of also when that is dropped.
@@ -23,36 +24,46 @@ impl Drop for Mending<'_> {
 }
 
 impl Core {
-    /// Writes the homes once more whose writes failed, from the ring. True: some place of the ring waits for
-    /// a flush only, or for less, that waited for more.
-    pub(crate) async fn mend_homes(&self) -> bool {
+    /// Writes the homes once more whose writes failed, from the ring. Afterwards some place of the ring waits
+    /// for a flush only, or for less, that waited for more; or another task is at it.
+    ///
+    /// # Errors
+    /// Of the homes that can be written now, none was: why not the last one.
+    pub(crate) async fn mend_homes(&self) -> Result<(), TierError> {
         if self.broken.is(Mutation::FailedHomeKept) {
-            return false;
+            return Err(TierError::Refusing { cause: "homes are not mended".into() });
         }
         let mending = Mending { core: self, pages: self.state.lock().home.begin_mend() };
-        let mut mended = false;
+        let (mut mended, mut failed) = (false, None);
         for one in &mending.pages {
             let home = self.mend_home(*one).await;
-            mended |= self.state.lock().home.mended(one.page, home, self.hdd_flush.next());
+            mended |= self.state.lock().home.mended(one.page, home.is_ok(), self.hdd_flush.next());
+            failed = home.err().or(failed);
         }
-        mended
+        failed.filter(|_| !mended).map_or(Ok(()), Err)
     }
 
-    async fn mend_home(&self, one: FailedHome) -> bool {
-        let Some(offset) = self.homes.offset(one.page) else { return true };
-        let (ssd, at) = (self.ssd(), self.layout().ring_at(one.place));
-        let (image, result) = read_one(&ssd, at, self.buffer(), IoClass::WriteBack).await;
-        if result.is_err() || self.check(image.as_slice(), one.page, Some(one.stamp)).is_err() {
+    async fn mend_home(&self, one: FailedHome) -> Result<(), TierError> {
+        let page = one.page;
+        let Some(offset) = self.homes.offset(page) else { return Ok(()) };
+        let cache = self.cache_device();
+        let (ssd, at) = (&cache.device, cache.layout.ring_at(one.place));
+        let (image, result) = read_one(ssd, at, self.buffer(), IoClass::WriteBack).await;
+        if let Err(source) = result {
             self.give_back(image);
-            return false;
+            return Err(TierError::Device { page, source });
         }
-        let lsn = self.unflushed.unflushed(one.page).unwrap_or_default();
-        if self.unflushed.begin(&[(one.page, one.stamp, lsn)]).is_err() {
-            return false;
+        if let Err(defect) = self.check(image.as_slice(), page, Some(one.stamp)) {
+            self.give_back(image);
+            return Err(self.corrupt(page, ssd, at, defect));
+        }
+        let lsn = self.unflushed.unflushed(page).unwrap_or_default();
+        if let Err(cause) = self.unflushed.begin(&[(page, one.stamp, lsn)]) {
+            return Err(TierError::Refusing { cause });
         }
         let mut done = self.hdd.write(offset, IoBufs::from_iter([image]), IoClass::WriteBack).await;
-        self.unflushed.ended(one.page, self.hdd_flush.next());
+        self.unflushed.ended(page, self.hdd_flush.next());
         done.bufs.drain(..).for_each(|image| self.give_back(image));
-        done.result.is_ok()
+        done.result.map_err(|source| TierError::Device { page, source })
     }
 }

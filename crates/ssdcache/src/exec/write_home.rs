@@ -179,10 +179,7 @@ impl Core {
                 continue;
             }
             if why == NoPlace::Ring && self.state.lock().home.ring_is_stuck() {
-                if !self.mend_homes().await {
-                    let cause = "home writes failed, and the ring is full of what they may have left torn";
-                    self.refuse(cause, false);
-                }
+                self.mend_for_place().await?;
                 continue;
             }
             self.flush_for_place(why).await?;
@@ -220,6 +217,18 @@ impl Core {
             }
         }
         (planned.map(|plan| Some(self.broken.spoil(plan))), superseded)
+    }
+
+    /// Mends what the ring's places are held for. If that fails, the writes that want a place fail, and their
+    /// pages stay dirty; the next ones try again, since the error may pass.
+    async fn mend_for_place(&self) -> Result<(), TierError> {
+        let mended = self.mend_homes().await;
+        if let Err(error) = &mended
+            && self.broken.is(Mutation::FailedMendFinal)
+        {
+            self.refuse(&error.to_string(), false);
+        }
+        mended
     }
 
     fn map_failure(&self) -> Option<Arc<str>> {
@@ -359,7 +368,9 @@ fn stamp_of(image: &IoBuf) -> Stamp {
 fn fail_all(batch: Vec<HomeBound>, error: &TierError, each: Each<'_>) {
     for HomeBound { page, image, .. } in batch {
         let error = match error.clone() {
-            TierError::Flush { source } => TierError::Device { page, source },
+            TierError::Flush { source } | TierError::Device { source, .. } => {
+                TierError::Device { page, source }
+            }
             other => other,
         };
         each(Arrived { page, image, outcome: Outcome::Failed(error) });

@@ -9,6 +9,7 @@ use pagetier_policy::Millis;
 /// A step of writing a checkpoint; each is over before the next begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
+    WipeMark,
     WipeHeaders,
     Body,
     Flush,
@@ -16,14 +17,16 @@ pub(crate) enum Step {
     Mark,
 }
 
-/// The order of a checkpoint. `doubtful`: the one before failed, in the same area, and may have left its
-/// headers there: a sound one over another body would pass for a damaged map.
+/// The order of a checkpoint. `doubtful`: the one before was reported as failed, in the same area, and any
+/// part of it may stand all the same. A sound header over another body would pass for a damaged map, so the
+/// headers go before the body is written over. A mark without a header would pass for one, too, so the mark
+/// goes first.
 ///
 /// The headers must never be durable before the body and the slots that they vouch for. The mark says that
 /// the checkpoint is in force; its write is over before anything is written under the checkpoint, so the
 /// first flush after that covers it.
 pub(crate) fn steps(doubtful: bool) -> Vec<Step> {
-    let wipe = [Step::WipeHeaders, Step::Flush];
+    let wipe = [Step::WipeMark, Step::Flush, Step::WipeHeaders, Step::Flush];
     let write = [Step::Body, Step::Flush, Step::Headers, Step::Flush, Step::Mark];
     wipe.into_iter().filter(|_| doubtful).chain(write).collect()
 }
@@ -80,6 +83,7 @@ mod tests {
                 between.is_some_and(|steps| steps.contains(&Step::Flush))
             };
             assert!(flushed(Step::Body, Step::Headers) && flushed(Step::Headers, Step::Mark));
+            assert_eq!(flushed(Step::WipeMark, Step::WipeHeaders), doubtful);
             assert_eq!(flushed(Step::WipeHeaders, Step::Body), doubtful);
         }
     }

@@ -1,11 +1,11 @@
-//! Bulk loads: ascending keys, the last leaf kept latched between them.
+//! Bulk loads: ascending keys, with the last leaf latched between them.
 
 use super::node;
 use super::tree::{Tree, TreeError};
 use crate::wal::MiniTx;
 use pagetier::PageMut;
 
-/// Appends entries to a tree that has no other user meanwhile. Pages fill up completely.
+/// Appends entries to a tree that has no other user. Fills pages completely.
 pub(crate) struct Appender<'t> {
     tree: &'t Tree,
     leaf: Option<PageMut<'t>>,
@@ -17,7 +17,7 @@ impl<'t> Appender<'t> {
         Self { tree, leaf: None }
     }
 
-    /// Appends an entry; `key` is greater than every key in the tree.
+    /// Appends an entry; `key` must be greater than every key in the tree.
     pub(crate) async fn push(&mut self, key: &[u8], val: &[u8]) -> Result<(), TreeError> {
         if let Some(leaf) = self.leaf.take() {
             let n = node::count(&leaf);

@@ -1,4 +1,4 @@
-//! A node's bytes.
+//! The byte layout of a node.
 //!
 //! ```text
 //! 0   1  kind: 1 leaf, 2 inner, 3 meta, 4 free
@@ -10,8 +10,8 @@
 //! 12  4  zero
 //! 16     keys, back to back, room for the capacity; then values with their overhead, or children's page numbers (4 each)
 //! ```
-//! An inner node's entry is a child and the lowest key that may be in it; the lowest key of the leftmost
-//! node of a level is all zeroes. Integers are little-endian.
+//! An entry of an inner node is a child and the lowest key that it may contain; the lowest key of the
+//! leftmost node of a level is all zeroes. Integers are little-endian.
 
 use crate::wal::MiniTx;
 use std::cmp::Ordering;
@@ -27,39 +27,39 @@ pub(super) const NONE: u32 = u32::MAX;
 const HEADER_BYTES: usize = 16;
 const CHILD_BYTES: usize = 4;
 
-/// Bytes of a table's rows.
+/// The lengths of a table's rows, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RowLens {
     pub(crate) key: usize,
     pub(crate) val: usize,
-    /// Left unused behind each value, where an engine with row versions would keep its own fields.
+    /// Bytes left unused behind each value, where an engine with row versions would keep its own fields.
     pub(crate) overhead: usize,
 }
 
-/// Where entries lie in the nodes of one sort, in one tree.
+/// The positions of entries in one kind of node of one tree.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     key_len: usize,
     val_len: usize,
-    /// From one value to the next.
+    /// The distance between values.
     val_step: usize,
     capacity: usize,
 }
 
 impl Layout {
-    /// Leaves of such rows, in pages with `payload` bytes.
+    /// The layout of leaves with such rows, in pages with `payload` bytes.
     pub(super) fn leaf(row: RowLens, payload: usize) -> Self {
         let RowLens { key: key_len, val: val_len, overhead } = row;
         let val_step = val_len + overhead;
         Self { key_len, val_len, val_step, capacity: (payload - HEADER_BYTES) / (key_len + val_step) }
     }
 
-    /// Inner nodes.
+    /// The layout of inner nodes.
     pub(super) fn inner(key_len: usize, payload: usize) -> Self {
         Self::leaf(RowLens { key: key_len, val: CHILD_BYTES, overhead: 0 }, payload)
     }
 
-    /// The entries that a node holds at most.
+    /// The maximum number of entries in a node.
     pub(super) fn capacity(&self) -> usize {
         self.capacity
     }
@@ -87,7 +87,7 @@ impl Layout {
         u32_at(node, self.val_at(slot))
     }
 
-    /// The slot of `key`, or where it would be inserted.
+    /// The slot of `key`, or its insertion point.
     pub(super) fn search(&self, node: &[u8], key: &[u8]) -> Result<usize, usize> {
         let (mut low, mut high) = (0, count(node));
         while low < high {
@@ -109,7 +109,7 @@ impl Layout {
         }
     }
 
-    /// Inserts an entry before `slot`. The node has room.
+    /// Inserts an entry before `slot`. The node must have room.
     pub(super) fn insert(&self, m: &mut MiniTx<'_>, page: usize, slot: usize, key: &[u8], val: &[u8]) {
         let n = count(m.payload(page));
         m.shift(page, self.key_at(slot), self.key_at(slot + 1), (n - slot) * self.key_len);
@@ -127,12 +127,12 @@ impl Layout {
         set_counts(m, page, n - 1, 0);
     }
 
-    /// Overwrites part of the value in `slot`.
+    /// Overwrites a part of the value in `slot`.
     pub(super) fn patch(&self, m: &mut MiniTx<'_>, page: usize, slot: usize, offset: usize, bytes: &[u8]) {
         m.write(page, self.val_at(slot) + offset, bytes);
     }
 
-    /// Moves the entries from `slot` on to the empty node `target`.
+    /// Moves the entries from `slot` on into the empty node `target`.
     pub(super) fn move_tail(&self, m: &mut MiniTx<'_>, source: usize, slot: usize, target: usize) {
         let moved = count(m.payload(source)) - slot;
         m.copy(source, self.key_at(slot), target, self.key_at(0), moved * self.key_len);
@@ -143,7 +143,7 @@ impl Layout {
     }
 }
 
-/// Makes a page an empty node.
+/// Formats a page as an empty node.
 pub(super) fn format(m: &mut MiniTx<'_>, page: usize, kind: u8, level: u8) {
     m.zero(page);
     m.write(page, 0, &[kind, level]);
@@ -166,7 +166,7 @@ pub(super) fn next(node: &[u8]) -> u32 {
     u32_at(node, 8)
 }
 
-/// Where the next insert of an ascending run would go.
+/// The slot of the next insert in an ascending run.
 pub(super) fn run_slot(node: &[u8]) -> usize {
     usize::from(u16::from_le_bytes([node[4], node[5]]))
 }

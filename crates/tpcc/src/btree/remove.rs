@@ -1,4 +1,4 @@
-//! Taking an emptied leaf out of the tree.
+//! Removes empty leaves from the tree.
 
 use super::node::{self, FREE, LEAF};
 use super::tree::{Tree, TreeError};
@@ -6,13 +6,13 @@ use crate::wal::MiniTx;
 use pagetier::PageMut;
 
 impl Tree {
-    /// Removes `key`, which was the only one in its leaf a moment ago, and the leaf with it.
+    /// Removes `key`, which was recently the only key in its leaf, and the leaf with it.
     ///
-    /// Of the leaf and a neighbour under the same parent the right page is given up, so that the link of
-    /// a leaf further left never changes; an only child stays in the tree, empty.
+    /// Of the leaf and a neighbour under the same parent, the right page is freed, so the link of a leaf
+    /// further left never changes. An only child stays in the tree, empty.
     #[cold]
     pub(super) async fn delete_last(&self, key: &[u8]) -> Result<bool, TreeError> {
-        // The parent is latched exclusively, so no descent enters its children; scans leave them to the
+        // The exclusive latch on the parent keeps descents out of its children; scans leave them to the
         // right.
         let parent = self.level_exclusive(key, 1).await?;
         if node::level(&parent) != 1 {
@@ -45,7 +45,7 @@ impl Tree {
         Ok(true)
     }
 
-    /// Gives up the right one of two neighbours, one of which is to hold nothing any more.
+    /// Frees the right one of two neighbours, one of which becomes empty.
     fn unlink<'s>(
         &'s self,
         parent: PageMut<'s>,

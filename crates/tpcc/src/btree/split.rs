@@ -1,26 +1,26 @@
-//! Inserts that split nodes, and the pages that this takes.
+//! Inserts that split nodes, and the allocation of their pages.
 //!
-//! First everything is latched and every new page is at hand, then the nodes are changed without a pause: an
-//! error, or a dropped future, finds the tree untouched. (A page that was allocated by then is lost to the
-//! space.)
+//! A split first latches everything and acquires every new page. Then it changes the nodes without an await
+//! point, so an error or a dropped future leaves the tree untouched. (The space loses a page that was already
+//! allocated.)
 
 use super::node::{self, FREE, INNER, LEAF, Layout, META};
 use super::tree::{META_PAGE, Tree, TreeError};
 use crate::wal::MiniTx;
 use pagetier::{PageId, PageMut};
 
-/// Pages for new nodes, latched: taken off the list of free pages, or new.
+/// Latched pages for new nodes, taken from the free list or allocated.
 struct Spare<'s> {
-    /// The meta page and what its list begins with once the pages are taken.
+    /// The meta page, and the head of its list after the pages were taken.
     list: Option<(PageMut<'s>, u32)>,
     pages: Vec<PageMut<'s>>,
 }
 
 impl Tree {
-    /// Puts an entry into a leaf that was full a moment ago.
+    /// Inserts an entry into a leaf that was recently full.
     #[cold]
     pub(super) async fn put_splitting(&self, key: &[u8], val: &[u8]) -> Result<(), TreeError> {
-        // 1. Down with exclusive latches; those above a node with room are released.
+        // 1. Descend with exclusive latches; release those above a node with room.
         let mut held: Vec<PageMut<'_>> = Vec::new();
         let mut page = self.root_exclusive().await?;
         while node::level(&page) > 0 {
@@ -32,14 +32,14 @@ impl Tree {
             }
             page = child;
         }
-        // 2. Pages for the right halves, and one more if the root is to be split.
+        // 2. Acquire pages for the right halves, and one more if the root must be split.
         let mut wanted = 0;
         if self.is_full(&page) && self.leaf.search(&page, key).is_err() {
             let full = held.iter().rev().take_while(|node| self.is_full(node)).count();
             wanted = 1 + full + usize::from(full == held.len());
         }
         let spare = self.spare(wanted).await?;
-        // 3. Up, splitting full nodes, until an entry finds room. One log record for all of it.
+        // 3. Ascend, splitting full nodes, until an entry finds room. All of it is one log record.
         self.put_upward(page, held, spare, key, val);
         Ok(())
     }
@@ -83,7 +83,7 @@ impl Tree {
         m.commit();
     }
 
-    /// Splits `page`, puts the entry into the proper half; returns the entry that the parent needs for
+    /// Splits `page` and inserts the entry into the proper half. Returns the entry that the parent needs for
     /// `right`.
     fn split(
         &self,
@@ -97,7 +97,7 @@ impl Tree {
         let layout = self.layout(m.payload(page));
         let slot = layout.search(m.payload(page), key).unwrap_or_else(|slot| slot);
         let at = split_point(m.payload(page), slot);
-        // A run that goes on in the middle of a leaf goes on in the left half, which it can fill.
+        // A run that continues in the middle of a leaf continues in the left half, which it can fill.
         let stays = slot < at || slot == at && at < node::count(m.payload(page));
         node::format(m, right, if level == 0 { LEAF } else { INNER }, level);
         layout.move_tail(m, page, at, right);
@@ -116,7 +116,7 @@ impl Tree {
         (separator, m.id(right).no.to_le_bytes().to_vec())
     }
 
-    /// Makes the full root the parent of two halves of itself: its page number must not change.
+    /// Makes the full root the parent of its two halves: its page number must not change.
     fn split_root(&self, m: &mut MiniTx<'_>, root: usize, left: usize, right: usize, key: &[u8], val: &[u8]) {
         let level = node::level(m.payload(root));
         let layout = self.layout(m.payload(root));
@@ -137,7 +137,7 @@ impl Tree {
         node::count(node) == self.layout(node).capacity()
     }
 
-    /// Latches `wanted` pages that belong to no tree.
+    /// Acquires and latches `wanted` pages that belong to no tree.
     async fn spare(&self, wanted: usize) -> Result<Spare<'_>, TreeError> {
         let mut pages = Vec::with_capacity(wanted);
         if wanted == 0 {
@@ -165,7 +165,7 @@ impl Tree {
     }
 }
 
-/// Where to split a full node for an insert at `slot`: in half, or at the insert when it continues a run.
+/// Where to split a full node for an insert at `slot`: in the middle, or at the insert if it continues a run.
 fn split_point(node: &[u8], slot: usize) -> usize {
     if slot > 0 && slot == node::run_slot(node) { slot } else { node::count(node) / 2 }
 }

@@ -1,4 +1,4 @@
-//! The tree against a map, under tasks, and through a crash.
+//! Tests of the tree: against a map, under concurrent tasks, and across crashes.
 
 use super::node::{self, NONE};
 use super::{Appender, RowLens, Tree};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 const KEY: usize = 4;
 const VAL: usize = 300;
-/// With overhead, which nothing may touch or be moved over.
+/// With overhead, which no operation may touch or overwrite.
 const ROW: RowLens = RowLens { key: KEY, val: VAL, overhead: 5 };
 
 async fn store(dir: &Path, wal: &Wal) -> Arc<PageStore> {
@@ -52,8 +52,8 @@ async fn contents(tree: &Tree) -> Vec<(u32, u32)> {
     seen
 }
 
-/// Walks the whole tree: order, levels, key ranges; counts its pages and those on the free list against the
-/// space.
+/// Walks the whole tree and checks order, levels and key ranges; checks that its pages and the free list add
+/// up to the space.
 async fn validate(tree: &Tree) -> u64 {
     let mut pages = 1;
     let mut leaves = Vec::new();
@@ -97,7 +97,7 @@ async fn random_operations_agree_with_a_map() {
     let mut model = BTreeMap::new();
     let mut rng = SmallRng::seed_from_u64(1);
     for round in 0..20_000_u32 {
-        // Mostly inserts, then mostly deletes, so that the tree grows three levels high and shrinks again.
+        // Mostly inserts, then mostly deletes: the tree grows to three levels and shrinks again.
         let key: u32 = rng.random_range(0..6_000);
         let bytes = key.to_be_bytes();
         let growing = round / 5_000 % 2 == 0;
@@ -203,7 +203,7 @@ async fn tasks_do_not_lose_each_others_entries() {
     assert_eq!(validate(&tree).await, space_pages(&tree));
 }
 
-/// One life of a store: redo, a comparison with the model, more changes, and no orderly end.
+/// One life of a store: redo, a comparison with the model, more changes, and no clean close.
 async fn live_and_crash(dir: &Path, life: u32, model: &mut BTreeMap<u32, u32>) {
     let wal = wal(dir);
     let store = store(dir, &wal).await;
@@ -235,11 +235,11 @@ async fn live_and_crash(dir: &Path, life: u32, model: &mut BTreeMap<u32, u32>) {
 }
 
 #[test]
-fn redo_brings_a_tree_back_as_it_was() {
+fn redo_restores_a_tree() {
     let dir = tempfile::tempdir().unwrap();
     let mut model = BTreeMap::new();
     for life in 0..6 {
-        // With its runtime a life ends at once, background tasks included.
+        // Dropping its runtime ends a life at once, background tasks included.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(live_and_crash(dir.path(), life, &mut model));
     }

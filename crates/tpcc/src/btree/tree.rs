@@ -1,4 +1,4 @@
-//! The tree: look-ups, scans, and changes that stay in one leaf.
+//! The tree: lookups, scans, and changes confined to one leaf.
 
 use super::node::{self, INNER, LEAF, Layout, META, RowLens};
 use crate::wal::{MiniTx, Wal};
@@ -15,7 +15,7 @@ pub(crate) enum TreeError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] pagetier::Error),
-    /// A page is not the node that it should be.
+    /// A page is not the expected node.
     #[error("page {page} is not the tree node expected there: {what}")]
     Damaged {
         /// The page.
@@ -25,10 +25,10 @@ pub(crate) enum TreeError {
     },
 }
 
-/// A tree. Shared between tasks by reference; every operation is atomic with respect to the others.
+/// A tree, shared between tasks by reference; every operation is atomic with respect to the others.
 ///
-/// Dropping a future before it is done either leaves the tree as it was or has changed it wholly, in memory
-/// and in the log.
+/// An operation whose future is dropped has changed the tree completely or not at all, in memory and in the
+/// log.
 pub(crate) struct Tree {
     pub(super) store: Arc<PageStore>,
     pub(super) wal: Option<Wal>,
@@ -39,7 +39,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Makes an empty tree in the empty space `space`, as [`Tree::open`] opens it.
+    /// Creates an empty tree in the empty space `space`, and opens it as [`Tree::open`] does.
     pub(crate) async fn create(
         store: Arc<PageStore>,
         wal: Option<Wal>,
@@ -60,15 +60,15 @@ impl Tree {
         Ok(tree)
     }
 
-    /// The tree in `space`, with rows of these lengths. Without a log, changes are not recorded: for bulk
-    /// loads.
+    /// Opens the tree in `space`, with rows of these lengths. Without a log (for bulk loads), changes are not
+    /// recorded.
     pub(crate) fn open(store: Arc<PageStore>, wal: Option<Wal>, space: SpaceId, row: RowLens) -> Self {
         let payload = store.page_size().payload_bytes();
         let (leaf, inner) = (Layout::leaf(row, payload), Layout::inner(row.key, payload));
         Self { store, wal, space, leaf, inner, row }
     }
 
-    /// The pages of a tree of `rows` entries whose pages are full, as after a load.
+    /// The number of pages of a tree with `rows` entries in full pages, as after a load.
     pub(crate) fn full_pages(rows: u64, row: RowLens, page_size: PageSize) -> u64 {
         let payload = page_size.payload_bytes();
         let inner = Layout::inner(row.key, payload).capacity() as u64;
@@ -81,7 +81,7 @@ impl Tree {
         pages
     }
 
-    /// Looks `key` up and shows its value to `see`, under the leaf's latch.
+    /// Looks up `key` and passes its value to `see`, under the leaf's latch.
     pub(crate) async fn get<R>(
         &self,
         key: &[u8],
@@ -91,7 +91,8 @@ impl Tree {
         Ok(self.leaf.search(&leaf, key).ok().map(|slot| see(self.leaf.val(&leaf, slot))))
     }
 
-    /// Shows entries from `from` on, in order, to `see` until it breaks. Not a snapshot: leaf by leaf.
+    /// Passes the entries from `from` on, in order, to `see` until it breaks. Not a snapshot: it proceeds
+    /// leaf by leaf.
     pub(crate) async fn scan(
         &self,
         from: &[u8],
@@ -144,7 +145,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Overwrites part of the value of `key`; false when there is no such key.
+    /// Overwrites a part of the value of `key`; false when the key does not exist.
     pub(crate) async fn patch(&self, key: &[u8], offset: usize, bytes: &[u8]) -> Result<bool, TreeError> {
         debug_assert!(offset + bytes.len() <= self.row.val);
         let leaf = self.level_exclusive(key, 0).await?;
@@ -157,7 +158,7 @@ impl Tree {
         Ok(true)
     }
 
-    /// Removes `key`; false when there is no such key.
+    /// Removes `key`; false when the key does not exist.
     pub(crate) async fn delete(&self, key: &[u8]) -> Result<bool, TreeError> {
         let leaf = self.level_exclusive(key, 0).await?;
         let Ok(slot) = self.leaf.search(&leaf, key) else {
@@ -182,7 +183,7 @@ impl Tree {
         Ok(page)
     }
 
-    /// The node of `level` on the way to `key`, latched exclusively, or the root where the tree is lower.
+    /// Latches the node of `level` on the path to `key` exclusively; the root if the tree is lower.
     pub(super) async fn level_exclusive(&self, key: &[u8], level: u8) -> Result<PageMut<'_>, TreeError> {
         loop {
             let mut page = self.root_shared().await?;
@@ -228,7 +229,7 @@ impl Tree {
     }
 }
 
-/// Whether a page is a node, of the level expected; says what is wrong with it.
+/// Checks that a page is a node, of the expected level if given; says what is wrong with it.
 fn check(node: &[u8], level: Option<u8>) -> Result<(), &'static str> {
     let expected = if node::level(node) == 0 { LEAF } else { INNER };
     if node::kind(node) != expected {

@@ -1,4 +1,4 @@
-//! `report.json`: the rows that are finished, so that a long comparison can be continued.
+//! `report.json`: the finished rows, so that a long comparison can be continued.
 
 use super::machine::Machine;
 use super::matrix::Case;
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What all rows of a report have in common. Rows of another setting are kept, but neither shown nor taken
-/// for finished.
+/// The parameters that all rows of a report share. Rows of other settings are kept, but neither shown nor
+/// counted as finished.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Setting {
     pub(crate) version: String,
@@ -21,61 +21,61 @@ pub(crate) struct Setting {
     pub(crate) page_bytes: u64,
     pub(crate) hdd_model: String,
     pub(crate) ratio_of: String,
-    /// New-Orders of a window.
+    /// New-Orders per window.
     pub(crate) window: u64,
-    /// The most windows to warm up in, and how many are measured.
+    /// The maximum number of warm-up windows, and the number of measured ones.
     pub(crate) windows_max: usize,
     pub(crate) windows_measured: usize,
 }
 
-/// A run that came to its end.
+/// A run that was measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Finished {
     pub(crate) row: Row,
-    /// Whether it was steady before it was measured; otherwise the cap of windows ended its warm-up.
+    /// Whether the run was steady before the measurement; otherwise the cap on windows ended its warm-up.
     pub(crate) steady: bool,
     pub(crate) warmup: Vec<Window>,
     pub(crate) measured: Vec<Window>,
-    /// Of the processor's time that people wait.
+    /// Wall-clock seconds of the run.
     pub(crate) wall_seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) observed: Option<Observed>,
 }
 
 impl Finished {
-    /// Virtual seconds of the warm-up.
+    /// The warm-up's virtual seconds.
     pub(crate) fn warmup_seconds(&self) -> f64 {
         self.warmup.iter().map(|window| window.seconds).sum()
     }
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub(crate) enum Outcome {
-    /// It was measured.
+    /// The run was measured.
     Finished(Box<Finished>),
-    /// It could not be: the store's error.
+    /// The run failed with the store's error.
     NotRun {
-        /// As the store says it.
+        /// The store's error message.
         error: String,
-        /// The store does not have these policies, and said so.
+        /// Whether the store refused these policies.
         refused: bool,
     },
 }
 
-/// A run and what came of it.
+/// A run and its outcome.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) setting: Setting,
     pub(crate) case: Case,
     pub(crate) outcome: Outcome,
-    /// The program that ran it, by [`super::machine::build`].
+    /// The program that ran it, as identified by [`super::machine::build`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) build: Option<String>,
 }
 
-/// One invocation that added rows.
+/// An invocation that added rows.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Invocation {
     pub(crate) date: String,
@@ -90,18 +90,18 @@ pub(crate) struct Book {
     pub(crate) entries: Vec<Entry>,
 }
 
-/// Why it cannot be read or written.
+/// Why a report cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BookError {
-    /// The folder or a file in it.
+    /// An I/O error on the folder or a file in it.
     #[error("--report {path}: {source}", path = .path.display())]
     Io {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
-    /// What is there is something else.
+    /// The file is not a report.
     #[error("{path} is not a report of tpcc_lite ({why}): move it away, or name another folder", path = .path.display())]
     Foreign {
         /// The file.
@@ -112,7 +112,7 @@ pub(crate) enum BookError {
 }
 
 impl Book {
-    /// The book in `dir`, empty if there is none.
+    /// Reads the book in `dir`; empty if there is none.
     pub(crate) fn read(dir: &Path) -> Result<Self, BookError> {
         let path = file(dir);
         match std::fs::read(&path) {
@@ -122,7 +122,7 @@ impl Book {
         }
     }
 
-    /// Replaces the one in `dir`.
+    /// Replaces the book in `dir`.
     pub(crate) fn write(&self, dir: &Path) -> Result<(), BookError> {
         let path = file(dir);
         let text =
@@ -130,13 +130,13 @@ impl Book {
         replace(&path, &text)
     }
 
-    /// The outcome of `case` under `setting`, if there is one.
+    /// The outcome of `case` under `setting`, if any.
     pub(crate) fn outcome(&self, setting: &Setting, case: &Case) -> Option<&Outcome> {
         let entry = self.entries.iter().find(|entry| entry.setting == *setting && entry.case == *case);
         entry.map(|entry| &entry.outcome)
     }
 
-    /// The same when it was measured.
+    /// The outcome of `case` under `setting`, if it was measured.
     pub(crate) fn finished(&self, setting: &Setting, case: &Case) -> Option<&Finished> {
         match self.outcome(setting, case)? {
             Outcome::Finished(finished) => Some(finished),
@@ -144,14 +144,14 @@ impl Book {
         }
     }
 
-    /// Adds an entry, in place of an earlier one of the same run.
+    /// Adds an entry, replacing an earlier one of the same run.
     pub(crate) fn add(&mut self, entry: Entry) {
         self.entries.retain(|old| old.setting != entry.setting || old.case != entry.case);
         self.entries.push(entry);
     }
 }
 
-/// Writes `bytes` beside `path` and puts them in its place.
+/// Writes `bytes` to a new file and renames it to `path`.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), BookError> {
     let new = path.with_extension("new");
     std::fs::write(&new, bytes)
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_report_is_said_to_be_none() {
+    fn a_foreign_file_is_reported_as_such() {
         let dir = tempfile::tempdir().unwrap();
         assert!(Book::read(dir.path()).unwrap().entries.is_empty());
         std::fs::write(file(dir.path()), "[1, 2]").unwrap();

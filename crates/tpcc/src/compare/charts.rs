@@ -1,4 +1,4 @@
-//! The charts, as SVG to stand in a page: bars as in Figures 7 and 10, points as in Figure 4, lines as in
+//! The charts, as SVG to embed in a page: bars as in Figures 7 and 10, points as in Figure 4, lines as in
 //! Figure 6.
 
 use plotters::coord::Shift;
@@ -6,8 +6,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::error::Error;
 
-/// Colours that people who do not see all of them can tell apart (Okabe and Ito's), readable on light and
-/// dark.
+/// A palette for colour-blind readers (Okabe and Ito's), readable on light and dark backgrounds.
 pub(crate) const COLORS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
@@ -18,7 +17,7 @@ pub(crate) const COLORS: [RGBColor; 7] = [
     RGBColor(128, 128, 128),
 ];
 
-/// A chart's size in its own units; a page scales it.
+/// A chart's size in its own units; the page scales it.
 const SIZE: (u32, u32) = (420, 300);
 
 type Chart<T> = Result<T, Box<dyn Error>>;
@@ -30,14 +29,14 @@ pub(crate) struct Bar {
     pub(crate) steady: bool,
 }
 
-/// Bars of one colour, one in each group.
+/// Bars of one colour, one per group.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
     pub(crate) color: RGBColor,
     pub(crate) bars: Vec<Option<Bar>>,
 }
 
-/// Groups of bars over their names. A bar that is missing is marked so.
+/// Grouped bars with the groups' names. A missing bar is marked as such.
 pub(crate) fn bars(title: &str, y_desc: &str, groups: &[String], series: &[Series]) -> String {
     let most = series.iter().flat_map(|s| &s.bars).flatten().map(|bar| bar.value).fold(0.0, f64::max);
     drawn(title, |root| {
@@ -68,8 +67,8 @@ pub(crate) fn bars(title: &str, y_desc: &str, groups: &[String], series: &[Serie
                 };
                 let place = [(left + 0.01, 0.0), (left + wide - 0.01, value)];
                 chart.draw_series([Rectangle::new(place, one.color.filled())])?;
-                let told = format!("{}{}", number(value), if steady { "" } else { "*" });
-                chart.draw_series([Text::new(told, (middle, value + top * 0.005), style.clone())])?;
+                let label = format!("{}{}", number(value), if steady { "" } else { "*" });
+                chart.draw_series([Text::new(label, (middle, value + top * 0.005), style.clone())])?;
             }
         }
         let below = LABEL.into_text_style(root).pos(Pos::new(HPos::Center, VPos::Top));
@@ -81,7 +80,7 @@ pub(crate) fn bars(title: &str, y_desc: &str, groups: &[String], series: &[Serie
     })
 }
 
-/// The end of an axis: a few points in a thousand may lie beyond it.
+/// The upper end of an axis: a few points in a thousand may lie beyond it.
 fn upper(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_unstable_by(f64::total_cmp);
@@ -89,7 +88,7 @@ fn upper(values: impl Iterator<Item = f64>) -> f64 {
     values.get(last).copied().filter(|most| *most > 0.0).unwrap_or(1.0) * 1.06
 }
 
-/// One point for each pair, and the diagonal on which both are equal. Each axis has its own scale.
+/// One point per pair, and the diagonal of equality. Each axis has its own scale.
 pub(crate) fn points(title: &str, x_desc: &str, y_desc: &str, points: &[(f64, f64)]) -> String {
     let (right, top) = (upper(points.iter().map(|at| at.0)), upper(points.iter().map(|at| at.1)));
     let most = right.min(top);
@@ -114,7 +113,7 @@ pub(crate) fn points(title: &str, x_desc: &str, y_desc: &str, points: &[(f64, f6
     })
 }
 
-/// Lines over a common axis, the y axis logarithmic, with a line at 1.
+/// Lines over a common x axis, with a logarithmic y axis and a line at 1.
 pub(crate) fn lines(
     title: &str,
     (x_desc, y_desc): (&str, &str),
@@ -147,7 +146,7 @@ pub(crate) fn lines(
     })
 }
 
-/// The words beside the colours: markup.
+/// The legend, as markup.
 pub(crate) fn legend<'a>(series: impl Iterator<Item = (&'a str, RGBColor)>) -> String {
     let item = |(name, RGBColor(r, g, b))| {
         let name = super::html::escape(name);
@@ -167,7 +166,7 @@ fn builder<'a, 'b>(root: &'a Area<'b>, title: &str) -> ChartBuilder<'a, 'b, SVGB
     builder
 }
 
-/// An SVG as wide as the page lets it be; a chart that cannot be drawn says why.
+/// Draws an SVG as wide as the page allows; a chart that cannot be drawn says why.
 fn drawn(title: &str, draw: impl FnOnce(&Area<'_>) -> Chart<()>) -> String {
     let mut svg = String::new();
     let result = {
@@ -186,7 +185,7 @@ fn drawn(title: &str, draw: impl FnOnce(&Area<'_>) -> Chart<()>) -> String {
     }
 }
 
-/// A number as short as it may be.
+/// A number in its shortest form.
 pub(crate) fn number(x: f64) -> String {
     match x.abs() {
         x if x >= 10_000.0 => format!("{:.0}k", x / 1e3),
@@ -230,7 +229,7 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        let told: Vec<String> = [0.0, 0.25, 1.0, 3.25, 42.0, 99.5, 812.3, 12_345.0].map(number).to_vec();
-        assert_eq!(told, ["0", "0.25", "1", "3.25", "42", "99.5", "812", "12k"]);
+        let shown: Vec<String> = [0.0, 0.25, 1.0, 3.25, 42.0, 99.5, 812.3, 12_345.0].map(number).to_vec();
+        assert_eq!(shown, ["0", "0.25", "1", "3.25", "42", "99.5", "812", "12k"]);
     }
 }

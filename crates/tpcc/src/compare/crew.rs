@@ -1,4 +1,4 @@
-//! Several runs at once, one a core: each on a thread and a runtime of its own.
+//! Runs several cases at once, one per core, each on its own thread and runtime.
 
 use super::book::{Outcome, Setting};
 use super::drive::{Loaded, Step, load, run_case};
@@ -14,16 +14,16 @@ use std::error::Error;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
-/// How it ended.
+/// How the comparison ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ended {
-    /// By the user before all was done.
+    /// The user ended it early.
     pub(crate) interrupted: bool,
-    /// A run failed otherwise than by the store's refusing its policies, or left an inconsistent database.
+    /// A run failed, other than by a refusal of its policies, or left an inconsistent database.
     pub(crate) failed: bool,
 }
 
-/// What runs share.
+/// The state that runs share.
 struct Common<'a> {
     base: &'a Cli,
     setting: &'a Setting,
@@ -33,14 +33,14 @@ struct Common<'a> {
     progress: Progress,
 }
 
-/// A database and who still needs it. Its lock is held while it is loaded.
+/// A database and the number of runs that still need it. The lock is held while it is loaded.
 struct Load {
     db: u32,
     ssd: u32,
     loaded: Mutex<(usize, Option<Arc<Loaded>>)>,
 }
 
-/// Runs `cases`, `jobs` at a time, and hands each outcome to `keep`, whose error ends it all.
+/// Runs `cases`, `jobs` at a time, and passes each outcome to `keep`, whose error ends the comparison.
 pub(crate) fn run_all<E: Error + 'static>(
     base: &Cli,
     setting: &Setting,
@@ -124,7 +124,7 @@ impl Common<'_> {
                     (Outcome::NotRun { error: error.to_string(), refused }, 0)
                 }
             };
-            self.progress.ended(worker, windows, &told(&case, &outcome));
+            self.progress.ended(worker, windows, &summary_of(&case, &outcome));
             if outcomes.send((case, outcome)).is_err() {
                 break;
             }
@@ -145,7 +145,7 @@ impl Common<'_> {
         }
     }
 
-    /// A database gives its memory back after its last run.
+    /// Frees a database's memory after its last run.
     fn let_go(&self, case: &Case) {
         if let Some(of_case) = self.load_of(case) {
             let (left, loaded) = &mut *of_case.loaded.lock();
@@ -157,8 +157,8 @@ impl Common<'_> {
     }
 }
 
-/// An outcome in a line.
-fn told(case: &Case, outcome: &Outcome) -> String {
+/// Summarises an outcome in one line.
+fn summary_of(case: &Case, outcome: &Outcome) -> String {
     let zone =
         if case.zone_percent == 10.0 { String::new() } else { format!(" zone {} %", case.zone_percent) };
     let what = match outcome {

@@ -1,4 +1,4 @@
-//! One run: load, warm up until it is steady, measure.
+//! One run: load, warm up until steady, measure.
 
 use super::book::{Finished, Setting};
 use super::matrix::Case;
@@ -6,27 +6,27 @@ use super::observe::{LOOK_EVERY, Observer};
 use super::steady::{Window, is_steady};
 use crate::cli::{Cli, PolicyList, Ratio};
 use crate::database::{Database, DbError};
+use crate::location::{Location, Notes};
 use crate::report::page_io_ms;
 use crate::run::{Crew, Measured, Slice, Stop};
 use crate::runtime;
 use crate::session::{Session, SessionError};
-use crate::site::{Notes, Site};
 use pagetier::{Clock, Stats};
 use pagetier_devio::VirtualClock;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often a window looks whether it has its New-Orders.
+/// How often a window checks whether it has its New-Orders.
 const TICK: Duration = Duration::from_millis(100);
 
 /// A loaded database that many runs start from.
 pub(crate) struct Loaded {
-    site: Site,
+    location: Location,
     notes: Notes,
 }
 
-/// What a run is doing, for the progress bar.
+/// The state of a run, for the progress bar.
 pub(crate) struct Step<'a> {
     pub(crate) warmup: &'a [Window],
     pub(crate) measured: &'a [Window],
@@ -41,14 +41,14 @@ fn options(base: &Cli, case: &Case) -> Cli {
     cli
 }
 
-/// Loads the database for runs of `case`'s database and SSD.
+/// Loads the database that `case`, with its SSD, needs.
 pub(crate) fn load(base: &Cli, case: &Case, stop: &Arc<Stop>) -> Result<Loaded, SessionError> {
     let (cli, clock) = (options(base, case), VirtualClock::new());
     let runtime = runtime(Some(&clock)).map_err(no_runtime)?;
     runtime.block_on(async {
-        let session = Session::at(&cli, Site::new(&cli, Some(clock.clone()))?, Arc::clone(stop));
+        let session = Session::at(&cli, Location::new(&cli, Some(clock.clone()))?, Arc::clone(stop));
         let notes = session.load().await?;
-        Ok(Loaded { site: session.into_site(), notes })
+        Ok(Loaded { location: session.into_location(), notes })
     })
 }
 
@@ -65,9 +65,9 @@ pub(crate) fn run_case(
     let began = std::time::Instant::now();
     let runtime = runtime(Some(&clock)).map_err(no_runtime)?;
     runtime.block_on(async {
-        let site = loaded.site.share(Clock::Virtual(clock.clone()));
-        let site = site.ok_or_else(|| SessionError::Usage("a comparison runs in memory".into()))?;
-        let session = Session::at(&cli, site, Arc::clone(stop));
+        let location = loaded.location.share(Clock::Virtual(clock.clone()));
+        let location = location.ok_or_else(|| SessionError::Usage("a comparison runs in memory".into()))?;
+        let session = Session::at(&cli, location, Arc::clone(stop));
         let mut notes = loaded.notes;
         notes.pool_bytes = cli.pool_bytes(notes.loaded_bytes, notes.ssd_bytes);
         let opened = session.open(&case.policies(), &notes, false).await?;
@@ -116,7 +116,7 @@ impl<'d> Run<'d> {
         }
     }
 
-    /// Warm-up and measurement; without the terminals' counts, which their end gives.
+    /// Runs warm-up and measurement. The terminals' counts are added when they end.
     async fn finish(&mut self, see: &dyn Fn(&Step<'_>)) -> Result<Measured, DbError> {
         while !self.steady && self.warmup.len() < self.setting.windows_max && !self.stop.is_asked() {
             let (window, _) = self.window().await?;
@@ -148,7 +148,7 @@ impl<'d> Run<'d> {
         self.crew.database.store.stats()
     }
 
-    /// One window, and the state at its end.
+    /// Runs one window; returns it and the state at its end.
     async fn window(&mut self) -> Result<(Window, Stats), DbError> {
         let (began, before, base) = (Instant::now(), self.stats(), self.crew.new_orders());
         while self.crew.new_orders() < base + self.setting.window && !self.stop.is_asked() {

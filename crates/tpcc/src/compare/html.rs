@@ -1,8 +1,8 @@
-//! HTML, written so that it is well-formed XML too: every tag is closed, every text escaped.
+//! HTML that is also well-formed XML: every tag is closed, every text escaped.
 
 use std::fmt::{Display, Write};
 
-/// Text as it may stand between tags and in attributes.
+/// Escapes a text for use between tags and in attributes.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -18,25 +18,25 @@ pub(crate) fn escape(text: &str) -> String {
     out
 }
 
-/// A piece of a page.
+/// A fragment of a page.
 #[derive(Debug, Default)]
 pub(crate) struct Html(String);
 
 impl Html {
-    /// Appends an element that holds a text.
+    /// Appends an element with a text.
     pub(crate) fn text(&mut self, tag: &str, text: impl Display) -> &mut Self {
         let text = escape(&text.to_string());
         self.raw(format_args!("<{tag}>{text}</{tag}>\n"))
     }
 
-    /// Appends markup as it is.
+    /// Appends markup verbatim.
     pub(crate) fn raw(&mut self, markup: impl Display) -> &mut Self {
-        let told = write!(self.0, "{markup}");
-        debug_assert!(told.is_ok(), "a string takes everything");
+        let written = write!(self.0, "{markup}");
+        debug_assert!(written.is_ok(), "a string takes everything");
         self
     }
 
-    /// Appends an element of a class that holds markup.
+    /// Appends an element of a class with markup.
     pub(crate) fn class(&mut self, tag: &str, class: &str, markup: impl Display) -> &mut Self {
         self.raw(format_args!("<{tag} class=\"{class}\">{markup}</{tag}>\n"))
     }
@@ -47,14 +47,14 @@ impl Html {
     }
 }
 
-/// A table that scrolls sideways where it does not fit. Cells are markup.
+/// A table that scrolls sideways if it is too wide. Cells are markup.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     rows: String,
 }
 
 impl Table {
-    /// With this head; its cells are text.
+    /// Creates a table with this head, whose cells are text.
     pub(crate) fn new(head: &[&str]) -> Self {
         let cells: String = head.iter().map(|cell| format!("<th>{}</th>", escape(cell))).collect();
         Self { rows: format!("<thead><tr>{cells}</tr></thead>\n<tbody>\n") }
@@ -66,7 +66,7 @@ impl Table {
         self.rows += &format!("<tr>{cells}</tr>\n");
     }
 
-    /// Appends a row whose one long cell, text, stands beside its first, markup.
+    /// Appends a row of a first cell, markup, and one wide cell, text.
     pub(crate) fn note(&mut self, first: &str, note: &str, columns: usize) {
         let span = columns.saturating_sub(1);
         self.rows += &format!(
@@ -82,8 +82,8 @@ impl Display for Table {
     }
 }
 
-/// What is wrong with `page`, if its tags do not match, an attribute or text is not escaped, or it refers to
-/// anything outside.
+/// What is wrong with `page`: unmatched tags, an unescaped attribute or text, or a reference to something
+/// outside.
 #[cfg(test)]
 pub(crate) fn unsound(page: &str) -> Option<String> {
     let mut open: Vec<&str> = Vec::new();

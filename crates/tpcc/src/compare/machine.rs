@@ -3,19 +3,19 @@
 use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The machine, as the kernel describes it.
+/// The machine as the kernel describes it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) kernel: String,
-    /// Of memory.
+    /// Bytes of memory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) memory_bytes: Option<u64>,
 }
 
 impl Machine {
-    /// This one.
+    /// The machine that this process runs on.
     pub(crate) fn here() -> Self {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name"));
@@ -37,25 +37,25 @@ fn memory_bytes() -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// The checksum of this program's file: rows of another build may come from other code.
+/// The checksum of this program's file: rows of another build may stem from other code.
 pub(crate) fn build() -> Option<String> {
     let program = std::fs::read(std::env::current_exe().ok()?).ok()?;
     Some(format!("{:08x}", crc32c::crc32c(&program)))
 }
 
-/// Processors that this process may use.
+/// The number of processors available to this process.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Now, as `2026-11-21 14:05 UTC`.
+/// The current time as `2026-11-21 14:05 UTC`.
 pub(crate) fn date() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (year, month, day) = civil(since / 86_400);
     format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", since / 3_600 % 24, since / 60 % 60)
 }
 
-/// The date that lies `days` after 1970-01-01: years counted from March, so that the leap day is their last.
+/// The date `days` after 1970-01-01. Counts years from March, so that the leap day is their last.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
@@ -67,7 +67,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// The command line, quoted where a shell would need it.
+/// The command line, quoted where a shell requires it.
 pub(crate) fn command() -> String {
     let options = std::env::args().skip(1).map(|option| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,+=%".contains(c);

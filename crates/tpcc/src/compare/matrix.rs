@@ -1,4 +1,4 @@
-//! Which runs make up which figure of the 2013 paper (section 6).
+//! The runs behind each figure of the 2013 paper (section 6).
 
 use crate::cli::Policies;
 use clap::ValueEnum;
@@ -34,13 +34,13 @@ pub(crate) const ANALYSIS: [(&str, &str); 3] = [("lru", "cc"), ("gd2l", "cc"), (
 pub(crate) const RIVALS: [(&str, &str); 4] =
     [("lru", "mv-fifo"), ("lru", "lru2"), ("gd2l", "lru2"), ("gd2l", "cac")];
 
-/// GB of the paper's databases beside its SSD of 10 GB.
+/// Sizes in GB of the paper's databases, with an SSD of 10 GB.
 pub(crate) const DATABASES: [u32; 3] = [30, 15, 8];
 
-/// GB of the paper's pools beside the same.
+/// Sizes in GB of the paper's pools, with the same SSD.
 pub(crate) const POOLS: [u32; 3] = [1, 2, 4];
 
-/// Zones of section 6.5, in per cent of the SSD.
+/// The zones of section 6.5, in per cent of the SSD.
 pub(crate) const ZONES: [f64; 4] = [1.0, 2.0, 5.0, 10.0];
 
 /// The zone of all other experiments.
@@ -58,7 +58,7 @@ impl Shape {
     /// Sections 4 and 6.5: a database of 1 GB, an SSD of 400 MB, a pool of 200 MB.
     pub(crate) const SMALL: Self = Self { db: 10, ssd: 4, pool: 2 };
 
-    /// One of section 6.1.
+    /// A shape of section 6.1.
     pub(crate) const fn of(db: u32, pool: u32) -> Self {
         Self { db, ssd: 10, pool }
     }
@@ -94,27 +94,27 @@ impl Case {
         Self::new(Shape::SMALL, ("gd2l", "cac"), percent)
     }
 
-    /// The policies as the command line knows them.
+    /// The policies in command-line form.
     pub(crate) fn policies(&self) -> Policies {
         Policies { pool: self.pool_policy.clone(), ssd: self.ssd_policy.clone() }
     }
 
-    /// Whether each page is watched for Figure 4.
+    /// Whether the run observes each page for Figure 4.
     pub(crate) fn is_observed(&self) -> bool {
         *self == Self::zone(ZONE)
     }
 }
 
-/// Those of `cases` that are about one of these databases, or about none of the paper's three; no `databases`
-/// are all.
+/// Those of `cases` whose database is in `databases`, or is none of the paper's three; empty `databases`
+/// select all.
 pub(crate) fn of_databases(mut cases: Vec<Case>, databases: &[u32]) -> Vec<Case> {
     let wanted = |db: u32| databases.is_empty() || databases.contains(&db) || !DATABASES.contains(&db);
     cases.retain(|case| wanted(case.shape.db));
     cases
 }
 
-/// What to run for these figures, each run once, databases together; `more` pairs run beside those of every
-/// figure that compares policies.
+/// The runs for these figures, each once, grouped by database. The pairs `more` run in addition to those of
+/// every figure that compares policies.
 pub(crate) fn cases(figures: &[Figure], more: &[Policies]) -> Vec<Case> {
     let more: Vec<(&str, &str)> = more.iter().map(|p| (p.pool.as_str(), p.ssd.as_str())).collect();
     let mut all: Vec<Case> = Vec::new();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn some_databases_are_left_out() {
+    fn databases_can_be_excluded() {
         let count = |databases: &[u32]| of_databases(cases(&[Figure::All], &[]), databases).len();
         assert_eq!(
             (count(&[]), count(&[30, 15, 8]), count(&[8, 15]), count(&[30])),

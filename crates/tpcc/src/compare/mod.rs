@@ -1,8 +1,8 @@
-//! `--compare`: the experiments of section 6 of the 2013 paper, scaled down, in virtual time, and a report of
-//! them.
+//! `--compare`: the experiments of section 6 of the 2013 paper, scaled down, in virtual time, and a report
+//! about them.
 //!
-//! [`matrix`] says what to run, [`drive`] runs one, [`crew`] several at once; [`book`] keeps what is
-//! finished, and [`page`] shows it.
+//! [`matrix`] lists the runs, [`drive`] performs one, [`crew`] several at once; [`book`] keeps the finished
+//! ones, and [`page`] shows them.
 
 mod book;
 mod charts;
@@ -28,8 +28,7 @@ use machine::Machine;
 use std::error::Error;
 use std::path::Path;
 
-/// Runs what is not finished yet, and writes the report; false when a run failed or its database was
-/// inconsistent.
+/// Runs the unfinished cases and writes the report; false when a run failed or left an inconsistent database.
 pub(crate) fn compare(cli: &Cli) -> Result<bool, Box<dyn Error>> {
     let Some(dir) = &cli.comparison.report else { return Err("--compare needs --report DIR".into()) };
     std::fs::create_dir_all(dir).map_err(|source| book::BookError::Io { path: dir.clone(), source })?;
@@ -45,10 +44,10 @@ pub(crate) fn compare(cli: &Cli) -> Result<bool, Box<dyn Error>> {
         let (date, command) = (machine::date(), machine::command());
         book.invocations.push(Invocation { date, command, machine: Machine::here() });
     }
-    // Before hours of work: can it be written?
+    // Check that the report can be written before hours of work.
     write(&book, &setting, dir)?;
     if open.len() < cases.len() {
-        eprintln!("{} of {} runs are in {} already", cases.len() - open.len(), cases.len(), dir.display());
+        eprintln!("{} of {} runs are already in {}", cases.len() - open.len(), cases.len(), dir.display());
     }
     let jobs = cli.comparison.jobs(open.len());
     let ended = crew::run_all(&base, &setting, &open, jobs, &mut |case, outcome| {
@@ -58,7 +57,7 @@ pub(crate) fn compare(cli: &Cli) -> Result<bool, Box<dyn Error>> {
     summary(&book, &setting, &cases);
     println!("\n{}", dir.join("report.html").display());
     if ended.interrupted {
-        println!("ended early, as asked; the same command runs what is missing");
+        println!("ended early on request; the same command runs the missing cases");
     }
     Ok(!ended.failed)
 }
@@ -67,7 +66,7 @@ pub(crate) fn compare(cli: &Cli) -> Result<bool, Box<dyn Error>> {
 fn base(cli: &Cli) -> Cli {
     let mut base = cli.clone();
     base.time = Time::Virtual;
-    // Neither bars nor tables of the runs themselves.
+    // Suppress the progress bars and tables of the runs.
     base.json = true;
     base.warehouses = Some(cli.comparison.warehouses(cli));
     base

@@ -1,14 +1,14 @@
-//! How pages behave on the SSD and off it: what Figures 4 and 6 of the paper show.
+//! Observes pages on and off the SSD, for Figures 4 and 6 of the paper.
 
 use pagetier::{Home, PageCounts, PageId, PageStore, SpaceInfo};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// A page has to have spent this share of the time on the SSD, and as much off it: 20 minutes of 60 in
+/// The minimum share of the time that a page must have spent on the SSD, and also off it: 20 minutes of 60 in
 /// section 4.
 const SHARE_MIN: f64 = 1.0 / 3.0;
 
-/// How often pages are looked at, in virtual time.
+/// The interval between observations, in virtual time.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// A point of Figure 4.
@@ -33,7 +33,7 @@ pub(crate) struct GroupPoint {
     pub(crate) pages: u64,
 }
 
-/// What was seen.
+/// The results of the observation.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Observed {
     pub(crate) seconds: f64,
@@ -49,17 +49,17 @@ struct Watch {
     hdd_seconds: f64,
 }
 
-/// Looks at every page now and then.
+/// Observes every page periodically.
 #[derive(Default)]
 pub(crate) struct Observer {
-    /// By space and page number.
+    /// Indexed by space and page number.
     watches: Vec<Vec<Watch>>,
     spaces: Vec<SpaceInfo>,
     seconds: f64,
 }
 
 impl Observer {
-    /// One look, `seconds` after the one before.
+    /// Observes once, `seconds` after the previous observation.
     pub(crate) fn look(&mut self, store: &PageStore, seconds: f64) {
         self.seconds += seconds;
         self.spaces = store.spaces();
@@ -73,7 +73,7 @@ impl Observer {
         }
     }
 
-    /// What came of it.
+    /// Ends the observation and returns its results.
     pub(crate) fn finish(self, store: &PageStore) -> Observed {
         let pages = self.watches.iter().flatten().filter_map(|watch| watch.point(self.seconds)).collect();
         let name = |id| self.spaces.iter().find(|space| space.id == id).map_or("?", |space| &space.name);
@@ -96,7 +96,7 @@ impl Watch {
             Home::Hdd => self.hdd_seconds += seconds,
         }
         let now = counts.unwrap_or_default();
-        // Counts that fell are those of a page that was forgotten and is tracked anew.
+        // Counts that fell belong to a page that was forgotten and is tracked anew.
         let was = if fields(now).iter().zip(fields(self.last)).all(|(now, was)| *now >= was) {
             self.last
         } else {
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_that_is_forgotten_counts_on() {
+    fn counting_continues_for_a_forgotten_page() {
         let mut watch = Watch::default();
         let counts = |reads_hdd, logical_hdd| PageCounts { reads_hdd, logical_hdd, ..PageCounts::default() };
         watch.see(Some(counts(1, 4)), Home::Hdd, 5.0);
@@ -147,6 +147,6 @@ mod tests {
         let point = watch.point(30.0).unwrap();
         assert_eq!((point.miss_hdd, point.miss_ssd), (0.3, 0.75));
         assert_eq!((point.writes_hdd_per_min, point.writes_ssd_per_min), (0.0, 8.0));
-        assert_eq!(watch.point(60.0), None, "it has to be a third of the time on each");
+        assert_eq!(watch.point(60.0), None, "it must spend a third of the time on each");
     }
 }

@@ -8,63 +8,63 @@ use clap::ValueEnum;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-/// What to compare, and where to write it.
+/// What to compare, and where to write the report.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Comparing as the 2013 paper does")]
 pub(crate) struct CompareArgs {
     /// Run the experiments behind these figures of the paper (section 6), scaled down, in virtual time,
-    /// several at once, each until it is steady, and write report.html and report.json. Runs that are in
-    /// report.json already are not run again
+    /// several at once, each until it is steady, and write report.html and report.json. Runs that are already
+    /// in report.json are skipped
     #[arg(long, value_enum, value_name = "FIGURES", value_delimiter = ',', requires = "report", conflicts_with_all = [
         "dir", "hdd", "ssd", "ssd_bytes", "pool_bytes", "db_ratio", "pool_policy", "ssd_policy", "zone_percent", "devices", "time", "warmup",
         "seconds", "record", "what_if", "json",
     ])]
     pub(crate) compare: Vec<Figure>,
-    /// The folder for the report of --compare; made if it is not there
+    /// The folder for the report of --compare; created if missing
     #[arg(long, value_name = "DIR", requires = "compare")]
     pub(crate) report: Option<PathBuf>,
-    /// Compare on one warehouse with short windows: a look at what there is, in a few minutes
+    /// Compare on one warehouse with short windows: an overview in a few minutes
     #[arg(long, requires = "compare")]
     pub(crate) quick: bool,
-    /// Only runs of these databases of the paper, in its gigabytes beside an SSD of 10: some of 30, 15 and 8;
+    /// Only runs with these databases of the paper, in its gigabytes with an SSD of 10: some of 30, 15 and 8;
     /// figures 4 and 6 and the zone have one of their own [default: all]
     #[arg(long, value_name = "GB", value_delimiter = ',', requires = "compare", value_parser = database)]
     pub(crate) databases: Vec<u32>,
-    /// Windows of 250 New-Orders a warehouse after which a run is measured though it is not steady [default:
-    /// 60; 40 of 300 with --quick]. A database grows by an eighth in 24 of them: where its hot part barely
-    /// fits onto the SSD, no run is ever steady, and the later it is measured the larger its ratio
+    /// Windows of 250 New-Orders per warehouse after which a run is measured even if it is not steady
+    /// [default: 60; 40 of 300 with --quick]. A database grows by an eighth in 24 of them: where its hot part
+    /// barely fits onto the SSD, no run is ever steady, and the later it is measured the larger its ratio
     #[arg(long, value_name = "N", requires = "compare", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) windows: Option<u16>,
-    /// Run them all again, also those that are in report.json
+    /// Repeat all runs, including those in report.json
     #[arg(long, requires = "compare")]
     pub(crate) again: bool,
-    /// Runs at once [default: one a core]
+    /// Runs at once [default: one per core]
     #[arg(long, value_name = "N", requires = "compare")]
     pub(crate) jobs: Option<NonZeroUsize>,
 }
 
 impl CompareArgs {
-    /// Whether this is a comparison.
+    /// Whether a comparison was requested.
     pub(crate) fn is_asked(&self) -> bool {
         !self.compare.is_empty()
     }
 
-    /// Warehouses of every database. All have as many; the SSD's size follows the ratio.
+    /// Warehouses of every database. All have the same number; the SSD's size follows the ratio.
     pub(crate) fn warehouses(&self, cli: &Cli) -> u16 {
         cli.warehouses.unwrap_or(if self.quick { 1 } else { 10 })
     }
 
-    /// What is to be run.
+    /// The cases to run.
     pub(crate) fn cases(&self, more: &[Policies]) -> Vec<Case> {
         matrix::of_databases(matrix::cases(&self.compare, more), &self.databases)
     }
 
-    /// Runs at once.
+    /// The number of runs at once.
     pub(crate) fn jobs(&self, cases: usize) -> usize {
         self.jobs.map_or_else(cores, NonZeroUsize::get).clamp(1, cases.max(1))
     }
 
-    /// What makes rows comparable.
+    /// The parameters that make rows comparable.
     pub(crate) fn setting(&self, base: &Cli) -> Setting {
         let warehouses = self.warehouses(base);
         let (per_warehouse, windows_max, windows_measured) =
@@ -86,14 +86,14 @@ impl CompareArgs {
     }
 }
 
-fn database(told: &str) -> Result<u32, String> {
-    let known = told.parse().ok().filter(|gb| DATABASES.contains(gb));
+fn database(text: &str) -> Result<u32, String> {
+    let known = text.parse().ok().filter(|gb| DATABASES.contains(gb));
     known.ok_or_else(|| {
         format!("the paper has databases of {} GB", DATABASES.map(|gb| gb.to_string()).join(", "))
     })
 }
 
-/// New-Orders of a window, per warehouse.
+/// New-Orders per window and warehouse.
 const WINDOW: u64 = 250;
 const QUICK_WINDOW: u64 = 300;
 

@@ -1,4 +1,4 @@
-//! `report.html`: one page that needs nothing beside it.
+//! `report.html`: a self-contained page.
 
 use super::book::{Book, Entry, Finished, Outcome, Setting};
 use super::html::{Html, Table, escape};
@@ -15,12 +15,12 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// What came of `case`.
+    /// The outcome of `case`.
     pub(crate) fn outcome(&self, case: &Case) -> Option<&'a Outcome> {
         self.book.outcome(self.setting, case)
     }
 
-    /// The same when it was measured.
+    /// The outcome of `case`, if it was measured.
     pub(crate) fn finished(&self, case: &Case) -> Option<&'a Finished> {
         self.book.finished(self.setting, case)
     }
@@ -34,7 +34,7 @@ impl<'a> View<'a> {
         self.entries().map(|entry| (&entry.case, &entry.outcome))
     }
 
-    /// `pairs`, and those that were run beside the paper's.
+    /// `pairs`, and those that were run in addition to the paper's.
     pub(crate) fn pairs(&self, pairs: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
         let own = |pair: &(&str, &str)| ANALYSIS.contains(pair) || RIVALS.contains(pair);
         let all = self.rows().map(|(case, _)| (case.pool_policy.as_str(), case.ssd_policy.as_str()));
@@ -43,16 +43,16 @@ impl<'a> View<'a> {
     }
 }
 
-/// A case's policies as the paper writes them.
+/// A policy pair in the paper's notation.
 pub(crate) fn pair_name((pool, ssd): (&str, &str)) -> String {
     format!("{pool}+{ssd}").to_uppercase()
 }
 
-/// The page.
+/// Renders the page.
 pub(crate) fn page(book: &Book, setting: &Setting) -> String {
     let view = View { book, setting };
     let mut body = Html::default();
-    body.text("h1", "Pagetier beside Liu & Salem 2013");
+    body.text("h1", "Pagetier compared with Liu & Salem 2013");
     body.text(
         "p",
         "TPC-C on the whole store in virtual time: the experiments of section 6 of “Hybrid Storage Management for Database Systems” (VLDB 2013), \
@@ -71,7 +71,7 @@ pub(crate) fn page(book: &Book, setting: &Setting) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
-         <title>Pagetier beside Liu &amp; Salem 2013</title>\n<style>{STYLE}</style></head>\n<body><main>\n{}</main></body></html>\n",
+         <title>Pagetier compared with Liu &amp; Salem 2013</title>\n<style>{STYLE}</style></head>\n<body><main>\n{}</main></body></html>\n",
         body.into_string()
     )
 }
@@ -85,14 +85,14 @@ fn how(body: &mut Html, view: &View<'_>) {
         let machine = &run.machine;
         let memory =
             machine.memory_bytes.map_or_else(String::new, |all| format!("{} of memory, ", bytes(all)));
-        let told = format!("{}, {} cores, {memory}{}", machine.cpu, machine.cores, machine.kernel);
-        body.raw(format_args!("<small>{}</small></p>\n", escape(&told)));
+        let machine_line = format!("{}, {} cores, {memory}{}", machine.cpu, machine.cores, machine.kernel);
+        body.raw(format_args!("<small>{}</small></p>\n", escape(&machine_line)));
     }
     let Setting { window, windows_max, windows_measured, ratio_of, .. } = view.setting;
     body.text("p", format_args!(
         "Pagetier {version}. Warehouses in every database: {warehouses}; terminals: {terminals} (two per warehouse by default, as in section 6.1); pages \
          of {}, {row_overhead} bytes of overhead per row, seed {seed}. The SSD has 10/30, 10/15 or 10/8 of the loaded database and the pool 10, 20 or 40 % of \
-         the SSD (counted as --ratio-of {ratio_of} says); the paper has an SSD of 10 GB beside databases of 30, 15 and 8 GB. The outqueue has as many \
+         the SSD (counted as --ratio-of {ratio_of} says); the paper has an SSD of 10 GB and databases of 30, 15 and 8 GB. The outqueue has as many \
          entries as the SSD has pages and is taken from the pool; the eviction zone is 10 % of the SSD unless said otherwise.",
         bytes(*page_bytes),
     ));
@@ -103,17 +103,17 @@ fn how(body: &mut Html, view: &View<'_>) {
     ));
     body.text("p", format_args!(
         "A run is cut into windows of {window} New-Orders. Steady means: {MEANING}. After at most {windows_max} windows it is measured anyway and marked *, not \
-         steady. {windows_measured} windows are measured then.",
+         steady. The measurement takes {windows_measured} windows.",
     ));
     let builds: BTreeSet<_> = view.entries().map(|entry| entry.build.as_deref()).collect();
     if builds.len() > 1 {
-        let told: Vec<&str> = builds.iter().map(|build| build.unwrap_or("not noted")).collect();
+        let names: Vec<&str> = builds.iter().map(|build| build.unwrap_or("not noted")).collect();
         body.text(
             "p",
             format_args!(
-                "The rows come from {} builds of the program (checksums {}); --again runs all of them anew.",
+                "The rows come from {} builds of the program (checksums {}); --again repeats all of them.",
                 builds.len(),
-                told.join(", ")
+                names.join(", ")
             ),
         );
     }
@@ -154,8 +154,8 @@ fn every_run(body: &mut Html, view: &View<'_>) {
     body.raw(table);
     body.text(
         "p",
-        "“By windows” are the measured windows' milliseconds per New-Order, then how far they are from their mean at most. “Took” is the time \
-         that one waited for the run. The same run alone, warmed up and measured as long as it was here:",
+        "“By windows” lists the measured windows' milliseconds per New-Order, then their largest deviation from the mean. “Took” is the run's \
+         wall-clock time. Each run on its own, with the same warm-up and measurement:",
     );
     let commands: Vec<String> =
         rows.iter().filter_map(|(case, outcome)| command(view, case, outcome)).collect();
@@ -213,8 +213,8 @@ mod tests {
     use crate::compare::machine::Machine;
     use crate::compare::matrix::{Figure, cases};
 
-    /// Every run of every figure; one that the store refused, one that was not steady, and the observed one
-    /// among them.
+    /// Every run of every figure, including one that the store refused, one that was not steady, and the
+    /// observed one.
     fn full() -> (Book, Setting) {
         let sample: Entry = serde_json::from_str(include_str!("sample.json")).unwrap();
         let (cpu, kernel) = ("A <fast> & 'quoted' CPU".into(), "linux".into());
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_another_setting_are_left_out() {
+    fn rows_of_another_setting_are_omitted() {
         let (book, mut setting) = full();
         setting.seed += 1;
         let page = page(&book, &setting);
@@ -294,7 +294,7 @@ mod tests {
         assert!(read.finished(&setting, &case).is_some_and(|finished| finished.observed.is_some()));
         assert!(
             read.finished(&setting, &cases(&[Figure::Fig10], &[])[0]).is_none(),
-            "what was not run is run again"
+            "failed runs are repeated"
         );
         setting.window += 1;
         assert!(read.outcome(&setting, &case).is_none());

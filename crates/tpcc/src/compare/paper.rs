@@ -1,5 +1,5 @@
-//! What the paper's text gives: the numbers of its Figures 8, 9 and 11. The bars of Figures 7 and 10 and the
-//! points of Figures 4 and 6 are drawn there, and no text says them.
+//! The numbers in the paper's text: those of Figures 8, 9 and 11. The bars of Figures 7 and 10 and the points
+//! of Figures 4 and 6 exist only as drawings.
 
 use super::matrix::Case;
 
@@ -52,7 +52,7 @@ const DB_15: [Line; 9] = [
     ("gd2l", "cac", 4, [48.0, 2.3, 60.0, 2.9, 5.3, 2.0]),
 ];
 
-/// What the paper printed of this run, if it did.
+/// The paper's numbers for this run, if it printed them.
 pub(crate) fn printed(case: &Case) -> Option<Printed> {
     let lines: &[Line] = match (case.shape.db, case.shape.ssd) {
         (30, 10) => &DB_30,

@@ -1,4 +1,4 @@
-//! Progress of many runs at once: a bar for all, with the time left, and a line for each that is under way.
+//! Progress of concurrent runs: a bar for all, with the remaining time, and a line for each active run.
 
 use super::drive::Step;
 use super::matrix::Case;
@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Steps of a run on the bar.
+/// Steps per run on the bar.
 const WHOLE: u64 = 1000;
 
-/// Windows that a run is expected to take before any has ended.
+/// The expected number of windows per run before the first has ended.
 const WINDOWS_EXPECTED: f64 = 20.0;
 
 /// The bars.
@@ -23,14 +23,14 @@ pub(crate) struct Progress {
 
 #[derive(Default)]
 struct State {
-    /// Steps of runs that are under way, by worker.
+    /// Steps of active runs, by worker.
     under_way: Vec<u64>,
     finished: usize,
     windows: usize,
 }
 
 impl Progress {
-    /// For `cases` runs, `workers` at a time.
+    /// Creates the bars for `cases` runs, `workers` at a time.
     pub(crate) fn new(cases: usize, workers: usize) -> Self {
         let bars = MultiProgress::new();
         let all = bars.add(ProgressBar::new(cases as u64 * WHOLE));
@@ -38,11 +38,11 @@ impl Progress {
         let left = |state: &ProgressState, out: &mut dyn Write| {
             let (at, len) = (state.pos(), state.len().unwrap_or(0));
             let left = state.elapsed().as_secs_f64() * len.saturating_sub(at) as f64 / at.max(1) as f64;
-            let told = match at {
+            let written = match at {
                 0 => write!(out, "unknown time"),
                 _ => write!(out, "about {}", indicatif::HumanDuration(Duration::from_secs_f64(left))),
             };
-            debug_assert!(told.is_ok(), "a string takes everything");
+            debug_assert!(written.is_ok(), "a string takes everything");
         };
         all.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).with_key("left", left));
         all.set_message(format!("0 of {cases} runs"));
@@ -55,7 +55,7 @@ impl Progress {
         }
     }
 
-    /// A line for a worker.
+    /// Adds a line for a worker.
     pub(crate) fn line(&self) -> ProgressBar {
         let line = self.bars.add(ProgressBar::new_spinner());
         line.set_style(
@@ -64,7 +64,7 @@ impl Progress {
         line
     }
 
-    /// A worker has come to `step` of its run.
+    /// Records that a worker has reached `step` of its run.
     pub(crate) fn step(&self, worker: usize, line: &ProgressBar, case: &Case, step: &Step<'_>) {
         let windows = step.warmup.len() + step.measured.len();
         let last = step.measured.last().or(step.warmup.last());
@@ -86,18 +86,18 @@ impl Progress {
         self.show(&state);
     }
 
-    /// A worker's run ended after so many windows, with this to say.
-    pub(crate) fn ended(&self, worker: usize, windows: usize, told: &str) {
+    /// Records the end of a worker's run after `windows` windows, and prints `summary`.
+    pub(crate) fn ended(&self, worker: usize, windows: usize, summary: &str) {
         let mut state = self.state.lock();
         state.under_way[worker] = 0;
         state.finished += 1;
         state.windows += windows;
         self.show(&state);
-        let told = format!("[{}/{}] {told}", state.finished, self.cases);
+        let line = format!("[{}/{}] {summary}", state.finished, self.cases);
         if self.all.is_hidden() {
-            eprintln!("{told}");
+            eprintln!("{line}");
         } else {
-            self.all.println(told);
+            self.all.println(line);
         }
     }
 
@@ -106,10 +106,10 @@ impl Progress {
         self.all.set_position(state.finished as u64 * WHOLE + state.under_way.iter().sum::<u64>());
     }
 
-    /// Takes the bars away.
+    /// Removes the bars.
     pub(crate) fn clear(&self) {
         self.all.finish_and_clear();
-        // There is no terminal left to report the failure to.
+        // Without a terminal, there is nowhere to report the failure.
         let _gone = self.bars.clear();
     }
 }

@@ -1,4 +1,4 @@
-//! The report's sections, one for each figure.
+//! The report's sections, one per figure.
 
 use super::charts::{self, Bar, COLORS, Series};
 use super::html::{Html, Table, escape};
@@ -29,30 +29,30 @@ fn has_any(view: &View<'_>, databases: &[u32], pairs: &[Pair<'_>]) -> bool {
         .any(|case| view.outcome(&case).is_some())
 }
 
-/// The pairs that a figure does not share with another: without runs of them it is not shown.
+/// The pairs that a figure does not share with another one; without runs of them it is omitted.
 fn own<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
     pairs.iter().copied().filter(|pair| *pair != ANALYSIS[2]).collect()
 }
 
-/// The main findings, beside what the paper says of them.
+/// The main findings, next to the paper's.
 pub(crate) fn in_short(body: &mut Html, view: &View<'_>) {
     let at = |db: u32, pair: Pair<'_>| POOLS.map(|pool| view.finished(&Case::of(Shape::of(db, pool), pair)));
     let ratios =
         |db: u32, of: Pair<'_>, to: Pair<'_>, value: fn(&crate::report::Row) -> f64| -> Option<String> {
             let both = at(db, of).into_iter().zip(at(db, to));
-            let told: Vec<String> = both
+            let values: Vec<String> = both
                 .filter_map(|(of, to)| Some(format!("{:.2}", value(&of?.row) / value(&to?.row))))
                 .collect();
-            (!told.is_empty()).then(|| told.join(", "))
+            (!values.is_empty()).then(|| values.join(", "))
         };
     let [lru_cc, gd2l_cc, gd2l_cac] = ANALYSIS;
     let mut lines = Vec::new();
     let mut say = |line: Option<String>| lines.extend(line);
     say(ratios(30, gd2l_cc, lru_cc, |row| row.tpmc).map(|here| {
-        format!("Throughput of GD2L+CC beside LRU+CC at 30:10, by pool: {here} times. The paper: 1.4 to 1.75 times.")
+        format!("Throughput of GD2L+CC relative to LRU+CC at 30:10, by pool: {here} times. The paper: 1.4 to 1.75 times.")
     }));
     say(ratios(30, gd2l_cac, lru_cc, |row| row.tpmc).map(|here| {
-        format!("Throughput of GD2L+CAC beside LRU+CC at 30:10: {here} times. The paper: about 2 times.")
+        format!("Throughput of GD2L+CAC relative to LRU+CC at 30:10: {here} times. The paper: about 2 times.")
     }));
     let printed_ratios = |db: u32, of: Pair<'_>, to: Pair<'_>| {
         let ratio = |&pool: &u32| {
@@ -71,17 +71,19 @@ pub(crate) fn in_short(body: &mut Html, view: &View<'_>) {
         let here = ratios(db, of, to, |row| row.total_ms_per_new_order);
         say(here.map(|here| {
             let (paper, of, to) = (printed_ratios(db, of, to), pair_name(of), pair_name(to));
-            format!("I/O per New-Order of {of} beside {to} at {db}:10: {here} of it. The paper: {paper}.")
+            format!("I/O per New-Order of {of} relative to {to} at {db}:10: {here}. The paper: {paper}.")
         }));
     }
     say(ratios(8, gd2l_cac, gd2l_cc, |row| row.tpmc).map(|here| {
         format!(
-            "Throughput of GD2L+CAC beside GD2L+CC at 8:10, where the SSD holds everything: {here} times. The paper: \
-             no gain, one is like the other."
+            "Throughput of GD2L+CAC relative to GD2L+CC at 8:10, where the SSD holds everything: {here} times. The paper: \
+             no gain."
         )
     }));
     say(ratios(8, gd2l_cac, RIVALS[1], |row| row.tpmc).map(|here| {
-        format!("Throughput of GD2L+CAC beside LRU+LRU2 at 8:10: {here} times. The paper: indistinguishable.")
+        format!(
+            "Throughput of GD2L+CAC relative to LRU+LRU2 at 8:10: {here} times. The paper: indistinguishable."
+        )
     }));
     if !lines.is_empty() {
         let items: String = lines.iter().map(|line| format!("<li>{}</li>\n", escape(line))).collect();
@@ -89,7 +91,7 @@ pub(crate) fn in_short(body: &mut Html, view: &View<'_>) {
     }
 }
 
-/// Figures 7 and 10: a chart for each database.
+/// Figures 7 and 10: a chart per database.
 pub(crate) fn throughput(body: &mut Html, view: &View<'_>, figure: &str, pairs: &[Pair<'static>]) {
     if !has_any(view, &DATABASES, &own(pairs)) {
         return;
@@ -99,8 +101,8 @@ pub(crate) fn throughput(body: &mut Html, view: &View<'_>, figure: &str, pairs: 
     body.text("h2", format_args!("{figure}: throughput of {}", names.join(", ")));
     body.text(
         "p",
-        "New-Orders per minute (tpmC), by the pool's share of the SSD: more is better. The heights of the paper's bars are drawn there and in none of its \
-         text, so they are not shown here.",
+        "New-Orders per minute (tpmC), by the pool's share of the SSD: more is better. The paper gives its bars' heights only as a drawing, so they are \
+         not shown here.",
     );
     let colors: Vec<RGBColor> = pairs.iter().enumerate().map(|(at, &pair)| color(pair, at)).collect();
     body.raw(charts::legend(names.iter().map(String::as_str).zip(colors.iter().copied())));
@@ -122,11 +124,11 @@ pub(crate) fn throughput(body: &mut Html, view: &View<'_>, figure: &str, pairs: 
             })
             .collect();
         for (row, one) in table_rows.iter_mut().zip(&series) {
-            let told = |bar: &Option<Bar>| match bar {
+            let label = |bar: &Option<Bar>| match bar {
                 Some(bar) => format!("{:.0}{}", bar.value, star(bar.steady)),
                 None => "–".into(),
             };
-            row.extend(one.bars.iter().map(told));
+            row.extend(one.bars.iter().map(label));
         }
         drawn +=
             &format!("<div>{}</div>\n", charts::bars(&format!("DB:SSD = {db}:10"), "tpmC", &groups, &series));
@@ -139,7 +141,7 @@ pub(crate) fn throughput(body: &mut Html, view: &View<'_>, figure: &str, pairs: 
     not_run(body, view, &DATABASES, &pairs);
 }
 
-/// What the store refused, once for each pair and error.
+/// Lists what the store refused, once per pair and error.
 fn not_run(body: &mut Html, view: &View<'_>, databases: &[u32], pairs: &[Pair<'_>]) {
     for &pair in pairs {
         let cases = databases.iter().flat_map(|&db| POOLS.map(|pool| Case::of(Shape::of(db, pool), pair)));
@@ -154,7 +156,7 @@ fn not_run(body: &mut Html, view: &View<'_>, databases: &[u32], pairs: &[Pair<'_
     }
 }
 
-/// Figures 8, 9 and 11: a table with the paper's numbers.
+/// Figures 8, 9 and 11: a table that includes the paper's numbers.
 pub(crate) fn io(
     body: &mut Html,
     view: &View<'_>,
@@ -172,7 +174,7 @@ pub(crate) fn io(
     let pairs = view.pairs(pairs);
     body.text("h2", format_args!("{figure}: device time per New-Order, DB:SSD = {db}:10"));
     body.raw(format_args!(
-        "<p>Milliseconds of each device per New-Order; below, <span class=\"dim\">grey, what the paper printed</span>. “Of {}” is the total beside its \
+        "<p>Milliseconds of each device per New-Order; below, <span class=\"dim\">grey, what the paper printed</span>. “Of {}” is the total relative to its \
          total with the same pool. Miss rates are of the buffer pool.</p>\n",
         escape(&pair_name(base))
     ));
@@ -219,7 +221,7 @@ fn star(steady: bool) -> &'static str {
     if steady { "" } else { "<span class=\"star\" title=\"not steady\">*</span>" }
 }
 
-/// A number, and the paper's below it.
+/// A number with the paper's below it.
 fn both(here: f64, paper: Option<f64>, digits: usize) -> String {
     let paper =
         paper.map_or_else(String::new, |paper| format!("<span class=\"paper\">{paper:.digits$}</span>"));
@@ -241,7 +243,7 @@ pub(crate) fn behaviour(body: &mut Html, view: &View<'_>) {
     );
     body.text("p", format_args!(
         "Each of the {} points is a page that spent at least a third of {:.0} minutes on the SSD and as much off it (section 4: 20 of 60 minutes, about 2,500 \
-         pages). On the line nothing changes when a page moves; above it, pages are missed, or written, more often while they are on the SSD.{}",
+         pages). A page on the line behaves the same on both devices; above it, pages are missed, or written, more often while they are on the SSD.{}",
         observed.pages.len(),
         observed.seconds / 60.0,
         if observed.pages.len() > POINTS_MAX { format!(" {POINTS_MAX} of them are drawn.") } else { String::new() },
@@ -275,7 +277,7 @@ pub(crate) fn behaviour(body: &mut Html, view: &View<'_>) {
 
 const POINTS_MAX: usize = 1_500;
 
-/// Groups of fewer pages are left out of Figure 6: their rates are chance.
+/// The minimum number of pages of a group in Figure 6: the rates of smaller groups are chance.
 const GROUP_PAGES_MIN: u64 = 5;
 
 /// The last subrange has no upper end.
@@ -285,8 +287,8 @@ const SUBRANGE_LAST: u32 = 999;
 fn expansion(body: &mut Html, observed: &super::observe::Observed) {
     let tables = [("stock", COLORS[0]), ("customer", COLORS[1]), ("order_line", COLORS[2])];
     body.text("p", format_args!(
-        "The miss rate expansion factor α of groups of pages, as CAC had it at the end: how many times more often pages are missed while they are on the \
-         SSD. Groups of fewer than {GROUP_PAGES_MIN} pages, or without misses on either side, are left out, and so is the last subrange, which has no upper end.",
+        "The miss rate expansion factor α of groups of pages, as CAC's final value: how many times more often pages are missed while they are on the \
+         SSD. Groups of fewer than {GROUP_PAGES_MIN} pages, groups without misses on one of the devices, and the last subrange, which has no upper end, are omitted.",
     ));
     body.raw(charts::legend(tables.iter().copied()));
     let lines = tables.map(|(table, color)| {

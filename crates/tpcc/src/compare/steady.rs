@@ -1,31 +1,31 @@
-//! When a run has warmed up: its SSD has stopped filling, and the I/O of successive windows agrees.
+//! Detects the end of the warm-up: the SSD has stopped filling, and the I/O of successive windows agrees.
 
 use serde::{Deserialize, Serialize};
 
-/// A stretch of a run, as many New-Orders long as every other.
+/// A part of a run; all have the same number of New-Orders.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Window {
-    /// Of virtual time.
+    /// Virtual seconds.
     pub(crate) seconds: f64,
     pub(crate) new_orders: u64,
     pub(crate) ms_per_new_order: f64,
-    /// Of the SSD's slots, at its end.
+    /// The filled share of the SSD's slots at the window's end.
     pub(crate) ssd_filled: f64,
 }
 
-/// Windows of one look; two looks are compared.
+/// Windows per group; the last two groups are compared.
 const LOOK: usize = 12;
 
-/// How far the windows of the later look may be from its mean.
+/// The maximum deviation of a window of the later group from the group's mean.
 const WINDOW_OFF_MAX: f64 = 0.06;
 
-/// How far the two looks' means may be from each other.
+/// The maximum difference between the means of the two groups.
 const LOOKS_APART_MAX: f64 = 0.015;
 
-/// How much of the SSD may have been filled from the beginning of the earlier look to the end of the later.
+/// The maximum share of the SSD that fills from the start of the earlier group to the end of the later one.
 const FILLED_MAX: f64 = 0.01;
 
-/// What this calls steady, for the report.
+/// The definition of steady, for the report.
 pub(crate) const MEANING: &str = "twenty-four windows in which the SSD fills by no more than 1 % of its slots (it is full, or everything in use is \
     on it), the mean milliseconds per New-Order of the last twelve within 1.5 % of the twelve before, and each of the last twelve within 6 % of their \
     mean";
@@ -39,7 +39,7 @@ pub(crate) fn is_steady(windows: &[Window]) -> bool {
     filled <= FILLED_MAX && (is - was).abs() <= LOOKS_APART_MAX * is && spread(later) <= WINDOW_OFF_MAX
 }
 
-/// The largest distance of a window from the mean, as a share of it.
+/// The largest deviation of a window from the mean, as a share of the mean.
 pub(crate) fn spread(windows: &[Window]) -> f64 {
     let mean = mean(windows);
     let off = windows.iter().map(|window| (window.ms_per_new_order - mean).abs());
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_still_moves_is_not() {
+    fn unstable_runs_are_not_steady() {
         let falling: Vec<f64> = (0..28).map(|at| 60.0 - 0.1 * f64::from(at)).collect();
         assert!(!is_steady(&windows(&falling, |_| 0.98)), "every window is near the next, but they fall");
         assert!(!is_steady(&windows(&[40.0; 24], |at| 0.5 + 0.01 * at as f64)), "the SSD is filling");

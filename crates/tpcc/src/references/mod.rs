@@ -1,9 +1,10 @@
-//! The page references of TPC-C, without rows: which pages the five transactions touch, at 16 KiB a page.
+//! The page references of TPC-C, without rows: the pages that the five transactions touch, at 16 KiB per
+//! page.
 //!
-//! Nine tables and two secondary indexes (customers by last name, orders by customer) as B+-trees in primary
-//! key order, row sizes as specified plus InnoDB's per-row overhead, the standard mix, NURand, and a database
-//! that grows as it runs. A statement is a descent from the root; a row that is read and then changed is two
-//! statements. About 100 MB (6,000 pages) per warehouse, as in the 2013 paper.
+//! Nine tables and two secondary indexes (customers by last name, orders by customer) are B+-trees in primary
+//! key order. Row sizes are as specified plus InnoDB's per-row overhead; the mix is the standard one, with
+//! NURand, and the database grows as it runs. A statement is a descent from the root; a row that is read and
+//! then changed takes two statements. A warehouse has about 100 MB (6,000 pages), as in the 2013 paper.
 
 mod tables;
 
@@ -20,7 +21,7 @@ const ITEMS: u32 = 100_000;
 const ORDERS: u32 = 3000;
 const UNDELIVERED: u32 = 900;
 
-/// The tables' names by space id, which counts from 1.
+/// The tables' names by space id, starting from 1.
 pub const TABLES: [&str; 11] = [
     "warehouse",
     "district",
@@ -35,7 +36,7 @@ pub const TABLES: [&str; 11] = [
     "orders_by_customer",
 ];
 
-/// The name of a space of the generator.
+/// The name of one of the generator's spaces.
 #[must_use]
 pub fn table_name(space: SpaceId) -> Option<&'static str> {
     TABLES.get((space.0 as usize).wrapping_sub(1)).copied()
@@ -43,17 +44,17 @@ pub fn table_name(space: SpaceId) -> Option<&'static str> {
 
 #[derive(Debug)]
 struct District {
-    /// The first line of each order, and of the next one.
+    /// The first line of each order, and of the next order.
     first_line: Vec<u32>,
     customer_of: Vec<u16>,
     last_order_of: Vec<u32>,
-    /// The oldest order that is not delivered.
+    /// The oldest undelivered order.
     undelivered: u32,
-    /// The items of the latest order lines, oldest first: as many as 20 orders can have.
+    /// The items of the latest order lines, oldest first: the most that 20 orders can have.
     recent_items: VecDeque<u32>,
 }
 
-/// The most lines that Stock-Level looks at: 20 orders of 15.
+/// The maximum number of lines that Stock-Level reads: 20 orders of 15.
 const RECENT: usize = 300;
 
 /// An endless stream of TPC-C transactions, one per batch.
@@ -86,8 +87,8 @@ impl Tpcc {
         let parts = warehouses * DISTRICTS;
         let districts: Vec<District> = (0..parts).map(|_| District::loaded(&mut rng)).collect();
         let lines = |part: u32| districts[part as usize].lines();
-        // Rows per leaf: 16 KiB at 15/16 full, by row sizes of 680, 75, 30, 50, 80, 100 and 330 bytes; 55 in
-        // the index.
+        // Rows per leaf: 16 KiB at 15/16 full, with row sizes of 680, 75, 30, 50, 80, 100 and 330 bytes; 55
+        // in the index.
         Self {
             warehouse: Dense::new(1, warehouses, 130),
             district: Dense::new(2, parts, 130),
@@ -108,7 +109,7 @@ impl Tpcc {
         }
     }
 
-    /// Leaves of all tables and indexes now.
+    /// The current number of leaves of all tables and indexes.
     #[must_use]
     pub fn pages(&self) -> u64 {
         let dense = [&self.warehouse, &self.district, &self.customer, &self.item, &self.stock, &self.by_name];
@@ -118,7 +119,7 @@ impl Tpcc {
             + self.by_customer.pages()
     }
 
-    /// Clause 2.1.6, counted from 0.
+    /// Clause 2.1.6, counting from 0.
     fn nurand(&mut self, a: u32, c: u32, n: u32) -> u32 {
         ((self.rng.random_range(0..=a) | self.rng.random_range(0..n)) + c) % n
     }
@@ -131,14 +132,14 @@ impl Tpcc {
         self.nurand(8191, self.nurand_c[1], ITEMS)
     }
 
-    /// A customer by number, or by name (60 %): then the index and the three customers of that name are read
-    /// first.
+    /// Finds a customer by number, or (60 %) by name, which first reads the index and the three customers of
+    /// that name.
     fn find_customer(&mut self, out: &mut Vec<Reference>, part: u32) -> u32 {
         if self.rng.random_bool(0.4) {
             return self.random_customer();
         }
-        // Names are numbers from 0 to 999 by NURand(255); each is that of three customers, anywhere in the
-        // district.
+        // Names are numbers from 0 to 999 by NURand(255); three customers, anywhere in the district, share
+        // each.
         let name = (self.rng.random_range(0..=255u32) | self.rng.random_range(0..1000u32)) % 1000;
         self.by_name.read(out, part * CUSTOMERS + name * 3);
         let namesakes = [name, 1000 + scatter(name, part), 2000 + scatter(name, part + 7)];
@@ -257,7 +258,7 @@ impl Source for Tpcc {
 }
 
 impl District {
-    /// 3,000 orders of 5 to 15 lines, one per customer in random order, the last 900 undelivered.
+    /// 3,000 orders of 5 to 15 lines, one per customer in random order; the last 900 are undelivered.
     fn loaded(rng: &mut SmallRng) -> Self {
         let mut customers: Vec<u16> = (0..CUSTOMERS as u16).collect();
         for at in (1..customers.len()).rev() {

@@ -1,19 +1,20 @@
-//! Where TPC-C's rows lie: B+-trees reduced to the pages that a descent touches.
+//! The location of TPC-C's rows: B+-trees reduced to the pages that a descent touches.
 
 use pagetier_ghost::{Reference, Use};
 use pagetier_policy::{PageId, SpaceId};
 
-/// Children per inner node, at a usual fill.
+/// Children per inner node, at a typical fill.
 const FANOUT: u32 = 400;
 
-/// Inner nodes are numbered from here, a level every 2^24.
+/// Inner nodes are numbered from here, with 2^24 numbers per level.
 const INNER: u32 = 0x8000_0000;
 
-/// A tree's inner nodes: few, and almost always buffered; by the leaf's number, as after a load in key order.
+/// A tree's inner nodes: few, and almost always buffered. Located by the leaf's number, as after a load in
+/// key order.
 #[derive(Clone, Copy, Debug)]
 struct Inner {
     space: SpaceId,
-    /// Levels above the leaves.
+    /// The number of levels above the leaves.
     levels: u32,
 }
 
@@ -28,7 +29,7 @@ impl Inner {
         Self { space, levels }
     }
 
-    /// From the root to `leaf`, which is used as said.
+    /// Descends from the root to `leaf`, whose use is `used`.
     fn descend(&self, out: &mut Vec<Reference>, leaf: u32, used: Use) {
         for level in (1..=self.levels).rev() {
             let node = if level == self.levels { 0 } else { leaf / FANOUT.pow(level) };
@@ -38,7 +39,7 @@ impl Inner {
     }
 }
 
-/// A table that does not grow, in order of a dense key.
+/// A table of fixed size, in the order of a dense key.
 #[derive(Debug)]
 pub(super) struct Dense {
     inner: Inner,
@@ -67,8 +68,8 @@ impl Dense {
     }
 }
 
-/// A table whose parts (a district's rows) each grow at their end. A part's new leaves are new pages at the
-/// end of the space.
+/// A table whose parts (a district's rows) grow at their ends. A part's new leaves are new pages at the end
+/// of the space.
 #[derive(Debug)]
 pub(super) struct Parts {
     inner: Inner,
@@ -115,7 +116,7 @@ impl Parts {
         self.inner.descend(out, p.leaves[p.leaves.len() - 1], used);
     }
 
-    /// Uses the leaves of `rows` (from, to), each once.
+    /// Uses each leaf of `rows` (from, to) once.
     pub(super) fn range(&self, out: &mut Vec<Reference>, part: u32, rows: (u32, u32), used: Use) {
         let p = &self.parts[part as usize];
         let last = rows.1.max(rows.0 + 1) - 1;
@@ -131,12 +132,12 @@ impl Parts {
     }
 }
 
-/// An index with insertions all over each part's keys: full leaves split in the middle.
+/// An index with insertions throughout each part's keys: full leaves split in the middle.
 #[derive(Debug)]
 pub(super) struct Splitting {
     inner: Inner,
     rows_per_leaf_max: u32,
-    /// Per part, leaves by first key.
+    /// The leaves of each part, by first key.
     parts: Vec<Vec<Leaf>>,
     pages: u32,
 }

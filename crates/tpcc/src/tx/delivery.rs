@@ -1,4 +1,4 @@
-//! Delivery, clause 2.7: the oldest open order of each district, each in a transaction of its own (clause
+//! Delivery, clause 2.7: delivers the oldest open order of each district, each in its own transaction (clause
 //! 2.7.2 leaves the grouping to the implementation).
 
 use super::{Outcome, Terminal};

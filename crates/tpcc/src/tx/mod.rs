@@ -1,8 +1,8 @@
 //! The five transactions of TPC-C, clauses 2.4 to 2.8, and the terminal that runs them in the standard mix.
 //!
-//! Row locks: New-Order holds its district and its stock rows; Payment warehouse, district, customer;
-//! Order-Status and each tenth of a Delivery district and customer; Stock-Level its district while it looks
-//! at order-lines. Columns that never change (taxes, names, discounts, items) are read without a lock.
+//! Row locks: New-Order locks its district and its stock rows; Payment warehouse, district, customer;
+//! Order-Status and each tenth of a Delivery district and customer; Stock-Level its district while it reads
+//! order-lines. Columns that never change (taxes, names, discounts, items) are read without a lock.
 
 mod delivery;
 mod new_order;
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// How many of each are in a deck of 100 (clause 5.2.4.2).
+    /// The number of each kind in a deck of 100 (clause 5.2.4.2).
     const DECK: [(Self, usize); 5] = [
         (Self::NewOrder, 45),
         (Self::Payment, 43),
@@ -63,7 +63,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Terminal `number` (from 0), with input of its own under `seed`.
+    /// Creates terminal `number` (from 0), whose input depends on it and on `seed`.
     pub(crate) fn new(database: Arc<Database>, number: u32, seed: u64) -> Self {
         let warehouses = u32::from(database.catalog.scale.warehouses);
         let constants = Random::new(seed, u64::MAX).run_constants(database.catalog.constants);
@@ -78,7 +78,7 @@ impl Terminal {
         }
     }
 
-    /// Runs the next transaction of the mix. To be driven to its end (see [`Tx::commit`]).
+    /// Runs the next transaction of the mix. Must be driven to completion (see [`Tx::commit`]).
     pub(crate) async fn next(&mut self) -> Result<(Kind, Outcome), DbError> {
         let kind = self.draw();
         let outcome = match kind {
@@ -109,7 +109,7 @@ impl Terminal {
         self.random.nurand(1_023, self.constants.customer, 1, self.database.catalog.scale.customers)
     }
 
-    /// A warehouse other than the terminal's, if there is one.
+    /// A warehouse other than the terminal's, if any.
     fn other_warehouse(&mut self) -> u16 {
         let others = u32::from(self.database.catalog.scale.warehouses) - 1;
         if others == 0 {
@@ -119,7 +119,7 @@ impl Terminal {
         if w < self.w { w } else { w + 1 }
     }
 
-    /// A customer as Payment and Order-Status name one: in 60 of 100 cases by last name.
+    /// A customer as Payment and Order-Status select one: by last name in 60 of 100 cases.
     fn chosen_customer(&mut self) -> Chosen {
         if self.random.percent(60) {
             let n = self.random.nurand(255, self.constants.last, 0, 999);
@@ -130,14 +130,14 @@ impl Terminal {
     }
 }
 
-/// How a customer is named.
+/// How a customer is selected.
 enum Chosen {
     ById(u32),
     ByName([u8; 16]),
 }
 
 impl Chosen {
-    /// The customer's number: of those with the name the middle one by first name, rounded up (clause
+    /// Finds the customer's number: of those with the name, the middle one by first name, rounded up (clause
     /// 2.5.2.2).
     async fn find(&self, tx: &Tx<'_>, w: u16, d: u8) -> Result<u32, DbError> {
         let name = match self {
@@ -163,7 +163,7 @@ impl Chosen {
     }
 }
 
-/// Where the last name ends in a key by name.
+/// The end of the last name in a key by name.
 const fn customer_name_end() -> usize {
     3 + customer::LAST.len
 }

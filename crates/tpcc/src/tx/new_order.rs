@@ -48,7 +48,7 @@ impl Terminal {
                 quantity: self.random.between(1, 10) as u8,
             })
             .collect();
-        // In the order in which stock rows are locked; the item that does not exist is found out last.
+        // In the order in which stock rows are locked; the item that does not exist is found last.
         lines.sort_unstable();
         if let Some(last) = lines.last_mut().filter(|_| unused_item) {
             last.item = items + 1;
@@ -95,7 +95,7 @@ async fn fill(tx: &mut Tx<'_>, order: &Order) -> Result<bool, DbError> {
     Ok(true)
 }
 
-/// One order-line: reads the item, takes it out of stock, writes the line; returns its amount.
+/// Processes an order-line: reads the item, takes it from stock, writes the line; returns its amount.
 async fn order_one(tx: &mut Tx<'_>, order: &Order, o: u32, line: &Line) -> Result<Option<i64>, DbError> {
     let mut thing = [0; item::LEN];
     if !tx.find(Table::Item, &schema::item_key(line.item), &mut thing).await? {

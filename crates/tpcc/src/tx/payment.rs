@@ -5,7 +5,7 @@ use crate::database::{DbError, Tx};
 use crate::locks::RowKey;
 use crate::schema::{self, Table, customer, district, history, warehouse};
 
-/// Where and what is paid, and by whom.
+/// The parameters of a payment.
 struct Payment {
     w: u16,
     d: u8,
@@ -23,7 +23,7 @@ impl Terminal {
         let chosen = self.chosen_customer();
         let amount = self.random.between(100, 500_000).into();
         let mut tx = self.database.begin(&mut self.operations).await?;
-        // Names never change, so the look-up by name needs no lock.
+        // Names never change, so the lookup by name needs no lock.
         let c = chosen.find(&tx, c_w, c_d).await?;
         pay(&mut tx, &Payment { w, d, c_w, c_d, c, amount }).await?;
         tx.commit().await?;
@@ -89,7 +89,7 @@ async fn debit_customer(tx: &mut Tx<'_>, payment: &Payment) -> Result<(), DbErro
         &row[customer::BALANCE.at..customer::DELIVERY_CNT.at],
     );
     if customer::CREDIT.of(&row) == b"BC" {
-        // The payment goes in front of the customer's data, which lose as much at the end.
+        // The payment is prepended to the customer's data, which loses as many bytes at its end.
         let note = format!("{c} {c_d} {c_w} {d} {w} {}.{:02}|", amount / 100, amount % 100);
         let data = customer::DATA.of_mut(&mut row);
         data.copy_within(..data.len() - note.len(), note.len());

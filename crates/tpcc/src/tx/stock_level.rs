@@ -6,7 +6,7 @@ use crate::locks::RowKey;
 use crate::schema::{self, Table, district, order_line, stock};
 use std::ops::ControlFlow;
 
-/// Orders looked at, the newest of the district.
+/// The number of orders examined, the newest of the district.
 const ORDERS: u32 = 20;
 
 impl Terminal {
@@ -28,7 +28,7 @@ impl Terminal {
             ControlFlow::Continue(())
         })
         .await?;
-        // Stock is read at read committed, as clause 2.8.2.3 allows.
+        // Stock is read at isolation level read committed, as clause 2.8.2.3 allows.
         tx.unlock();
         items.sort_unstable();
         items.dedup();

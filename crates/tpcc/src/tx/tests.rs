@@ -1,4 +1,4 @@
-//! The transactions on a small store: conditions 1 to 4, roll-backs, and crashes at any moment.
+//! Tests of the transactions on a small store: conditions 1 to 4, rollbacks, and crashes at any moment.
 
 use super::{Kind, Outcome, Terminal};
 use crate::catalog::{Catalog, Scale};
@@ -31,7 +31,7 @@ async fn open(dir: &Path, log_bytes: u64) -> (Arc<Database>, Recovered) {
     (Arc::new(database), recovered)
 }
 
-/// Orders entered since the load, by the districts' next numbers.
+/// The number of orders entered since the load, by the districts' next numbers.
 async fn orders(database: &Database) -> u64 {
     let mut orders = 0;
     let see = |_: &[u8], row: &[u8]| {
@@ -105,9 +105,9 @@ async fn terminals_at_once_keep_the_conditions_and_rollbacks_leave_nothing() {
 }
 
 #[test]
-fn a_commit_that_is_dropped_half_way_stops_the_database_and_loses_nothing() {
+fn a_commit_dropped_half_way_stops_the_database_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    // A runtime for each life: only once it is gone, no write of the log is under way.
+    // Each life has its own runtime: once it is gone, no write of the log is in flight.
     let life = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     life().block_on(async {
         let (database, _) = open(dir.path(), 8 << 20).await;
@@ -115,8 +115,7 @@ fn a_commit_that_is_dropped_half_way_stops_the_database_and_loses_nothing() {
         for n in 0..80 {
             terminals[n % 4].next().await.unwrap();
         }
-        // The pages are in the pool: what a transaction waits for, when it is polled once, is mostly its
-        // commit.
+        // The pages are in the pool, so a transaction polled once mostly waits for its commit.
         let mut stopped = 0;
         for n in 0..1000 {
             let ended = tokio::select! {
@@ -127,7 +126,7 @@ fn a_commit_that_is_dropped_half_way_stops_the_database_and_loses_nothing() {
             match ended {
                 Some(Err(DbError::Stopped)) => stopped += 1,
                 Some(Err(error)) => panic!("{error}"),
-                Some(Ok(_)) | None => assert_eq!(stopped, 0, "it went on after it had stopped"),
+                Some(Ok(_)) | None => assert_eq!(stopped, 0, "it continued after it had stopped"),
             }
             tokio::time::sleep(Duration::from_micros(100)).await;
         }
@@ -141,7 +140,7 @@ fn a_commit_that_is_dropped_half_way_stops_the_database_and_loses_nothing() {
     });
 }
 
-/// One life of the process: opens, checks, runs for a moment, and ends without warning.
+/// One life of the process: opens, checks, runs briefly, and ends without warning.
 fn live_and_crash(dir: &Path, life: u64, acknowledged: &Arc<AtomicU64>) -> Recovered {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let acknowledged = Arc::clone(acknowledged);
@@ -167,7 +166,7 @@ fn live_and_crash(dir: &Path, life: u64, acknowledged: &Arc<AtomicU64>) -> Recov
         assert!(failed.is_none(), "life {life}: {failed:?}");
         recovered
     })
-    // The tasks are dropped where they stand.
+    // The tasks are dropped where they are.
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! The log as segment files: `<16 hex digits of the first position>.log`, records back to back.
+//! The log as segment files: `<16 hex digits of the first position>.log`, with contiguous records.
 //!
-//! A segment begins at a record's first byte and holds whole records, so segments are told apart by their
-//! names alone. A new one is begun once the last is full; all but the last are complete and durable.
+//! A segment starts at a record's first byte and holds whole records, so the names alone identify segments. A
+//! new one is started once the last is full; all but the last are complete and durable.
 
 use super::{Records, WalError};
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -17,16 +17,16 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct FileLog {
     dir: PathBuf,
-    /// Where each segment begins, oldest first; the last one is open.
+    /// The start of each segment, oldest first; the last segment is open.
     starts: VecDeque<u64>,
     active: File,
     active_bytes: u64,
-    /// Held as long as the log is open.
+    /// Held while the log is open.
     _lock: OwnedFd,
 }
 
 impl FileLog {
-    /// Opens the log in `dir`; returns where it begins and ends, too.
+    /// Opens the log in `dir`; also returns its start and end.
     pub(super) fn open(dir: &Path, first_lsn: u64) -> Result<(Self, u64, u64), WalError> {
         fs::create_dir_all(dir).map_err(at(dir))?;
         let lock = lock(dir)?;
@@ -68,7 +68,7 @@ impl FileLog {
         read(&self.dir, start)
     }
 
-    /// Appends `bytes`, whole records of which the first begins at `start`, and syncs.
+    /// Appends `bytes`, whole records of which the first starts at `start`, and syncs.
     pub(super) fn append(&mut self, start: u64, bytes: &[u8], segment_bytes: u64) -> Result<(), WalError> {
         if self.active_bytes >= segment_bytes {
             self.active = create(&self.dir, start)?;
@@ -82,7 +82,7 @@ impl FileLog {
         Ok(())
     }
 
-    /// Removes the segments whose records all lie before `keep`; returns where the log begins now.
+    /// Removes the segments whose records all precede `keep`; returns the log's new start.
     pub(super) fn truncate(&mut self, keep: u64) -> Result<u64, WalError> {
         while self.starts.len() > 1 && self.starts[1] < keep {
             let file = path(&self.dir, self.starts[0]);
@@ -98,7 +98,7 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> WalError {
     move |error| WalError::Io { path, source: Arc::new(error) }
 }
 
-/// Keeps a second opener out: it would take records that are being written for a torn tail.
+/// Locks out a second opener, which would treat records being written as a torn tail.
 fn lock(dir: &Path) -> Result<OwnedFd, WalError> {
     let file = dir.join("lock");
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
@@ -132,7 +132,7 @@ fn read(dir: &Path, start: u64) -> Result<Vec<u8>, WalError> {
     Ok(bytes)
 }
 
-/// Where the sound records of a segment end.
+/// The end of a segment's sound records.
 fn sound_end(dir: &Path, start: u64) -> Result<u64, WalError> {
     let bytes = read(dir, start)?;
     let mut records = Records::new(start, &bytes);
@@ -147,7 +147,7 @@ fn create(dir: &Path, start: u64) -> Result<File, WalError> {
     Ok(created)
 }
 
-/// Cuts a torn tail off, durably.
+/// Cuts off a torn tail, durably.
 fn cut(file: &Path, bytes: u64) -> Result<(), WalError> {
     let open = OpenOptions::new().write(true).open(file).map_err(at(file))?;
     if open.metadata().map_err(at(file))?.len() > bytes {

@@ -1,12 +1,12 @@
-//! A mini-transaction: pages changed together, by one log record, or not at all.
+//! A mini-transaction: pages changed together by one log record, or not at all.
 
 use super::{Wal, record};
 use pagetier::{Lsn, PageId, PageMut};
 
-/// Pages that are latched for one change, and what was done to them so far.
+/// The pages latched for one change, and the operations on them so far.
 ///
-/// The latches are released by [`MiniTx::commit`], after the record's LSN is on the pages. Dropping it
-/// without a commit leaves changed pages without a record: callers look before they write.
+/// [`MiniTx::commit`] releases the latches, after the record's LSN is set on the pages. Dropping it without a
+/// commit leaves changed pages without a record: callers check before they write.
 pub(crate) struct MiniTx<'s> {
     wal: Option<&'s Wal>,
     pages: Vec<PageMut<'s>>,
@@ -24,7 +24,7 @@ impl<'s> MiniTx<'s> {
         Self { wal, pages: vec![page], ops: Vec::with_capacity(if wal.is_some() { 256 } else { 0 }) }
     }
 
-    /// Takes a latched page in; returns its index.
+    /// Adds a latched page; returns its index.
     pub(crate) fn add(&mut self, page: PageMut<'s>) -> usize {
         self.pages.push(page);
         self.pages.len() - 1
@@ -40,7 +40,7 @@ impl<'s> MiniTx<'s> {
         self.pages[page].id()
     }
 
-    /// Zeroes a page: redo of it begins here, whatever the page held.
+    /// Zeroes a page: redo of the page starts here, regardless of its contents.
     pub(crate) fn zero(&mut self, page: usize) {
         self.pages[page].fill(0);
         if self.wal.is_some() {
@@ -56,7 +56,7 @@ impl<'s> MiniTx<'s> {
         }
     }
 
-    /// Moves a range inside a page, as `memmove` does.
+    /// Moves a range within a page, as `memmove` does.
     pub(crate) fn shift(&mut self, page: usize, from: usize, to: usize, len: usize) {
         if len > 0 {
             self.pages[page].copy_within(from..from + len, to);
@@ -82,7 +82,7 @@ impl<'s> MiniTx<'s> {
         }
     }
 
-    /// Records the change and keeps the page that was taken in first latched.
+    /// Records the change and keeps the latch of the first page added.
     pub(crate) fn commit_keeping_first(mut self) -> PageMut<'s> {
         if let Some(wal) = self.wal.filter(|_| !self.ops.is_empty()) {
             wal.append_pages(&mut self.pages, &self.ops);

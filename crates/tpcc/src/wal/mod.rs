@@ -1,20 +1,20 @@
 //! A small write-ahead log: page-oriented physical redo, logical commits, group commit, fuzzy checkpoints.
 //!
 //! **Positions.** An LSN is the log position at which its record *ends*; a record is durable when the log is
-//! durable up to its LSN. Page records carry the ranges that changed and are applied where
-//! `page.lsn < record.lsn`, so redo may start anywhere and be repeated at will.
+//! durable up to its LSN. Page records carry the changed ranges and are applied where `page.lsn <
+//! record.lsn`, so redo may start anywhere and be repeated.
 //!
 //! **Transactions** do not touch pages before they commit. `Commit` carries the row operations, which are
-//! idempotent; once it is durable they are applied to the trees (each with its page record), then
-//! `Applied` is written. Recovery repeats the pages' history, then executes the operations of every commit
-//! that has no `Applied`. There is nothing to undo, although dirty pages may be written at any time (steal)
-//! and none needs to be written at commit (no-force).
+//! idempotent. Once it is durable they are applied to the trees (each with its page record); then `Applied`
+//! is written. Recovery repeats the pages' history, then executes the operations of every commit without an
+//! `Applied`. There is nothing to undo, although dirty pages may be written at any time (steal), and none
+//! must be written at commit (no-force).
 //!
-//! **Group commit.** The first commit that needs durability writes and syncs for all that wait behind it.
+//! **Group commit.** The first commit that needs durability writes and syncs on behalf of all that wait.
 //!
-//! **Locks.** `sink` before `state`; neither is held across an `.await`. In [`MiniTx::commit`] the LSN is
-//! assigned and set on the pages under `state`, so a caller that has read [`Wal::end`] finds every earlier
-//! record in the store's `min_recovery_lsn`.
+//! **Locks.** `sink` before `state`; neither is held across an `.await`. [`MiniTx::commit`] assigns the LSN
+//! and sets it on the pages under `state`, so a caller that has read [`Wal::end`] finds every earlier record
+//! in the store's `min_recovery_lsn`.
 
 mod file;
 mod minitx;
@@ -40,13 +40,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
 
-/// Where a new log begins: above zero, the LSN of a page that no record has touched.
+/// The start of a new log: above zero, the LSN of a page that no record has touched.
 const FIRST_LSN: u64 = 64;
 
 /// What went wrong with the log.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum WalError {
-    /// A file operation failed. Nothing more is written to the log after it.
+    /// A file operation failed. Nothing is written to the log after that.
     #[error("log {path}: {source}")]
     Io {
         /// The file or directory.
@@ -60,7 +60,7 @@ pub(crate) enum WalError {
         /// The directory.
         path: PathBuf,
     },
-    /// A segment that is followed by another one ends in the middle of a record.
+    /// A segment with a successor ends in the middle of a record.
     #[error("log {path}: damaged at position {at}, though later segments exist")]
     Damaged {
         /// The segment.
@@ -68,7 +68,7 @@ pub(crate) enum WalError {
         /// The position of the first unreadable record.
         at: u64,
     },
-    /// The background write did not come to an end.
+    /// The background write did not complete.
     #[error("the log writer was stopped")]
     Stopped,
 }
@@ -101,14 +101,14 @@ enum Sink {
 #[derive(Debug)]
 struct Output {
     sink: Sink,
-    /// What is being written; swapped with the buffer that records are appended to.
+    /// The bytes being written; swapped with the buffer that records are appended to.
     writing: Vec<u8>,
     failed: Option<WalError>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Records that were appended since the last flush began.
+    /// Records appended since the last flush began.
     buf: Vec<u8>,
     end: u64,
     unapplied: BTreeSet<u64>,
@@ -124,7 +124,7 @@ struct Shared {
     oldest: AtomicU64,
     end: AtomicU64,
     in_memory: bool,
-    /// The log will not be shortened any more: waiting for it is pointless.
+    /// The log will not be truncated any more: waiting for that is pointless.
     abandoned: AtomicBool,
     leader: tokio::sync::Mutex<()>,
     grown: Notify,
@@ -136,13 +136,13 @@ struct Shared {
 pub(crate) struct Wal(Arc<Shared>);
 
 impl Wal {
-    /// A log in memory: no delay, and gone with the process.
+    /// A log in memory: without delay, and lost with the process.
     pub(crate) fn in_memory(limits: WalLimits) -> Self {
         let sink = Sink::Memory(MemoryLog { segments: VecDeque::from([(FIRST_LSN, Vec::new())]) });
         Self::new(sink, limits, FIRST_LSN, FIRST_LSN)
     }
 
-    /// Opens the log in `dir`, or makes an empty one. A torn tail is cut off: it was never durable.
+    /// Opens the log in `dir`, or creates an empty one. Cuts off a torn tail, which was never durable.
     pub(crate) fn open(dir: &Path, limits: WalLimits) -> Result<Self, WalError> {
         let (log, oldest, end) = FileLog::open(dir, FIRST_LSN)?;
         Ok(Self::new(Sink::File(log), limits, oldest, end))
@@ -166,22 +166,22 @@ impl Wal {
         }))
     }
 
-    /// Where the log ends: the LSN of the newest record.
+    /// The log's end: the LSN of the newest record.
     pub(crate) fn end(&self) -> Lsn {
         Lsn(self.0.state.lock().end)
     }
 
-    /// Bytes from the oldest segment kept to the end.
+    /// Bytes from the oldest retained segment to the end.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.0.end.load(Ordering::Acquire).saturating_sub(self.0.oldest.load(Ordering::Acquire))
     }
 
-    /// The most the log may hold before transactions wait, in bytes.
+    /// The log's size at which transactions wait, in bytes.
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.0.limits.capacity_bytes
     }
 
-    /// Appends what a mini-transaction did and sets its LSN on the pages.
+    /// Appends the operations of a mini-transaction and sets its LSN on the pages.
     fn append_pages(&self, pages: &mut [PageMut<'_>], ops: &[u8]) -> Lsn {
         let mut state = self.0.state.lock();
         let at = state.end;
@@ -201,8 +201,8 @@ impl Wal {
         self.appended(&mut state, lsn)
     }
 
-    /// Notes that every operation of the commit at `commit` is in the trees' pages and their records in the
-    /// log.
+    /// Records that every operation of the commit at `commit` is in the trees' pages, and its page record in
+    /// the log.
     pub(crate) fn append_applied(&self, commit: Lsn) -> Lsn {
         let mut state = self.0.state.lock();
         let at = state.end;
@@ -223,7 +223,7 @@ impl Wal {
         Lsn(lsn)
     }
 
-    /// Makes the log durable up to `lsn`, at least. Cancel-safe: a write that has begun goes on without the
+    /// Makes the log durable at least up to `lsn`. Cancel-safe: a write that has begun continues without the
     /// caller.
     pub(crate) async fn flush(&self, lsn: Lsn) -> Result<(), WalError> {
         if self.0.durable.load(Ordering::Acquire) >= lsn.0 {
@@ -240,17 +240,17 @@ impl Wal {
         tokio::task::spawn_blocking(move || shared.write_out()).await.map_err(|_| WalError::Stopped)?
     }
 
-    /// Waits until the log has grown by another part of its capacity.
+    /// Waits until the log has grown by another fraction of its capacity.
     pub(crate) async fn grown(&self) {
         self.0.grown.notified().await;
     }
 
-    /// Ends a wait of [`Wal::grown`], or the next one.
+    /// Wakes the current or the next call of [`Wal::grown`].
     pub(crate) fn signal_grown(&self) {
         self.0.grown.notify_one();
     }
 
-    /// Waits until the log is below its capacity, or abandoned. Callers hold no locks and no pages.
+    /// Waits until the log is below its capacity, or abandoned. Callers must hold no locks and no pages.
     pub(crate) async fn has_room(&self) {
         let full =
             || self.len_bytes() > self.0.limits.capacity_bytes && !self.0.abandoned.load(Ordering::Acquire);
@@ -266,23 +266,23 @@ impl Wal {
         }
     }
 
-    /// Lets everyone go who waits for room: checkpoints have ended.
+    /// Releases all tasks that wait for room: checkpoints have ended.
     pub(crate) fn abandon(&self) {
         self.0.abandoned.store(true, Ordering::Release);
         self.0.truncated.notify_waiters();
     }
 
-    /// The oldest commit that is not applied yet.
+    /// The oldest unapplied commit.
     pub(crate) fn oldest_unapplied(&self) -> Option<Lsn> {
         self.0.state.lock().unapplied.first().copied().map(Lsn)
     }
 
-    /// Whether [`Wal::truncate`] would probably give up a segment.
+    /// Whether [`Wal::truncate`] would probably remove a segment.
     pub(crate) fn can_truncate(&self, keep: Lsn) -> bool {
         keep.0.saturating_sub(self.0.oldest.load(Ordering::Acquire)) > self.0.limits.segment_bytes()
     }
 
-    /// Gives up the segments whose records are all older than `keep`.
+    /// Removes the segments whose records are all older than `keep`.
     pub(crate) async fn truncate(&self, keep: Lsn) -> Result<(), WalError> {
         let shared = Arc::clone(&self.0);
         let cut = move || shared.truncate(keep.0);
@@ -295,7 +295,7 @@ impl Wal {
         Ok(())
     }
 
-    /// The durable segments, oldest first: what a recovery reads.
+    /// The durable segments, oldest first, which a recovery reads.
     fn segment_starts(&self) -> Vec<u64> {
         match &self.0.output.lock().sink {
             Sink::File(log) => log.starts(),
@@ -313,14 +313,14 @@ impl Wal {
         }
     }
 
-    /// Counts a commit that recovery found without its `Applied` as unapplied again.
+    /// Marks a commit that recovery found without its `Applied` as unapplied again.
     fn readopt(&self, commit: Lsn) {
         self.0.state.lock().unapplied.insert(commit.0);
     }
 }
 
 impl Shared {
-    /// Writes and syncs everything appended so far. Blocks; one at a time.
+    /// Writes and syncs everything appended so far. Blocks; one caller at a time.
     fn write_out(&self) -> Result<(), WalError> {
         let mut output = self.output.lock();
         if let Some(error) = &output.failed {

@@ -1,4 +1,4 @@
-//! The log's records as bytes.
+//! The byte layout of the log's records.
 //!
 //! ```text
 //! 0   4  length of the whole record
@@ -7,9 +7,9 @@
 //! 16  1  kind: 1 pages, 2 commit, 3 applied
 //! 17     body
 //! ```
-//! The body of `pages`: the number of pages (1), their ids (8 each), then operations on their payloads, each
-//! the page's index (1), a tag (1) and its arguments: 1 write (offset 2, length 2, bytes),
-//! 2 move (from 2, to 2, length 2), 3 zero the page. All little-endian.
+//! The body of `pages`: the number of pages (1), their ids (8 each), then operations on their payloads. Each
+//! operation has the page's index (1), a tag (1) and its arguments: 1 write (offset 2, length 2, bytes), 2
+//! move (from 2, to 2, length 2), 3 zero the page. All integers are little-endian.
 
 use pagetier::{PageId, PageMut};
 
@@ -26,7 +26,7 @@ pub(super) enum Kind {
     Applied = 3,
 }
 
-/// A record as it stands in a segment.
+/// A record in a segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a> {
     pub(super) lsn: u64,
@@ -34,7 +34,7 @@ pub(super) struct Record<'a> {
     pub(super) body: &'a [u8],
 }
 
-/// Appends a record that begins at position `at`; returns its LSN.
+/// Appends a record that starts at position `at`; returns its LSN.
 pub(super) fn put(buf: &mut Vec<u8>, at: u64, kind: Kind, body: impl FnOnce(&mut Vec<u8>)) -> u64 {
     let start = buf.len();
     buf.extend_from_slice(&[0; HEADER_BYTES]);
@@ -87,7 +87,7 @@ pub(super) fn split_pages(body: &[u8]) -> Option<(impl Iterator<Item = PageId>, 
     Some((ids, ops))
 }
 
-/// Carries out the operations on page number `index` of the record; `None` when they are not well formed.
+/// Applies the operations to page number `index` of the record; `None` when they are malformed.
 pub(super) fn apply(mut ops: &[u8], index: u8, payload: &mut [u8]) -> Option<()> {
     while let Some((head, rest)) = ops.split_at_checked(2) {
         let mine = head[0] == index;
@@ -124,19 +124,19 @@ pub(super) fn apply(mut ops: &[u8], index: u8, payload: &mut [u8]) -> Option<()>
     ops.is_empty().then_some(())
 }
 
-/// The records of a segment, from its first byte up to the first that is not sound.
+/// Iterates over a segment's records, from its first byte to the first unsound record.
 pub(super) struct Records<'a> {
     bytes: &'a [u8],
     position: u64,
 }
 
 impl<'a> Records<'a> {
-    /// The records in `bytes`, the first of which begins at `position`.
+    /// The records in `bytes`, the first of which starts at `position`.
     pub(super) fn new(position: u64, bytes: &'a [u8]) -> Self {
         Self { bytes, position }
     }
 
-    /// Where the next record begins; after the last one, where the sound part ends.
+    /// The start of the next record; after the last record, the end of the sound part.
     pub(super) fn position(&self) -> u64 {
         self.position
     }

@@ -1,17 +1,17 @@
-//! Redo: the pages' history from the log, repeated.
+//! Redo: repeats the pages' history from the log.
 
 use super::{Kind, Record, Records, Wal, WalError, record};
 use pagetier::{Lsn, PageId, PageMut, PageStore};
 use std::collections::BTreeMap;
 
-/// What redo found.
+/// The results of redo.
 #[derive(Debug, Default)]
 pub(crate) struct Redone {
     /// Page records read.
     pub(crate) records: u64,
-    /// Changes applied: a page record counts once for each page that had not seen it.
+    /// Changes applied: a page record counts once per page that lacked it.
     pub(crate) applied: u64,
-    /// Commits without their `Applied`, oldest first: their operations are to be executed again.
+    /// Commits without their `Applied`, oldest first: their operations must be executed again.
     pub(crate) commits: BTreeMap<Lsn, Vec<u8>>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) enum RedoError {
     /// The log failed.
     #[error(transparent)]
     Log(#[from] WalError),
-    /// A record whose checksum holds makes no sense.
+    /// A record with a valid checksum is malformed.
     #[error("the log record that ends at {0} cannot be applied")]
     Record(Lsn),
 }
@@ -37,8 +37,8 @@ struct Part<'a> {
     ops: &'a [u8],
 }
 
-/// Repeats the history of every page, segment by segment; within a segment page by page, since the records
-/// of one page do not depend on another.
+/// Repeats the history of every page, segment by segment; within a segment page by page, since the records of
+/// different pages are independent.
 pub(crate) async fn redo(store: &PageStore, wal: &Wal) -> Result<Redone, RedoError> {
     let mut done = Redone::default();
     for start in wal.segment_starts() {
@@ -88,7 +88,7 @@ async fn redo_page(store: &PageStore, parts: &[Part<'_>]) -> Result<u64, RedoErr
     Ok(applied)
 }
 
-/// The page; a page that was allocated before the crash and never written comes up empty.
+/// Gets the page; one that was allocated before the crash and never written is created empty.
 async fn get_or_recreate(store: &PageStore, id: PageId) -> Result<PageMut<'_>, pagetier::Error> {
     match store.get_mut(id).await {
         Err(pagetier::Error::NoSuchPage { .. }) => store.recreate(id).await,

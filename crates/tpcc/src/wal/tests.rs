@@ -1,4 +1,4 @@
-//! The log alone: what comes back after it was cut anywhere, and what truncation keeps.
+//! Tests of the log alone: what survives a cut at any byte, and what truncation keeps.
 
 use super::record::{self, Kind, Records};
 use super::{FIRST_LSN, Wal, WalError, WalLimits, redo};
@@ -31,7 +31,7 @@ async fn append_and_flush(wal: &Wal, body: &[u8]) -> Lsn {
 }
 
 #[tokio::test]
-async fn a_log_cut_anywhere_keeps_its_whole_records_and_goes_on() {
+async fn a_log_cut_anywhere_keeps_its_whole_records_and_continues() {
     let dir = tempfile::tempdir().unwrap();
     let wal = Wal::open(dir.path(), LIMITS).unwrap();
     for n in 0..5_u8 {
@@ -53,7 +53,7 @@ async fn a_log_cut_anywhere_keeps_its_whole_records_and_goes_on() {
 }
 
 #[tokio::test]
-async fn records_that_were_not_flushed_are_lost_and_only_they() {
+async fn only_unflushed_records_are_lost() {
     let dir = tempfile::tempdir().unwrap();
     let wal = Wal::open(dir.path(), LIMITS).unwrap();
     append_and_flush(&wal, b"kept").await;
@@ -79,7 +79,7 @@ fn every_flipped_bit_ends_the_sound_part_before_its_record() {
 }
 
 #[tokio::test]
-async fn truncation_keeps_every_record_from_the_one_named_on() {
+async fn truncation_keeps_every_record_from_the_given_one_on() {
     let dir = tempfile::tempdir().unwrap();
     let file = Wal::open(dir.path(), LIMITS).unwrap();
     for wal in [file, Wal::in_memory(LIMITS)] {
@@ -95,7 +95,7 @@ async fn truncation_keeps_every_record_from_the_one_named_on() {
         assert_eq!(kept.last().unwrap().0, lsns[59].0);
         assert!(wal.len_bytes() < before);
     }
-    // The file's log was dropped by the loop.
+    // The loop has dropped the log of the file.
     let reopened = Wal::open(dir.path(), LIMITS).unwrap();
     assert_eq!(bodies(&reopened).last().unwrap().1, vec![59; 10_000]);
 }

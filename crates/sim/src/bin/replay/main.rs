@@ -1,4 +1,4 @@
-//! Replays page references over any pool policy with any SSD policy, and says what they would have cost.
+//! Replays page references under any pool policy with any SSD policy, and reports their cost.
 
 mod report;
 mod run;
@@ -13,11 +13,11 @@ use run::Run;
 use std::error::Error;
 use std::process::ExitCode;
 
-/// Replays page references over a buffer pool and an SSD cache without devices, and says what their I/O would
-/// have cost
+/// Replays page references over a buffer pool and an SSD cache without devices, and reports the cost of their
+/// I/O
 ///
-/// They come from a page trace or a generator (TPC-C, Zipf). Costs are the devices' time: reads and writes
-/// times --costs.
+/// The references come from a page trace or a generator (TPC-C, Zipf). Costs are the devices' time: reads and
+/// writes times --costs.
 #[derive(Parser, Debug)]
 #[command(name = "replay", after_help = table::LEGEND)]
 struct Args {
@@ -32,21 +32,21 @@ struct Args {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "The run")]
 struct RunArgs {
-    /// Run several pairs of policies instead: a list, as lru+cc,gd2l+cac, in any case; or `all`, every pool
-    /// policy with every SSD policy
+    /// Run several pairs of policies instead: a list, as lru+cc,gd2l+cac, in any letter case; or `all`, every
+    /// pool policy with every SSD policy
     #[arg(long, value_name = "PAIRS", value_parser = pairs)]
     compare: Option<Pairs>,
     /// Batches before counting starts. A batch is one transaction of --tpcc, 1,024 references of --trace, or
     /// 64 references of --zipf
     #[arg(long, value_name = "BATCHES", default_value_t = 0)]
     warmup: u64,
-    /// Batches that count, as large as those of --warmup [default: the rest of the trace, or 10000]
+    /// Batches to count, of the same size as those of --warmup [default: the rest of the trace, or 10000]
     #[arg(long, value_name = "BATCHES", value_parser = clap::value_parser!(u64).range(1..))]
     batches: Option<u64>,
-    /// The eviction zone, in per cent of the SSD's pages
+    /// The eviction zone in per cent of the SSD's pages
     #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = args::positive_percent)]
     zone_percent: f64,
-    /// Entries of CAC's and CC's outqueue, a page each [default: as many as pages of the SSD]
+    /// Entries of CAC's and CC's outqueue, one page each [default: as many as the SSD has pages]
     #[arg(long, value_name = "ENTRIES", value_parser = pages(0))]
     outqueue: Option<u32>,
     /// Width of CAC's subranges, in logical reads per minute [default: 1]
@@ -58,21 +58,21 @@ struct RunArgs {
     /// Subtract the reads of pages that drop out of the outqueue from their group's [default: they stay]
     #[arg(long)]
     subtract_dropped: bool,
-    /// Next victims, in pages, that the cleaner looks at when one of them is dirty
+    /// Number of next victims that the cleaner examines when one of them is dirty
     #[arg(long, value_name = "PAGES", default_value_t = 64, value_parser = pages(1))]
     look_ahead: u32,
-    /// The most dirty pages, in per cent of the pool; recoverability writes clean the oldest beyond it
+    /// Maximum share of dirty pages, in per cent of the pool; beyond it recoverability writes clean the
+    /// oldest
     #[arg(long, value_name = "PERCENT", default_value_t = 100.0, value_parser = args::percent)]
     dirty_percent_max: f64,
-    /// Processor time per reference, in microseconds, up to a second; it passes on the clock that CAC's rates
-    /// go by
+    /// CPU time per reference, in microseconds, up to a second; it advances the clock behind CAC's rates
     #[arg(long, value_name = "US", default_value_t = 2.0, value_parser = cpu_us)]
     cpu_us: f64,
-    /// Also say what the best static placements would have cost, their pages chosen by the accesses of the
-    /// very run, and how many times that each run did
+    /// Also report what the best static placements would have cost, with pages chosen by the accesses of the
+    /// same run, and each run's ratio to them
     #[arg(long)]
     bound: bool,
-    /// Also print counts, memory, and α by group of every run
+    /// Also print counts, memory, and α by group for every run
     #[arg(long, short)]
     verbose: bool,
     /// Print one JSON object (with --compare: an array of them) with everything; `cost` and every `_ms` are

@@ -1,4 +1,4 @@
-//! What a replay came to; the fields are those of the JSON object. Times are in milliseconds.
+//! The results of a replay; the fields are those of the JSON object. Times are in milliseconds.
 
 use pagetier_policy::GroupStats;
 use pagetier_sim::{Bound, Counts};
@@ -28,7 +28,7 @@ pub(crate) struct Report {
     pub(crate) hdd_ms_per_new_order: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ssd_ms_per_new_order: Option<f64>,
-    /// Reads and writes of the HDD, per New-Order, or per 1,000 requests where there are none.
+    /// HDD reads and writes per New-Order, or per 1,000 requests for other sources.
     pub(crate) hdd_accesses_per_unit: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) db_pages: Option<u64>,
@@ -42,17 +42,17 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// New-Orders, or thousands of requests where there are none.
+    /// The number of New-Orders, or of thousands of requests for other sources.
     pub(crate) fn units(&self) -> f64 {
         units(self.new_orders, self.counts.requests)
     }
 
-    /// Misses that the SSD served, as a share.
+    /// The share of misses that the SSD served.
     pub(crate) fn ssd_hit_share(&self) -> f64 {
         self.counts.ssd_hits as f64 / self.counts.pool_misses.max(1) as f64
     }
 
-    /// With these bounds beside it.
+    /// Adds a comparison with these bounds.
     pub(crate) fn beside(self, bounds: &[StaticReport]) -> Self {
         let times = |run: f64, bound: f64| (bound > 0.0).then(|| run / bound);
         let beside = |bound: &StaticReport| Beside {
@@ -65,12 +65,12 @@ impl Report {
     }
 }
 
-/// New-Orders, or thousands of requests where there are none.
+/// The number of New-Orders, or of thousands of requests for other sources.
 pub(crate) fn units(orders: Option<u64>, requests: u64) -> f64 {
     orders.map_or(requests as f64 / 1000.0, |n| n as f64)
 }
 
-/// What a static placement would have cost.
+/// The cost of a static placement.
 #[derive(Clone, Serialize)]
 pub(crate) struct StaticReport {
     pub(crate) placement: &'static str,
@@ -93,8 +93,7 @@ impl StaticReport {
     }
 }
 
-/// A static placement, and how many times as much the run beside it did; `None` where the placement's figure
-/// is 0.
+/// A static placement, and the ratios of the run to it; `None` where the placement's figure is 0.
 #[derive(Clone, Serialize)]
 pub(crate) struct Beside {
     #[serde(flatten)]

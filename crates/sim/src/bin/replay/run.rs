@@ -9,13 +9,13 @@ use pagetier_tpcc::args::PolicyPair;
 use std::error::Error;
 use std::time::Instant;
 
-/// Generated batches that count unless told otherwise.
+/// The default number of generated batches to count.
 const BATCHES: u64 = 10_000;
 
-/// What every replay of this invocation shares.
+/// The parameters that all replays of this invocation share.
 pub(crate) struct Run<'a> {
     pub(crate) args: &'a Args,
-    /// Pages of pool and SSD.
+    /// The sizes of pool and SSD in pages.
     pub(crate) sizes: (u32, u32),
 }
 
@@ -45,7 +45,7 @@ impl Run<'_> {
         Tiers::new(tier_params, pair.pool.build(&pool_params), pair.ssd.build(&params))
     }
 
-    /// Batches that count, at most.
+    /// The maximum number of batches to count.
     fn batches(&self) -> u64 {
         let all = if self.args.source.which.trace.is_some() { u64::MAX } else { BATCHES };
         self.args.run.batches.unwrap_or(all)

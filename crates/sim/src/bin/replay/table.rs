@@ -1,9 +1,9 @@
-//! Reports as people read them: a line a run, about 140 columns wide.
+//! Reports in human-readable form: a line per run, about 140 columns wide.
 
 use crate::report::{Alpha, Beside, Report};
 use std::fmt::Write;
 
-/// What the headings mean.
+/// Explains the headings.
 pub(crate) const LEGEND: &str = "\
 The table's columns:
   hit %      requests served by the pool (pool_hits / requests; the others are pool_misses)
@@ -22,7 +22,7 @@ const HEADINGS: [&str; 14] = [
 ];
 const BOUND_HEADINGS: [&str; 3] = ["x stat", "x warm", "x thru"];
 
-/// The runs, then what they are to be compared with.
+/// The table of runs, followed by the bounds to compare them with.
 pub(crate) fn table(reports: &[Report], verbose: bool) -> String {
     let Some(first) = reports.first() else { return String::new() };
     let (unit, orders) = match first.new_orders {
@@ -60,7 +60,7 @@ pub(crate) fn table(reports: &[Report], verbose: bool) -> String {
     out
 }
 
-/// The first cell to the left, the others to the right.
+/// Aligns the first cell left and the others right.
 fn line(out: &mut String, cells: &[String], widths: &[usize]) {
     for (at, (cell, &width)) in cells.iter().zip(widths).enumerate() {
         let _ = if at == 0 { write!(out, "{cell:<width$}") } else { write!(out, "  {cell:>width$}") };
@@ -93,7 +93,7 @@ fn cells(r: &Report) -> Vec<String> {
     cells
 }
 
-/// What a line has no room for.
+/// Details that a line has no room for.
 fn details(out: &mut String, r: &Report) {
     let c = &r.counts;
     let _ = writeln!(

@@ -1,7 +1,7 @@
 //! What is asked of the copies when the SSD is drained, checked, failed, proved again or taken out of use.
 
 use super::Slots;
-use super::slot::{SlotState, Version};
+use super::slot::{SlotState, Stored, Version};
 use crate::format::map::Entry;
 use crate::protocol::flushes::SsdFlush;
 use pagetier_page::{Lsn, PageId, SpaceId};
@@ -53,6 +53,14 @@ impl Slots {
         let mut pages: Vec<_> = self.dirty().map(|version| (version.page, version.lsn)).collect();
         pages.sort_unstable();
         pages
+    }
+
+    /// Whether the newest version of each of `pages` is on the SSD alone for certain. Of a version that a
+    /// recovery found the HDD may have the same: no checkpoint has told of its write-back.
+    #[must_use]
+    pub fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
+        let known = |stored: &Stored| stored.version.is_dirty() && !stored.version.perhaps_home;
+        pages.iter().all(|(page, _)| self.live(*page).is_some_and(known))
     }
 
     /// Whether the newest version of `page` is on the SSD alone.
@@ -121,6 +129,8 @@ impl Slots {
             let s = &mut self.slots[slot.at()];
             if let Some(stored) = s.stored_mut() {
                 stored.durable_at = None;
+                // What became of a home write that the failure cut short is not known.
+                stored.version.perhaps_home |= stored.version.is_dirty();
             }
             // One that is still being read is freed by the end of that.
             if s.state == SlotState::Bad || s.is_retired() {

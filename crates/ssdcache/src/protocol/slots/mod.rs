@@ -125,7 +125,9 @@ impl Slots {
         this
     }
 
-    pub(crate) fn set_broken(&mut self, broken: Broken) {
+    /// Leaves out a rule, for tests.
+    #[doc(hidden)]
+    pub fn set_broken(&mut self, broken: Broken) {
         self.broken = broken;
     }
 
@@ -405,7 +407,7 @@ impl Slots {
         self.overtake(page);
         let s = &mut self.slots[slot.at()];
         debug_assert!(s.is_free(), "slot {} is not free", slot.0);
-        let version = Version { page, stamp, standing, lsn: Lsn(0) };
+        let version = Version { page, stamp, standing, lsn: Lsn(0), perhaps_home: false };
         s.state = SlotState::Writing { version, abandoned: false, renews: false };
         let old = self.by_page.get(&page).copied();
         if let Some(old) = old {

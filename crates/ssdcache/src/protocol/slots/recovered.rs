@@ -45,7 +45,7 @@ impl Slots {
 fn version(entry: Entry) -> Version {
     let Entry { page, stamp, clean } = entry;
     let standing = if clean { Standing::Clean } else { Standing::Only };
-    Version { page, stamp, standing, lsn: Lsn(0) }
+    Version { page, stamp, standing, lsn: Lsn(0), perhaps_home: !clean }
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ impl Slots {
         let source = self.hold(from)?;
         let to = self.start(to, page, standing, None, now, stamp);
         if let Some(copy) = self.slots[to.slot.at()].version_mut() {
-            copy.lsn = version.lsn;
+            (copy.lsn, copy.perhaps_home) = (version.lsn, version.perhaps_home);
         }
         // The copy is of the same version.
         self.set_overtaken(from, false);

@@ -26,6 +26,9 @@ pub(super) struct Version {
     pub(super) standing: Standing,
     /// Unless it is clean: the HDD has every change older than this.
     pub(super) lsn: Lsn,
+    /// A recovery or a re-admission found it dirty. It may have been written back before, so the HDD may have
+    /// it.
+    pub(super) perhaps_home: bool,
 }
 
 impl Version {

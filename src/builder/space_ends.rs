@@ -20,7 +20,7 @@ impl Builder {
     /// Finds the last page of every space on the SSD, and on the HDD in the extents that the space was given
     /// ahead: after a crash the manifest's page counts may be too small. A space gets blank extents, so every
     /// home that is not blank was written, even if it has rotted since.
-    pub(super) async fn find_ends(
+    pub(super) async fn find_space_ends(
         &self,
         volume: &Volume,
         counted: &[SpaceInfo],

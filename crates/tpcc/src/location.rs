@@ -13,41 +13,41 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The pool of a load, in bytes.
+/// The pool's size during a load, in bytes.
 const LOAD_POOL_BYTES: u64 = 256 << 20;
 
-/// Why the place cannot be used.
+/// Why the location cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SiteError {
-    /// A file or folder.
+pub(crate) enum LocationError {
+    /// An I/O error on a file or folder.
     #[error("{path}: {source}", path = .path.display())]
     Io {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
         /// The system's error.
         source: std::io::Error,
     },
-    /// The notes of an earlier run.
+    /// The notes of an earlier run are unreadable.
     #[error("{path}: the notes of an earlier run cannot be read: {why}", path = .path.display())]
     Notes {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with them.
         why: String,
     },
-    /// A device.
+    /// A device failed.
     #[error(transparent)]
     Device(#[from] pagetier::DeviceError),
-    /// The log.
+    /// The log failed.
     #[error(transparent)]
     Log(#[from] WalError),
 }
 
-/// What a kept folder says of its database once the load is complete.
+/// A kept folder's description of its database, written once the load is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Notes {
     pub(crate) page_bytes: u64,
-    /// Size of the loaded database.
+    /// The size of the loaded database.
     pub(crate) loaded_bytes: u64,
     pub(crate) ssd_bytes: u64,
     pub(crate) pool_bytes: u64,
@@ -59,8 +59,8 @@ enum Place {
     Memory { hdd: Arc<MemoryDevice>, ssd: Arc<MemoryDevice>, manifest: Arc<MemoryManifest> },
 }
 
-/// Where the database lives between openings.
-pub(crate) struct Site {
+/// The location of the database between openings.
+pub(crate) struct Location {
     place: Place,
     hdd: Option<PathBuf>,
     ssd: Option<PathBuf>,
@@ -70,7 +70,7 @@ pub(crate) struct Site {
     force: bool,
 }
 
-/// A store about to be opened, and what switches the delays of its emulated devices.
+/// A store to be opened, with the switch for the delays of its emulated devices.
 pub(crate) struct Opening {
     pub(crate) builder: Builder,
     emulated: Vec<Arc<EmulatedDevice>>,
@@ -79,16 +79,16 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// What switches the delays.
+    /// A function that switches the delays.
     pub(crate) fn delays(&self) -> impl Fn(bool) + use<> {
         let devices = self.emulated.clone();
         move |on| devices.iter().for_each(|device| device.set_timing(on))
     }
 }
 
-impl Site {
-    /// The place that the command line names. `clock` is that of virtual time.
-    pub(crate) fn new(cli: &Cli, clock: Option<VirtualClock>) -> Result<Self, SiteError> {
+impl Location {
+    /// The location that the command line selects. `clock` is that of virtual time.
+    pub(crate) fn new(cli: &Cli, clock: Option<VirtualClock>) -> Result<Self, LocationError> {
         let place = if cli.emulated() {
             Place::Memory {
                 hdd: Arc::new(MemoryDevice::new("hdd", 0)),
@@ -119,7 +119,7 @@ impl Site {
         })
     }
 
-    /// The same loaded place in memory under another clock: runs over it do not see each other.
+    /// A copy of the loaded location in memory under another clock; runs on copies are independent.
     pub(crate) fn share(&self, clock: Clock) -> Option<Self> {
         let Place::Memory { hdd, ssd, manifest } = &self.place else { return None };
         let (hdd, ssd, manifest) = (Arc::clone(hdd), Arc::clone(ssd), Arc::clone(manifest));
@@ -134,14 +134,14 @@ impl Site {
         })
     }
 
-    /// HDD and SSD in words.
+    /// Descriptions of HDD and SSD.
     pub(crate) fn describe(&self) -> (String, String) {
         let pace = match self.model {
-            HddModel::Paper => "at the pace of the paper's disk",
-            HddModel::Rpm7200 => "at the pace of a 7200 rpm disk",
-            HddModel::None => "at its own pace",
+            HddModel::Paper => "at the speed of the paper's disk",
+            HddModel::Rpm7200 => "at the speed of a 7200 rpm disk",
+            HddModel::None => "at its own speed",
         };
-        let given = |path: &Path| format!("{} at its own pace", path.display());
+        let given = |path: &Path| format!("{} at its own speed", path.display());
         match &self.place {
             Place::Files { dir, .. } => (
                 self.hdd
@@ -150,7 +150,7 @@ impl Site {
                 given(self.ssd.as_ref().unwrap_or(&dir.join("ssd.cache"))),
             ),
             Place::Memory { .. } => {
-                (format!("memory {pace}"), "memory at the pace of the paper's SSD".into())
+                (format!("memory {pace}"), "memory at the speed of the paper's SSD".into())
             }
         }
     }
@@ -160,8 +160,8 @@ impl Site {
         !matches!(&self.place, Place::Files { removed_at_end: None, .. })
     }
 
-    /// The notes of the run that loaded this database, if one did.
-    pub(crate) fn notes(&self) -> Result<Option<Notes>, SiteError> {
+    /// The notes of the run that loaded this database, if any.
+    pub(crate) fn notes(&self) -> Result<Option<Notes>, LocationError> {
         let Place::Files { dir, .. } = &self.place else {
             return Ok(None);
         };
@@ -169,15 +169,15 @@ impl Site {
         match std::fs::read(&path) {
             Ok(bytes) => match serde_json::from_slice(&bytes) {
                 Ok(notes) => Ok(Some(notes)),
-                Err(why) => Err(SiteError::Notes { path, why: why.to_string() }),
+                Err(why) => Err(LocationError::Notes { path, why: why.to_string() }),
             },
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(io(&path)(error)),
         }
     }
 
-    /// Marks the folder as being loaded; what a load that did not end has left there is removed.
-    pub(crate) fn begin_load(&self) -> Result<(), SiteError> {
+    /// Marks the folder as being loaded; removes the remains of an incomplete load.
+    pub(crate) fn begin_load(&self) -> Result<(), LocationError> {
         let Place::Files { dir, .. } = &self.place else {
             return Ok(());
         };
@@ -196,13 +196,13 @@ impl Site {
     }
 
     /// Marks the load as complete.
-    pub(crate) fn write_notes(&self, notes: &Notes) -> Result<(), SiteError> {
+    pub(crate) fn write_notes(&self, notes: &Notes) -> Result<(), LocationError> {
         let Place::Files { dir, .. } = &self.place else {
             return Ok(());
         };
         let (path, new) = (dir.join(NOTES), dir.join("tpcc_lite.json.new"));
         let text = serde_json::to_vec_pretty(notes)
-            .map_err(|why| SiteError::Notes { path: path.clone(), why: why.to_string() })?;
+            .map_err(|why| LocationError::Notes { path: path.clone(), why: why.to_string() })?;
         std::fs::write(&new, text)
             .and_then(|()| std::fs::rename(&new, &path))
             .and_then(|()| std::fs::remove_file(dir.join(LOADING)))
@@ -210,7 +210,7 @@ impl Site {
     }
 
     /// The log of a run.
-    pub(crate) fn wal(&self, log_bytes: u64) -> Result<Wal, SiteError> {
+    pub(crate) fn wal(&self, log_bytes: u64) -> Result<Wal, LocationError> {
         let limits = WalLimits { capacity_bytes: log_bytes };
         Ok(match &self.place {
             Place::Files { dir, .. } => Wal::open(&dir.join("wal"), limits)?,
@@ -218,15 +218,15 @@ impl Site {
         })
     }
 
-    /// The store to load into: a large pool, no delays, and an SSD that takes no pages yet. For a calibration
-    /// it opens with delays.
+    /// The store to load into: a large pool, no delays, and an SSD that does not admit pages yet. For a
+    /// calibration it opens with delays.
     pub(crate) fn for_load(
         &self,
         page_size: PageSize,
         ssd_bytes: u64,
         db_bytes: u64,
         calibration: Option<Duration>,
-    ) -> Result<Opening, SiteError> {
+    ) -> Result<Opening, LocationError> {
         let builder = PageStore::builder()
             .page_size(page_size)
             .ssd_bytes(ssd_bytes)
@@ -252,31 +252,31 @@ impl Site {
         Ok(Opening { builder, emulated: Vec::new(), backend: None })
     }
 
-    /// The loaded store with the given policies; in memory a copy of it, so that the next run finds it as
-    /// this one does.
-    pub(crate) fn for_run(&self, policies: &Policies, notes: &Notes) -> Result<Opening, SiteError> {
+    /// The loaded store with the given policies. In memory it is a copy, so that every run starts from the
+    /// same state.
+    pub(crate) fn for_run(&self, policies: &Policies, notes: &Notes) -> Result<Opening, LocationError> {
         let builder = PageStore::builder()
             .ssd_bytes(notes.ssd_bytes)
             .pool_bytes(notes.pool_bytes)
             .pool_policy(policies.pool.as_str())
             .ssd_policy(policies.ssd.as_str())
             .redo_span_max(notes.log_bytes / 8 * 5)
-            // Rows are looked up at random. Neighbouring pages missed by chance (the districts of a Delivery)
-            // would set read-ahead off in vain; InnoDB's waits for 56 pages of 64.
+            // Row lookups are random. Neighbouring pages missed by chance (the districts of a Delivery) would
+            // trigger useless read-ahead; InnoDB's waits for 56 pages of 64.
             .read_ahead(false)
             .io(self.io);
         self.with_delays(builder, false, notes.loaded_bytes, notes.page_bytes)
     }
 
-    /// The store on the devices of this place, those that are emulated with their delays; `fresh`: it is
-    /// created there. Otherwise it is there, and in memory it is a copy.
+    /// The store on this location's devices, with delays for emulated ones. With `fresh` it is created there;
+    /// otherwise it exists, and in memory it is a copy.
     fn with_delays(
         &self,
         builder: Builder,
         fresh: bool,
         db_bytes: u64,
         page_bytes: u64,
-    ) -> Result<Opening, SiteError> {
+    ) -> Result<Opening, LocationError> {
         let mut opening = Opening { builder, emulated: Vec::new(), backend: None };
         let model = self.hdd_model(db_bytes, page_bytes);
         match &self.place {
@@ -311,7 +311,7 @@ impl Site {
         Ok(opening)
     }
 
-    /// The 7200 rpm disk is one that the database fills to two thirds.
+    /// The 7200 rpm disk has a size that the database fills to two thirds.
     fn hdd_model(&self, db_bytes: u64, page_bytes: u64) -> Model {
         match self.model {
             HddModel::Rpm7200 => Model::disk_7200rpm(db_bytes / 2 * 3),
@@ -331,7 +331,7 @@ impl Opening {
 const NOTES: &str = "tpcc_lite.json";
 const LOADING: &str = "tpcc_lite.loading";
 
-fn io(path: &Path) -> impl FnOnce(std::io::Error) -> SiteError {
+fn io(path: &Path) -> impl FnOnce(std::io::Error) -> LocationError {
     let path = path.to_path_buf();
-    move |source| SiteError::Io { path, source }
+    move |source| LocationError::Io { path, source }
 }

@@ -27,7 +27,7 @@ impl Builder {
         if let Some(superblock) = &prepared.format {
             format(&device, superblock, self.seed(&meta.manifest.store)).await?;
         }
-        self.side(device, layout, costs, frames)
+        self.cache_device(device, layout, costs, frames)
     }
 
     /// Formats the SSD; returns it with its new id.
@@ -51,10 +51,10 @@ impl Builder {
             format(&device, superblock, self.seed(&meta.manifest.store)).await?;
             id = id_text(superblock.ssd);
         }
-        Ok((self.side(device, layout, costs, frames)?, id))
+        Ok((self.cache_device(device, layout, costs, frames)?, id))
     }
 
-    fn side(
+    fn cache_device(
         &self,
         device: pagetier_devio::SharedDevice,
         layout: Layout,

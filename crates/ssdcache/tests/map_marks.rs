@@ -1,0 +1,182 @@
+//! The mark that a checkpoint is in force never stands without a header, also when its write was reported as
+//! failed and landed.
+//!
+//! The schedule: the write of a mark fails with EIO, and its sectors land. To the store the checkpoint has
+//! failed; the next one goes to the same area, and wipes the headers there first. A cut right then leaves the
+//! mark of a checkpoint without headers, which looks like damage.
+
+use pagetier_bufpool::{DirtyPage, Tier, TierError, WrittenPage};
+use pagetier_devio::{Fault, FaultEffect, IoBuf, IoClass, IoOp, SharedDevice, SimDevice, SimPower};
+use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
+use pagetier_policy::{Access, Costs, Home, SlotPolicyParams, SsdPolicy};
+use pagetier_ssdcache::{
+    BLOCK_BYTES, Homes, Layout, Marks, Mutation, OpenError, OpenParams, RememberInMemory, SsdMode, SsdTier,
+    Superblock, decode_mark, format,
+};
+use std::sync::Arc;
+
+const PAGE: usize = 4096;
+/// Pages on the SSD, synced.
+const PAGES: u32 = 24;
+
+/// Every page lies where its number says.
+struct Flat;
+
+impl Homes for Flat {
+    fn offset(&self, page: PageId) -> Option<u64> {
+        Some(u64::from(page.no) * PAGE as u64)
+    }
+}
+
+fn layout() -> Layout {
+    Layout::for_bytes(1 << 19, PageSize::MIN, 8).expect("a layout")
+}
+
+fn superblock() -> Superblock {
+    Superblock { store: [1; 16], ssd: [2; 16], layout: layout(), marks: Marks::default() }
+}
+
+fn page(no: u32) -> PageId {
+    PageId::new(SpaceId(1), no)
+}
+
+struct World {
+    hdd: Arc<SimDevice>,
+    ssd: Arc<SimDevice>,
+    /// The rule that is left out, which takes the feature `mutations`.
+    broken: Option<Mutation>,
+}
+
+impl World {
+    async fn new(broken: Option<Mutation>, seed: u64, power: &SimPower) -> Self {
+        let device = |name, nth| Arc::new(SimDevice::new(name, 1 << 20, seed * 2 + nth, power));
+        let (hdd, ssd) = (device("hdd", 0), device("ssd", 1));
+        let shared = Arc::clone(&ssd) as SharedDevice;
+        format(&shared, &superblock(), superblock().seed()).await.expect("formatted");
+        Self { hdd, ssd, broken }
+    }
+
+    fn after_power_cut(&self, seed: u64) -> Self {
+        let power = SimPower::new();
+        let cut = |device: &SimDevice, nth| Arc::new(device.after_power_cut(seed * 2 + nth, &power));
+        Self { hdd: cut(&self.hdd, 0), ssd: cut(&self.ssd, 1), broken: self.broken }
+    }
+
+    async fn open(&self, epoch: u32) -> Result<SsdTier, OpenError> {
+        let layout = layout();
+        let params = SlotPolicyParams::new(Costs::PAPER, layout.slots as usize, 64);
+        let params = OpenParams {
+            hdd: Arc::clone(&self.hdd) as SharedDevice,
+            ssd: Arc::clone(&self.ssd) as SharedDevice,
+            seed: superblock().seed(),
+            layout,
+            homes: Arc::new(Flat),
+            policy: "lru2".parse::<SsdPolicy>().expect("a policy").build(&params),
+            zone_percent: 50.0,
+            epoch,
+            admissions_max: 4,
+            mode: SsdMode::WriteBack,
+            closed: false,
+            remember: Arc::new(RememberInMemory::default()),
+            progress: None,
+            #[cfg(feature = "mutations")]
+            mutation: self.broken,
+        };
+        SsdTier::open(params).await
+    }
+
+    /// The checkpoint that the mark in `area` says is in force, if there is one.
+    fn mark_in(&self, area: u8) -> Option<u64> {
+        let at = layout().map_mark_at(area) as usize;
+        decode_mark(superblock().seed(), &self.ssd.snapshot()[at..at + BLOCK_BYTES as usize])
+    }
+}
+
+async fn write(tier: &SsdTier, no: u32) {
+    let mut image = IoBuf::zeroed(PAGE);
+    image.as_mut_slice().fill(no as u8 + 1);
+    Header { page: page(no), lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(image.as_mut_slice());
+    let done = |written: WrittenPage| assert_eq!(written.result.expect("written"), Home::Ssd);
+    let dirty = DirtyPage { page: page(no), image, logical: 1, recovery_lsn: Lsn(0) };
+    tier.write(vec![dirty], IoClass::Clean, &done).await;
+}
+
+async fn read(tier: &SsdTier, no: u32) -> Result<u8, TierError> {
+    let fetched = tier.fetch(page(no), Access::Random, IoBuf::zeroed(PAGE)).await;
+    fetched.result.map(|_| fetched.buf.as_slice()[2000])
+}
+
+/// What came of a cut at one operation of the checkpoint after a mark that failed and landed.
+#[derive(Debug, Default)]
+struct Seen {
+    cuts: u32,
+    opened: u32,
+    refused: u32,
+}
+
+/// Cuts the power at operation `op` of the checkpoint that follows one whose mark failed. False: it was over
+/// by then, or the mark did not land.
+async fn cut_at(op: u64, seed: u64, broken: Option<Mutation>, seen: &mut Seen) -> bool {
+    let power = SimPower::new();
+    let world = World::new(broken, seed, &power).await;
+    let tier = world.open(1).await.expect("it opens");
+    for no in 0..PAGES {
+        write(&tier, no).await;
+    }
+    tier.flush().await.expect("synced");
+    let [before, mark] = [0, 1].map(|area| world.mark_in(area));
+    assert_eq!((before, mark), (Some(1), None), "the first checkpoint is in force");
+    let at = layout().map_mark_at(1);
+    world.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(at..at + BLOCK_BYTES).times(1));
+    tier.shutdown().await.expect_err("the mark fails");
+    if world.mark_in(1) != Some(2) {
+        return false;
+    }
+    power.cut_at(power.ops() + op);
+    let closed = tier.shutdown().await;
+    drop(tier);
+    for seed in 0..8 {
+        let cut = world.after_power_cut(seed);
+        seen.cuts += 1;
+        match cut.open(2).await {
+            Ok(tier) => {
+                seen.opened += 1;
+                for no in 0..PAGES {
+                    let read = read(&tier, no).await;
+                    assert!(matches!(read, Ok(version) if version == no as u8 + 1), "page {no}: {read:?}");
+                }
+            }
+            Err(error) => {
+                assert!(broken.is_some(), "cut at {op}, seed {seed}: {error}");
+                assert!(matches!(error, OpenError::DamagedMap { part: "header", .. }), "{error}");
+                seen.refused += 1;
+            }
+        }
+    }
+    closed.is_err()
+}
+
+async fn cut_everywhere(broken: Option<Mutation>) -> Seen {
+    let mut seen = Seen::default();
+    for seed in 0..8 {
+        let mut op = 1;
+        while cut_at(op, seed, broken, &mut seen).await {
+            op += 1;
+        }
+    }
+    assert!(seen.cuts > 100, "the marks do not land: {seen:?}");
+    seen
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mark_whose_write_failed_and_landed_does_not_outlive_its_headers() {
+    let seen = cut_everywhere(None).await;
+    assert_eq!(seen.opened, seen.cuts, "{seen:?}");
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn a_mark_that_outlives_its_headers_passes_for_damage() {
+    let seen = cut_everywhere(Some(Mutation::MarkOutlivesHeaders)).await;
+    assert!(seen.refused > 0 && seen.opened > 0, "{seen:?}");
+}
