@@ -10,7 +10,7 @@ use pagetier_bufpool::Pool;
 use pagetier_page::{Lsn, PageId, PageSize};
 use pagetier_policy::Costs;
 use pagetier_ssdcache::{
-    DrainProgress, DrainReport, ExchangeError, Exchanged, Mutation, NewSide, ReadmitReport, SsdEvent,
+    DrainProgress, DrainReport, ExchangeError, Exchanged, Mutation, NewCacheDevice, ReadmitReport, SsdEvent,
     SsdMode, SsdState, SsdTier, Superblock,
 };
 use rustc_hash::FxHashSet;
@@ -227,7 +227,7 @@ impl Life {
     /// loses, so no crash can leave only one of the two recorded.
     async fn exchange(
         &self,
-        new: NewSide,
+        new: NewCacheDevice,
         id: Option<String>,
         lost: Option<&mut Abandoned>,
         meta: &mut Meta,

@@ -38,7 +38,10 @@ fn reports_a_full_disk(error: &Error) -> bool {
     match error {
         Error::Pool(PoolError::Exhausted { .. }) => true,
         Error::Manifest { source } => source.kind() == std::io::ErrorKind::StorageFull,
-        Error::Device(device) | Error::Pool(PoolError::Tier(TierError::Device { source: device, .. })) => {
+        Error::Device(device)
+        | Error::Pool(PoolError::Tier(
+            TierError::Device { source: device, .. } | TierError::Flush { source: device },
+        )) => {
             matches!(device.kind, DeviceErrorKind::NoSpace)
         }
         _ => false,

@@ -37,6 +37,29 @@ const UNSAFE: [&str; 16] = [
 /// Words that leave the actor unnamed, and home-made words for which the field has a term.
 const BANNED: [&str; 6] = ["somebody", "nobody", "whoever", "anybody", "homeward", "courier"];
 
+/// Folders of pure code: what is decided there is decided from plain values.
+const PURE: [&str; 2] = ["crates/ssdcache/src/format/", "crates/ssdcache/src/protocol/"];
+
+/// What pure code does not touch: waiting, locks, clocks, I/O, and what carries it out.
+const IMPURE: [&str; 16] = [
+    "async",
+    "await",
+    "tokio",
+    "futures_util",
+    "parking_lot",
+    "Mutex",
+    "RwLock",
+    "Condvar",
+    "RefCell",
+    "AtomicU64",
+    "Instant",
+    "SystemTime",
+    "pagetier_devio",
+    "pagetier_bufpool",
+    "exec",
+    "tier",
+];
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -162,6 +185,22 @@ fn unsafe_code_stays_in_its_files() {
     }
 }
 
+/// The protocol is a state machine without a clock, and its imports lead downwards.
+#[test]
+fn pure_folders_stay_pure() {
+    let impure = |line: &str| {
+        let code = line.split("//").next().unwrap_or(line);
+        let mut words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
+        words.any(|word| IMPURE.contains(&word))
+            || ["std::fs", "std::io", "std::net"].iter().any(|io| code.contains(io))
+    };
+    let pure = |file: &str| PURE.iter().any(|folder| file.starts_with(folder));
+    none("impure code in a pure folder", &breaches(&files("rs"), |file, line| pure(file) && impure(line)));
+    for folder in PURE {
+        assert!(files("rs").iter().any(|(file, _)| file.starts_with(folder)), "{folder} holds no code");
+    }
+}
+
 /// A file that no `mod` names is not compiled.
 #[test]
 fn every_file_belongs_to_a_crate() {
@@ -265,6 +304,21 @@ fn every_device_is_tested() {
 }
 
 /// Each rule that a mutation leaves out belongs to an invariant, and each invariant names rules that exist.
+/// `docs/recovery.md` names the file that decides each invariant.
+#[test]
+fn invariants_name_files() {
+    let document = read("docs/recovery.md");
+    for row in document.lines().filter(|line| line.starts_with("| **I")) {
+        let files = row.trim_end_matches('|').rsplit('|').nth(1).unwrap_or_default();
+        let named: Vec<&str> = files.split('`').skip(1).step_by(2).collect();
+        assert!(!named.is_empty(), "no file decides it: {row}");
+        for file in named {
+            let folder = if file.starts_with("src/") { "" } else { "crates/ssdcache/src" };
+            assert!(root().join(folder).join(file).exists(), "{file} does not exist: {row}");
+        }
+    }
+}
+
 #[test]
 fn every_mutation_belongs_to_an_invariant() {
     let (source, document) = (read("crates/ssdcache/src/mutation.rs"), read("docs/recovery.md"));

@@ -72,9 +72,8 @@ fn is_typed(error: &Error) -> bool {
     match error {
         Error::Pool(PoolError::Exhausted { .. }) => true,
         Error::Pool(PoolError::Tier(TierError::Refusing { .. })) => true,
-        Error::Pool(PoolError::Tier(TierError::Device { source, .. })) | Error::Device(source) => {
-            !matches!(source.kind, DeviceErrorKind::NoSpace)
-        }
+        Error::Pool(PoolError::Tier(TierError::Device { source, .. } | TierError::Flush { source }))
+        | Error::Device(source) => !matches!(source.kind, DeviceErrorKind::NoSpace),
         _ => false,
     }
 }

@@ -8,7 +8,7 @@ use crate::error::OpenError;
 use crate::store::Meta;
 use pagetier_page::PageSize;
 use pagetier_policy::Costs;
-use pagetier_ssdcache::{Found, Layout, Mutation, NewSide, format, identify};
+use pagetier_ssdcache::{Found, Layout, Mutation, NewCacheDevice, format, identify};
 
 impl Builder {
     /// Formats the ring's file.
@@ -19,7 +19,7 @@ impl Builder {
         ring_pages: u32,
         costs: Costs,
         frames: usize,
-    ) -> Result<NewSide, OpenError> {
+    ) -> Result<NewCacheDevice, OpenError> {
         let device = self.open_ring().await?;
         let layout = Layout::ring_only(page_size, ring_pages);
         let prepared = PreparedSsd::format(layout, &meta.manifest);
@@ -37,7 +37,7 @@ impl Builder {
         page_size: PageSize,
         costs: Costs,
         frames: usize,
-    ) -> Result<(NewSide, String), OpenError> {
+    ) -> Result<(NewCacheDevice, String), OpenError> {
         if self.ssd_bytes == 0 {
             let why = "the store was opened without an SSD (`ssd_bytes(0)`)".into();
             return Err(OpenError::BadOption { option: "ssd_bytes", why });
@@ -60,10 +60,10 @@ impl Builder {
         layout: Layout,
         costs: Costs,
         frames: usize,
-    ) -> Result<NewSide, OpenError> {
+    ) -> Result<NewCacheDevice, OpenError> {
         let (_, ssd_policy) = self.policies()?;
         let policy = ssd_policy.build(&self.ssd_params(costs, &layout, frames));
-        Ok(NewSide { device, layout, policy, zone_percent: self.zone_percent })
+        Ok(NewCacheDevice { device, layout, policy, zone_percent: self.zone_percent })
     }
 
     /// Checks that the device is blank, or was formatted earlier for the same store.

@@ -127,6 +127,13 @@ pub enum TierError {
         #[source]
         source: DeviceError,
     },
+    /// A device failed in an operation of no single page: a flush, a map checkpoint.
+    #[error("{source}")]
+    Flush {
+        /// The device's error.
+        #[from]
+        source: DeviceError,
+    },
     /// The newest durable copy of the page is damaged, and no other copy of that version exists.
     #[error("page {page} is corrupt on {device} at {offset}: {defect}")]
     Corrupt {

@@ -6,64 +6,40 @@
 
 #![forbid(unsafe_code)]
 
-mod again;
-mod backed;
-mod bytes;
-mod control;
-mod core;
-mod drain;
-mod flush;
-mod home;
-mod home_writes;
-mod images;
-mod journal;
-mod layout;
-mod life;
-mod maintain;
-mod map;
-mod mend;
+mod exec;
+mod format;
+mod mode;
 #[cfg(feature = "mutations")]
 mod moment;
 mod mutation;
-mod newest;
-mod open;
-mod plan;
-mod prove;
-mod read;
-mod readmit;
-mod recovery;
-mod remember;
-mod ring;
-mod scrub;
-mod side;
-mod slots;
-mod superblock;
+mod protocol;
 mod tier;
-mod unread;
-mod write;
 
-pub use crate::core::Homes;
-pub use control::{ExchangeError, Exchanged, NewSide};
-pub use drain::{DrainProgress, DrainReport};
-pub use journal::{Backing, Block, RECORDS_MAX, Record};
-pub use layout::{
+pub use exec::Homes;
+pub use exec::drain::{DrainProgress, DrainReport};
+pub use exec::open::{
+    OpenError, OpenParams, Progress, RecoveryReport, format, identify, mark, write_superblocks,
+};
+pub use exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
+pub use exec::readmit::{ReadmitError, ReadmitReport};
+pub use exec::remember::{Flushed, Remember, RememberInMemory, Unproved};
+pub use exec::scrub::Checked;
+pub use format::journal::{Backing, Block, RECORDS_MAX, Record};
+pub use format::layout::{
     BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, RING_PAGES_MAX, SLOTS_MIN, TooSmall, zone_bitmap_bytes,
 };
-pub use life::{SsdEvent, SsdMode, SsdState};
-pub use map::{Entry, MapBody, MapHeader, decode_mark, encode_mark};
+pub use format::map::{Entry, MapBody, MapHeader, decode_mark, encode_mark};
+pub use format::superblock::{Found, Marks, Superblock};
+pub use mode::{SsdEvent, SsdMode, SsdState};
 #[cfg(feature = "mutations")]
 #[doc(hidden)]
 pub use moment::Moment;
 #[doc(hidden)]
 pub use mutation::{Broken, Mutation};
-pub use open::{OpenError, OpenParams, Progress, RecoveryReport, format, identify, mark};
-pub use readmit::{ReadmitError, ReadmitReport};
-pub use recovery::{Evidence, Image, Verdict};
-pub use remember::{Flushed, Remember, RememberInMemory, Unproved};
-pub use ring::{FailedHome, Ring, RingSpan};
-pub use scrub::Checked;
-pub use slots::{
+pub use protocol::flushes::{FlushNumber, HddFlush, SsdFlush};
+pub use protocol::home_batches::{BatchId, FailedHome, HomeBatches, NoPlace, Places};
+pub use protocol::recovery::{Evidence, Image, Verdict};
+pub use protocol::slots::{
     Capture, FreeSlots, Located, MapWork, Move, Plan, SlotCounts, SlotParams, Slots, Ticket, WriteBack,
 };
-pub use superblock::{Found, Marks, Superblock, write_superblocks};
 pub use tier::{SsdTier, TierStats};

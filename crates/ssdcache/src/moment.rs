@@ -26,7 +26,7 @@ pub struct Moment {
     pub backing: usize,
     pub reading: usize,
     pub renewing: usize,
-    pub homeward: usize,
+    pub writing_home: usize,
     pub admissions: usize,
     pub ring_held: u64,
     pub ring_pages: u32,
@@ -44,11 +44,13 @@ impl SsdTier {
         let core = self.core();
         let state = core.state.try_lock()?;
         let mut moment = Moment {
-            homeward: state.homeward.len(),
+            writing_home: state.home.pages_writing(),
+            going_home: state.home.pages_held(),
+            backing: state.home.pages_backed(),
             admissions: state.admissions,
-            ring_held: state.ring.held_pages(),
+            ring_held: state.home.ring_used(),
             ring_pages: core.layout().ring_pages,
-            journal_used: state.journal.used(),
+            journal_used: state.home.journal_used(),
             journal_blocks: core.layout().journal_blocks,
             ssd_error: state.ssd_error.is_some(),
             refusing: core.refusing.cause().is_some(),

@@ -1,17 +1,26 @@
 //! [`SsdTier`]: the storage below the pool, in one handle.
 
-use crate::core::{Core, State};
-use crate::life::SsdMode;
-use crate::open::{OpenError, OpenParams, RecoveryReport, open};
-use crate::slots::{FreeSlots, SlotCounts};
-use crate::{maintain, write};
+use crate::exec::Core;
+use crate::exec::drain::{DrainProgress, DrainReport};
+use crate::exec::open::{OpenError, OpenParams, RecoveryReport, mark, open};
+use crate::exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
+use crate::exec::readmit::{ReadmitError, ReadmitReport};
+use crate::exec::scrub::Checked;
+use crate::exec::{maintenance, write};
+use crate::format::superblock::{Marks, Superblock};
+use crate::mode::{SsdEvent, SsdMode, SsdState};
+use crate::mutation::Mutation;
+use crate::protocol::Protocol;
+use crate::protocol::slots::{FreeSlots, SlotCounts};
 use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
-use pagetier_devio::{IoBuf, IoClass};
+use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
 use pagetier_page::{Lsn, PageId, SpaceId};
-use pagetier_policy::{Access, Costs, GroupStats, Home, PageCounts};
+use pagetier_policy::{Access, Costs, GroupStats, Home, PageCounts, SlotId};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 
 /// The SSD cache and the HDD behind it. Dropped without [`SsdTier::shutdown`], it stops at once, like a
@@ -59,7 +68,7 @@ impl SsdTier {
     pub async fn open(params: OpenParams) -> Result<Self, OpenError> {
         let (core, recovery) = open(params).await?;
         let core = Arc::new(core);
-        let maintenance = tokio::spawn(maintain::run(Arc::clone(&core)));
+        let maintenance = tokio::spawn(maintenance::run(Arc::clone(&core)));
         Ok(Self { core, maintenance: Mutex::new(Some(maintenance)), recovery })
     }
 
@@ -77,9 +86,9 @@ impl SsdTier {
     /// Counters and sizes.
     #[must_use]
     pub fn stats(&self) -> TierStats {
-        let (mode, all) = (self.core.mode(), u64::from(self.core.layout().slots));
+        let (mode, all) = (self.mode(), u64::from(self.core.layout().slots));
         let state = self.core.state.lock();
-        let State { slots, ssd_error, journal, .. } = &*state;
+        let Protocol { slots, ssd_error, home, .. } = &*state;
         TierStats {
             slots: all,
             mode,
@@ -87,7 +96,7 @@ impl SsdTier {
             pages: slots.pages() as u64,
             dirty_pages: slots.dirty_pages() as u64,
             free: slots.free_slots(),
-            journal_used: journal.next - journal.tail,
+            journal_used: home.journal_held(),
             counts: slots.counts(),
             memory_bytes: slots.memory_bytes() as u64,
             ssd_error: ssd_error.clone(),
@@ -146,34 +155,24 @@ impl SsdTier {
             }
             let waits = {
                 let state = self.core.state.lock();
-                state.slots.is_backing_in(space) && state.backed.can_settle()
+                state.home.backs_pages_of(space) && state.home.can_settle()
             };
             if waits {
-                let flushed = self.core.flush_hdd(self.core.hdd_flush.next()).await;
-                flushed.map_err(|source| TierError::Device { page: PageId::new(space, 0), source })?;
+                self.core.flush_hdd().await?;
                 continue;
             }
             changed.await;
         }
         self.core.changed.notify_waiters();
-        let flushed = self.core.flush_hdd(self.core.hdd_flush.next()).await;
-        flushed.map_err(|source| TierError::Device { page: PageId::new(space, 0), source })
+        Ok(self.core.flush_hdd().await?)
     }
 
     /// False when a page of it is on its way to the HDD.
     fn try_forget_space(&self, space: SpaceId) -> bool {
         let mut state = self.core.state.lock();
-        let State { slots, homeward, .. } = &mut *state;
-        let mut busy = homeward.iter().any(|page| page.space == space);
-        let held = slots.going_home_of(space);
-        busy |= !held.is_empty();
-        let backing: Vec<PageId> =
-            slots.copies().into_iter().filter(|page| slots.is_backing(*page)).collect();
-        busy |= backing.iter().any(|page| page.space == space);
-        slots.discard_where(&mut |page| {
-            page.space == space && !held.contains(&page) && !backing.contains(&page)
-        });
-        !busy
+        let Protocol { slots, home, .. } = &mut *state;
+        slots.discard_where(&mut |page| page.space == space && !home.keeps_copy(page));
+        !home.has_pages_of(space)
     }
 
     /// Ends in order: admissions in flight finish, a last checkpoint names every page. Not cancel-safe in the
@@ -189,23 +188,204 @@ impl SsdTier {
             // An error means that it was aborted or panicked; the checkpoint below is written all the same.
             let _ = task.await;
         }
-        loop {
-            let changed = self.core.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if self.core.state.lock().admissions == 0 {
-                break;
-            }
-            changed.await;
-        }
-        let device = |source| TierError::Device { page: PageId::default(), source };
-        self.core.flush_hdd(self.core.hdd_flush.next()).await.map_err(device)?;
+        self.core.when(|state| state.admissions == 0).await;
+        self.core.flush_hdd().await?;
         if self.core.has_slots() {
-            self.core.checkpoint().await.map_err(device)?;
+            self.core.checkpoint().await?;
             // The mark that it is in force.
-            self.core.flush_ssd(self.core.next_ssd_flush()).await.map_err(device)?;
+            self.core.flush_ssd().await?;
         }
         Ok(())
+    }
+
+    /// Events from now on. A subscriber that is slow loses the oldest.
+    #[must_use]
+    pub fn subscribe(&self) -> broadcast::Receiver<SsdEvent> {
+        self.core.events.subscribe()
+    }
+
+    /// How the SSD is.
+    #[must_use]
+    pub fn ssd_state(&self) -> SsdState {
+        let failed = self.core.state.lock().ssd_error.is_some();
+        match (self.core.has_slots(), failed) {
+            (false, _) => SsdState::Off,
+            (true, true) => SsdState::Degraded,
+            (true, false) => SsdState::Active,
+        }
+    }
+
+    /// What the SSD is used for.
+    #[must_use]
+    pub fn mode(&self) -> SsdMode {
+        if self.core.has_slots() { self.core.state.lock().mode } else { SsdMode::Off }
+    }
+
+    /// The mode in force, or while there is no SSD the one that comes back with it.
+    #[must_use]
+    pub fn kept_mode(&self) -> SsdMode {
+        self.core.state.lock().mode
+    }
+
+    /// Changes what the SSD is used for, for pages written from now on. To and from [`SsdMode::Off`] leads
+    /// [`SsdTier::exchange`].
+    pub fn set_mode(&self, mode: SsdMode) {
+        let mut state = self.core.state.lock();
+        let changed = std::mem::replace(&mut state.mode, mode) != mode;
+        drop(state);
+        if changed {
+            tracing::info!(?mode, "the SSD's mode");
+            self.core.event(SsdEvent::Mode { mode });
+        }
+        self.core.changed.notify_waiters();
+    }
+
+    /// How checkpoints learn of the oldest change that is dirty in memory. Once; a second call does nothing.
+    pub fn set_redo_from(&self, redo_from: Box<dyn Fn() -> Option<Lsn> + Send + Sync>) {
+        let _ = self.core.redo_from.set(redo_from);
+    }
+
+    /// The oldest log position that redo would need if the SSD were lost now; `None`: nothing is on it alone.
+    #[must_use]
+    pub fn oldest_lsn(&self) -> Option<Lsn> {
+        self.core.state.lock().oldest_lsn()
+    }
+
+    /// The pages whose newest version is on the SSD alone, in order, each with the log position from which
+    /// redo would bring it back.
+    #[must_use]
+    pub fn only_copies(&self) -> Vec<(PageId, Lsn)> {
+        self.core.state.lock().slots.only_copies()
+    }
+
+    /// Whether the newest version of each of `pages` is on the SSD alone for certain. What a recovery found
+    /// counts as such until it is written home or anew, though the HDD may have it.
+    #[must_use]
+    pub fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
+        self.core.state.lock().slots.are_only_copies(pages)
+    }
+
+    /// Writes every page home whose newest version is on the SSD alone, for at most `deadline`. While it runs
+    /// the SSD gets no new ones. Cancel-safe: dropped, it ends after the pages in hand.
+    pub async fn drain(
+        &self,
+        deadline: Option<Duration>,
+        progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
+    ) -> DrainReport {
+        self.core.drain(deadline, progress).await
+    }
+
+    /// Takes the SSD back into use after a failure: it must be the one that `ours` accepts. Reads every copy
+    /// on it. `record` is told which pages were lost, each with the log position from which redo would bring
+    /// it back, and makes that durable before writes are accepted again. Must be driven to completion.
+    ///
+    /// # Errors
+    /// [`ReadmitError`]; the SSD stays degraded.
+    pub async fn readmit(
+        &self,
+        ours: impl Fn(&Superblock) -> bool + Send,
+        record: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), String> + Send,
+    ) -> Result<ReadmitReport, ReadmitError> {
+        self.core.readmit(ours, record, None).await
+    }
+
+    /// Exchanges the SSD (or the ring's file) for `new`: waits until nothing is under way, makes durable what
+    /// was written home, calls `commit`, which records durably that `new` is the one that counts, and that
+    /// the pages it is told are lost with the old one, and goes on with it. With `accept_loss`, also when the
+    /// old one holds only copies. Cancel-safe: it happened or it did not.
+    ///
+    /// # Errors
+    /// [`ExchangeError`]; the old one stays in use.
+    pub async fn exchange<E>(
+        &self,
+        new: NewCacheDevice,
+        accept_loss: bool,
+        commit: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), E>,
+    ) -> Result<Exchanged, ExchangeError<E>> {
+        let NewCacheDevice { device, layout, policy, zone_percent } = new;
+        let quiet = self.core.quiesce().await;
+        if let Some(cause) = self.core.refusing.by_hdd() {
+            return Err(ExchangeError::Refusing { cause });
+        }
+        // Before the copies are counted: some are dirty only until the HDD was flushed.
+        quiet.flush_hdd().await?;
+        let only = self.only_copies().len() as u64;
+        if only > 0 && !accept_loss {
+            return Err(ExchangeError::OnlyCopies { pages: only });
+        }
+        let mends = self.core.state.lock().home.mends_homes();
+        if mends && self.core.mend_homes().await.is_ok() {
+            quiet.flush_hdd().await?;
+        }
+        if self.core.state.lock().home.mends_homes() && !accept_loss {
+            let cause = "writes of pages to their homes failed; what they may have left torn can be mended from the present ring alone";
+            return Err(ExchangeError::Refusing { cause: Arc::from(cause) });
+        }
+        let vacant = quiet.vacant().await;
+        // From the record to the exchange nothing may be waited for.
+        if let Err(error) = commit(&self.only_copies()) {
+            self.core.refuse("the exchange of the SSD could not be recorded", false);
+            return Err(ExchangeError::Commit(error));
+        }
+        let replaced = quiet.replace(device, layout, zone_percent, policy);
+        drop(vacant);
+        if self.core.has_slots()
+            && let Err(error) = self.core.checkpoint().await
+        {
+            self.core.ssd_failed(&error);
+        }
+        Ok(Exchanged { copies: replaced.copies, lost: replaced.only })
+    }
+
+    /// Why writes are refused, if the SSD is not to blame: no exchange of it succeeds then.
+    #[must_use]
+    pub fn refusing_for_good(&self) -> Option<Arc<str>> {
+        self.core.refusing.by_hdd()
+    }
+
+    /// Flushes the HDD: what was written home, and its size, are durable then. Cancel-safe.
+    ///
+    /// # Errors
+    /// The flush failed, now or before: writes are refused from then on.
+    pub async fn flush_home(&self) -> Result<(), TierError> {
+        Ok(self.core.flush_hdd().await?)
+    }
+
+    /// Notes on the SSD (or the ring's file) the openings that it took part in. Flushes it.
+    ///
+    /// # Errors
+    /// It cannot be read, written or flushed.
+    pub async fn mark(&self, marks: Marks) -> Result<(), DeviceError> {
+        mark(&self.core.ssd(), marks).await
+    }
+
+    /// Verifies the copy in slot number `slot`; see [`Checked`]. `None`: there is none. Cancel-safe.
+    pub async fn scrub_slot(&self, slot: u32, heal: bool) -> Option<Checked> {
+        self.core.scrub_slot(SlotId(slot), heal).await
+    }
+
+    /// Verifies the home of `page`, and its clean copy against it. Must be driven to completion when `heal`
+    /// is on.
+    pub async fn scrub_home(&self, page: PageId, heal: bool) -> Checked {
+        self.core.scrub_home(page, heal).await
+    }
+
+    /// The device in use: the SSD, or the file of the ring of a store without one.
+    #[must_use]
+    pub fn ssd_device(&self) -> SharedDevice {
+        self.core.ssd()
+    }
+
+    /// Whether pages go home through a doublewrite ring.
+    #[must_use]
+    pub fn has_ring(&self) -> bool {
+        self.core.doublewrite()
+    }
+
+    /// Slots of the SSD; 0 without one.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.core.layout().slots
     }
 
     /// Recounts the slots; for tests.
@@ -263,15 +443,14 @@ impl Tier for SsdTier {
         if let Some(refusal) = self.core.refusal() {
             return Err(refusal);
         }
-        let device = |source| TierError::Device { page: PageId::default(), source };
-        if self.core.broken.is(crate::mutation::Mutation::SyncNotFlushed) {
+        if self.core.broken.is(Mutation::SyncNotFlushed) {
             return Ok(());
         }
         if self.core.has_slots() || self.core.doublewrite() {
-            self.core.flush_ssd(self.core.next_ssd_flush()).await.map_err(device)?;
+            self.core.flush_ssd().await?;
         }
         if !self.core.doublewrite() {
-            self.core.flush_hdd(self.core.hdd_flush.next()).await.map_err(device)?;
+            self.core.flush_hdd().await?;
         }
         Ok(())
     }
@@ -297,10 +476,10 @@ impl Tier for SsdTier {
 
     fn discarded(&self, page: PageId) -> bool {
         let mut state = self.core.state.lock();
-        let free = !state.slots.is_going_home(page) && !state.slots.is_backing(page);
+        let free = !state.home.keeps_copy(page);
         if free {
             state.slots.discard(page);
-            state.ring.discard(page);
+            state.home.discard(page);
         }
         free
     }
@@ -310,17 +489,16 @@ impl Tier for SsdTier {
             let changed = self.core.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let (going_home, backing, can_settle) = {
-                let state = self.core.state.lock();
-                let slots = &state.slots;
-                (slots.is_going_home(page), slots.is_backing(page), state.backed.can_settle())
+            let (kept, waits) = {
+                let home = &self.core.state.lock().home;
+                (home.keeps_copy(page), home.is_backed(page) && home.can_settle())
             };
-            if !going_home && !backing {
+            if !kept {
                 return;
             }
-            if backing && can_settle {
+            if waits {
                 // If it fails, the slot backs nothing any more either.
-                let _ = self.core.flush_hdd(self.core.hdd_flush.next()).await;
+                let _ = self.core.flush_hdd().await;
                 continue;
             }
             changed.await;

@@ -3,7 +3,7 @@
 
 use pagetier_page::{PageId, SpaceId, Stamp};
 use pagetier_policy::{Access, Cause, Costs, Home, Millis, SlotId, SlotPolicyParams, SsdPolicy};
-use pagetier_ssdcache::{Entry, Located, MapWork, Plan, SlotParams, Slots, Ticket};
+use pagetier_ssdcache::{Entry, Located, MapWork, Plan, SlotParams, Slots, SsdFlush, Ticket};
 
 const NOW: Millis = Millis(0);
 
@@ -12,13 +12,13 @@ fn page(no: u32) -> PageId {
 }
 
 /// Slots with a source of stamps and of SSD flushes.
-struct Bed {
+struct Fixture {
     slots: Slots,
     stamp: u64,
     flush: u64,
 }
 
-impl Bed {
+impl Fixture {
     /// With a first checkpoint.
     fn new(policy: &str, slots: u32, zone: u32) -> Self {
         Self::recovered(policy, slots, zone, &[])
@@ -31,9 +31,9 @@ impl Bed {
             slots as usize,
             4,
         ));
-        let mut bed = Self { slots: Slots::new(params, policy, map, 0), stamp: 100, flush: 0 };
-        bed.checkpoint();
-        bed
+        let mut fixture = Self { slots: Slots::new(params, policy, map, 0), stamp: 100, flush: 0 };
+        fixture.checkpoint();
+        fixture
     }
 
     fn checkpoint(&mut self) {
@@ -51,7 +51,7 @@ impl Bed {
     }
 
     fn end(&mut self, ticket: Ticket) {
-        self.slots.end_write(ticket, true, self.flush + 1, NOW);
+        self.slots.end_write(ticket, true, SsdFlush(self.flush + 1), NOW);
         self.slots.validate().unwrap();
     }
 
@@ -68,12 +68,12 @@ impl Bed {
 
     fn flush(&mut self) {
         self.flush += 1;
-        self.slots.flushed(self.flush);
+        self.slots.flushed(SsdFlush(self.flush));
     }
 
     /// The pages next in turn go home, and their slots are clean.
     fn write_back(&mut self) -> Vec<u32> {
-        let batch = self.slots.begin_write_back(32, NOW);
+        let batch = self.slots.begin_write_back(&|_| false, 32, NOW);
         let slots = batch.iter().map(|one| one.slot.0).collect();
         batch.into_iter().for_each(|one| self.slots.end_write_back(one, true));
         slots
@@ -95,59 +95,59 @@ impl Bed {
 
 #[test]
 fn slots_are_given_out_in_circular_order_within_the_zone() {
-    let mut bed = Bed::new("mv-fifo", 12, 8);
-    let first: Vec<_> = (0..8).map(|no| bed.write(no)).collect();
+    let mut fixture = Fixture::new("mv-fifo", 12, 8);
+    let first: Vec<_> = (0..8).map(|no| fixture.write(no)).collect();
     assert_eq!(first, (0..8).map(Some).collect::<Vec<_>>());
-    assert_eq!(bed.plan(8), Plan::Wait, "the zone ends here");
-    assert_eq!(bed.slots.map_work(false, NOW), Some(MapWork::Checkpoint));
-    bed.checkpoint();
+    assert_eq!(fixture.plan(8), Plan::Wait, "the zone ends here");
+    assert_eq!(fixture.slots.map_work(false, NOW), Some(MapWork::Checkpoint));
+    fixture.checkpoint();
     // Page 3 is written again: its old slot is void, and has to wait for its turn.
-    assert_eq!([bed.write(3), bed.write(8)], [Some(8), Some(9)]);
+    assert_eq!([fixture.write(3), fixture.write(8)], [Some(8), Some(9)]);
     // While the next checkpoint is written, only what is in both zones.
-    bed.slots.begin_checkpoint(NOW);
-    assert_eq!([bed.write(9), bed.write(10)], [Some(10), Some(11)]);
-    bed.slots.end_checkpoint(true);
-    assert_eq!(bed.plan(11), Plan::Wait, "the page in slot 0 is not home");
-    assert_eq!(bed.write_back(), [0, 1, 2]);
-    assert_eq!([bed.write(11), bed.write(12)], [Some(0), Some(1)]);
-    assert_eq!((bed.slots.home(page(0)), bed.slots.home(page(3))), (Home::Hdd, Home::Ssd));
+    fixture.slots.begin_checkpoint(NOW);
+    assert_eq!([fixture.write(9), fixture.write(10)], [Some(10), Some(11)]);
+    fixture.slots.end_checkpoint(true);
+    assert_eq!(fixture.plan(11), Plan::Wait, "the page in slot 0 is not home");
+    assert_eq!(fixture.write_back(), [0, 1, 2]);
+    assert_eq!([fixture.write(11), fixture.write(12)], [Some(0), Some(1)]);
+    assert_eq!((fixture.slots.home(page(0)), fixture.slots.home(page(3))), (Home::Hdd, Home::Ssd));
 }
 
 #[test]
 fn a_void_slot_waits_for_a_flush_and_the_front_for_it() {
-    let mut bed = Bed::new("mv-fifo", 8, 8);
+    let mut fixture = Fixture::new("mv-fifo", 8, 8);
     for no in [0, 1, 2, 3, 0, 4, 5, 6] {
-        assert!(bed.write(no).is_some());
+        assert!(fixture.write(no).is_some());
     }
-    bed.checkpoint();
-    assert_eq!(bed.plan(7), Plan::Wait, "the new version of page 0 is not durable yet");
-    assert_eq!(bed.slots.map_work(false, NOW), Some(MapWork::Flush));
-    bed.flush();
-    assert_eq!(bed.write(7), Some(0));
+    fixture.checkpoint();
+    assert_eq!(fixture.plan(7), Plan::Wait, "the new version of page 0 is not durable yet");
+    assert_eq!(fixture.slots.map_work(false, NOW), Some(MapWork::Flush));
+    fixture.flush();
+    assert_eq!(fixture.write(7), Some(0));
 }
 
 #[test]
 fn the_front_passes_over_slots_that_are_read_bad_or_kept_by_a_discarded_page() {
-    let mut bed = Bed::new("mv-fifo", 12, 12);
+    let mut fixture = Fixture::new("mv-fifo", 12, 12);
     for no in 0..11 {
-        assert!(bed.write(no).is_some());
+        assert!(fixture.write(no).is_some());
     }
-    let Plan::Ssd(ticket) = bed.plan(11) else { panic!("the last slot is free") };
-    bed.slots.end_write(ticket, false, 1, NOW);
-    bed.checkpoint();
+    let Plan::Ssd(ticket) = fixture.plan(11) else { panic!("the last slot is free") };
+    fixture.slots.end_write(ticket, false, SsdFlush(1), NOW);
+    fixture.checkpoint();
     // Not home yet: until a checkpoint does not name it, a crash has to find it.
-    bed.slots.discard(page(2));
-    assert_eq!(bed.write_back(), [0, 1, 3]);
-    let held = bed.slots.begin_read(page(1));
-    assert_eq!([bed.write(20), bed.write(21)], [Some(0), Some(3)], "slot 1 is being read: {held:?}");
+    fixture.slots.discard(page(2));
+    assert_eq!(fixture.write_back(), [0, 1, 3]);
+    let held = fixture.slots.begin_read(page(1));
+    assert_eq!([fixture.write(20), fixture.write(21)], [Some(0), Some(3)], "slot 1 is being read: {held:?}");
     for no in 4..11 {
-        bed.write_back();
-        assert_eq!(bed.write(18 + no), Some(no));
+        fixture.write_back();
+        assert_eq!(fixture.write(18 + no), Some(no));
     }
-    bed.slots.end_read(SlotId(1));
-    bed.checkpoint();
-    bed.write_back();
-    let slots: Vec<_> = (40..43).map(|no| bed.write(no)).collect();
+    fixture.slots.end_read(SlotId(1));
+    fixture.checkpoint();
+    fixture.write_back();
+    let slots: Vec<_> = (40..43).map(|no| fixture.write(no)).collect();
     assert_eq!(slots, [Some(0), Some(1), Some(2)], "slot 11 is bad");
 }
 
@@ -155,209 +155,215 @@ fn the_front_passes_over_slots_that_are_read_bad_or_kept_by_a_discarded_page() {
 fn after_a_recovery_the_front_is_behind_the_slot_written_last() {
     let entry = |no, stamp| Some(Entry { page: page(no), stamp: Stamp::from_bits(stamp), clean: true });
     let map = [entry(1, 30), entry(2, 31), None, entry(3, 20), entry(4, 21), None, None, None];
-    let mut bed = Bed::recovered("mv-fifo", 8, 8, &map);
-    let slots: Vec<_> = (10..14).map(|no| bed.write(no).unwrap()).collect();
+    let mut fixture = Fixture::recovered("mv-fifo", 8, 8, &map);
+    let slots: Vec<_> = (10..14).map(|no| fixture.write(no).unwrap()).collect();
     assert_eq!(slots, [2, 3, 4, 5]);
-    assert_eq!(bed.slots.pages(), 6, "pages 3 and 4 were clean and had to go");
+    assert_eq!(fixture.slots.pages(), 6, "pages 3 and 4 were clean and had to go");
 }
 
 #[test]
 fn a_page_read_since_it_was_written_is_copied_to_the_front() {
-    let mut bed = Bed::new("mv-fifo-gsc", 32, 32);
-    assert_eq!(bed.plan(99), Plan::Wait, "which pages stay is not decided yet");
+    let mut fixture = Fixture::new("mv-fifo-gsc", 32, 32);
+    assert_eq!(fixture.plan(99), Plan::Wait, "which pages stay is not decided yet");
     // Groups of 8, a quarter of the zone; one is judged ahead.
     for no in 0..24 {
-        while let Some(moves) = bed.take_back(&[]) {
+        while let Some(moves) = fixture.take_back(&[]) {
             assert_eq!(moves, []);
         }
-        assert_eq!(bed.write(no), Some(no));
+        assert_eq!(fixture.write(no), Some(no));
     }
-    bed.read(2);
-    bed.read(5);
-    let moves = bed.take_back(&[5]).expect("slots 0 to 7 are due");
+    fixture.read(2);
+    fixture.read(5);
+    let moves = fixture.take_back(&[5]).expect("slots 0 to 7 are due");
     let [one] = moves[..] else { panic!("page 5 has to stay where it is: {moves:?}") };
     assert_eq!(
         (one.from.page, one.from.slot, one.to.slot, one.to.dirty),
         (page(2), SlotId(2), SlotId(24), true)
     );
-    bed.slots.end_write(one.to, true, 1, NOW);
-    bed.slots.end_move(one, true, NOW);
+    fixture.slots.end_write(one.to, true, SsdFlush(1), NOW);
+    fixture.slots.end_move(one, true, NOW);
     assert_eq!(
-        (bed.slots.copy_of(page(2)), bed.slots.counts().second_chances),
+        (fixture.slots.copy_of(page(2)), fixture.slots.counts().second_chances),
         (Some((SlotId(24), false)), 1)
     );
-    assert_eq!(bed.write(30), Some(25));
-    bed.slots.validate().unwrap();
+    assert_eq!(fixture.write(30), Some(25));
+    fixture.slots.validate().unwrap();
 }
 
 #[test]
 fn a_moved_page_that_is_written_anew_meanwhile_stays_the_newer_one() {
-    let mut bed = Bed::new("mv-fifo-gsc", 32, 32);
+    let mut fixture = Fixture::new("mv-fifo-gsc", 32, 32);
     let mut next = 0;
     let mut moved = Vec::new();
     // Round and round, with page 0 read all the time, until it is to be moved.
     while moved.is_empty() {
-        if let Some(moves) = bed.take_back(&[]) {
+        if let Some(moves) = fixture.take_back(&[]) {
             moved = moves;
             continue;
         }
-        bed.flush();
-        if bed.slots.map_work(false, NOW) == Some(MapWork::Checkpoint) {
-            bed.checkpoint();
+        fixture.flush();
+        if fixture.slots.map_work(false, NOW) == Some(MapWork::Checkpoint) {
+            fixture.checkpoint();
         }
-        bed.write_back();
-        bed.write(next % 200).or_else(|| bed.write(next % 200));
+        fixture.write_back();
+        fixture.write(next % 200).or_else(|| fixture.write(next % 200));
         next += 1;
-        bed.read(0);
+        fixture.read(0);
         assert!(next < 500, "page 0 never gets its second chance");
     }
     let one = moved[0];
     assert_eq!((one.from.page, one.to.page, moved.len()), (page(0), page(0), 1));
-    assert_eq!(bed.slots.home(page(0)), Home::Ssd);
-    let newer = bed.write(0).expect("there is room");
-    bed.slots.end_write(one.to, true, bed.flush + 1, NOW);
-    bed.slots.end_move(one, true, NOW);
-    bed.slots.validate().unwrap();
-    assert_eq!(bed.slots.copy_of(page(0)).map(|(slot, _)| slot), Some(SlotId(newer)));
+    assert_eq!(fixture.slots.home(page(0)), Home::Ssd);
+    let newer = fixture.write(0).expect("there is room");
+    fixture.slots.end_write(one.to, true, SsdFlush(fixture.flush + 1), NOW);
+    fixture.slots.end_move(one, true, NOW);
+    fixture.slots.validate().unwrap();
+    assert_eq!(fixture.slots.copy_of(page(0)).map(|(slot, _)| slot), Some(SlotId(newer)));
 }
 
 #[test]
 fn a_page_on_its_way_home_is_not_moved() {
-    let mut bed = Bed::new("mv-fifo-gsc", 32, 32);
+    let mut fixture = Fixture::new("mv-fifo-gsc", 32, 32);
     for no in 0..200 {
-        bed.flush();
-        let moves = bed.take_back(&(0..400).collect::<Vec<_>>());
+        fixture.flush();
+        let moves = fixture.take_back(&(0..400).collect::<Vec<_>>());
         assert!(moves.is_none_or(|moves| moves.is_empty()));
-        if bed.slots.map_work(false, NOW) == Some(MapWork::Checkpoint) {
-            bed.checkpoint();
+        if fixture.slots.map_work(false, NOW) == Some(MapWork::Checkpoint) {
+            fixture.checkpoint();
         }
-        bed.write_back();
-        bed.write(no);
-        bed.read(no);
+        fixture.write_back();
+        fixture.write(no);
+        fixture.read(no);
     }
 }
 
 #[test]
 fn a_doublewrite_slot_backs_its_page_and_a_full_zone_sends_pages_to_the_ring() {
-    let mut bed = Bed::new("doublewrite", 12, 8);
-    let Plan::Ssd(ticket) = bed.plan(1) else { panic!("there is room") };
+    let mut fixture = Fixture::new("doublewrite", 12, 8);
+    let Plan::Ssd(ticket) = fixture.plan(1) else { panic!("there is room") };
     assert!(ticket.backs_home && ticket.dirty && !ticket.over_only_copy);
-    bed.end(ticket);
-    assert!(bed.slots.is_backing(page(1)));
-    let Plan::Ssd(again) = bed.plan(1) else { panic!("there is room") };
+    fixture.end(ticket);
+    let Plan::Ssd(again) = fixture.plan(1) else { panic!("there is room") };
     assert!(again.over_only_copy, "the HDD has not got the version before");
-    bed.end(again);
+    fixture.end(again);
     for no in 2..8 {
-        assert!(bed.write(no).is_some());
+        assert!(fixture.write(no).is_some());
     }
-    assert_eq!(bed.plan(9), Plan::Hdd);
+    assert_eq!(fixture.plan(9), Plan::Hdd);
     // Pages that leave the pool are not taken.
-    assert_eq!(bed.slots.plan_copy(page(9), Cause::Evicted, NOW, &mut || Stamp::from_bits(999)), None);
+    assert_eq!(fixture.slots.plan_copy(page(9), Cause::Evicted, NOW, &mut || Stamp::from_bits(999)), None);
 }
 
 #[test]
 fn a_page_written_through_keeps_its_place_in_another_slot() {
-    let mut bed = Bed::new("tac", 12, 12);
+    let mut fixture = Fixture::new("tac", 12, 12);
     let mut stamp = 500;
     let mut fresh = || {
         stamp += 1;
         Stamp::from_bits(stamp)
     };
-    assert!(bed.slots.writes_home_first() && bed.slots.admits_on_read());
-    let first = bed.slots.plan_copy(page(1), Cause::Read, NOW, &mut fresh).expect("a slot is free");
-    bed.end(first);
-    assert!(!bed.slots.dirtied(page(1), 1, NOW), "the copy is what the HDD has");
-    let second = bed.slots.plan_arrived(page(1), true, NOW, &mut fresh).expect("a slot is free");
-    assert!(!second.dirty && bed.slots.home(page(1)) == Home::Ssd);
+    assert!(fixture.slots.writes_home_first() && fixture.slots.admits_on_read());
+    let first = fixture.slots.plan_copy(page(1), Cause::Read, NOW, &mut fresh).expect("a slot is free");
+    fixture.end(first);
+    assert!(!fixture.slots.dirtied(page(1), 1, NOW), "the copy is what the HDD has");
+    let second = fixture.slots.plan_arrived(page(1), true, NOW, &mut fresh).expect("a slot is free");
+    assert!(!second.dirty && fixture.slots.home(page(1)) == Home::Ssd);
     // Written home once more while that copy is on its way: it does not count.
-    let third = bed.slots.plan_arrived(page(1), true, NOW, &mut fresh).expect("a slot is free");
-    bed.end(third);
-    bed.end(second);
-    assert_eq!(bed.slots.copy_of(page(1)), Some((third.slot, true)));
+    let third = fixture.slots.plan_arrived(page(1), true, NOW, &mut fresh).expect("a slot is free");
+    fixture.end(third);
+    fixture.end(second);
+    assert_eq!(fixture.slots.copy_of(page(1)), Some((third.slot, true)));
     // A page without a copy is not admitted by being written; one that cannot be copied loses its place.
-    assert_eq!(bed.slots.plan_arrived(page(2), true, NOW, &mut fresh), None);
-    assert_eq!(bed.slots.plan_arrived(page(1), false, NOW, &mut fresh), None);
-    assert_eq!(bed.slots.home(page(1)), Home::Hdd);
-    assert_eq!((bed.slots.counts().renewed, bed.slots.counts().admitted_on_read), (2, 1));
-    bed.slots.validate().unwrap();
+    assert_eq!(fixture.slots.plan_arrived(page(2), true, NOW, &mut fresh), None);
+    assert_eq!(fixture.slots.plan_arrived(page(1), false, NOW, &mut fresh), None);
+    assert_eq!(fixture.slots.home(page(1)), Home::Hdd);
+    assert_eq!((fixture.slots.counts().renewed, fixture.slots.counts().admitted_on_read), (2, 1));
+    fixture.slots.validate().unwrap();
 }
 
 #[test]
 fn lru2_invalidates_copies_that_the_hdd_has_too_and_no_others() {
-    let mut bed = Bed::new("lru2", 12, 12);
-    let clean = bed.slots.plan_copy(page(1), Cause::Evicted, NOW, &mut || Stamp::from_bits(7)).unwrap();
-    bed.end(clean);
-    bed.write(2).unwrap();
-    assert!(bed.slots.dirtied(page(1), 0, NOW));
-    assert!(!bed.slots.dirtied(page(2), 0, NOW), "the HDD has not got this version");
-    assert_eq!([1, 2].map(|no| bed.slots.home(page(no))), [Home::Hdd, Home::Ssd]);
+    let mut fixture = Fixture::new("lru2", 12, 12);
+    let clean = fixture.slots.plan_copy(page(1), Cause::Evicted, NOW, &mut || Stamp::from_bits(7)).unwrap();
+    fixture.end(clean);
+    fixture.write(2).unwrap();
+    assert!(fixture.slots.dirtied(page(1), 0, NOW));
+    assert!(!fixture.slots.dirtied(page(2), 0, NOW), "the HDD has not got this version");
+    assert_eq!([1, 2].map(|no| fixture.slots.home(page(no))), [Home::Hdd, Home::Ssd]);
 }
 
 #[test]
 fn an_obsolete_slot_is_given_out_only_when_its_last_reader_has_gone() {
     for taken_back in [false, true] {
-        let mut bed = Bed::new("lru2", 16, 16);
-        let slot = bed.write(1).expect("the SSD is empty");
+        let mut fixture = Fixture::new("lru2", 16, 16);
+        let slot = fixture.write(1).expect("the SSD is empty");
         for _ in 0..2 {
             assert!(
-                matches!(bed.slots.begin_read(page(1)), Located::Slot { slot: read, .. } if read.0 == slot)
+                matches!(fixture.slots.begin_read(page(1)), Located::Slot { slot: read, .. } if read.0 == slot)
             );
         }
-        bed.write(1).expect("a slot is free");
+        fixture.write(1).expect("a slot is free");
         // Its successor is durable: by a flush, or since the SSD was taken back after a failure.
         if taken_back {
-            bed.slots.proved()
+            fixture.slots.proved()
         } else {
-            bed.flush()
+            fixture.flush()
         }
-        bed.slots.end_read(SlotId(slot));
-        bed.checkpoint();
-        let free = |bed: &Bed| bed.slots.free_slots().writable + bed.slots.free_slots().waiting;
-        assert_eq!(free(&bed), 14, "one reader is left");
+        fixture.slots.end_read(SlotId(slot));
+        fixture.checkpoint();
+        let free =
+            |fixture: &Fixture| fixture.slots.free_slots().writable + fixture.slots.free_slots().waiting;
+        assert_eq!(free(&fixture), 14, "one reader is left");
         for no in 10..40 {
-            assert_ne!(bed.write(no), Some(slot));
+            assert_ne!(fixture.write(no), Some(slot));
         }
-        let before = free(&bed);
-        bed.slots.end_read(SlotId(slot));
-        assert_eq!(free(&bed), before + 1);
+        let before = free(&fixture);
+        fixture.slots.end_read(SlotId(slot));
+        assert_eq!(free(&fixture), before + 1);
     }
 }
 
 #[test]
 fn a_writer_that_found_no_slot_is_looked_after_once() {
-    let mut bed = Bed::new("mv-fifo", 12, 12);
-    assert!((0..12).all(|no| bed.write(no).is_some()));
-    bed.checkpoint();
-    assert_eq!(bed.plan(12), Plan::Wait, "the page in slot 0 is not home");
-    assert!(bed.slots.wants_look());
-    assert_eq!(bed.slots.map_work(false, NOW), None, "neither a checkpoint nor a flush would help");
-    assert!(!bed.slots.wants_look(), "so no flush is due later on that account");
+    let mut fixture = Fixture::new("mv-fifo", 12, 12);
+    assert!((0..12).all(|no| fixture.write(no).is_some()));
+    fixture.checkpoint();
+    assert_eq!(fixture.plan(12), Plan::Wait, "the page in slot 0 is not home");
+    assert!(fixture.slots.wants_look());
+    assert_eq!(fixture.slots.map_work(false, NOW), None, "neither a checkpoint nor a flush would help");
+    assert!(!fixture.slots.wants_look(), "so no flush is due later on that account");
 }
 
 #[test]
 fn a_slot_is_given_out_once_under_a_zone_of_all_slots_one_of_which_is_bad() {
-    let mut bed = Bed::new("mv-fifo", 12, 12);
-    let Plan::Ssd(first) = bed.plan(0) else { panic!("the SSD is empty") };
-    bed.slots.end_write(first, false, 1, NOW);
-    bed.checkpoint();
-    assert_eq!((1..12).map(|no| bed.write(no)).collect::<Vec<_>>(), (1..12).map(Some).collect::<Vec<_>>());
-    bed.flush();
-    bed.write_back();
-    assert_eq!(bed.plan(20), Plan::Wait, "the zone ends here");
-    bed.checkpoint();
-    assert_eq!(bed.write(20), Some(1));
+    let mut fixture = Fixture::new("mv-fifo", 12, 12);
+    let Plan::Ssd(first) = fixture.plan(0) else { panic!("the SSD is empty") };
+    fixture.slots.end_write(first, false, SsdFlush(1), NOW);
+    fixture.checkpoint();
+    assert_eq!(
+        (1..12).map(|no| fixture.write(no)).collect::<Vec<_>>(),
+        (1..12).map(Some).collect::<Vec<_>>()
+    );
+    fixture.flush();
+    fixture.write_back();
+    assert_eq!(fixture.plan(20), Plan::Wait, "the zone ends here");
+    fixture.checkpoint();
+    assert_eq!(fixture.write(20), Some(1));
 }
 
 #[test]
 fn a_front_with_enough_slots_to_give_out_wants_no_write_back() {
-    let mut bed = Bed::new("mv-fifo", 12, 12);
-    assert!((0..12).all(|no| bed.write(no).is_some()));
-    bed.checkpoint();
-    assert!(bed.slots.next_victims_are_dirty(NOW));
-    bed.flush();
-    assert_eq!(bed.write_back(), [0, 1, 2, 3]);
-    assert_eq!(bed.write(12), Some(0));
-    assert!(!bed.slots.next_victims_are_dirty(NOW), "three of the next four can be given out");
-    assert_eq!([bed.write(13), bed.write(14)], [Some(1), Some(2)]);
-    assert!(bed.slots.next_victims_are_dirty(NOW));
+    let mut fixture = Fixture::new("mv-fifo", 12, 12);
+    assert!((0..12).all(|no| fixture.write(no).is_some()));
+    fixture.checkpoint();
+    assert!(fixture.slots.next_victims_are_dirty(&|_| false, NOW));
+    fixture.flush();
+    assert_eq!(fixture.write_back(), [0, 1, 2, 3]);
+    assert_eq!(fixture.write(12), Some(0));
+    assert!(
+        !fixture.slots.next_victims_are_dirty(&|_| false, NOW),
+        "three of the next four can be given out"
+    );
+    assert_eq!([fixture.write(13), fixture.write(14)], [Some(1), Some(2)]);
+    assert!(fixture.slots.next_victims_are_dirty(&|_| false, NOW));
 }

@@ -6,8 +6,8 @@ use pagetier_devio::{Device, Fault, FaultEffect, IoBuf, IoClass, IoOp, SharedDev
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
 use pagetier_policy::{Access, Costs, Home, SlotPolicyParams, SsdPolicy};
 use pagetier_ssdcache::{
-    DrainProgress, ExchangeError, Homes, Layout, Mutation, NewSide, OpenParams, Remember, RememberInMemory,
-    SsdMode, SsdState, SsdTier, Superblock, format,
+    DrainProgress, ExchangeError, Homes, Layout, Mutation, NewCacheDevice, OpenParams, Remember,
+    RememberInMemory, SsdMode, SsdState, SsdTier, Superblock, format,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -28,7 +28,7 @@ impl Homes for Flat {
     }
 }
 
-struct Bed {
+struct Fixture {
     tier: Arc<SsdTier>,
     hdd: Arc<SimDevice>,
     ssd: Arc<SimDevice>,
@@ -39,7 +39,7 @@ struct Bed {
     broken: Option<Mutation>,
 }
 
-impl Bed {
+impl Fixture {
     /// A new store; every operation takes up to `latency`.
     async fn new(ring_pages: u32, mode: SsdMode, latency: Duration) -> Self {
         Self::with_policy("lru2", ring_pages, mode, latency).await
@@ -161,24 +161,24 @@ fn image(no: u32, version: u8) -> IoBuf {
 /// HDD. The power is cut, the copy is read, and the SSD is switched off if it holds no only copy: how often
 /// the page goes back in time.
 async fn goes_back_with_the_ssd_off(broken: Option<Mutation>) -> u32 {
-    let bed = Bed::without(broken, 0, SsdMode::WriteThrough, Duration::ZERO).await;
-    assert_eq!(bed.write(P, 1).await.expect("written"), Home::Hdd);
-    let _ = bed.tier.evicted(page(P), 1, image(P, 1).as_slice());
+    let fixture = Fixture::without(broken, 0, SsdMode::WriteThrough, Duration::ZERO).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Hdd);
+    let _ = fixture.tier.evicted(page(P), 1, image(P, 1).as_slice());
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(bed.tier.home(page(P)), Home::Ssd);
-    assert_eq!(bed.tier.stats().dirty_pages, u64::from(broken.is_none()), "the home may be lost still");
-    bed.ssd.flush(IoClass::Meta).await.expect("the copy is durable");
+    assert_eq!(fixture.tier.home(page(P)), Home::Ssd);
+    assert_eq!(fixture.tier.stats().dirty_pages, u64::from(broken.is_none()), "the home may be lost still");
+    fixture.ssd.flush(IoClass::Meta).await.expect("the copy is durable");
     let mut older = 0;
     for seed in 0..16 {
-        let cut = bed.after_power_cut(seed).await;
+        let cut = fixture.after_power_cut(seed).await;
         let read = cut.read(P).await;
         let off = side(Layout::ring_only(PageSize::MIN, 0)).await;
         let exchanged = cut.tier.exchange(off, false, |_| Ok::<(), String>(())).await;
         older += u32::from(matches!(read, Ok(1)) && exchanged.is_ok() && !matches!(cut.read(P).await, Ok(1)));
     }
     // Flushed with the HDD, it is clean.
-    let _ = bed.tier.flush().await;
-    assert_eq!(bed.tier.stats().dirty_pages, 0, "now the HDD has it");
+    let _ = fixture.tier.flush().await;
+    assert_eq!(fixture.tier.stats().dirty_pages, 0, "now the HDD has it");
     older
 }
 
@@ -195,16 +195,16 @@ async fn without_a_ring_a_page_whose_copy_counts_as_clean_too_soon_goes_back_in_
 
 #[tokio::test(start_paused = true)]
 async fn without_a_ring_an_only_copy_goes_home_before_its_page_does() {
-    let bed = Bed::new(0, SsdMode::WriteBack, Duration::ZERO).await;
-    assert_eq!(bed.write(P, 1).await.expect("written"), Home::Ssd);
-    bed.sync().await;
+    let fixture = Fixture::new(0, SsdMode::WriteBack, Duration::ZERO).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
+    fixture.sync().await;
     // A slot write fails: from now on changed pages go home.
-    let slots = bed.layout.slot_at(0)..bed.layout.end();
-    bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
-    assert_eq!(bed.write(P, 2).await.expect("written"), Home::Hdd);
+    let slots = fixture.layout.slot_at(0)..fixture.layout.end();
+    fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
+    assert_eq!(fixture.write(P, 2).await.expect("written"), Home::Hdd);
     let mut seen = [false; 3];
     for seed in 0..32 {
-        let version = bed.after_power_cut(seed).await.read(P).await;
+        let version = fixture.after_power_cut(seed).await.read(P).await;
         // Without a ring the home may be torn, but it is not lost.
         match version {
             Ok(version @ 1..=2) => seen[usize::from(version)] = true,
@@ -217,70 +217,70 @@ async fn without_a_ring_an_only_copy_goes_home_before_its_page_does() {
 
 #[tokio::test(start_paused = true)]
 async fn a_damaged_older_copy_does_not_fail_the_write_of_a_sound_version() {
-    let bed = Bed::new(0, SsdMode::WriteBack, Duration::ZERO).await;
-    assert_eq!(bed.write(P, 1).await.expect("written"), Home::Ssd);
-    bed.sync().await;
-    for slot in 0..bed.layout.slots {
-        bed.ssd.flip_bit(bed.layout.slot_at(slot) + 900, 0);
+    let fixture = Fixture::new(0, SsdMode::WriteBack, Duration::ZERO).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
+    fixture.sync().await;
+    for slot in 0..fixture.layout.slots {
+        fixture.ssd.flip_bit(fixture.layout.slot_at(slot) + 900, 0);
     }
-    let slots = bed.layout.slot_at(0)..bed.layout.end();
-    bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
-    assert_eq!(bed.write(P, 2).await.expect("written"), Home::Hdd);
-    bed.sync().await;
-    assert!(matches!(bed.read(P).await, Ok(2)));
+    let slots = fixture.layout.slot_at(0)..fixture.layout.end();
+    fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
+    assert_eq!(fixture.write(P, 2).await.expect("written"), Home::Hdd);
+    fixture.sync().await;
+    assert!(matches!(fixture.read(P).await, Ok(2)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_failed_home_write_of_a_discarded_page_does_not_stop_the_ring() {
     for errors in [1, u64::MAX] {
-        let bed = Bed::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
-        let home = bed.home_of(P);
-        bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(home).times(errors));
-        bed.write(P, 1).await.expect_err("the home write fails");
-        assert!(bed.tier.discarded(page(P)));
+        let fixture = Fixture::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
+        let home = fixture.home_of(P);
+        fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(home).times(errors));
+        fixture.write(P, 1).await.expect_err("the home write fails");
+        assert!(fixture.tier.discarded(page(P)));
         for no in 10..60 {
-            bed.write(no, 1).await.expect("the ring has room");
+            fixture.write(no, 1).await.expect("the ring has room");
         }
-        bed.sync().await;
+        fixture.sync().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_home_write_is_mended_from_the_ring_when_its_place_is_wanted() {
-    let bed = Bed::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
-    bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(bed.home_of(P)).times(1));
-    bed.write(P, 1).await.expect_err("the home write fails");
+    let fixture = Fixture::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
+    fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(fixture.home_of(P)).times(1));
+    fixture.write(P, 1).await.expect_err("the home write fails");
     for no in 10..60 {
-        bed.write(no, 1).await.expect("the ring has room");
+        fixture.write(no, 1).await.expect("the ring has room");
     }
-    assert!(matches!(bed.read(P).await, Ok(1)));
+    assert!(matches!(fixture.read(P).await, Ok(1)));
     // The mending is over: the page can be written and discarded again.
-    bed.write(P, 2).await.expect("written");
-    assert!(matches!(bed.read(P).await, Ok(2)));
-    assert!(bed.tier.discarded(page(P)));
+    fixture.write(P, 2).await.expect("written");
+    assert!(matches!(fixture.read(P).await, Ok(2)));
+    assert!(fixture.tier.discarded(page(P)));
 }
 
 /// The home of page `P` cannot be written for a while, and the ring fills up behind its image. Whether pages
 /// are written again afterwards.
 async fn goes_on_after_a_home_that_could_not_be_mended(broken: Option<Mutation>) -> bool {
-    let bed = Bed::without(broken, 8, SsdMode::ReadOnly, Duration::ZERO).await;
-    bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(bed.home_of(P)));
-    bed.write(P, 1).await.expect_err("the home write fails");
+    let fixture = Fixture::without(broken, 8, SsdMode::ReadOnly, Duration::ZERO).await;
+    fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(fixture.home_of(P)));
+    fixture.write(P, 1).await.expect_err("the home write fails");
     let mut failed = 0;
     for no in 10..60 {
-        failed += u32::from(bed.write(no, 1).await.is_err());
+        failed += u32::from(fixture.write(no, 1).await.is_err());
     }
     assert!(failed > 40, "its image is all that can mend the home: {failed} writes failed");
     for seed in 0..8 {
-        let version = bed.after_power_cut_and(seed, SimDevice::clear_faults).await.read(P).await;
+        let version = fixture.after_power_cut_and(seed, SimDevice::clear_faults).await.read(P).await;
         assert!(matches!(version, Ok(1)), "seed {seed}: {version:?}");
     }
-    bed.hdd.clear_faults();
+    fixture.hdd.clear_faults();
     let mut written = true;
     for no in 10..60 {
-        written &= bed.write(no, 2).await.is_ok();
+        written &= fixture.write(no, 2).await.is_ok();
     }
-    written && matches!(bed.read(P).await, Ok(1)) && bed.tier.flush().await.is_ok()
+    written && matches!(fixture.read(P).await, Ok(1)) && fixture.tier.flush().await.is_ok()
 }
 
 #[tokio::test(start_paused = true)]
@@ -295,7 +295,7 @@ async fn with_a_failed_mending_that_is_final_the_store_refuses_for_ever() {
 }
 
 /// Another side, on a device of its own.
-async fn side(layout: Layout) -> NewSide {
+async fn side(layout: Layout) -> NewCacheDevice {
     let device: SharedDevice = Arc::new(SimDevice::new("other", 1 << 20, 3, &SimPower::new()));
     let marks = pagetier_ssdcache::Marks::default();
     let superblock = Superblock { store: [1; 16], ssd: [3; 16], layout, marks };
@@ -303,23 +303,25 @@ async fn side(layout: Layout) -> NewSide {
     let cac = SlotPolicyParams::new(Costs::PAPER, layout.slots as usize, 64);
     let policy =
         if layout.slots > 0 { "lru2" } else { "none" }.parse::<SsdPolicy>().expect("a policy").build(&cac);
-    NewSide { device, layout, policy, zone_percent: 50.0 }
+    NewCacheDevice { device, layout, policy, zone_percent: 50.0 }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_ring_is_given_up_only_when_it_has_mended_what_it_alone_can_mend() {
     for (errors, accept_loss) in [(1, false), (u64::MAX, false), (u64::MAX, true)] {
-        let bed = Bed::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
-        bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(bed.home_of(P)).times(errors));
-        bed.write(P, 1).await.expect_err("the home write fails");
+        let fixture = Fixture::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
+        fixture
+            .hdd
+            .inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(fixture.home_of(P)).times(errors));
+        fixture.write(P, 1).await.expect_err("the home write fails");
         let ring_only = side(Layout::ring_only(PageSize::MIN, 8)).await;
-        let exchange = bed.tier.exchange(ring_only, accept_loss, |_| Ok::<(), String>(()));
+        let exchange = fixture.tier.exchange(ring_only, accept_loss, |_| Ok::<(), String>(()));
         let exchanged = timeout(LONG, exchange).await.expect("it ends");
         match (errors, accept_loss) {
             (1, _) => {
                 exchanged.expect("exchanged");
-                assert!(matches!(bed.read(P).await, Ok(1)), "mended");
-                bed.write(P, 2).await.expect("written");
+                assert!(matches!(fixture.read(P).await, Ok(1)), "mended");
+                fixture.write(P, 2).await.expect("written");
             }
             (_, false) => {
                 assert!(matches!(exchanged, Err(ExchangeError::Refusing { .. })), "{exchanged:?}");
@@ -331,141 +333,141 @@ async fn a_ring_is_given_up_only_when_it_has_mended_what_it_alone_can_mend() {
 
 #[tokio::test(start_paused = true)]
 async fn a_page_whose_copy_waits_for_its_home_is_written_through_like_any_other() {
-    let bed = Bed::new(0, SsdMode::WriteThrough, Duration::ZERO).await;
-    assert_eq!(bed.write(P, 1).await.expect("written"), Home::Hdd);
-    let _ = bed.tier.evicted(page(P), 1, image(P, 1).as_slice());
+    let fixture = Fixture::new(0, SsdMode::WriteThrough, Duration::ZERO).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Hdd);
+    let _ = fixture.tier.evicted(page(P), 1, image(P, 1).as_slice());
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(bed.tier.stats().dirty_pages, 1, "no flush has made the home durable");
-    assert_eq!(bed.write(P, 2).await.expect("written"), Home::Hdd);
-    bed.sync().await;
-    assert!(matches!(bed.read(P).await, Ok(2)));
+    assert_eq!(fixture.tier.stats().dirty_pages, 1, "no flush has made the home durable");
+    assert_eq!(fixture.write(P, 2).await.expect("written"), Home::Hdd);
+    fixture.sync().await;
+    assert!(matches!(fixture.read(P).await, Ok(2)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_ssd_that_a_read_finds_gone_is_degraded_and_one_bad_read_is_not_enough() {
     for (effect, state) in [(FaultEffect::Gone, SsdState::Degraded), (FaultEffect::Eio, SsdState::Active)] {
-        let bed = Bed::new(8, SsdMode::WriteBack, Duration::ZERO).await;
-        assert_eq!(bed.write(P, 1).await.expect("written"), Home::Ssd);
-        bed.sync().await;
-        let slots = bed.layout.slot_at(0)..bed.layout.end();
-        bed.ssd.inject(Fault::new(effect).on(IoOp::Read).within(slots).times(1));
-        assert!(matches!(bed.read(P).await, Err(TierError::Device { .. })));
-        assert_eq!(bed.tier.ssd_state(), state);
+        let fixture = Fixture::new(8, SsdMode::WriteBack, Duration::ZERO).await;
+        assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
+        fixture.sync().await;
+        let slots = fixture.layout.slot_at(0)..fixture.layout.end();
+        fixture.ssd.inject(Fault::new(effect).on(IoOp::Read).within(slots).times(1));
+        assert!(matches!(fixture.read(P).await, Err(TierError::Device { .. })));
+        assert_eq!(fixture.tier.ssd_state(), state);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_ssd_that_takes_no_ring_image_or_no_checkpoint_is_degraded() {
     for mode in [SsdMode::ReadOnly, SsdMode::WriteBack] {
-        let bed = Bed::new(8, mode, Duration::ZERO).await;
+        let fixture = Fixture::new(8, mode, Duration::ZERO).await;
         let area = match mode {
-            SsdMode::ReadOnly => bed.layout.ring_at(0)..bed.layout.slot_at(0),
-            _ => bed.layout.map_at(0)..bed.layout.map_at(2),
+            SsdMode::ReadOnly => fixture.layout.ring_at(0)..fixture.layout.slot_at(0),
+            _ => fixture.layout.map_at(0)..fixture.layout.map_at(2),
         };
-        bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(area));
+        fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(area));
         for no in 0..200 {
-            let _ = bed.write(no, 1).await;
+            let _ = fixture.write(no, 1).await;
         }
-        assert_eq!(bed.tier.ssd_state(), SsdState::Degraded, "{mode:?}");
+        assert_eq!(fixture.tier.ssd_state(), SsdState::Degraded, "{mode:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_exchange_waits_for_copies_on_their_way_and_one_given_up_stops_none() {
     for given_up in [false, true] {
-        let bed = Bed::new(8, SsdMode::WriteThrough, Duration::ZERO).await;
+        let fixture = Fixture::new(8, SsdMode::WriteThrough, Duration::ZERO).await;
         for no in [P, P + 1] {
-            assert_eq!(bed.write(no, 1).await.expect("written"), Home::Hdd);
+            assert_eq!(fixture.write(no, 1).await.expect("written"), Home::Hdd);
         }
-        let slots = bed.layout.slot_at(0)..bed.layout.end();
+        let slots = fixture.layout.slot_at(0)..fixture.layout.end();
         let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(5)));
-        bed.ssd.inject(slow.on(IoOp::Write).within(slots).times(1));
-        let _ = bed.tier.evicted(page(P), 1, image(P, 1).as_slice());
+        fixture.ssd.inject(slow.on(IoOp::Write).within(slots).times(1));
+        let _ = fixture.tier.evicted(page(P), 1, image(P, 1).as_slice());
         let begun = Instant::now();
-        let exchange = bed.tier.exchange(side(bed.layout).await, false, |_| Ok::<(), String>(()));
+        let exchange = fixture.tier.exchange(side(fixture.layout).await, false, |_| Ok::<(), String>(()));
         let patience = if given_up { Duration::from_secs(1) } else { LONG };
         let exchanged = timeout(patience, exchange).await;
         if given_up {
             assert!(exchanged.is_err(), "a copy is on its way to the old SSD");
             sleep(Duration::from_secs(10)).await;
-            assert_eq!(bed.tier.home(page(P)), Home::Ssd, "it has arrived there");
+            assert_eq!(fixture.tier.home(page(P)), Home::Ssd, "it has arrived there");
         } else {
             exchanged.expect("it ends").expect("exchanged");
             assert!(begun.elapsed() >= Duration::from_secs(5));
-            assert_eq!(bed.tier.home(page(P)), Home::Hdd, "it was on the old SSD");
+            assert_eq!(fixture.tier.home(page(P)), Home::Hdd, "it was on the old SSD");
         }
-        bed.tier.validate().expect("sound slots");
+        fixture.tier.validate().expect("sound slots");
         // The SSD in use takes copies.
-        let _ = bed.tier.evicted(page(P + 1), 1, image(P + 1, 1).as_slice());
+        let _ = fixture.tier.evicted(page(P + 1), 1, image(P + 1, 1).as_slice());
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(bed.tier.home(page(P + 1)), Home::Ssd);
+        assert_eq!(fixture.tier.home(page(P + 1)), Home::Ssd);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn two_writes_of_a_page_reach_its_home_in_their_order() {
-    let bed = Bed::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
+    let fixture = Fixture::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
     let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(5)));
-    bed.hdd.inject(slow.on(IoOp::Write).within(bed.home_of(P)).times(1));
+    fixture.hdd.inject(slow.on(IoOp::Write).within(fixture.home_of(P)).times(1));
     let second = async {
         sleep(Duration::from_millis(1)).await;
-        bed.write(P, 2).await
+        fixture.write(P, 2).await
     };
-    let (first, second) = tokio::join!(bed.write(P, 1), second);
+    let (first, second) = tokio::join!(fixture.write(P, 1), second);
     assert_eq!((first.expect("written"), second.expect("written")), (Home::Hdd, Home::Hdd));
     // From then on nothing but the home tells which version it has.
-    bed.tier.flush_home().await.expect("flushed");
-    assert!(matches!(bed.read(P).await, Ok(2)));
+    fixture.tier.flush_home().await.expect("flushed");
+    assert!(matches!(fixture.read(P).await, Ok(2)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_damaged_copy_that_waits_for_its_home_is_read_from_there() {
-    let bed = Bed::new(0, SsdMode::WriteThrough, Duration::ZERO).await;
-    assert_eq!(bed.write(P, 1).await.expect("written"), Home::Hdd);
-    let _ = bed.tier.evicted(page(P), 1, image(P, 1).as_slice());
+    let fixture = Fixture::new(0, SsdMode::WriteThrough, Duration::ZERO).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Hdd);
+    let _ = fixture.tier.evicted(page(P), 1, image(P, 1).as_slice());
     sleep(Duration::from_secs(1)).await;
-    assert_eq!((bed.tier.home(page(P)), bed.tier.stats().dirty_pages), (Home::Ssd, 1));
-    (0..bed.layout.slots).for_each(|slot| bed.ssd.flip_bit(bed.layout.slot_at(slot) + 900, 0));
-    assert!(matches!(bed.read(P).await, Ok(1)));
-    assert_eq!(bed.tier.home(page(P)), Home::Hdd);
+    assert_eq!((fixture.tier.home(page(P)), fixture.tier.stats().dirty_pages), (Home::Ssd, 1));
+    (0..fixture.layout.slots).for_each(|slot| fixture.ssd.flip_bit(fixture.layout.slot_at(slot) + 900, 0));
+    assert!(matches!(fixture.read(P).await, Ok(1)));
+    assert_eq!(fixture.tier.home(page(P)), Home::Hdd);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_copy_is_kept_while_the_home_is_bad_too() {
     for home_is_bad in [false, true] {
-        let bed = Bed::new(8, SsdMode::WriteThrough, Duration::ZERO).await;
-        assert_eq!(bed.write(P, 1).await.expect("written"), Home::Hdd);
-        let _ = bed.tier.evicted(page(P), 1, image(P, 1).as_slice());
+        let fixture = Fixture::new(8, SsdMode::WriteThrough, Duration::ZERO).await;
+        assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Hdd);
+        let _ = fixture.tier.evicted(page(P), 1, image(P, 1).as_slice());
         sleep(Duration::from_secs(1)).await;
-        bed.sync().await;
+        fixture.sync().await;
         let rot = |device: &SimDevice, at: u64| device.flip_bit(at + 900, 0);
-        (0..bed.layout.slots).for_each(|slot| rot(&bed.ssd, bed.layout.slot_at(slot)));
+        (0..fixture.layout.slots).for_each(|slot| rot(&fixture.ssd, fixture.layout.slot_at(slot)));
         if home_is_bad {
-            rot(&bed.hdd, bed.home_of(P).start);
+            rot(&fixture.hdd, fixture.home_of(P).start);
         }
         let mut found = Vec::new();
-        for slot in 0..bed.layout.slots {
-            found.extend(bed.tier.scrub_slot(slot, true).await);
+        for slot in 0..fixture.layout.slots {
+            found.extend(fixture.tier.scrub_slot(slot, true).await);
         }
         assert_eq!(found.len(), 1);
         assert!(found[0].error.is_some());
         assert_eq!(found[0].healed, !home_is_bad);
-        assert_eq!(bed.tier.home(page(P)), if home_is_bad { Home::Ssd } else { Home::Hdd });
+        assert_eq!(fixture.tier.home(page(P)), if home_is_bad { Home::Ssd } else { Home::Hdd });
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_page_being_drained_is_not_discarded_before_it_is_home() {
-    let bed = Bed::new(8, SsdMode::WriteBack, Duration::from_millis(2)).await;
-    assert_eq!(bed.write(P, 1).await.expect("written"), Home::Ssd);
-    bed.sync().await;
-    bed.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(5))).on(IoOp::Write).times(1));
-    let tier = Arc::clone(&bed.tier);
+    let fixture = Fixture::new(8, SsdMode::WriteBack, Duration::from_millis(2)).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
+    fixture.sync().await;
+    fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(5))).on(IoOp::Write).times(1));
+    let tier = Arc::clone(&fixture.tier);
     let drain = tokio::spawn(async move { tier.drain(None, None).await });
     sleep(Duration::from_secs(1)).await;
-    assert!(!bed.tier.discarded(page(P)), "a crash could tear its home, which the slot mends");
-    timeout(LONG, bed.tier.settled(page(P))).await.expect("it ends");
-    assert!(bed.tier.discarded(page(P)));
+    assert!(!fixture.tier.discarded(page(P)), "a crash could tear its home, which the slot mends");
+    timeout(LONG, fixture.tier.settled(page(P))).await.expect("it ends");
+    assert!(fixture.tier.discarded(page(P)));
     assert_eq!(drain.await.expect("drained").written, 1);
 }
 
@@ -475,19 +477,19 @@ async fn a_page_being_drained_is_not_discarded_before_it_is_home() {
 #[tokio::test(start_paused = true)]
 async fn a_page_that_is_discarded_while_it_is_drained_is_torn() {
     let broken = Some(Mutation::DrainedPageDiscarded);
-    let bed = Bed::without(broken, 8, SsdMode::WriteBack, Duration::from_millis(2)).await;
-    assert_eq!(bed.write(P, 1).await.expect("written"), Home::Ssd);
-    bed.sync().await;
-    bed.hdd.inject(Fault::new(FaultEffect::Slow(LONG)).on(IoOp::Write).times(1));
-    let tier = Arc::clone(&bed.tier);
+    let fixture = Fixture::without(broken, 8, SsdMode::WriteBack, Duration::from_millis(2)).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
+    fixture.sync().await;
+    fixture.hdd.inject(Fault::new(FaultEffect::Slow(LONG)).on(IoOp::Write).times(1));
+    let tier = Arc::clone(&fixture.tier);
     let drain = tokio::spawn(async move { tier.drain(None, None).await });
     sleep(Duration::from_secs(1)).await;
-    assert!(bed.tier.discarded(page(P)));
-    let closing = timeout(Duration::from_secs(10), bed.tier.shutdown());
+    assert!(fixture.tier.discarded(page(P)));
+    let closing = timeout(Duration::from_secs(10), fixture.tier.shutdown());
     closing.await.expect("it ends").expect("a checkpoint without the page");
     let mut torn = 0;
     for seed in 0..16 {
-        let version = bed.after_power_cut(seed).await.read(P).await;
+        let version = fixture.after_power_cut(seed).await.read(P).await;
         torn += u32::from(matches!(version, Err(TierError::Corrupt { .. })));
     }
     assert!(torn > 0, "unnoticed");
@@ -496,15 +498,15 @@ async fn a_page_that_is_discarded_while_it_is_drained_is_torn() {
 
 #[tokio::test(start_paused = true)]
 async fn a_torn_home_is_mended_from_the_slot_that_backed_it_and_a_sound_one_is_not_written() {
-    let bed = Bed::with_policy("doublewrite", 8, SsdMode::WriteBack, Duration::ZERO).await;
-    bed.write(P, 1).await.expect("written");
-    bed.sync().await;
-    let whole = bed.at_home(P);
+    let fixture = Fixture::with_policy("doublewrite", 8, SsdMode::WriteBack, Duration::ZERO).await;
+    fixture.write(P, 1).await.expect("written");
+    fixture.sync().await;
+    let whole = fixture.at_home(P);
     assert_eq!(whole[2000], 1);
     let mut compared = 0;
     for (seed, torn) in (0..16).flat_map(|seed| [(seed, false), (seed, true)]) {
-        let home = bed.home_of(P);
-        let cut = bed.after_power_cut_and(seed, |hdd| {
+        let home = fixture.home_of(P);
+        let cut = fixture.after_power_cut_and(seed, |hdd| {
             hdd.implant(home.start, &whole);
             if torn {
                 hdd.flip_bit(home.start + 900, 0);
@@ -520,27 +522,27 @@ async fn a_torn_home_is_mended_from_the_slot_that_backed_it_and_a_sound_one_is_n
 
 #[tokio::test(start_paused = true)]
 async fn a_page_whose_slot_backs_its_way_home_is_not_discarded_before_that_is_durable() {
-    let bed = Bed::with_policy("doublewrite", 8, SsdMode::WriteBack, Duration::ZERO).await;
-    bed.write(P, 1).await.expect("written");
-    assert!(!bed.tier.discarded(page(P)), "a crash could tear its home, which the slot mends");
-    timeout(LONG, bed.tier.settled(page(P))).await.expect("it ends");
-    assert!(bed.tier.discarded(page(P)));
+    let fixture = Fixture::with_policy("doublewrite", 8, SsdMode::WriteBack, Duration::ZERO).await;
+    fixture.write(P, 1).await.expect("written");
+    assert!(!fixture.tier.discarded(page(P)), "a crash could tear its home, which the slot mends");
+    timeout(LONG, fixture.tier.settled(page(P))).await.expect("it ends");
+    assert!(fixture.tier.discarded(page(P)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_space_is_forgotten_when_its_pages_are_home_whatever_goes_home_of_others() {
     for (space, waits) in [(SpaceId(1), true), (SpaceId(2), false)] {
-        let bed = Bed::new(8, SsdMode::WriteBack, Duration::ZERO).await;
-        assert_eq!(bed.write(P, 1).await.expect("written"), Home::Ssd);
-        bed.sync().await;
-        let slots = bed.layout.slot_at(0)..bed.layout.end();
+        let fixture = Fixture::new(8, SsdMode::WriteBack, Duration::ZERO).await;
+        assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
+        fixture.sync().await;
+        let slots = fixture.layout.slot_at(0)..fixture.layout.end();
         let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(5)));
-        bed.ssd.inject(slow.on(IoOp::Read).within(slots).times(1));
-        let tier = Arc::clone(&bed.tier);
+        fixture.ssd.inject(slow.on(IoOp::Read).within(slots).times(1));
+        let tier = Arc::clone(&fixture.tier);
         let drain = tokio::spawn(async move { tier.drain(None, None).await });
         sleep(Duration::from_secs(1)).await;
         let begun = Instant::now();
-        timeout(LONG, bed.tier.forget_space(space)).await.expect("it ends").expect("forgotten");
+        timeout(LONG, fixture.tier.forget_space(space)).await.expect("it ends").expect("forgotten");
         assert_eq!(begun.elapsed() >= Duration::from_secs(4), waits, "{space:?}: {:?}", begun.elapsed());
         assert_eq!(drain.await.expect("drained").written, 1);
     }
@@ -548,40 +550,40 @@ async fn a_space_is_forgotten_when_its_pages_are_home_whatever_goes_home_of_othe
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_that_is_given_up_before_it_begins_writes_nothing() {
-    let bed = Bed::new(8, SsdMode::WriteBack, Duration::ZERO).await;
-    assert_eq!(bed.write(P, 1).await.expect("written"), Home::Ssd);
-    let report = bed.tier.drain(Some(Duration::ZERO), None).await;
+    let fixture = Fixture::new(8, SsdMode::WriteBack, Duration::ZERO).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
+    let report = fixture.tier.drain(Some(Duration::ZERO), None).await;
     assert_eq!((report.written, report.left), (0, 1));
     sleep(Duration::from_secs(10)).await;
-    assert_eq!(bed.tier.stats().dirty_pages, 1);
+    assert_eq!(fixture.tier.stats().dirty_pages, 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_counts_pages_that_fail_among_those_that_are_left() {
-    let bed = Bed::new(8, SsdMode::WriteBack, Duration::ZERO).await;
+    let fixture = Fixture::new(8, SsdMode::WriteBack, Duration::ZERO).await;
     // No neighbours, which are written as one.
     for no in [P, P + 10] {
-        assert_eq!(bed.write(no, 1).await.expect("written"), Home::Ssd);
+        assert_eq!(fixture.write(no, 1).await.expect("written"), Home::Ssd);
     }
-    bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(bed.home_of(P)));
+    fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(fixture.home_of(P)));
     let told = Arc::new(Mutex::new(Vec::new()));
     let notes = Arc::clone(&told);
     let progress = move |p: DrainProgress| notes.lock().expect("told").push((p.written, p.left));
-    let report = bed.tier.drain(None, Some(Box::new(progress))).await;
+    let report = fixture.tier.drain(None, Some(Box::new(progress))).await;
     assert_eq!((report.written, report.left, report.failed.len()), (1, 1, 1));
     assert_eq!(*told.lock().expect("told"), [(0, 2), (1, 1), (1, 1)]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_recovery_counts_the_copies_that_newer_homes_make_obsolete() {
-    let bed = Bed::new(8, SsdMode::WriteBack, Duration::ZERO).await;
-    assert_eq!(bed.write(P, 1).await.expect("written"), Home::Ssd);
-    bed.sync().await;
-    let slots = bed.layout.slot_at(0)..bed.layout.end();
-    bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
-    assert_eq!(bed.write(P, 2).await.expect("written"), Home::Hdd);
-    bed.sync().await;
-    let again = bed.after_power_cut(1).await;
+    let fixture = Fixture::new(8, SsdMode::WriteBack, Duration::ZERO).await;
+    assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
+    fixture.sync().await;
+    let slots = fixture.layout.slot_at(0)..fixture.layout.end();
+    fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
+    assert_eq!(fixture.write(P, 2).await.expect("written"), Home::Hdd);
+    fixture.sync().await;
+    let again = fixture.after_power_cut(1).await;
     assert_eq!(again.tier.recovery().superseded, 1);
     assert!(matches!(again.read(P).await, Ok(2)));
 }
@@ -589,25 +591,25 @@ async fn a_recovery_counts_the_copies_that_newer_homes_make_obsolete() {
 #[tokio::test(start_paused = true)]
 async fn a_drain_flushes_the_ssd_for_its_records_only_when_the_slots_are_durable() {
     for synced in [true, false] {
-        let bed = Bed::new(8, SsdMode::WriteBack, Duration::ZERO).await;
-        assert_eq!(bed.write(P, 1).await.expect("written"), Home::Ssd);
+        let fixture = Fixture::new(8, SsdMode::WriteBack, Duration::ZERO).await;
+        assert_eq!(fixture.write(P, 1).await.expect("written"), Home::Ssd);
         if synced {
-            bed.sync().await;
+            fixture.sync().await;
         }
         let flush = Duration::from_secs(5);
-        bed.ssd.inject(Fault::new(FaultEffect::Slow(flush)).on(IoOp::Flush));
+        fixture.ssd.inject(Fault::new(FaultEffect::Slow(flush)).on(IoOp::Flush));
         let begun = Instant::now();
-        assert_eq!(bed.tier.drain(None, None).await.written, 1);
+        assert_eq!(fixture.tier.drain(None, None).await.written, 1);
         assert_eq!(begun.elapsed(), if synced { flush } else { 2 * flush });
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_hdd_is_flushed_before_the_ring_is_full() {
-    let bed = Bed::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
+    let fixture = Fixture::new(8, SsdMode::ReadOnly, Duration::ZERO).await;
     for no in 10..17 {
-        bed.write(no, 1).await.expect("written");
+        fixture.write(no, 1).await.expect("written");
     }
     sleep(Duration::from_secs(10)).await;
-    assert!(bed.hdd.unflushed() < 7, "the next writer but one would have to wait for a flush");
+    assert!(fixture.hdd.unflushed() < 7, "the next writer but one would have to wait for a flush");
 }

@@ -5,7 +5,9 @@
 
 use pagetier_page::{PageId, SpaceId, Stamp};
 use pagetier_policy::{Access, Cause, Costs, Home, Millis, SlotId, SlotPolicyParams, SsdPolicy};
-use pagetier_ssdcache::{Broken, Located, MapWork, Move, Plan, SlotParams, Slots, Ticket, WriteBack};
+use pagetier_ssdcache::{
+    Broken, Located, MapWork, Move, Plan, SlotParams, Slots, SsdFlush, Ticket, WriteBack,
+};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -59,7 +61,7 @@ fn a_page_that_is_being_rewritten_is_not_copied_to_the_front_though_the_policy_s
     let mut stamps = Stamps(100);
     while take_back(&mut slots, &mut stamps).is_some() {}
     let first = planned(&mut slots, &mut stamps, 1).expect("the SSD is empty");
-    slots.end_write(first, true, 1, NOW);
+    slots.end_write(first, true, SsdFlush(1), NOW);
     // The second version has its stamp, and is on its way.
     let second = planned(&mut slots, &mut stamps, 1).expect("the SSD is empty");
     let mut judged = 0;
@@ -67,21 +69,21 @@ fn a_page_that_is_being_rewritten_is_not_copied_to_the_front_though_the_policy_s
         for one in take_back(&mut slots, &mut stamps).into_iter().flatten() {
             assert_ne!(one.from.page, page(1), "an old version is copied under a larger stamp");
             judged += 1;
-            slots.end_write(one.to, true, 1, NOW);
+            slots.end_write(one.to, true, SsdFlush(1), NOW);
             slots.end_move(one, true, NOW);
         }
-        slots.flushed(1);
-        for copy in slots.begin_write_back(32, NOW) {
+        slots.flushed(SsdFlush(1));
+        for copy in slots.begin_write_back(&|_| false, 32, NOW) {
             slots.end_write_back(copy, true);
         }
         slots.begin_checkpoint(NOW);
         slots.end_checkpoint(true);
         if let Some(other) = planned(&mut slots, &mut stamps, no) {
-            slots.end_write(other, true, 1, NOW);
+            slots.end_write(other, true, SsdFlush(1), NOW);
         }
     }
     assert!(judged > 4, "others get their second chance: {judged}");
-    slots.end_write(second, true, 1, NOW);
+    slots.end_write(second, true, SsdFlush(1), NOW);
     assert_eq!(slots.copy_of(page(1)).map(|(slot, _)| slot), Some(second.slot));
     assert!(slots.holds(page(1), second.stamp));
     slots.validate().unwrap();
@@ -96,7 +98,7 @@ fn after_a_bad_source(broken: Broken) -> Home {
     while take_back(&mut slots, &mut stamps).is_some() {}
     for no in 0..8 {
         let ticket = slots.plan_copy(page(no), Cause::Evicted, NOW, &mut || stamps.fresh());
-        slots.end_write(ticket.expect("the SSD is empty"), true, 1, NOW);
+        slots.end_write(ticket.expect("the SSD is empty"), true, SsdFlush(1), NOW);
         slots.note_read(page(no), Some(Home::Ssd), Access::Random, NOW);
     }
     // Writes go on until the first group is judged again.
@@ -105,10 +107,10 @@ fn after_a_bad_source(broken: Broken) -> Home {
     while moves.is_empty() {
         assert!(no < 400, "nothing gets a second chance");
         if let Some(ticket) = planned(&mut slots, &mut stamps, no) {
-            slots.end_write(ticket, true, 1, NOW);
+            slots.end_write(ticket, true, SsdFlush(1), NOW);
         }
-        slots.flushed(1);
-        for copy in slots.begin_write_back(32, NOW) {
+        slots.flushed(SsdFlush(1));
+        for copy in slots.begin_write_back(&|_| false, 32, NOW) {
             slots.end_write_back(copy, true);
         }
         slots.begin_checkpoint(NOW);
@@ -124,7 +126,7 @@ fn after_a_bad_source(broken: Broken) -> Home {
     // It is changed, goes home, and only then the copy is complete.
     assert_eq!(slots.home(moved), Home::Hdd);
     for other in moves {
-        slots.end_write(other.to, true, 2, NOW);
+        slots.end_write(other.to, true, SsdFlush(2), NOW);
         slots.end_move(other, true, NOW);
     }
     slots.validate().unwrap();
@@ -185,6 +187,11 @@ impl World {
         self.writing.iter().any(|(ticket, _)| ticket.page.no == no)
     }
 
+    /// Whether a write-back of the page is under way.
+    fn goes_home(&self, no: u32) -> bool {
+        self.backing.iter().any(|(one, _)| one.page.no == no)
+    }
+
     /// The content of a slot that is given out must not be the only copy of a page's newest version.
     fn given(&mut self, slot: SlotId) {
         let Some((no, version, _)) = self.held[slot.at()].take() else { return };
@@ -197,7 +204,7 @@ impl World {
         let no = self.rng.random_range(0..PAGES);
         match self.rng.random_range(0..12) {
             0..4 if !self.in_flight(no) => self.write(no),
-            4 if !self.in_flight(no) && !self.slots.is_going_home(page(no)) => self.evict(no),
+            4 if !self.in_flight(no) && !self.goes_home(no) => self.evict(no),
             5 | 6 => self.end_write(),
             7 => self.flush(),
             8 => self.write_back(),
@@ -217,7 +224,7 @@ impl World {
                 self.given(ticket.slot);
                 self.writing.push((ticket, version));
             }
-            Plan::Hdd if !self.slots.is_going_home(page(no)) => {
+            Plan::Hdd if !self.goes_home(no) => {
                 // At once, as the pages of a batch that nothing holds up.
                 self.home.insert(no, version);
                 self.newest.insert(no, version);
@@ -252,7 +259,7 @@ impl World {
         if ticket.dirty {
             self.newest.insert(no, version);
         }
-        self.slots.end_write(ticket, true, self.flush + 1, NOW);
+        self.slots.end_write(ticket, true, SsdFlush(self.flush + 1), NOW);
         // Of the doublewrite policy: home and durable, in one step.
         if ticket.backs_home && self.slots.holds(ticket.page, ticket.stamp) {
             self.home.insert(no, version);
@@ -261,13 +268,13 @@ impl World {
 
     fn flush(&mut self) {
         self.flush += 1;
-        self.slots.flushed(self.flush);
+        self.slots.flushed(SsdFlush(self.flush));
     }
 
     fn write_back(&mut self) {
         if self.backing.is_empty() {
-            let due = self.slots.next_victims_are_dirty(NOW);
-            let batch = if due { self.slots.begin_write_back(8, NOW) } else { Vec::new() };
+            let due = self.slots.next_victims_are_dirty(&|_| false, NOW);
+            let batch = if due { self.slots.begin_write_back(&|_| false, 8, NOW) } else { Vec::new() };
             self.backing = batch.into_iter().map(|one| (one, self.version_in(one.slot, one.page))).collect();
             return;
         }
@@ -298,7 +305,7 @@ impl World {
         for (one, version) in std::mem::take(&mut self.moving) {
             let version = version.expect("a slot that is held keeps what it has");
             self.held[one.to.slot.at()] = Some((one.to.page.no, version, one.to.stamp.bits()));
-            self.slots.end_write(one.to, true, self.flush + 1, NOW);
+            self.slots.end_write(one.to, true, SsdFlush(self.flush + 1), NOW);
             self.slots.end_move(one, true, NOW);
         }
     }

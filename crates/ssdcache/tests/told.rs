@@ -6,8 +6,8 @@ use pagetier_devio::{IoBuf, IoClass, SharedDevice, SimDevice, SimPower};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
 use pagetier_policy::{Access, Cause, Home, Millis, SlotId, SlotPolicy, Verdict};
 use pagetier_ssdcache::{
-    Entry, Homes, Layout, Marks, OpenParams, Plan, RememberInMemory, SlotParams, Slots, SsdMode, SsdTier,
-    Superblock, format,
+    Entry, Homes, Layout, Marks, OpenParams, Plan, RememberInMemory, SlotParams, Slots, SsdFlush, SsdMode,
+    SsdTier, Superblock, format,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -125,7 +125,7 @@ fn of_a_slot_write_that_failed_the_policy_is_told_that_its_page_is_not_there() {
     let (policy, notes) = Script::new(Verdict::AdmitFree, false);
     let mut slots = slots(policy, 0, SLOTS);
     let Plan::Ssd(ticket) = slots.plan_dirty(page(1), NOW, &mut stamp) else { panic!("there is room") };
-    slots.end_write(ticket, false, 1, NOW);
+    slots.end_write(ticket, false, SsdFlush(1), NOW);
     let told = [Told::Inserted(page(1), ticket.slot), Told::Removed(page(1), false)];
     assert_eq!(notes.lock().unwrap()[1..], told);
     slots.validate().unwrap();

@@ -26,14 +26,14 @@ impl Homes for Flat {
     }
 }
 
-struct Bed {
+struct Fixture {
     tier: SsdTier,
     hdd: Arc<SimDevice>,
     ssd: Arc<SimDevice>,
     layout: Layout,
 }
 
-impl Bed {
+impl Fixture {
     async fn new(policy: &str) -> Self {
         let power = SimPower::new();
         let hdd = SimDevice::new("hdd", 64 << 20, 3, &power).with_latency(Duration::from_millis(8));
@@ -128,98 +128,98 @@ fn image(no: u32, version: u8) -> IoBuf {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_write_back_does_not_overwrite_what_came_home_after_a_discard() {
-    let bed = Bed::new("lru2").await;
-    bed.slow_slots();
-    let written = bed.fill().await.min(24);
+    let fixture = Fixture::new("lru2").await;
+    fixture.slow_slots();
+    let written = fixture.fill().await.min(24);
     let mut home = 0;
     for no in 0..written {
         // As the pool does: a page whose write-back is under way is discarded after it.
-        while !bed.tier.discarded(page(no)) {
-            bed.tier.settled(page(no)).await;
+        while !fixture.tier.discarded(page(no)) {
+            fixture.tier.settled(page(no)).await;
         }
         // Another page takes the room, so that this one has to go home.
-        let _ = timeout(Duration::from_secs(1), bed.write(500 + no, 1)).await;
-        home += u32::from(timeout(Duration::from_secs(4), bed.write(no, 2)).await == Ok(Some(Home::Hdd)));
+        let _ = timeout(Duration::from_secs(1), fixture.write(500 + no, 1)).await;
+        home += u32::from(timeout(Duration::from_secs(4), fixture.write(no, 2)).await == Ok(Some(Home::Hdd)));
     }
     assert!(home > 0, "nothing went home: the case was not met");
-    bed.ssd.clear_faults();
+    fixture.ssd.clear_faults();
     sleep(LONG).await;
     for no in 0..written {
-        assert_eq!(bed.version(no).await, 2, "page {no} is back at an older version");
+        assert_eq!(fixture.version(no).await, 2, "page {no} is back at an older version");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_write_back_does_not_overwrite_what_came_home_after_a_failed_slot_write() {
     for policy in ["lru2", "mv-fifo"] {
-        let bed = Bed::new(policy).await;
-        bed.slow_slots();
-        bed.fill().await;
-        let slots = bed.layout.slot_at(0)..bed.layout.end();
-        bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
-        assert_eq!(bed.write(0, 2).await, Some(Home::Hdd), "{policy}");
+        let fixture = Fixture::new(policy).await;
+        fixture.slow_slots();
+        fixture.fill().await;
+        let slots = fixture.layout.slot_at(0)..fixture.layout.end();
+        fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
+        assert_eq!(fixture.write(0, 2).await, Some(Home::Hdd), "{policy}");
         sleep(LONG).await;
-        assert_eq!(bed.version(0).await, 2, "{policy}");
+        assert_eq!(fixture.version(0).await, 2, "{policy}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_disk_that_takes_no_writes_keeps_nobody_busy() {
     for policy in ["lru2", "mv-fifo", "mv-fifo-gsc"] {
-        let bed = Bed::new(policy).await;
-        bed.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));
-        bed.fill().await;
+        let fixture = Fixture::new(policy).await;
+        fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));
+        fixture.fill().await;
         sleep(LONG).await;
-        let before = bed.hdd.ops() + bed.ssd.ops();
+        let before = fixture.hdd.ops() + fixture.ssd.ops();
         sleep(LONG).await;
-        let spent = bed.hdd.ops() + bed.ssd.ops() - before;
+        let spent = fixture.hdd.ops() + fixture.ssd.ops() - before;
         assert!(spent < 100, "{policy}: {spent} operations in an idle minute");
         // No write waits for a slot that the HDD would have to free: it gets the error.
-        assert_eq!(bed.write(900, 1).await, None, "{policy}");
+        assert_eq!(fixture.write(900, 1).await, None, "{policy}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_only_read_goes_on_admitting() {
-    let bed = Bed::new("cac").await;
+    let fixture = Fixture::new("cac").await;
     for no in 0..3000 {
         let mut image = image(no, 1);
         pagetier_page::seal(seed(), image.as_mut_slice(), Stamp::from_bits(5), Flags::NONE);
         let at = u64::from(no) * PAGE as u64;
-        bed.hdd.write(at, IoBufs::from_iter([image]), IoClass::Clean).await.result.unwrap();
+        fixture.hdd.write(at, IoBufs::from_iter([image]), IoClass::Clean).await.result.unwrap();
     }
-    let filled = bed.fill().await;
+    let filled = fixture.fill().await;
     // What is on the SSD is read again and again, so that its pages are worth more than the zone's ceiling.
     for _ in 0..6 {
         for no in 0..filled {
-            bed.version(no).await;
+            fixture.version(no).await;
         }
         for no in (1000..1100).cycle().take(400) {
-            let fetched = bed.tier.fetch(page(no), Access::Random, IoBuf::zeroed(PAGE)).await;
-            let _ = bed.tier.evicted(page(no), 1, fetched.buf.as_slice());
+            let fetched = fixture.tier.fetch(page(no), Access::Random, IoBuf::zeroed(PAGE)).await;
+            let _ = fixture.tier.evicted(page(no), 1, fetched.buf.as_slice());
             sleep(Duration::from_millis(20)).await;
         }
     }
-    let counts = bed.tier.stats().counts;
+    let counts = fixture.tier.stats().counts;
     assert!(counts.admitted_over > 20, "{counts:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_slot_write_tells_which_page_had_to_make_room_for_it() {
-    let bed = Bed::new("lru2").await;
-    let filled = bed.fill().await;
+    let fixture = Fixture::new("lru2").await;
+    let filled = fixture.fill().await;
     sleep(LONG).await;
-    let slots = bed.layout.slot_at(0)..bed.layout.end();
-    bed.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
-    let homes: Vec<Home> = (0..filled).map(|no| bed.tier.home(page(no))).collect();
+    let slots = fixture.layout.slot_at(0)..fixture.layout.end();
+    fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(slots).times(1));
+    let homes: Vec<Home> = (0..filled).map(|no| fixture.tier.home(page(no))).collect();
     let told = Mutex::new(None);
     let done = |written: WrittenPage| *told.lock().unwrap() = Some((written.result, written.displaced));
     let batch = vec![DirtyPage { page: page(900), image: image(900, 1), logical: 1, recovery_lsn: Lsn(0) }];
-    timeout(LONG, bed.tier.write(batch, IoClass::Clean, &done)).await.expect("written at last");
+    timeout(LONG, fixture.tier.write(batch, IoClass::Clean, &done)).await.expect("written at last");
     let (result, displaced) = told.into_inner().unwrap().unwrap();
     assert_eq!(result.unwrap(), Home::Hdd);
     let gone: Vec<PageId> = (0..filled)
-        .filter(|no| homes[*no as usize] == Home::Ssd && bed.tier.home(page(*no)) == Home::Hdd)
+        .filter(|no| homes[*no as usize] == Home::Ssd && fixture.tier.home(page(*no)) == Home::Hdd)
         .map(page)
         .collect();
     assert_eq!(displaced.0.into_iter().collect::<Vec<_>>(), gone);
@@ -229,15 +229,15 @@ async fn a_failed_slot_write_tells_which_page_had_to_make_room_for_it() {
 #[tokio::test(start_paused = true)]
 async fn appended_pages_are_written_side_by_side_in_one_operation() {
     for policy in ["mv-fifo", "mv-fifo-gsc"] {
-        let bed = Bed::new(policy).await;
-        let before = bed.ssd.stats().class(IoClass::Clean).write.clone();
-        let rounds = 3 * bed.layout.slots / 16;
+        let fixture = Fixture::new(policy).await;
+        let before = fixture.ssd.stats().class(IoClass::Clean).write.clone();
+        let rounds = 3 * fixture.layout.slots / 16;
         for round in 0..rounds {
-            bed.write_batch(round * 16 % 64..round * 16 % 64 + 16, 1 + round as u8).await;
+            fixture.write_batch(round * 16 % 64..round * 16 % 64 + 16, 1 + round as u8).await;
             // Time for the next slots to be made ready.
             sleep(Duration::from_secs(1)).await;
         }
-        let after = bed.ssd.stats().class(IoClass::Clean).write.clone();
+        let after = fixture.ssd.stats().class(IoClass::Clean).write.clone();
         let (ops, pages) = (after.ops - before.ops, (after.bytes - before.bytes) / PAGE as u64);
         assert!(pages >= u64::from(16 * rounds), "{policy}: {pages} pages");
         // One operation a batch; one more where the circle begins anew.
@@ -247,75 +247,78 @@ async fn appended_pages_are_written_side_by_side_in_one_operation() {
 
 #[tokio::test(start_paused = true)]
 async fn the_doublewrite_buffer_writes_each_page_once_and_the_ring_not_at_all() {
-    let bed = Bed::new("doublewrite").await;
+    let fixture = Fixture::new("doublewrite").await;
     for round in 0..12 {
-        bed.write_batch(0..16, 1 + round).await;
-        bed.write_batch(100..116, 1 + round).await;
+        fixture.write_batch(0..16, 1 + round).await;
+        fixture.write_batch(100..116, 1 + round).await;
         sleep(Duration::from_secs(1)).await;
     }
-    let ssd = bed.ssd.stats();
+    let ssd = fixture.ssd.stats();
     let (slots, ring) = (&ssd.class(IoClass::Clean).write, &ssd.class(IoClass::Ring).write);
     assert_eq!((slots.bytes / PAGE as u64, ring.ops), (24 * 16, 0));
     // One more where the circle begins anew.
     assert!(slots.ops <= 26, "{slots:?}");
-    let home = bed.hdd.stats().class(IoClass::Clean).write.clone();
+    let home = fixture.hdd.stats().class(IoClass::Clean).write.clone();
     assert_eq!((home.bytes / PAGE as u64, home.ops), (24 * 16, 24));
-    assert_eq!((bed.get(3).await, bed.version(3).await, bed.version(103).await), (Home::Ssd, 12, 12));
+    assert_eq!(
+        (fixture.get(3).await, fixture.version(3).await, fixture.version(103).await),
+        (Home::Ssd, 12, 12)
+    );
     sleep(LONG).await;
     // Within one batch's worth of a flush of the HDD, every copy is what the HDD has.
-    let stats = bed.tier.stats();
+    let stats = fixture.tier.stats();
     assert!(stats.dirty_pages <= 128 && stats.counts.doublewritten > 200, "{stats:?}");
-    bed.tier.validate().unwrap();
+    fixture.tier.validate().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn tac_copies_what_is_read_and_what_is_written_home() {
-    let bed = Bed::new("tac").await;
+    let fixture = Fixture::new("tac").await;
     for no in 0..20 {
         let mut image = image(no, 1);
         pagetier_page::seal(seed(), image.as_mut_slice(), Stamp::from_bits(5), Flags::NONE);
         let at = u64::from(no) * PAGE as u64;
-        bed.hdd.write(at, IoBufs::from_iter([image]), IoClass::Clean).await.result.unwrap();
+        fixture.hdd.write(at, IoBufs::from_iter([image]), IoClass::Clean).await.result.unwrap();
     }
     for no in 0..20 {
-        assert_eq!(bed.get(no).await, Home::Ssd, "admitted as it is read");
+        assert_eq!(fixture.get(no).await, Home::Ssd, "admitted as it is read");
         sleep(Duration::from_millis(10)).await;
     }
-    assert!(!bed.tier.dirtied(page(3), 1), "its copy is what the HDD has");
-    assert_eq!(bed.write(3, 2).await, Some(Home::Ssd));
-    assert_eq!(bed.version(3).await, 2);
-    assert_eq!(bed.write(50, 2).await, Some(Home::Hdd), "only what was read is admitted");
-    let stats = bed.tier.stats();
+    assert!(!fixture.tier.dirtied(page(3), 1), "its copy is what the HDD has");
+    assert_eq!(fixture.write(3, 2).await, Some(Home::Ssd));
+    assert_eq!(fixture.version(3).await, 2);
+    assert_eq!(fixture.write(50, 2).await, Some(Home::Hdd), "only what was read is admitted");
+    let stats = fixture.tier.stats();
     assert_eq!((stats.dirty_pages, stats.counts.admitted_on_read, stats.counts.renewed), (0, 20, 1));
     // More at once than may be in flight: the others are not admitted, and no eviction waits.
     for no in 0..20 {
-        bed.tier.discarded(page(no));
+        fixture.tier.discarded(page(no));
     }
-    let reads = bed.hdd.stats().class(IoClass::Demand).read.ops;
-    futures_util::future::join_all((0..20).map(|no| bed.get(no))).await;
-    assert_eq!(bed.hdd.stats().class(IoClass::Demand).read.ops, reads + 20);
-    assert!(bed.tier.stats().counts.admitted_on_read < 40);
-    bed.tier.validate().unwrap();
+    let reads = fixture.hdd.stats().class(IoClass::Demand).read.ops;
+    futures_util::future::join_all((0..20).map(|no| fixture.get(no))).await;
+    assert_eq!(fixture.hdd.stats().class(IoClass::Demand).read.ops, reads + 20);
+    assert!(fixture.tier.stats().counts.admitted_on_read < 40);
+    fixture.tier.validate().unwrap();
 }
 
 /// Writes to the disk for write-backs so far: those that took turns with reads, and those that yielded to
 /// them.
-fn write_backs(bed: &Bed) -> [u64; 2] {
-    [IoClass::UrgentWriteBack, IoClass::WriteBack].map(|class| bed.hdd.stats().class(class).write.ops)
+fn write_backs(fixture: &Fixture) -> [u64; 2] {
+    [IoClass::UrgentWriteBack, IoClass::WriteBack].map(|class| fixture.hdd.stats().class(class).write.ops)
 }
 
 #[tokio::test(start_paused = true)]
 async fn write_backs_that_somebody_waits_for_do_not_yield() {
     for (policy, appends) in [("mv-fifo", true), ("mv-fifo-gsc", true), ("cac", false), ("lru2", false)] {
-        let bed = Bed::new(policy).await;
+        let fixture = Fixture::new(policy).await;
         // With time between them, victims are clean when they are needed: only a circle waits for write-backs
         // then.
         let mut went_home = 0;
-        for no in 0..2 * bed.layout.slots {
-            went_home += u32::from(bed.write(no, 1).await == Some(Home::Hdd));
+        for no in 0..2 * fixture.layout.slots {
+            went_home += u32::from(fixture.write(no, 1).await == Some(Home::Hdd));
             sleep(Duration::from_secs(1)).await;
         }
-        let [urgent, patient] = write_backs(&bed);
+        let [urgent, patient] = write_backs(&fixture);
         assert!(urgent + patient > 0, "{policy}: nothing was written back");
         assert_eq!(
             (urgent > 0, patient > 0),
@@ -323,36 +326,36 @@ async fn write_backs_that_somebody_waits_for_do_not_yield() {
             "{policy}: {urgent} urgent, {patient} not; {went_home}"
         );
         // No write waits for what a drain copies.
-        assert!(bed.tier.drain(None, None).await.written > 0, "{policy}");
-        assert_eq!(write_backs(&bed)[0], urgent, "{policy}");
+        assert!(fixture.tier.drain(None, None).await.written > 0, "{policy}");
+        assert_eq!(write_backs(&fixture)[0], urgent, "{policy}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn write_backs_hurry_once_a_dirty_page_had_to_go_home_for_want_of_a_clean_victim() {
-    let bed = Bed::new("lru2").await;
-    bed.fill().await;
+    let fixture = Fixture::new("lru2").await;
+    fixture.fill().await;
     sleep(LONG).await;
-    let [urgent, patient] = write_backs(&bed);
+    let [urgent, patient] = write_backs(&fixture);
     // More at once than there are clean victims: LRU2 would have admitted them all.
     let mut went_home = 0;
-    for no in 500..500 + 2 * bed.layout.slots {
-        went_home += u32::from(bed.write(no, 1).await == Some(Home::Hdd));
+    for no in 500..500 + 2 * fixture.layout.slots {
+        went_home += u32::from(fixture.write(no, 1).await == Some(Home::Hdd));
     }
     assert!(went_home > 0, "there was always a clean victim");
     sleep(LONG).await;
-    assert!(write_backs(&bed)[0] > urgent, "{went_home} went home, {urgent} + {patient} before");
+    assert!(write_backs(&fixture)[0] > urgent, "{went_home} went home, {urgent} + {patient} before");
     // Once they are through, and the next one is, nothing is urgent any more.
     for no in 800..810 {
-        assert_eq!(bed.write(no, 1).await, Some(Home::Ssd));
+        assert_eq!(fixture.write(no, 1).await, Some(Home::Ssd));
         sleep(Duration::from_secs(1)).await;
     }
-    let [more_urgent, patient] = write_backs(&bed);
-    for no in 0..bed.layout.slots {
-        assert_eq!(bed.write(900 + no, 1).await, Some(Home::Ssd));
+    let [more_urgent, patient] = write_backs(&fixture);
+    for no in 0..fixture.layout.slots {
+        assert_eq!(fixture.write(900 + no, 1).await, Some(Home::Ssd));
         sleep(Duration::from_secs(1)).await;
     }
-    let [at_last, then_patient] = write_backs(&bed);
+    let [at_last, then_patient] = write_backs(&fixture);
     assert_eq!(at_last, more_urgent);
     assert!(then_patient > patient);
 }

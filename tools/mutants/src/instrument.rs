@@ -32,7 +32,8 @@ const TARGETS: [&str; 18] = [
 
 /// Files in them without protocol: test-only code, statistics, samples and traces of requests, read-ahead,
 /// hints to the policy.
-const LEFT_OUT: [&str; 11] = [
+const LEFT_OUT: [&str; 12] = [
+    "tests.rs",
     "mutation.rs",
     "moment.rs",
     "loom_models.rs",

@@ -2,8 +2,10 @@
 
 use super::damage::{Input, damage, damage_ring, refit_map};
 use super::specimen::{BLOCK, Copies, reseal, sealed_manifest, specimen_of};
-use pagetier_page::{Defect, Flags, HEADER_BYTES, Header, PageId, Stamp, StoreSeed, seal, verify};
-use pagetier_ssdcache::{Block, Found, MapBody, MapHeader, RECORDS_MAX, Ring, RingSpan, Superblock};
+use pagetier_page::{Defect, Flags, HEADER_BYTES, Header, PageId, SpaceId, Stamp, StoreSeed, seal, verify};
+use pagetier_ssdcache::{
+    Backing, Block, Found, HddFlush, HomeBatches, MapBody, MapHeader, Places, RECORDS_MAX, Superblock,
+};
 use serde_json::Value;
 use std::collections::VecDeque;
 
@@ -163,40 +165,47 @@ pub fn ring(input: &[u8]) {
     opened(&mut input, damage_ring);
 }
 
-/// At most one batch holds a ring page at a time, from its hold to the first flush after its home write and
-/// those of all earlier batches.
+/// A ring page is held by one batch at a time, from its beginning to the first flush after its home writes
+/// and those of all before it.
 fn ring_events(input: &mut Input<'_>) {
-    let mut ring = Ring::new(u32::from(input.byte() % 16) + 1, 0);
-    let mut held: VecDeque<(RingSpan, Option<u64>)> = VecDeque::new();
+    let mut home = HomeBatches::new(u32::from(input.byte() % 16) + 1, 0, 0, 0..0);
+    let mut held: VecDeque<(Places, Option<u64>)> = VecDeque::new();
     let mut flushes = 0;
     for stamp in 1..=u64::from(input.byte() % 64) {
         match input.byte() % 3 {
             0 => {
-                let count = 1 + usize::from(input.byte()) % ring.batch_max();
-                if let Some(span) = ring.hold(count, Stamp::from_bits(stamp)) {
-                    assert_eq!(span.pages.len(), count);
-                    let mut taken = held.iter().flat_map(|(other, _)| &other.pages);
-                    assert!(taken.all(|page| !span.pages.contains(page)), "a page is held twice");
-                    held.push_back((span, None));
+                let count = 1 + usize::from(input.byte()) % home.batch_max(Backing::Ring);
+                if home.has_room(Backing::Ring, count).is_ok() {
+                    let version = |no| (PageId::new(SpaceId(1), no), Stamp::from_bits(stamp));
+                    let versions = (0..count as u32).map(version).collect();
+                    let places = home.begin(Backing::Ring, versions, Stamp::from_bits(stamp), None);
+                    assert_eq!(places.ring.len(), count);
+                    let mut taken = held.iter().flat_map(|(other, _)| &other.ring);
+                    assert!(taken.all(|page| !places.ring.contains(page)), "a page is held twice");
+                    held.push_back((places, None));
                 }
             }
             1 if !held.is_empty() => {
                 let which = usize::from(input.byte()) % held.len();
-                let (span, until) = &mut held[which];
-                *until = Some(flushes + 1);
-                ring.written_home(span.id, flushes + 1);
+                let (places, until) = &mut held[which];
+                if until.is_none() {
+                    *until = Some(flushes + 1);
+                    home.recorded(places.id);
+                    home.end(places.id, true, Vec::new(), HddFlush(flushes + 1));
+                }
             }
             _ => {
                 flushes += 1;
-                ring.flushed(flushes);
+                home.flushed(HddFlush(flushes));
                 while held.front().is_some_and(|(_, until)| until.is_some_and(|flush| flush <= flushes)) {
                     held.pop_front();
                 }
             }
         }
-        let floor = ring.floor(Stamp::from_bits(u64::MAX));
+        let (floor, _) = home.floor(Stamp::from_bits(u64::MAX));
         assert_eq!(floor == Stamp::from_bits(u64::MAX), held.is_empty());
-        assert!(!ring.wants_flush() || !held.is_empty());
+        assert!(!home.ring_wants_flush() || !held.is_empty());
+        home.validate().expect("sound home batches");
     }
 }
 

@@ -1,0 +1,88 @@
+//! Writing a map checkpoint, step by step.
+
+use super::Core;
+use crate::format::layout::BLOCK_BYTES;
+use crate::format::map::{MapHeader, encode_mark};
+use crate::mutation::Mutation;
+use crate::protocol::checkpoint::{Checkpoint, Step};
+use futures_util::future::join;
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
+
+/// Bytes of one write of a map's body, at most: reads get in between.
+const MAP_CHUNK_BYTES: usize = 1 << 17;
+
+impl Core {
+    /// Writes a fuzzy checkpoint of the map: only writers that ran out of slots wait for it.
+    pub(crate) async fn checkpoint(&self) -> Result<(), DeviceError> {
+        let now = self.now();
+        // Before the capture: what becomes dirty later is newer.
+        let in_memory = self.redo_from.get().map(|redo_from| redo_from());
+        let planned = {
+            let mut state = self.state.lock();
+            if self.broken.is(Mutation::JournalFreedEarly) {
+                let next = state.home.journal_next();
+                state.home.free_journal(next);
+            }
+            let planned = state.begin_checkpoint(self.stamps.last(), in_memory, now);
+            self.broken.spoil_checkpoint(planned, state.home.journal_next())
+        };
+        let Checkpoint { mut header, body, steps } = planned;
+        let (body, body_crc) = body.encode(self.seed);
+        header.body_crc = body_crc;
+        let result = self.write_map(&header, &body, steps).await;
+        self.state.lock().end_checkpoint(&header, result.is_ok());
+        self.changed.notify_waiters();
+        // A new zone has other victims.
+        self.wake.victims.notify_one();
+        tracing::debug!(header.generation, ok = result.is_ok(), "map checkpoint");
+        result
+    }
+
+    async fn write_map(&self, header: &MapHeader, body: &[u8], steps: Vec<Step>) -> Result<(), DeviceError> {
+        let area = (header.generation % 2) as u8;
+        for step in steps {
+            match step {
+                Step::WipeMark => self.write_mark(1 - area, vec![0; BLOCK_BYTES as usize]).await?,
+                Step::WipeHeaders => self.write_headers(area, &vec![0; BLOCK_BYTES as usize]).await?,
+                Step::Body => self.write_body(area, body).await?,
+                Step::Flush => self.flush_ssd().await?,
+                Step::Headers => self.write_headers(area, &header.encode(self.seed)).await?,
+                Step::Mark => self.write_mark(1 - area, encode_mark(self.seed, header.generation)).await?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_body(&self, area: u8, body: &[u8]) -> Result<(), DeviceError> {
+        let cache = self.cache_device();
+        let mut offset = cache.layout.map_at(area) + BLOCK_BYTES;
+        for chunk in body.chunks(MAP_CHUNK_BYTES) {
+            let buf = IoBufs::from_iter([IoBuf::copy_of(chunk)]);
+            cache.device.write(offset, buf, IoClass::Meta).await.result?;
+            offset += chunk.len() as u64;
+        }
+        Ok(())
+    }
+
+    async fn write_mark(&self, area: u8, block: Vec<u8>) -> Result<(), DeviceError> {
+        let cache = self.cache_device();
+        let mark = IoBufs::from_iter([IoBuf::copy_of(&block)]);
+        cache.device.write(cache.layout.map_mark_at(area), mark, IoClass::Meta).await.result
+    }
+
+    /// Writes both headers of the map in force, of which one was damaged, once more, and flushes.
+    pub(crate) async fn restate_map(&self, header: &MapHeader) -> Result<(), DeviceError> {
+        self.write_headers((header.generation % 2) as u8, &header.encode(self.seed)).await?;
+        self.flush_ssd().await
+    }
+
+    async fn write_headers(&self, area: u8, block: &[u8]) -> Result<(), DeviceError> {
+        let cache = self.cache_device();
+        let [first, second] = [0, 1].map(|copy| {
+            let bufs = IoBufs::from_iter([IoBuf::copy_of(block)]);
+            cache.device.write(cache.layout.map_header_at(area, copy), bufs, IoClass::Meta)
+        });
+        let (first, second) = join(first, second).await;
+        first.result.and(second.result)
+    }
+}

@@ -1,0 +1,150 @@
+//! The drain: every page whose newest version is on the SSD alone goes home, so that the SSD holds no only
+//! copy.
+
+use super::Core;
+use super::write_back::BATCH_MAX;
+use pagetier_bufpool::TierError;
+use pagetier_devio::DeviceError;
+use pagetier_page::PageId;
+use parking_lot::Mutex;
+use rustc_hash::FxHashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How far a drain is, in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DrainProgress {
+    /// Pages written home so far.
+    pub written: u64,
+    /// Pages whose newest version is still on the SSD alone.
+    pub left: u64,
+}
+
+/// How a drain ended.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct DrainReport {
+    /// Pages written home.
+    pub written: u64,
+    /// Pages whose newest version is still on the SSD alone: the deadline passed, the HDD takes no writes, or
+    /// they are in `failed`.
+    pub left: u64,
+    /// Pages that could not be copied, each with its error: their only copy is damaged or cannot be read.
+    pub failed: Vec<(PageId, TierError)>,
+    /// What failed for all pages, so that the drain went no further.
+    pub stopped_by: Option<DeviceError>,
+}
+
+/// While it lives, the SSD gets no only copies.
+struct Draining(Arc<Core>);
+
+impl Draining {
+    fn new(core: &Arc<Core>) -> Self {
+        core.state.lock().drains += 1;
+        Self(Arc::clone(core))
+    }
+}
+
+impl Drop for Draining {
+    fn drop(&mut self) {
+        self.0.state.lock().drains -= 1;
+        self.0.changed.notify_waiters();
+    }
+}
+
+/// Shared between who waits for a drain and the task that does it.
+#[derive(Default)]
+struct Course {
+    given_up: AtomicBool,
+    written: AtomicU64,
+    failed: Mutex<Vec<(PageId, TierError)>>,
+    stopped_by: Mutex<Option<DeviceError>>,
+}
+
+/// Who waits has gone: the task ends after its batch.
+struct Waiting(Arc<Course>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.given_up.store(true, Ordering::Release);
+    }
+}
+
+impl Core {
+    /// Writes every page home whose newest version is on the SSD alone, until `deadline` from now. Runs in a
+    /// task of its own, which ends after its batch when this is dropped.
+    pub(crate) async fn drain(
+        self: &Arc<Self>,
+        deadline: Option<Duration>,
+        progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>,
+    ) -> DrainReport {
+        let course = Arc::new(Course::default());
+        let waiting = Waiting(Arc::clone(&course));
+        let draining = Draining::new(self);
+        let (core, task_course) = (Arc::clone(self), Arc::clone(&course));
+        let task = self.runtime.spawn(async move {
+            core.drain_all(&task_course, progress).await;
+            drop(draining);
+        });
+        match deadline {
+            // A task that panicked or was aborted has drained what it has drained.
+            None => drop(task.await),
+            Some(deadline) => drop(tokio::time::timeout(deadline, task).await),
+        }
+        drop(waiting);
+        let failed = std::mem::take(&mut *course.failed.lock());
+        let stopped_by = course.stopped_by.lock().take();
+        let left = self.state.lock().slots.dirty_pages() as u64;
+        DrainReport { written: course.written.load(Ordering::Relaxed), left, failed, stopped_by }
+    }
+
+    async fn drain_all(&self, course: &Course, progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>) {
+        // Those that were on their way to a slot when the drain began end up there.
+        drop(self.gate.write().await);
+        // Slots that back home writes have nothing more to do than to wait for it.
+        let settles = {
+            let state = self.state.lock();
+            state.home.can_settle() || state.slots.wants_home_flush(&|_| false)
+        };
+        if settles && let Err(source) = self.flush_hdd().await {
+            *course.stopped_by.lock() = Some(source);
+            return;
+        }
+        let mut skip = FxHashSet::default();
+        loop {
+            let left: Vec<PageId> = {
+                let state = self.state.lock();
+                let only = state.slots.only_copies().into_iter().map(|(page, _)| page);
+                only.filter(|page| !skip.contains(page)).collect()
+            };
+            let written = course.written.load(Ordering::Relaxed);
+            if let Some(progress) = &progress {
+                progress(DrainProgress { written, left: (left.len() + skip.len()) as u64 });
+            }
+            let stopped = course.given_up.load(Ordering::Acquire) || self.stopping.load(Ordering::Acquire);
+            if left.is_empty() || stopped || self.refusing.cause().is_some() {
+                return;
+            }
+            for pages in left.chunks(BATCH_MAX) {
+                let copied = self.copy_pages_home(pages).await;
+                course.written.fetch_add(copied.home.len() as u64, Ordering::Relaxed);
+                for (page, error) in copied.failed {
+                    skip.insert(page);
+                    course.failed.lock().push((page, error));
+                }
+                if let Err(source) = copied.result {
+                    *course.stopped_by.lock() = Some(source);
+                    return;
+                }
+                if let Some(progress) = &progress {
+                    let written = course.written.load(Ordering::Relaxed);
+                    progress(DrainProgress { written, left: self.state.lock().slots.dirty_pages() as u64 });
+                }
+                if course.given_up.load(Ordering::Acquire) {
+                    return;
+                }
+            }
+        }
+    }
+}

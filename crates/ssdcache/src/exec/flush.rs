@@ -1,0 +1,270 @@
+//! One flush for many waiters.
+//!
+//! Flushes of a device are numbered. A write that completed is durable once a flush that *started* afterwards
+//! is over: [`GroupFlush::next`] tells that flush's number, [`GroupFlush::cover`] waits for it, starting it
+//! if none runs. A flush runs in a task of its own, so its result is kept even when every waiter is dropped.
+//! A failed flush is final: what it should have made durable may be lost, so nothing that relies on it may go
+//! on. It is noted durably ([`Remember`]) before any waiter learns of it (I14).
+
+use crate::exec::remember::{Flushed, Remember, Unproved};
+use crate::exec::unflushed::UnflushedHomes;
+use crate::mutation::{Broken, Mutation};
+use crate::protocol::flushes::FlushNumber;
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass, IoOp, SharedDevice};
+use parking_lot::Mutex;
+use std::any::Any;
+use std::io;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+/// What happens when a flush fails.
+pub(crate) struct Failures {
+    pub(crate) remember: Arc<dyn Remember>,
+    pub(crate) unflushed: Arc<UnflushedHomes>,
+    pub(crate) broken: Broken,
+}
+
+impl Failures {
+    /// Notes the failure of a flush of `which`. The error to report, which says so when that failed too.
+    fn note(&self, which: Flushed, error: DeviceError) -> DeviceError {
+        // The store was dropped before the flush began: nothing was tried.
+        if matches!(error.kind, DeviceErrorKind::Closed) {
+            return error;
+        }
+        let unproved = match which {
+            Flushed::Hdd => Unproved { hdd: true, ssd: false, homes: self.unflushed.fail(&error) },
+            Flushed::Ssd => Unproved { hdd: false, ssd: true, homes: Vec::new() },
+        };
+        if self.broken.is(Mutation::FailureNotRemembered) {
+            return error;
+        }
+        match self.remember.note(&unproved) {
+            Ok(()) => error,
+            Err(cause) => {
+                tracing::error!(%error, %cause, "a failed flush could not be noted in the manifest");
+                let what = format!(
+                    "{}; the manifest took no note of it ({cause}): restart the machine before the store is opened again",
+                    error.kind
+                );
+                DeviceError { kind: DeviceErrorKind::Io(Arc::new(io::Error::other(what))), ..error }
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Failures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Failures").finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Numbers {
+    started: u64,
+    completed: u64,
+    running: bool,
+    failed: Option<DeviceError>,
+}
+
+/// The flushes of one device.
+#[derive(Debug)]
+pub(crate) struct GroupFlush<N>(Arc<Shared>, PhantomData<N>);
+
+#[derive(Debug)]
+struct Shared {
+    device: SharedDevice,
+    which: Flushed,
+    failures: Arc<Failures>,
+    /// Where flushes run.
+    runtime: Handle,
+    numbers: Mutex<Numbers>,
+    over: Notify,
+}
+
+enum Turn {
+    Run(u64),
+    Wait,
+    Done(Result<u64, DeviceError>),
+}
+
+impl<N: FlushNumber> GroupFlush<N> {
+    pub(crate) fn new(
+        device: SharedDevice,
+        which: Flushed,
+        failures: &Arc<Failures>,
+        runtime: &Handle,
+    ) -> Self {
+        let (failures, runtime) = (Arc::clone(failures), runtime.clone());
+        let (numbers, over) = (Mutex::default(), Notify::new());
+        Self(Arc::new(Shared { device, which, failures, runtime, numbers, over }), PhantomData)
+    }
+
+    /// The number of the first flush that will cover every write completed by now.
+    pub(crate) fn next(&self) -> N {
+        N::nth(self.0.numbers.lock().started + 1)
+    }
+
+    /// The number of the newest flush that is over.
+    pub(crate) fn completed(&self) -> N {
+        N::nth(self.0.numbers.lock().completed)
+    }
+
+    /// Waits until flush `number` (or a later one) is over and returns the newest number that is.
+    /// Cancel-safe: a flush that was started goes on, and its result counts for every later caller.
+    pub(crate) async fn cover(&self, number: N) -> Result<N, DeviceError> {
+        loop {
+            let over = self.0.over.notified();
+            tokio::pin!(over);
+            over.as_mut().enable();
+            match self.0.turn(number.get()) {
+                Turn::Done(result) => return result.map(N::nth),
+                Turn::Wait => over.await,
+                Turn::Run(mine) => self.run(mine).await,
+            }
+        }
+    }
+
+    /// Starts flush `number`: one at a time, so that one serves all who wait, and begun here rather than in
+    /// its task, so that a store that was dropped begins none.
+    async fn run(&self, number: u64) {
+        let hold = self.0.failures.remember.hold();
+        let running = Running { shared: Arc::clone(&self.0), number, outcome: None, _hold: hold };
+        let flush = self.0.device.flush(IoClass::Meta);
+        if self.0.failures.broken.is(Mutation::FlushInCaller) {
+            running.end(flush.await);
+            return;
+        }
+        self.0.runtime.spawn(async move { running.end(flush.await) });
+    }
+}
+
+impl Shared {
+    fn turn(&self, number: u64) -> Turn {
+        let mut n = self.numbers.lock();
+        if n.completed >= number {
+            return Turn::Done(Ok(n.completed));
+        }
+        if let Some(error) = &n.failed {
+            return Turn::Done(Err(error.clone()));
+        }
+        if n.running {
+            return Turn::Wait;
+        }
+        n.running = true;
+        n.started += 1;
+        Turn::Run(n.started)
+    }
+
+    /// The error of a flush whose result will never be known.
+    fn unknown(&self) -> DeviceError {
+        let why =
+            io::Error::other("the runtime that the flush ran on has ended: what came of it is not known");
+        let (device, kind) = (Arc::from(self.device.name()), DeviceErrorKind::Io(Arc::new(why)));
+        DeviceError { device, op: IoOp::Flush, offset: 0, len: 0, kind }
+    }
+}
+
+struct Running {
+    shared: Arc<Shared>,
+    number: u64,
+    outcome: Option<Result<(), DeviceError>>,
+    _hold: Option<Box<dyn Any + Send>>,
+}
+
+impl Running {
+    fn end(mut self, result: Result<(), DeviceError>) {
+        let Shared { failures, which, .. } = &*self.shared;
+        self.outcome = Some(result.map_err(|error| failures.note(*which, error)));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let forgets = self.shared.failures.broken.is(Mutation::FlushInCaller);
+        let mut n = self.shared.numbers.lock();
+        n.running = false;
+        match self.outcome.take() {
+            Some(Ok(())) => n.completed = self.number,
+            Some(Err(error)) => n.failed = Some(error),
+            None if forgets => {}
+            None => n.failed = Some(self.shared.unknown()),
+        }
+        drop(n);
+        self.shared.over.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::remember::RememberInMemory;
+    use crate::protocol::flushes::HddFlush;
+    use pagetier_devio::{Fault, FaultEffect, SimDevice, SimPower};
+    use std::time::Duration;
+    use tokio::time::{sleep, timeout};
+
+    fn slow_device() -> Arc<SimDevice> {
+        let device = SimDevice::new("hdd", 1 << 20, 1, &SimPower::new());
+        device.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(1))).on(IoOp::Flush).times(1));
+        Arc::new(device)
+    }
+
+    fn flushes(device: &Arc<SimDevice>) -> (Arc<RememberInMemory>, GroupFlush<HddFlush>) {
+        let remember = Arc::new(RememberInMemory::default());
+        let failures = Arc::new(Failures {
+            remember: Arc::clone(&remember) as Arc<dyn Remember>,
+            unflushed: Arc::default(),
+            broken: Broken::default(),
+        });
+        let device = Arc::clone(device) as SharedDevice;
+        (remember, GroupFlush::new(device, Flushed::Hdd, &failures, &Handle::current()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flush_whose_callers_are_dropped_still_counts() {
+        let device = slow_device();
+        let (_, flush) = flushes(&device);
+        timeout(Duration::from_millis(10), flush.cover(HddFlush(1))).await.expect_err("it takes a second");
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(flush.completed(), HddFlush(1));
+        let ops = device.ops();
+        assert_eq!(flush.cover(HddFlush(1)).await.expect("covered"), HddFlush(1));
+        assert_eq!(device.ops(), ops, "no second flush");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_flush_whose_callers_are_dropped_fails_all_that_follow_and_is_noted() {
+        let device = Arc::new(
+            SimDevice::new("hdd", 1 << 20, 1, &SimPower::new()).with_latency(Duration::from_secs(1)),
+        );
+        device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
+        let (remember, flush) = flushes(&device);
+        timeout(Duration::from_nanos(1), flush.cover(HddFlush(1))).await.expect_err("it takes longer");
+        sleep(Duration::from_secs(2)).await;
+        assert!(remember.recall().hdd);
+        assert!(matches!(flush.cover(HddFlush(1)).await, Err(DeviceError { op: IoOp::Flush, .. })));
+        assert!(
+            flush.cover(HddFlush(2)).await.is_err(),
+            "the next flush would succeed without what the first one lost"
+        );
+    }
+
+    #[test]
+    fn a_flush_that_ended_with_its_runtime_counts_as_failed() {
+        let runtime =
+            || tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        let (first, second) = (runtime().expect("a runtime"), runtime().expect("a runtime"));
+        let device = slow_device();
+        let flush = first.block_on(async {
+            let (_, flush) = flushes(&device);
+            timeout(Duration::from_millis(10), flush.cover(HddFlush(1)))
+                .await
+                .expect_err("it takes a second");
+            flush
+        });
+        drop(first);
+        assert!(second.block_on(flush.cover(HddFlush(2))).is_err());
+    }
+}

@@ -1,0 +1,118 @@
+//! The background task: map checkpoints, cleaning of the next victims, second chances, flushes that free
+//! slots and ring.
+
+use crate::exec::Core;
+use crate::protocol::slots::{MapWork, WriteBack};
+use futures_util::future::join;
+use pagetier_devio::{DeviceError, IoClass};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Pages of one write-back batch, at most.
+const WRITE_BACK_MAX: usize = 32;
+
+/// Runs until it is told to stop or aborted. Waits without polling.
+///
+/// Two duties side by side: writers out of slots wait for a map checkpoint, which must not wait in its turn
+/// for pages on their way to a slow disk.
+pub(crate) async fn run(core: Arc<Core>) {
+    // The second may have to wait for the first when the tier is closed.
+    let victims_over = AtomicBool::new(false);
+    let victims = async {
+        keep_victims_clean(&core).await;
+        victims_over.store(true, Ordering::Release);
+        core.wake.slots.notify_one();
+    };
+    join(keep_slots_writable(&core, &victims_over), victims).await;
+}
+
+async fn keep_slots_writable(core: &Core, victims_over: &AtomicBool) {
+    loop {
+        core.wake.slots.notified().await;
+        while core.refusing.cause().is_none()
+            && !victims_over.load(Ordering::Acquire)
+            && core.map_step().await
+        {}
+        if victims_over.load(Ordering::Acquire) {
+            return;
+        }
+    }
+}
+
+async fn keep_victims_clean(core: &Core) {
+    loop {
+        core.wake.victims.notified().await;
+        while core.may_go_on() && core.home_step().await {}
+        if core.stopping.load(Ordering::Acquire) {
+            return;
+        }
+    }
+}
+
+impl Core {
+    fn may_go_on(&self) -> bool {
+        self.refusing.cause().is_none() && !self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Checkpoints of the map, and flushes of the SSD. False when nothing is due or nothing can be done.
+    async fn map_step(&self) -> bool {
+        let _duty = self.map_duty.lock().await;
+        let work = {
+            let now = self.now();
+            let mut state = self.state.lock();
+            let journal_high = state.home.journal_is_high();
+            // An SSD that takes no new pages still needs room in the journal.
+            let usable = state.ssd_error.is_none() || (journal_high && !state.map_failed);
+            if usable { state.slots.map_work(journal_high, now) } else { None }
+        };
+        let result = match work {
+            Some(MapWork::Checkpoint) => self.checkpoint().await,
+            Some(MapWork::Flush) => self.flush_ssd().await,
+            None => return false,
+        };
+        self.went_well(result)
+    }
+
+    /// Write-back of the next victims, and flushes of the HDD for the ring. False when nothing is due or
+    /// nothing can be done.
+    async fn home_step(&self) -> bool {
+        let _duty = self.home_duty.lock().await;
+        self.give_second_chances().await;
+        let (batch, flush) = {
+            let now = self.now();
+            let mut state = self.state.lock();
+            let usable = state.ssd_error.is_none();
+            let due = usable && state.wants_write_back(now);
+            // Copies whose homes were written already need no second home write to be clean.
+            let waits = due && state.slots.wants_home_flush(&|page| self.unflushed.in_flight(page));
+            let due = due && !waits;
+            let batch = if due { state.begin_write_back(WRITE_BACK_MAX, now) } else { Vec::new() };
+            (batch, state.wants_hdd_flush() || waits || self.unflushed.wants_flush())
+        };
+        if !batch.is_empty() {
+            // Pages that do not get home are tried again when something else has happened.
+            self.write_back(batch).await.is_ok_and(|pages| pages > 0)
+        } else if flush {
+            self.flush_hdd().await.is_ok()
+        } else {
+            false
+        }
+    }
+
+    fn went_well(&self, result: Result<(), DeviceError>) -> bool {
+        if let Err(error) = &result {
+            self.ssd_failed(error);
+        }
+        result.is_ok()
+    }
+
+    /// Copies the next victims to the HDD, so that their slots can be given up at once. How many are home.
+    async fn write_back(&self, batch: Vec<WriteBack>) -> Result<usize, DeviceError> {
+        let class = match self.state.lock().slots.take_urgency() {
+            true => IoClass::UrgentWriteBack,
+            false => IoClass::WriteBack,
+        };
+        let copied = self.copy_home(batch, class).await;
+        copied.result.map(|()| copied.home.len())
+    }
+}

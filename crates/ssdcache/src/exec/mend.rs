@@ -1,0 +1,69 @@
+//! Homes whose writes failed are mended from the ring, so that an error that has passed does not keep its
+//! places for ever.
+
+use crate::exec::Core;
+use crate::exec::read::read_one;
+use crate::mutation::Mutation;
+use crate::protocol::home_batches::FailedHome;
+use pagetier_bufpool::TierError;
+use pagetier_devio::{IoBufs, IoClass};
+
+/// Pages that are being mended; let go of also when that is dropped.
+struct Mending<'a> {
+    core: &'a Core,
+    pages: Vec<FailedHome>,
+}
+
+impl Drop for Mending<'_> {
+    fn drop(&mut self) {
+        let mut state = self.core.state.lock();
+        self.pages.iter().for_each(|one| state.home.end_mend(one.page));
+        drop(state);
+        self.core.changed.notify_waiters();
+    }
+}
+
+impl Core {
+    /// Writes the homes once more whose writes failed, from the ring. Afterwards some place of the ring waits
+    /// for a flush only, or for less, that waited for more; or another task is at it.
+    ///
+    /// # Errors
+    /// Of the homes that can be written now, none was: why not the last one.
+    pub(crate) async fn mend_homes(&self) -> Result<(), TierError> {
+        if self.broken.is(Mutation::FailedHomeKept) {
+            return Err(TierError::Refusing { cause: "homes are not mended".into() });
+        }
+        let mending = Mending { core: self, pages: self.state.lock().home.begin_mend() };
+        let (mut mended, mut failed) = (false, None);
+        for one in &mending.pages {
+            let home = self.mend_home(*one).await;
+            mended |= self.state.lock().home.mended(one.page, home.is_ok(), self.hdd_flush.next());
+            failed = home.err().or(failed);
+        }
+        failed.filter(|_| !mended).map_or(Ok(()), Err)
+    }
+
+    async fn mend_home(&self, one: FailedHome) -> Result<(), TierError> {
+        let page = one.page;
+        let Some(offset) = self.homes.offset(page) else { return Ok(()) };
+        let cache = self.cache_device();
+        let (ssd, at) = (&cache.device, cache.layout.ring_at(one.place));
+        let (image, result) = read_one(ssd, at, self.buffer(), IoClass::WriteBack).await;
+        if let Err(source) = result {
+            self.give_back(image);
+            return Err(TierError::Device { page, source });
+        }
+        if let Err(defect) = self.check(image.as_slice(), page, Some(one.stamp)) {
+            self.give_back(image);
+            return Err(self.corrupt(page, ssd, at, defect));
+        }
+        let lsn = self.unflushed.unflushed(page).unwrap_or_default();
+        if let Err(cause) = self.unflushed.begin(&[(page, one.stamp, lsn)]) {
+            return Err(TierError::Refusing { cause });
+        }
+        let mut done = self.hdd.write(offset, IoBufs::from_iter([image]), IoClass::WriteBack).await;
+        self.unflushed.ended(page, self.hdd_flush.next());
+        done.bufs.drain(..).for_each(|image| self.give_back(image));
+        done.result.map_err(|source| TierError::Device { page, source })
+    }
+}

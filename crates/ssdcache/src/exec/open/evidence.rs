@@ -1,0 +1,171 @@
+//! Reading what a crash left on the SSD: the evidence of a recovery.
+
+use super::images::{Content, is_of_a_block, read_images};
+use super::unread::Unread;
+use super::{OpenError, OpenParams, Progress};
+use crate::exec::read::read_one;
+use crate::format::journal::Block;
+use crate::format::layout::BLOCK_BYTES;
+use crate::format::map::{MapBody, MapHeader};
+use crate::mutation::Mutation;
+use crate::protocol::recovery::{Evidence, Image};
+use futures_util::StreamExt;
+use futures_util::future::try_join3;
+use pagetier_devio::{DeviceError, IoBuf, IoClass};
+use pagetier_page::Stamp;
+use rustc_hash::FxHashMap;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A device with more places that cannot be read is taken for failed.
+const UNREADABLE_MAX: usize = 64;
+
+/// Reads the SSD for a recovery.
+pub(crate) struct Reader<'a> {
+    pub(crate) params: &'a OpenParams,
+    pub(super) bytes_read: AtomicU64,
+    done: AtomicU64,
+    total: u64,
+    /// The sound images of the ring, by place.
+    pub(super) ringed: Vec<(u32, Image)>,
+    pub(crate) unread: Unread,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(params: &'a OpenParams) -> Self {
+        let ring = u64::from(params.layout.ring_pages);
+        Self {
+            params,
+            bytes_read: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            total: ring,
+            ringed: Vec::new(),
+            unread: Unread::default(),
+        }
+    }
+
+    pub(super) async fn evidence(&mut self, header: &MapHeader, map: MapBody) -> Result<Evidence, OpenError> {
+        self.total += map.zone.iter().filter(|z| **z).count() as u64;
+        let read = try_join3(self.journal(), self.ring(), self.zone(&map)).await?;
+        let ((journal, lost), (mut ringed, ring), (zone, slots)) = read;
+        self.unread = Unread { journal: lost, ring, slots };
+        let closed = self.params.closed;
+        if !closed && !self.params.broken().is(Mutation::UnreadableIsEmpty) {
+            self.unread.refuse()?;
+        } else if !self.unread.ring.is_empty() {
+            // An older image than the one that cannot be read must not mend a home that rotted. After a close
+            // none is needed.
+            ringed.clear();
+        }
+        let mut ring = FxHashMap::default();
+        for (_, image) in &ringed {
+            let stamp = ring.entry(image.page).or_insert(image.stamp);
+            *stamp = image.stamp.max(*stamp);
+        }
+        self.ringed = ringed;
+        let ignored = self.params.broken().is(Mutation::WatermarkIgnored);
+        let watermark = if ignored { Stamp::ZERO } else { header.watermark };
+        let unreadable = self.unread.slots.keys().copied().collect();
+        Ok(Evidence { map, watermark, zone, unreadable, closed, journal, ring })
+    }
+
+    /// The sound blocks of the journal, and why one could not be read.
+    async fn journal(&self) -> Result<(Vec<Block>, Option<DeviceError>), DeviceError> {
+        let OpenParams { layout, seed, .. } = *self.params;
+        let (mut blocks, mut unread) = (Vec::new(), None);
+        let decoded = |bytes: &[u8]| Block::decode(seed, bytes);
+        let block = |bytes: &[u8]| decoded(bytes).is_some() || pagetier_page::is_blank(bytes);
+        let sound = |bytes: &[u8]| bytes.chunks(BLOCK_BYTES as usize).all(block);
+        let total = u64::from(layout.journal_blocks);
+        let (mut seq, mut most) = (0, 256);
+        while seq < total {
+            let count = (total - seq).min(most);
+            match self.read_sound(layout.journal_at(seq), count * BLOCK_BYTES, &sound).await {
+                Ok(bytes) => blocks.extend(bytes.as_slice().chunks(BLOCK_BYTES as usize).filter_map(decoded)),
+                // Block by block from here on.
+                Err(error) if is_of_a_block(&error) && count > 1 => {
+                    most = 1;
+                    continue;
+                }
+                Err(error) if is_of_a_block(&error) => unread = Some(error),
+                Err(error) => return Err(error),
+            }
+            seq += count;
+        }
+        Ok((blocks, unread))
+    }
+
+    /// The sound images of the ring, by place, and the places that cannot be read.
+    async fn ring(&self) -> Result<(Vec<(u32, Image)>, FxHashMap<u32, DeviceError>), DeviceError> {
+        let layout = &self.params.layout;
+        let indices: Vec<u32> = (0..layout.ring_pages).collect();
+        self.images(&indices, |index| layout.ring_at(index)).await
+    }
+
+    /// The same of the zone's slots.
+    async fn zone(
+        &self,
+        map: &MapBody,
+    ) -> Result<(FxHashMap<u32, Image>, FxHashMap<u32, DeviceError>), DeviceError> {
+        let slots: Vec<u32> = (0..map.zone.len() as u32).filter(|s| map.zone[*s as usize]).collect();
+        let (images, unread) = self.images(&slots, |slot| self.params.layout.slot_at(slot)).await?;
+        Ok((images.into_iter().collect(), unread))
+    }
+
+    /// The sound page images at the places of `indices`, which ascend with these, and the places that cannot
+    /// be read; bad contents are neither.
+    async fn images(
+        &self,
+        indices: &[u32],
+        place: impl Fn(u32) -> u64,
+    ) -> Result<(Vec<(u32, Image)>, FxHashMap<u32, DeviceError>), DeviceError> {
+        let page_bytes = self.params.layout.page_size.bytes();
+        let places: Vec<u64> = indices.iter().map(|index| place(*index)).collect();
+        let mut runs = pin!(read_images(&self.params.ssd, self.params.seed, &places, page_bytes));
+        let (mut images, mut unread) = (Vec::with_capacity(places.len()), FxHashMap::default());
+        while let Some(run) = runs.next().await {
+            let run = run?;
+            self.note_read((run.len() * page_bytes) as u64);
+            let read = run.len() as u64;
+            let done = self.done.fetch_add(read, Ordering::Relaxed) + read;
+            for (nth, content) in run {
+                match content {
+                    Content::Image(image) => images.push((indices[nth], image)),
+                    Content::None => {}
+                    Content::Unreadable(error) if unread.len() >= UNREADABLE_MAX => return Err(error),
+                    Content::Unreadable(error) => drop(unread.insert(indices[nth], error)),
+                }
+            }
+            if let Some(report) = &self.params.progress {
+                report(Progress { done, total: self.total });
+            }
+        }
+        images.sort_unstable_by_key(|(index, _)| *index);
+        Ok((images, unread))
+    }
+
+    /// Reads twice if need be: what a crash tore reads the same again, but what only the transfer spoiled
+    /// must not be taken for gone. An older checkpoint, or a journal without a record, would bring old
+    /// versions back.
+    pub(crate) async fn read_sound(
+        &self,
+        offset: u64,
+        bytes: u64,
+        sound: &(dyn Fn(&[u8]) -> bool + Sync),
+    ) -> Result<IoBuf, DeviceError> {
+        let first = self.read(offset, bytes).await?;
+        if sound(first.as_slice()) { Ok(first) } else { self.read(offset, bytes).await }
+    }
+
+    pub(crate) async fn read(&self, offset: u64, bytes: u64) -> Result<IoBuf, DeviceError> {
+        let buf = IoBuf::zeroed(bytes as usize);
+        let (buf, result) = read_one(&self.params.ssd, offset, buf, IoClass::Recovery).await;
+        result?;
+        self.note_read(bytes);
+        Ok(buf)
+    }
+
+    pub(super) fn note_read(&self, bytes: u64) {
+        self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
+    }
+}

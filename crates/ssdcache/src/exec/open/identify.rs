@@ -1,0 +1,64 @@
+//! Whose a device is, and which openings it took part in: its superblocks, read and written. They are
+//! written one after the other, each flushed before the next.
+
+use crate::exec::read::read_one;
+use crate::format::layout::BLOCK_BYTES;
+use crate::format::superblock::{Found, Marks, Superblock};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoOp, SharedDevice};
+use std::sync::Arc;
+
+/// What stands at the start of `device`: of two sound superblocks the newer.
+///
+/// # Errors
+/// When the device cannot be read.
+pub async fn identify(device: &SharedDevice) -> Result<Found, DeviceError> {
+    Ok(newest_superblock(device).await?.0)
+}
+
+/// The same, and which copy it is.
+pub(super) async fn newest_superblock(device: &SharedDevice) -> Result<(Found, u64), DeviceError> {
+    if device.size() < 2 * BLOCK_BYTES {
+        return Ok((Found::Blank, 0));
+    }
+    let mut last = (Found::Blank, 0);
+    for copy in 0..2 {
+        let buf = IoBuf::zeroed(BLOCK_BYTES as usize);
+        let (buf, result) = read_one(device, copy * BLOCK_BYTES, buf, IoClass::Recovery).await;
+        result?;
+        match (Superblock::decode(buf.as_slice()), last.0) {
+            (Found::Superblock(this), Found::Superblock(other)) if this.marks <= other.marks => {}
+            (Found::Blank, _) => {}
+            (found @ Found::Superblock(_), _) => last = (found, copy),
+            (_, Found::Superblock(_)) => {}
+            (other, _) => last = (other, copy),
+        }
+    }
+    Ok(last)
+}
+
+/// Notes on `device`, which has a superblock, the openings that it took part in. Flushes it.
+///
+/// # Errors
+/// When it cannot be read, written or flushed.
+pub async fn mark(device: &SharedDevice, marks: Marks) -> Result<(), DeviceError> {
+    let (Found::Superblock(found), newest) = newest_superblock(device).await? else {
+        let kind = DeviceErrorKind::Unusable("its superblock is gone".to_owned());
+        let (device, len) = (Arc::from(device.name()), 2 * BLOCK_BYTES);
+        return Err(DeviceError { device, op: IoOp::Read, offset: 0, len, kind });
+    };
+    write_superblocks(device, &Superblock { marks, ..found }.encode(), newest).await
+}
+
+/// Writes `block` over both copies of a superblock, that is the first two blocks of `device`. `newest` (0 or
+/// 1), the copy that counts, comes second: at every moment one of them is whole. Durable when it returns.
+///
+/// # Errors
+/// When the device cannot be written or flushed.
+pub async fn write_superblocks(device: &SharedDevice, block: &[u8], newest: u64) -> Result<(), DeviceError> {
+    for copy in [1 - newest.min(1), newest.min(1)] {
+        let bufs = IoBufs::from_iter([IoBuf::copy_of(block)]);
+        device.write(copy * BLOCK_BYTES, bufs, IoClass::Meta).await.result?;
+        device.flush(IoClass::Meta).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! Reading many page images: adjacent ones in one read.
+
+use crate::exec::read::read_one;
+use crate::protocol::recovery::Image;
+use futures_util::stream::{Stream, StreamExt};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_page::{Flags, Header, StoreSeed};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Reads in flight at once.
+const READS_MAX: usize = 64;
+/// Bytes of one read, if the images that are wanted lie side by side.
+const RUN_BYTES_MAX: usize = 512 << 10;
+
+/// What a place holds.
+#[derive(Debug)]
+pub(crate) enum Content {
+    /// A sound image, the store's own.
+    Image(Image),
+    /// None: nothing, or something torn or rotten.
+    None,
+    /// It cannot be read, while the device answers.
+    Unreadable(DeviceError),
+}
+
+/// Whether the error is about a block, not about the device as a whole.
+pub(crate) fn is_of_a_block(error: &DeviceError) -> bool {
+    matches!(error.kind, DeviceErrorKind::Io(_))
+}
+
+/// Whether a block could be read. It is an error when the device failed.
+pub(crate) fn readable(result: Result<(), DeviceError>) -> Result<bool, DeviceError> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(error) if is_of_a_block(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Places side by side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Run {
+    /// The index of the first.
+    first: usize,
+    count: usize,
+    offset: u64,
+}
+
+/// Puts ascending `places` of pages together, as many as one read takes.
+fn runs(places: &[u64], page_bytes: usize) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (first, &offset) in places.iter().enumerate() {
+        match runs.last_mut() {
+            Some(run)
+                if run.offset + (run.count * page_bytes) as u64 == offset
+                    && (run.count + 1) * page_bytes <= RUN_BYTES_MAX =>
+            {
+                run.count += 1;
+            }
+            _ => runs.push(Run { first, count: 1, offset }),
+        }
+    }
+    runs
+}
+
+/// Where pages are read into: used again by the next read, so that no time goes into clearing memory.
+#[derive(Debug)]
+struct Buffers {
+    seed: StoreSeed,
+    page_bytes: usize,
+    spare: Mutex<Vec<IoBuf>>,
+}
+
+impl Buffers {
+    fn take(&self, count: usize) -> IoBufs {
+        let mut spare = self.spare.lock();
+        let left = spare.len().saturating_sub(count);
+        let mut bufs: IoBufs = spare.drain(left..).collect();
+        drop(spare);
+        bufs.resize_with(count, || IoBuf::zeroed(self.page_bytes));
+        bufs
+    }
+
+    fn give_back(&self, bufs: IoBufs) {
+        self.spare.lock().extend(bufs);
+    }
+}
+
+/// What is at `places` (ascending), each with its index. It is an error when the device fails, not when a
+/// block cannot be read.
+pub(crate) fn read_images<'a>(
+    device: &'a SharedDevice,
+    seed: StoreSeed,
+    places: &[u64],
+    page_bytes: usize,
+) -> impl Stream<Item = Result<Vec<(usize, Content)>, DeviceError>> + use<'a> {
+    let buffers = Arc::new(Buffers { seed, page_bytes, spare: Mutex::default() });
+    let reads = runs(places, page_bytes).into_iter().map(move |run| {
+        let buffers = Arc::clone(&buffers);
+        async move {
+            // In tasks of their own, so that checksums are computed on all of the runtime's threads.
+            let task = tokio::spawn(read_run(SharedDevice::clone(device), run, Arc::clone(&buffers)));
+            match task.await {
+                Ok(images) => images,
+                Err(_) => read_run(SharedDevice::clone(device), run, buffers).await,
+            }
+        }
+    });
+    futures_util::stream::iter(reads).buffer_unordered(READS_MAX)
+}
+
+async fn read_run(
+    device: SharedDevice,
+    run: Run,
+    buffers: Arc<Buffers>,
+) -> Result<Vec<(usize, Content)>, DeviceError> {
+    let done = device.read(run.offset, buffers.take(run.count), IoClass::Recovery).await;
+    let readable = readable(done.result)?;
+    let mut contents = Vec::with_capacity(run.count);
+    for (nth, buf) in done.bufs.iter().enumerate() {
+        let mut content = image_in(buffers.seed, buf.as_slice()).map_or(Content::None, Content::Image);
+        // What a crash tore reads the same again; what only the transfer spoiled does not, and must not be
+        // taken for gone.
+        let again = matches!(content, Content::None) && !pagetier_page::is_blank(buf.as_slice());
+        if again || !readable {
+            let offset = run.offset + (nth * buffers.page_bytes) as u64;
+            content = read_alone(&device, offset, &buffers).await?;
+        }
+        contents.push((run.first + nth, content));
+    }
+    buffers.give_back(done.bufs);
+    Ok(contents)
+}
+
+async fn read_alone(device: &SharedDevice, offset: u64, buffers: &Buffers) -> Result<Content, DeviceError> {
+    let (buf, result) = read_one(device, offset, IoBuf::zeroed(buffers.page_bytes), IoClass::Recovery).await;
+    match result {
+        Ok(()) => Ok(image_in(buffers.seed, buf.as_slice()).map_or(Content::None, Content::Image)),
+        Err(error) if is_of_a_block(&error) => Ok(Content::Unreadable(error)),
+        Err(error) => Err(error),
+    }
+}
+
+/// The page image in `bytes`, if it is a sound one of any page of the store of `seed`.
+pub(crate) fn image_in(seed: StoreSeed, bytes: &[u8]) -> Option<Image> {
+    let claimed = Header::peek(bytes).page;
+    let header = pagetier_page::verify(seed, bytes, claimed).ok()?;
+    Some(Image { page: header.page, stamp: header.stamp, clean: header.flags.contains(Flags::CLEAN_COPY) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
+    use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
+
+    const SEED: StoreSeed = StoreSeed::NONE;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_only_a_transfer_spoiled_is_read_once_more_and_nothing_else_is() {
+        let sim = Arc::new(SimDevice::new("ssd", 1 << 16, 1, &SimPower::new()));
+        let page = PageId::new(SpaceId(1), 7);
+        let mut image = IoBuf::zeroed(4096);
+        Header { page, lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(image.as_mut_slice());
+        pagetier_page::seal(SEED, image.as_mut_slice(), Stamp::from_bits(9), Flags::NONE);
+        sim.write(0, IoBufs::from_iter([image]), IoClass::Recovery).await.result.expect("written");
+        let device: SharedDevice = Arc::clone(&sim) as SharedDevice;
+        let found = |place: u64| {
+            let (device, sim) = (SharedDevice::clone(&device), Arc::clone(&sim));
+            async move {
+                let before = sim.ops();
+                let runs: Vec<_> = read_images(&device, SEED, &[place], 4096).collect().await;
+                let sound = match &runs[0].as_ref().expect("read")[0].1 {
+                    Content::Image(image) => Some(image.page),
+                    _ => None,
+                };
+                (sound, sim.ops() - before)
+            }
+        };
+        assert_eq!(found(0).await, (Some(page), 1));
+        sim.inject(Fault::new(FaultEffect::BitFlip).on(IoOp::Read).times(1));
+        assert_eq!(found(0).await, (Some(page), 2));
+        assert_eq!(found(8192).await, (None, 1), "nothing was written there");
+        sim.flip_bit(900, 0);
+        assert_eq!(found(0).await, (None, 2), "it is bad on the medium");
+    }
+
+    #[test]
+    fn places_side_by_side_are_read_together_up_to_the_largest_read() {
+        let run = |first, count, offset| Run { first, count, offset };
+        assert_eq!(runs(&[], 4096), []);
+        assert_eq!(
+            runs(&[8192, 12_288, 20_480, 24_576, 40_960], 4096),
+            [run(0, 2, 8192), run(2, 2, 20_480), run(4, 1, 40_960)]
+        );
+        let many: Vec<u64> = (0..300).map(|i| i * 4096).collect();
+        assert_eq!(runs(&many, 4096), [run(0, 128, 0), run(128, 128, 128 * 4096), run(256, 44, 256 * 4096)]);
+    }
+}

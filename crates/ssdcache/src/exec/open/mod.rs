@@ -1,0 +1,307 @@
+//! Opening an SSD: recovering what a crash left on it.
+//!
+//! Recovery only reads, but for what may be repeated at will: what a failed flush left unproved is written
+//! once more, torn home pages are rewritten from the ring, and a new checkpoint is written at the end, before
+//! which no slot is given out. Both devices are flushed before any home is written: what was read may not be
+//! durable yet (`prove`).
+
+mod evidence;
+mod format;
+mod identify;
+mod images;
+mod newest;
+mod prove;
+mod repair;
+mod unread;
+
+pub use format::format;
+pub use identify::{identify, mark, write_superblocks};
+
+use crate::exec::cache_device::CacheDevice;
+use crate::exec::flush::{Failures, GroupFlush};
+use crate::exec::remember::{Flushed, Remember};
+use crate::exec::unflushed::UnflushedHomes;
+use crate::exec::{Core, Homes, Refusing, Wake};
+use crate::format::layout::Layout;
+use crate::mode::{EVENTS_KEPT, SsdMode};
+use crate::mutation::{Broken, Mutation};
+use crate::protocol::Protocol;
+use crate::protocol::flushes::{HddFlush, SsdFlush};
+use crate::protocol::home_batches::HomeBatches;
+use crate::protocol::slots::{SlotParams, Slots};
+use evidence::Reader;
+use newest::Newest;
+use pagetier_devio::{DeviceError, SharedDevice};
+use pagetier_page::{StampSource, StoreSeed};
+use pagetier_policy::SlotPolicy;
+use pagetier_policy::ssd::NoSsd;
+use parking_lot::{Mutex, RwLock};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, broadcast};
+use tokio::task::{JoinError, JoinHandle};
+use tokio::time::Instant;
+
+/// Why an SSD could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Neither map checkpoint is sound. With it goes the knowledge of what the SSD holds; the SSD is left as
+    /// it is.
+    #[error(
+        "{device}: neither of the two map checkpoints is sound; bring back a sound copy of the device, or open with a blank one in its place and accept the loss"
+    )]
+    NoMap {
+        /// The SSD.
+        device: String,
+    },
+    /// The map checkpoint that was in force is damaged. The one before does not know of what was written
+    /// since, so it is not used; the SSD is left as it is.
+    #[error(
+        "{device}: the {part} of map checkpoint {generation} (map {map}) is damaged, and the checkpoint before is out of date; bring back a sound copy of the device, or open with a blank one in its place and accept the loss"
+    )]
+    DamagedMap {
+        /// The SSD.
+        device: String,
+        /// The map area, `A` or `B`.
+        map: char,
+        /// `header` (both copies of it) or `body`.
+        part: &'static str,
+        /// The checkpoint.
+        generation: u64,
+    },
+    /// A block cannot be read that may hold the newest version of any page, or tell of it. The devices are
+    /// left as they are.
+    #[error(
+        "{source}: this block of the {part} cannot be read, and may hold the newest version of any page: open again once the device can read it, or open with a blank device in its place (or without an SSD) and accept the loss"
+    )]
+    Unreadable {
+        /// `map`, `journal`, `ring` or `zone`.
+        part: &'static str,
+        /// The device's error, which names device and offset.
+        #[source]
+        source: DeviceError,
+    },
+}
+
+/// How far a recovery is: what it reads, in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Pages read so far.
+    pub done: u64,
+    /// Pages to read in all.
+    pub total: u64,
+}
+
+/// What a recovery found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RecoveryReport {
+    /// The generation of the checkpoint it started from.
+    pub generation: u64,
+    /// Slots that were read because they are in the zone.
+    pub zone_slots: u64,
+    /// Bytes read from the SSD.
+    pub bytes_read: u64,
+    /// Pages on the SSD by the checkpoint's word.
+    pub trusted: u64,
+    /// Pages on the SSD found in the zone.
+    pub found: u64,
+    /// Pages whose only copy is damaged, as far as the zone showed: reading them is an error.
+    pub damaged: u64,
+    /// Copies dropped because the HDD has a newer version.
+    pub superseded: u64,
+    /// Home pages rewritten from the doublewrite ring, or from the slots that backed them.
+    pub repaired: u64,
+    /// Pages and blocks written once more, as they were, because the flush that should have made them durable
+    /// failed, or may have failed: after any end but a close in order.
+    pub rewritten: u64,
+}
+
+/// Everything that opening needs.
+pub struct OpenParams {
+    /// The HDD.
+    pub hdd: SharedDevice,
+    /// The SSD, or the file for the ring of a store without one.
+    pub ssd: SharedDevice,
+    /// What the store's checksums start from.
+    pub seed: StoreSeed,
+    /// The division of `ssd`.
+    pub layout: Layout,
+    /// Where pages have their home.
+    pub homes: Arc<dyn Homes>,
+    /// The SSD policy, empty.
+    pub policy: Box<dyn SlotPolicy>,
+    /// The eviction zone, in per cent of the slots.
+    pub zone_percent: f64,
+    /// The number of this opening; larger than any before, and durably noted as used.
+    pub epoch: u32,
+    /// Copies of evicted pages on their way to the SSD, at most: each holds a page of memory.
+    pub admissions_max: usize,
+    /// What the SSD is used for at first.
+    pub mode: SsdMode,
+    /// The store was closed in order, and nothing was written to `ssd` since: the map alone tells what is on
+    /// it.
+    pub closed: bool,
+    /// Where failed flushes are noted.
+    pub remember: Arc<dyn Remember>,
+    /// Called as recovery goes on.
+    pub progress: Option<Box<dyn Fn(Progress) + Send + Sync>>,
+    /// Test-only: the rule of the protocol that is left out.
+    #[cfg(feature = "mutations")]
+    #[doc(hidden)]
+    pub mutation: Option<Mutation>,
+}
+
+impl OpenParams {
+    pub(crate) fn broken(&self) -> Broken {
+        Broken(
+            #[cfg(feature = "mutations")]
+            self.mutation,
+        )
+    }
+}
+
+impl std::fmt::Debug for OpenParams {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenParams").field("layout", &self.layout).field("epoch", &self.epoch).finish()
+    }
+}
+
+/// Recovers what is on the SSD and makes it ready for use.
+pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenError> {
+    let broken = params.broken();
+    let policy = std::mem::replace(&mut params.policy, Box::new(NoSsd));
+    let slot_params = SlotParams::new(params.layout.slots, params.zone_percent);
+    let mut reader = Reader::new(&params);
+    let layout = params.layout;
+    let mut report = RecoveryReport::default();
+    let Newest { header, body: map, twice } = reader.newest_map().await?;
+    let (trusted, generation) = (map.outside_zone(), header.generation);
+    // Beside the reading that follows, which leaves the processor time.
+    let slots = tokio::spawn(async move { Slots::new(slot_params, policy, &trusted, generation) });
+    let evidence = reader.evidence(&header, map).await?;
+    if evidence.generation_proved() > header.generation && !broken.is(Mutation::MapUnproved) {
+        return Err(reader.damaged("header", evidence.generation_proved()));
+    }
+    let mut verdict = evidence.merge();
+    if !broken.is(Mutation::UnreadableIsEmpty) {
+        reader.unread.refuse_slot(verdict.unknown)?;
+    }
+    report.generation = header.generation;
+    report.zone_slots = evidence.map.zone.iter().filter(|z| **z).count() as u64;
+    report.trusted = verdict.trusted as u64;
+    report.found = verdict.found as u64;
+    report.damaged = verdict.damaged as u64;
+    report.superseded = verdict.superseded as u64;
+    let runtime = Handle::current();
+    let unflushed = Arc::new(UnflushedHomes::default());
+    let noted = params.remember.recall();
+    let unproved = params.unproved(&noted);
+    let failures =
+        Failures { remember: Arc::clone(&params.remember), unflushed: Arc::clone(&unflushed), broken };
+    let failures = Arc::new(failures);
+    let hdd_flush = GroupFlush::new(Arc::clone(&params.hdd), Flushed::Hdd, &failures, &runtime);
+    let cache = CacheDevice::new(Arc::clone(&params.ssd), layout, &failures, &runtime);
+    let flushes = RecoveryFlushes { hdd: &hdd_flush, ssd: &cache.flush };
+    report.rewritten = reader.prove(&evidence, &unproved, &flushes).await?;
+    reader.heal(&mut verdict).await?;
+    let mut written = reader.mend(&evidence, &verdict, &unproved).await?;
+    written.add(reader.repair(&evidence, unproved.hdd).await?);
+    report.repaired = written.mended;
+    report.rewritten += written.again + reader.rewrite_homes(&unproved.homes, &written.pages).await?;
+    // Also what reads well now may be in a volatile cache only, and the ring is about to be written over.
+    flushes.hdd().await?;
+    let ring_from = reader.ring_from().await?;
+    report.bytes_read = reader.bytes_read.into_inner();
+
+    let mut entries = verdict.entries;
+    for entry in &mut entries {
+        *entry = entry.filter(|e| params.homes.offset(e.page).is_some());
+    }
+    let mut slots = finished(slots).await;
+    slots.apply_recovered(&entries);
+    slots.set_broken(broken);
+    slots.set_lsn_floor(header.lsn_floor);
+    let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or(0).max(header.journal_from);
+    let journal = header.journal_from.min(next)..next;
+    let core = Core {
+        seed: params.seed,
+        page_size: layout.page_size,
+        homes: params.homes,
+        hdd_flush,
+        hdd: params.hdd,
+        cache_device: RwLock::new(cache),
+        failures,
+        unflushed,
+        state: Mutex::new(Protocol {
+            slots,
+            home: HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, journal),
+            admissions: 0,
+            ssd_error: None,
+            map_failed: false,
+            map_doubtful: false,
+            mode: params.mode,
+            drains: 0,
+            closing: false,
+            lsn_floor: header.lsn_floor,
+        }),
+        stamps: StampSource::new(if broken.is(Mutation::StampsRepeat) { 1 } else { params.epoch }),
+        changed: Notify::new(),
+        wake: Wake::default(),
+        opened: Instant::now(),
+        refusing: Refusing::default(),
+        gate: tokio::sync::RwLock::new(()),
+        home_duty: tokio::sync::Mutex::new(()),
+        map_duty: tokio::sync::Mutex::new(()),
+        events: broadcast::channel(EVENTS_KEPT).0,
+        redo_from: OnceLock::new(),
+        spare: Mutex::new(Vec::new()),
+        stopping: AtomicBool::new(false),
+        admissions_max: params.admissions_max,
+        runtime,
+        broken,
+    };
+    if core.has_slots() {
+        if !twice {
+            core.restate_map(&header).await?;
+        }
+        core.checkpoint().await?;
+    }
+    if !noted.is_empty()
+        && let Err(error) = core.failures.remember.proved(&[Flushed::Hdd, Flushed::Ssd])
+    {
+        // The next opening does it all once more.
+        tracing::warn!(%error, "what failed flushes left unproved is durable now, but the manifest took no note of it");
+    }
+    Ok((core, report))
+}
+
+/// The flushes of a recovery, whose failures are remembered as any.
+pub(crate) struct RecoveryFlushes<'a> {
+    hdd: &'a GroupFlush<HddFlush>,
+    ssd: &'a GroupFlush<SsdFlush>,
+}
+
+impl RecoveryFlushes<'_> {
+    pub(crate) async fn hdd(&self) -> Result<(), DeviceError> {
+        self.hdd.cover(self.hdd.next()).await.map(drop)
+    }
+
+    pub(crate) async fn ssd(&self) -> Result<(), DeviceError> {
+        self.ssd.cover(self.ssd.next()).await.map(drop)
+    }
+}
+
+/// What the task computes; its panic is this one's.
+async fn finished<T>(task: JoinHandle<T>) -> T {
+    match task.await.map_err(JoinError::try_into_panic) {
+        Ok(result) => result,
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        // Aborted: the runtime is going away, and this task with it.
+        Err(Err(_)) => std::future::pending().await,
+    }
+}

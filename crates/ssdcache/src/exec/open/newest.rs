@@ -1,0 +1,122 @@
+//! Which map checkpoint was in force (I10).
+//!
+//! The newest sound header names it. Headers stand twice, and the mark in the other area proves that a newer
+//! one was in force if both are damaged: then opening fails, since the checkpoint before is out of date.
+
+use crate::exec::open::images::is_of_a_block;
+use crate::exec::open::{OpenError, OpenParams, Reader};
+use crate::format::layout::{BLOCK_BYTES, MAP_ENTRY_BYTES};
+use crate::format::map::{MapBody, MapHeader, decode_mark};
+use crate::mutation::Mutation;
+use pagetier_devio::{DeviceError, DeviceErrorKind};
+use pagetier_page::{Lsn, Stamp};
+
+/// The map that a recovery starts from.
+pub(crate) struct Newest {
+    pub(crate) header: MapHeader,
+    pub(crate) body: MapBody,
+    /// Both copies of its header are sound.
+    pub(crate) twice: bool,
+}
+
+impl Reader<'_> {
+    pub(crate) async fn newest_map(&self) -> Result<Newest, OpenError> {
+        self.find_newest().await.map_err(|error| match error {
+            OpenError::Device(source) if is_of_a_block(&source) => {
+                OpenError::Unreadable { part: "map", source }
+            }
+            other => other,
+        })
+    }
+
+    async fn find_newest(&self) -> Result<Newest, OpenError> {
+        let layout = self.params.layout;
+        if layout.slots == 0 {
+            let header = MapHeader {
+                generation: 0,
+                watermark: Stamp::ZERO,
+                journal_from: 0,
+                body_crc: 0,
+                slots: 0,
+                lsn_floor: Lsn(0),
+            };
+            return Ok(Newest { header, body: MapBody::empty(0), twice: true });
+        }
+        let (mut headers, mut proved) = (Vec::new(), 0);
+        for area in 0..2 {
+            headers.extend(self.map_headers(area).await?.into_iter().map(|h| (h, area)));
+            proved = proved.max(self.map_mark(area).await?.unwrap_or(0));
+        }
+        headers.sort_by_key(|(h, _)| std::cmp::Reverse(h.generation));
+        let unproved = self.params.broken().is(Mutation::MapUnproved);
+        let newest = headers.first().map(|(h, _)| h.generation);
+        if newest.is_some_and(|newest| proved > newest) && !unproved {
+            return Err(self.damaged("header", proved));
+        }
+        // A header is written when its body is durable: with a body that does not fit, the newest was
+        // damaged.
+        for (header, area) in headers.iter().filter(|(h, _)| Some(h.generation) == newest || unproved) {
+            for _ in 0..2 {
+                let bytes = self.map_body(*area).await?;
+                if let Some(body) = MapBody::decode(self.params.seed, &bytes, header, &layout) {
+                    let twice = headers.iter().filter(|(h, _)| h == header).count() == 2;
+                    return Ok(Newest { header: *header, body, twice });
+                }
+            }
+        }
+        Err(match newest {
+            Some(newest) if !unproved => self.damaged("body", newest),
+            _ => OpenError::NoMap { device: self.params.ssd.name().to_owned() },
+        })
+    }
+
+    pub(crate) fn damaged(&self, part: &'static str, generation: u64) -> OpenError {
+        let map = if generation.is_multiple_of(2) { 'A' } else { 'B' };
+        OpenError::DamagedMap { device: self.params.ssd.name().to_owned(), map, part, generation }
+    }
+
+    /// The sound headers of `area`, at most two. A copy that cannot be read is an error only if the other one
+    /// does not do.
+    async fn map_headers(&self, area: u8) -> Result<Vec<MapHeader>, DeviceError> {
+        let OpenParams { layout, seed, .. } = *self.params;
+        let (mut headers, mut failed) = (Vec::new(), None);
+        let decoded =
+            |bytes: &[u8]| MapHeader::decode(seed, bytes).filter(|h| h.generation % 2 == u64::from(area));
+        for copy in 0..2 {
+            let sound = |bytes: &[u8]| decoded(bytes).is_some();
+            match self.read_sound(layout.map_header_at(area, copy), BLOCK_BYTES, &sound).await {
+                Ok(block) => headers.extend(decoded(block.as_slice())),
+                Err(error) => failed = Some(error),
+            }
+        }
+        match failed {
+            Some(error) if headers.is_empty() => Err(error),
+            _ => Ok(headers),
+        }
+    }
+
+    /// The checkpoint of the other area that `area` says is in force.
+    async fn map_mark(&self, area: u8) -> Result<Option<u64>, DeviceError> {
+        let OpenParams { layout, seed, .. } = *self.params;
+        let decoded = |bytes: &[u8]| pagetier_page::is_blank(bytes) || decode_mark(seed, bytes).is_some();
+        match self.read_sound(layout.map_mark_at(area), BLOCK_BYTES, &decoded).await {
+            Ok(block) => Ok(decode_mark(seed, block.as_slice())),
+            // The headers say it as well.
+            Err(DeviceError { kind: DeviceErrorKind::Io(_), .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn map_body(&self, area: u8) -> Result<Vec<u8>, DeviceError> {
+        let layout = self.params.layout;
+        let len = layout.map_header_at(area, 1) - layout.map_header_at(area, 0) - BLOCK_BYTES;
+        let mut bytes = Vec::with_capacity(len as usize);
+        while (bytes.len() as u64) < len {
+            let at = layout.map_at(area) + BLOCK_BYTES + bytes.len() as u64;
+            let chunk = self.read(at, (len - bytes.len() as u64).min(1 << 20)).await?;
+            bytes.extend_from_slice(chunk.as_slice());
+        }
+        debug_assert!(bytes.len() as u64 >= u64::from(layout.slots) * MAP_ENTRY_BYTES);
+        Ok(bytes)
+    }
+}

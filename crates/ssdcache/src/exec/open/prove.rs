@@ -1,0 +1,192 @@
+//! What a recovery makes durable before it writes anything else (I13, I14).
+//!
+//! Readable is not durable: after a kill, what recovery reads may be unflushed still, and its first write may
+//! need it. After a failed flush it may even never become durable, so it is written once more first: the same
+//! bytes to the same places, which a power cut cannot tear into anything that the failed flush could not have
+//! left.
+//!
+//! A process can be killed between the failure of a flush and the note of it. So after any end but a close in
+//! order a flush may have failed, noted or not, and what this recovery goes by and no flush is known to have
+//! covered is written once more. A sound header of the map says that a flush has covered its body and the
+//! slots that it vouches for. That leaves the headers and marks, the journal, the ring, and the slots of the
+//! zone that were written since or were being written then.
+
+use crate::exec::check;
+use crate::exec::open::images::readable;
+use crate::exec::open::{OpenParams, Reader, RecoveryFlushes};
+use crate::exec::read::read_one;
+use crate::exec::remember::Unproved;
+use crate::format::layout::BLOCK_BYTES;
+use crate::mutation::Mutation;
+use crate::protocol::recovery::Evidence;
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_page::PageId;
+use rustc_hash::FxHashSet;
+use std::ops::Range;
+
+/// Bytes of one rewrite.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// A range is read until two reads in a row agree, so often at most: what only a transfer spoiled must not be
+/// written back.
+const READS_MAX: usize = 4;
+
+impl OpenParams {
+    /// What may never become durable although it can be read. `noted` of it is what the manifest knows.
+    pub(crate) fn unproved(&self, noted: &Unproved) -> Unproved {
+        let broken = self.broken();
+        let trusts = [Mutation::KilledTrusted, Mutation::FailureNotRemembered, Mutation::RecoveryUnflushed];
+        let unknown = !self.closed && !trusts.into_iter().any(|rule| broken.is(rule));
+        Unproved { hdd: noted.hdd || unknown, ssd: noted.ssd || unknown, homes: noted.homes.clone() }
+    }
+}
+
+impl Reader<'_> {
+    /// Flushes both devices; what a failed flush of the SSD left unproved is written once more before. The
+    /// pages and blocks that were.
+    pub(crate) async fn prove(
+        &self,
+        evidence: &Evidence,
+        unproved: &Unproved,
+        flushes: &RecoveryFlushes<'_>,
+    ) -> Result<u64, DeviceError> {
+        let mut rewritten = 0;
+        if unproved.ssd {
+            for range in self.evidence_ranges(evidence) {
+                rewritten += self.rewrite(range).await?;
+            }
+        }
+        if !self.params.broken().is(Mutation::RecoveryUnflushed) {
+            flushes.ssd().await?;
+            flushes.hdd().await?;
+        } else if unproved.ssd {
+            flushes.ssd().await?;
+        }
+        Ok(rewritten)
+    }
+
+    /// Where on the SSD is what this recovery goes by and no flush may have covered.
+    fn evidence_ranges(&self, evidence: &Evidence) -> Vec<Range<u64>> {
+        let layout = self.params.layout;
+        let mut ranges = Vec::new();
+        if layout.slots > 0 {
+            for area in 0..2 {
+                let blocks = [0, 1].map(|copy| layout.map_header_at(area, copy));
+                let blocks = blocks.into_iter().chain([layout.map_mark_at(area)]);
+                ranges.extend(blocks.map(|at| at..at + BLOCK_BYTES));
+            }
+            let journal = layout.journal_at(0);
+            ranges.push(journal..journal + u64::from(layout.journal_blocks) * BLOCK_BYTES);
+        }
+        if layout.ring_pages > 0 {
+            let page_bytes = layout.page_size.bytes() as u64;
+            ranges.push(layout.ring_at(0)..layout.ring_at(0) + u64::from(layout.ring_pages) * page_bytes);
+        }
+        for slot in evidence.unflushed_slots() {
+            let (at, end) = (layout.slot_at(slot), layout.slot_at(slot + 1));
+            match ranges.last_mut().filter(|last| last.end == at) {
+                Some(last) => last.end = end,
+                None => ranges.push(at..end),
+            }
+        }
+        ranges
+    }
+
+    /// Writes what stands in `range` of the SSD there once more. The pages or blocks that it is. Leaves out
+    /// blocks that cannot be read: it does not go by them.
+    async fn rewrite(&self, range: Range<u64>) -> Result<u64, DeviceError> {
+        let (ssd, mut at) = (&self.params.ssd, range.start);
+        while at < range.end {
+            let end = range.end.min(at + CHUNK_BYTES);
+            if !rewrite_same(ssd, at, (end - at) as usize).await? {
+                for block in (at..end).step_by(BLOCK_BYTES as usize) {
+                    rewrite_same(ssd, block, BLOCK_BYTES as usize).await?;
+                }
+            }
+            at = end;
+        }
+        Ok((range.end - range.start).div_ceil(self.params.layout.page_size.bytes() as u64))
+    }
+
+    /// Writes the homes of `pages` once more that nothing on the SSD backs: each is what can be read there,
+    /// if that is sound.
+    pub(crate) async fn rewrite_homes(
+        &self,
+        pages: &[PageId],
+        done: &FxHashSet<PageId>,
+    ) -> Result<u64, DeviceError> {
+        let (hdd, bytes) = (&self.params.hdd, self.params.layout.page_size.bytes());
+        let mut rewritten = 0;
+        for page in pages.iter().filter(|page| !done.contains(page)) {
+            let home = self.params.homes.offset(*page);
+            let Some(home) = home.filter(|home| home + bytes as u64 <= hdd.size()) else { continue };
+            let (image, result) = read_one(hdd, home, IoBuf::zeroed(bytes), IoClass::Recovery).await;
+            // What cannot be read, or is not sound, is an error when it is read, durable or not.
+            if readable(result)? && check(self.params.seed, image.as_slice(), *page, None).is_ok() {
+                hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
+                rewritten += 1;
+            }
+        }
+        Ok(rewritten)
+    }
+
+    /// Voids the images of the ring that a newer one of their page makes superfluous. They would outlive it
+    /// where the ring goes on, and a later recovery would mend a home with them that rotted.
+    pub(crate) async fn void_outdated(&self, outdated: &[u32]) -> Result<(), DeviceError> {
+        for place in outdated {
+            self.void(self.params.layout.ring_at(*place)).await?;
+        }
+        Ok(())
+    }
+
+    /// Leaves no image at `at` of the SSD.
+    pub(crate) async fn void(&self, at: u64) -> Result<(), DeviceError> {
+        let bytes = self.params.layout.page_size.bytes();
+        let zeroes = IoBufs::from_iter([IoBuf::zeroed(bytes)]);
+        self.params.ssd.write(at, zeroes, IoClass::Recovery).await.result
+    }
+}
+
+/// False: it cannot be read.
+async fn rewrite_same(device: &SharedDevice, at: u64, bytes: usize) -> Result<bool, DeviceError> {
+    let (mut image, result) = read_one(device, at, IoBuf::zeroed(bytes), IoClass::Recovery).await;
+    if !readable(result)? {
+        return Ok(false);
+    }
+    for _ in 1..READS_MAX {
+        let (again, result) = read_one(device, at, IoBuf::zeroed(bytes), IoClass::Recovery).await;
+        if !readable(result)? {
+            return Ok(false);
+        }
+        let same = again.as_slice() == image.as_slice();
+        image = again;
+        if same {
+            break;
+        }
+    }
+    device.write(at, IoBufs::from_iter([image]), IoClass::Recovery).await.result.map(|()| true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
+    use std::sync::Arc;
+
+    const BYTES: usize = 8192;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_transfer_spoils_is_not_written_back() {
+        for nth in 0..READS_MAX as u64 + 2 {
+            let sim = Arc::new(SimDevice::new("ssd", 1 << 16, nth, &SimPower::new()));
+            let mut content = IoBuf::zeroed(BYTES);
+            content.as_mut_slice().iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);
+            let written = IoBufs::from_iter([IoBuf::copy_of(content.as_slice())]);
+            sim.write(0, written, IoClass::Recovery).await.result.expect("written");
+            sim.inject(Fault::new(FaultEffect::BitFlip).on(IoOp::Read).from_op(sim.ops() + nth).times(1));
+            let device: SharedDevice = Arc::clone(&sim) as SharedDevice;
+            assert!(rewrite_same(&device, 0, BYTES).await.expect("rewritten"));
+            assert!(sim.snapshot()[..BYTES] == *content.as_slice(), "spoiled by read {nth}");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Homes that a crash may have left torn, missing or too old (I22), rewritten from the slots and the ring
+//! that backed them.
+
+use super::Reader;
+use super::images::{is_of_a_block, readable};
+use crate::exec::check;
+use crate::exec::read::read_one;
+use crate::exec::remember::Unproved;
+use crate::format::map::Entry;
+use crate::mutation::Mutation;
+use crate::protocol::recovery::{Evidence, Image, Verdict};
+use futures_util::StreamExt;
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
+use pagetier_page::{Defect, Header, PageId, Stamp};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Home pages looked at at once for what the ring has to repair.
+const REPAIRS_MAX: usize = 16;
+
+/// Why a recovery wrote a home.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum HomeWrite {
+    /// It was torn, missing or too old.
+    Mended,
+    /// It reads well, but may not be durable.
+    Again,
+}
+
+/// The homes that a recovery wrote.
+#[derive(Debug, Default)]
+pub(super) struct HomesWritten {
+    pub(super) pages: FxHashSet<PageId>,
+    pub(super) mended: u64,
+    pub(super) again: u64,
+}
+
+impl HomesWritten {
+    fn note(&mut self, page: PageId, written: Option<HomeWrite>) {
+        self.pages.extend(written.map(|_| page));
+        self.mended += u64::from(written == Some(HomeWrite::Mended));
+        self.again += u64::from(written == Some(HomeWrite::Again));
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.pages.extend(other.pages);
+        self.mended += other.mended;
+        self.again += other.again;
+    }
+}
+
+impl Reader<'_> {
+    /// The slots that may have to mend their pages' homes, with these, in the homes' order.
+    fn mending(&self, evidence: &Evidence, verdict: &Verdict, unproved: &Unproved) -> Vec<(u64, usize)> {
+        let last: FxHashSet<PageId> = evidence.last_write_back().into_iter().collect();
+        let listed: FxHashSet<PageId> = unproved.homes.iter().copied().collect();
+        let mends = !self.params.broken().is(Mutation::DoublewriteNotMended);
+        let from = evidence.slots_back_from().filter(|_| mends);
+        let entries = verdict.entries.iter().enumerate().filter_map(|(slot, e)| Some((slot, (*e)?)));
+        let may = entries.filter(|(_, e)| {
+            let backs = from.is_some_and(|from| e.stamp >= from) || listed.contains(&e.page);
+            last.contains(&e.page) || (!e.clean && backs)
+        });
+        let mut mending: Vec<(u64, usize)> =
+            may.filter_map(|(slot, e)| Some((self.params.homes.offset(e.page)?, slot))).collect();
+        mending.sort_unstable();
+        mending
+    }
+
+    /// Rewrites homes that a write-back, or a write that the page's own slot backs, left torn, from the
+    /// slots: as long as a slot has the page no request reads its home, but the page may be discarded, or its
+    /// place become another page's. After a failed flush of the HDD all of them, whatever is there. The pages
+    /// that were.
+    pub(super) async fn mend(
+        &self,
+        evidence: &Evidence,
+        verdict: &Verdict,
+        unproved: &Unproved,
+    ) -> Result<HomesWritten, DeviceError> {
+        let mut written = HomesWritten::default();
+        for (home, slot) in self.mending(evidence, verdict, unproved) {
+            let Some(Entry { page, .. }) = verdict.entries[slot] else { continue };
+            let (at, bytes) = (self.params.layout.slot_at(slot as u32), self.params.layout.page_size.bytes());
+            let image = match self.read(at, bytes as u64).await {
+                // Reading the page says so: its newest version is here, whatever its home holds.
+                Err(error) if is_of_a_block(&error) => continue,
+                read => read?,
+            };
+            let stamp = verdict.entries[slot].map(|e| e.stamp);
+            if self.check(image.as_slice(), page, stamp).is_err() {
+                continue;
+            }
+            let home_is_sound = self.home_is_sound(page, home).await?;
+            if home_is_sound && !unproved.hdd {
+                continue;
+            }
+            self.grow_to(home)?;
+            self.params.hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
+            written.note(page, Some(if home_is_sound { HomeWrite::Again } else { HomeWrite::Mended }));
+        }
+        Ok(written)
+    }
+
+    /// A crash may have undone the growth of the HDD that brought it to `home`.
+    fn grow_to(&self, home: u64) -> Result<(), DeviceError> {
+        let (hdd, end) = (&self.params.hdd, home + self.params.layout.page_size.bytes() as u64);
+        if hdd.size() < end { hdd.grow(end) } else { Ok(()) }
+    }
+
+    fn check(&self, image: &[u8], page: PageId, stamp: Option<Stamp>) -> Result<Header, Defect> {
+        check(self.params.seed, image, page, stamp)
+    }
+
+    /// Whether a sound image of any page stands there, or nothing. What cannot be read can often be written.
+    async fn home_is_sound(&self, page: PageId, home: u64) -> Result<bool, DeviceError> {
+        let hdd = &self.params.hdd;
+        let bytes = self.params.layout.page_size.bytes();
+        if hdd.size() < home + bytes as u64 {
+            return Ok(true);
+        }
+        let (buf, result) = read_one(hdd, home, IoBuf::zeroed(bytes), IoClass::Recovery).await;
+        if !readable(result)? {
+            return Ok(false);
+        }
+        let unsound = |defect| matches!(defect, Defect::Checksum { .. } | Defect::Format { .. });
+        Ok(!self.check(buf.as_slice(), page, None).is_err_and(unsound))
+    }
+
+    /// Rewrites home pages that are torn, lost or older than their image in the ring; with `all` also those
+    /// that read well.
+    pub(super) async fn repair(&self, evidence: &Evidence, all: bool) -> Result<HomesWritten, DeviceError> {
+        let mut homes = HomesWritten::default();
+        if self.params.broken().is(Mutation::RingNotRepaired) {
+            return Ok(homes);
+        }
+        let floor = evidence.ring_floor();
+        let written_back = evidence.written_back();
+        let mut wanted: Vec<(u64, u32, Image)> = Vec::new();
+        for (index, found) in &self.ringed {
+            let newest = evidence.ring.get(&found.page) == Some(&found.stamp);
+            // A slot of that newer version mends the home, or has been given away since the HDD had it
+            // durably.
+            let superseded = written_back.get(&found.page).is_some_and(|newer| *newer > found.stamp);
+            let needed = newest && !superseded && found.stamp >= floor;
+            let home = self.params.homes.offset(found.page).filter(|_| needed);
+            wanted.extend(home.map(|home| (home, *index, *found)));
+        }
+        wanted.sort_unstable_by_key(|(home, ..)| *home);
+        let page_bytes = self.params.layout.page_size.bytes();
+        self.note_read((wanted.len() * page_bytes) as u64);
+        let repairs = wanted.into_iter().map(|(home, index, found)| async move {
+            self.repair_one(found, home, index, all).await.map(|written| (found.page, written))
+        });
+        let mut repairs = futures_util::stream::iter(repairs).buffer_unordered(REPAIRS_MAX);
+        while let Some(one) = repairs.next().await {
+            let (page, written) = one?;
+            homes.note(page, written);
+        }
+        Ok(homes)
+    }
+
+    /// Where the ring goes on: behind its newest image, so that an older image of a page never outlives the
+    /// newest one. Voids those that would.
+    pub(super) async fn ring_from(&self) -> Result<u32, DeviceError> {
+        if self.params.broken().is(Mutation::RingFromZero) {
+            return Ok(0);
+        }
+        let mut newest: FxHashMap<PageId, Stamp> = FxHashMap::default();
+        for (_, image) in &self.ringed {
+            let stamp = newest.entry(image.page).or_insert(image.stamp);
+            *stamp = image.stamp.max(*stamp);
+        }
+        let outdated = self.ringed.iter().filter(|(_, image)| newest[&image.page] != image.stamp);
+        self.void_outdated(&outdated.map(|(place, _)| *place).collect::<Vec<_>>()).await?;
+        let last = self.ringed.iter().max_by_key(|(_, image)| image.stamp);
+        Ok(last.map_or(0, |(place, _)| (place + 1) % self.params.layout.ring_pages))
+    }
+
+    /// Mends the home of the page that stands at `index` of the ring, if it has to be; with `always`, it is
+    /// written in any case.
+    async fn repair_one(
+        &self,
+        found: Image,
+        home: u64,
+        index: u32,
+        always: bool,
+    ) -> Result<Option<HomeWrite>, DeviceError> {
+        let (hdd, layout) = (&self.params.hdd, &self.params.layout);
+        let page_bytes = layout.page_size.bytes();
+        self.grow_to(home)?;
+        let (current, result) = read_one(hdd, home, IoBuf::zeroed(page_bytes), IoClass::Recovery).await;
+        let newest = |h: Header| h.stamp >= found.stamp;
+        if readable(result)? && self.check(current.as_slice(), found.page, None).is_ok_and(newest) {
+            if always {
+                hdd.write(home, IoBufs::from_iter([current]), IoClass::Recovery).await.result?;
+            }
+            return Ok(always.then_some(HomeWrite::Again));
+        }
+        let mut image = current;
+        // Once more, if only the transfer was bad.
+        for _ in 0..2 {
+            let result;
+            (image, result) =
+                read_one(&self.params.ssd, layout.ring_at(index), image, IoClass::Recovery).await;
+            result?;
+            if self.check(image.as_slice(), found.page, Some(found.stamp)).is_ok() {
+                break;
+            }
+        }
+        if self.check(image.as_slice(), found.page, Some(found.stamp)).is_err() {
+            tracing::error!(page = %found.page, "its image in the ring does not read well any more: a torn home stays torn");
+            return Ok(None);
+        }
+        hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
+        Ok(Some(HomeWrite::Mended))
+    }
+}

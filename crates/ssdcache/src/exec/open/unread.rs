@@ -1,0 +1,70 @@
+//! Blocks that cannot be read while a recovery goes through the SSD: what it can do without.
+//!
+//! After a close in order the map alone tells what is on the SSD: a slot holds what the map names or nothing,
+//! journal and ring count for nothing. After a crash a slot of the zone may have been given to any page,
+//! unless nothing newer of the page that the map names is anywhere
+//! ([`Evidence::merge`](crate::Evidence::merge)). A place of the ring may hold the only whole image of any
+//! page, and a block of the journal may void any copy.
+
+use crate::exec::open::{OpenError, Reader};
+use crate::protocol::recovery::Verdict;
+use pagetier_devio::DeviceError;
+use rustc_hash::FxHashMap;
+
+/// What a recovery could not read, and why.
+#[derive(Debug, Default)]
+pub(crate) struct Unread {
+    /// A block of the journal.
+    pub(crate) journal: Option<DeviceError>,
+    /// Places of the ring.
+    pub(crate) ring: FxHashMap<u32, DeviceError>,
+    /// Slots of the zone.
+    pub(crate) slots: FxHashMap<u32, DeviceError>,
+}
+
+impl Unread {
+    /// Without journal or ring there is no recovery.
+    pub(crate) fn refuse(&self) -> Result<(), OpenError> {
+        let place = self.ring.iter().min_by_key(|(place, _)| **place).map(|(_, source)| ("ring", source));
+        let first = self.journal.as_ref().map(|source| ("journal", source)).or(place);
+        first.map_or(Ok(()), |(part, source)| Err(OpenError::Unreadable { part, source: source.clone() }))
+    }
+
+    /// Nor without `slot`, which may hold any page.
+    pub(crate) fn refuse_slot(&self, slot: Option<u32>) -> Result<(), OpenError> {
+        let source = slot.and_then(|slot| self.slots.get(&slot));
+        source.map_or(Ok(()), |source| Err(OpenError::Unreadable { part: "zone", source: source.clone() }))
+    }
+}
+
+impl Reader<'_> {
+    /// After a close: writes zeroes to the places that could not be read and are not needed, which often
+    /// makes them readable. The next recovery may be one after a crash, and need them. Copies there of what
+    /// the HDD has are given up.
+    pub(crate) async fn heal(&self, verdict: &mut Verdict) -> Result<(), DeviceError> {
+        if !self.params.closed {
+            return Ok(());
+        }
+        let layout = &self.params.layout;
+        if !self.unread.ring.is_empty() {
+            // None of its images may outlive the one that could not be read.
+            let others = (0..layout.ring_pages).filter(|place| !self.unread.ring.contains_key(place));
+            for place in others {
+                self.void(layout.ring_at(place)).await?;
+            }
+        }
+        let places = self.unread.ring.keys().map(|place| layout.ring_at(*place));
+        let entries = &mut verdict.entries;
+        let spare = |slot: &&u32| entries[**slot as usize].is_none_or(|entry| entry.clean);
+        let slots: Vec<u32> = self.unread.slots.keys().filter(spare).copied().collect();
+        for slot in &slots {
+            entries[*slot as usize] = None;
+        }
+        for at in places.chain(slots.iter().map(|slot| layout.slot_at(*slot))) {
+            if let Err(error) = self.void(at).await {
+                tracing::warn!(%error, "a block of the SSD can be neither read nor written");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,180 @@
+//! The quiet in which the cache device can be exchanged or proved.
+//!
+//! Quiet comes in four steps, each of which waits for what may still need the next: no writer is inside
+//! ([`Core::gate`]), no admission is in flight, no write-back ([`Core::home_duty`]), no checkpoint
+//! ([`Core::map_duty`]). Reads go on; [`Quiet::replace`] waits for those that hold a slot.
+
+use super::Core;
+use crate::format::layout::Layout;
+use crate::mode::SsdEvent;
+use crate::protocol::home_batches::HomeBatches;
+use crate::protocol::slots::{SlotParams, Slots};
+use pagetier_devio::{DeviceError, SharedDevice};
+use pagetier_page::{Lsn, PageId};
+use pagetier_policy::SlotPolicy;
+use std::sync::Arc;
+use tokio::sync::{MutexGuard, RwLockWriteGuard};
+
+/// The device that takes the place of the one in use: an SSD that was just formatted, or a file for the ring
+/// alone.
+pub struct NewCacheDevice {
+    /// It, formatted.
+    pub device: SharedDevice,
+    /// Its division.
+    pub layout: Layout,
+    /// The SSD policy, empty.
+    pub policy: Box<dyn SlotPolicy>,
+    /// The eviction zone, in per cent of the slots.
+    pub zone_percent: f64,
+}
+
+impl std::fmt::Debug for NewCacheDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NewCacheDevice")
+            .field("device", &self.device)
+            .field("layout", &self.layout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the old device had.
+#[derive(Clone, Debug, Default)]
+pub struct Exchanged {
+    /// Pages that had a copy there.
+    pub copies: Vec<PageId>,
+    /// Of these, the ones whose newest version was nowhere else, each with the log position from which redo
+    /// would bring it back.
+    pub lost: Vec<(PageId, Lsn)>,
+}
+
+/// Why the device was not exchanged.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExchangeError<E> {
+    /// The old device holds the only copies of so many pages.
+    #[error("the SSD holds the only copies of {pages} pages")]
+    OnlyCopies {
+        /// How many.
+        pages: u64,
+    },
+    /// Writes are refused because of the HDD.
+    #[error("the store refuses writes since: {cause}")]
+    Refusing {
+        /// The first error.
+        cause: Arc<str>,
+    },
+    /// A device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The exchange could not be recorded. Which device a restart would find is not certain: writes are
+    /// refused.
+    #[error("the exchange could not be recorded")]
+    Commit(E),
+}
+
+/// Quiet: no write runs to either device. Ends when dropped.
+pub(crate) struct Quiet<'a> {
+    pub(crate) core: &'a Core,
+    _gate: RwLockWriteGuard<'a, ()>,
+    _home: MutexGuard<'a, ()>,
+    _map: MutexGuard<'a, ()>,
+}
+
+impl std::fmt::Debug for Quiet<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Quiet").finish_non_exhaustive()
+    }
+}
+
+/// No admissions while it lives.
+struct Closing<'a>(&'a Core);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.reopen();
+    }
+}
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        self.core.reopen();
+    }
+}
+
+impl Core {
+    fn reopen(&self) {
+        self.state.lock().closing = false;
+        self.changed.notify_waiters();
+        self.wake.notify_one();
+    }
+
+    /// Waits for quiet. Cancel-safe.
+    pub(crate) async fn quiesce(&self) -> Quiet<'_> {
+        let gate = self.gate.write().await;
+        self.state.lock().closing = true;
+        let closing = Closing(self);
+        self.when(|state| state.admissions == 0).await;
+        let home = self.home_duty.lock().await;
+        let map = self.map_duty.lock().await;
+        std::mem::forget(closing);
+        Quiet { core: self, _gate: gate, _home: home, _map: map }
+    }
+}
+
+impl Quiet<'_> {
+    /// Makes everything that was written home durable, so that the ring is not needed any more.
+    pub(crate) async fn flush_hdd(&self) -> Result<(), DeviceError> {
+        self.core.flush_hdd().await
+    }
+
+    /// Exchanges the device: what was on the old one does not count from here on. The pages that had copies
+    /// there, and of those the ones whose newest version was nowhere else, with the log position from which
+    /// redo would bring each back. Without waiting: `vacant` was awaited before.
+    pub(crate) fn replace(
+        &self,
+        device: SharedDevice,
+        layout: Layout,
+        zone_percent: f64,
+        policy: Box<dyn SlotPolicy>,
+    ) -> Replaced {
+        let core = self.core;
+        let mut state = core.state.lock();
+        let copies = state.slots.copies();
+        let only = state.slots.only_copies();
+        state.slots = Slots::new(SlotParams::new(layout.slots, zone_percent), policy, &[], 0);
+        state.home = HomeBatches::new(layout.ring_pages, 0, layout.journal_blocks, 0..0);
+        state.lsn_floor = Lsn(0);
+        state.map_doubtful = false;
+        *core.cache_device.write() = core.new_cache_device(device, layout);
+        core.forgive(&mut state);
+        drop(state);
+        core.event(if core.has_slots() { SsdEvent::Active } else { SsdEvent::Off });
+        Replaced { copies, only }
+    }
+
+    /// Waits until no read holds a slot; from here on pages are read at home until the quiet ends or the
+    /// device was replaced.
+    pub(crate) async fn vacant(&self) -> Vacant<'_> {
+        self.core.state.lock().slots.hide(true);
+        let vacant = Vacant(self.core);
+        self.core.when(|state| state.slots.readers() == 0).await;
+        vacant
+    }
+}
+
+/// The slots are hidden from reads while it lives.
+pub(crate) struct Vacant<'a>(&'a Core);
+
+impl Drop for Vacant<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().slots.hide(false);
+        self.0.changed.notify_waiters();
+    }
+}
+
+/// What was on a device that is not used any more.
+#[derive(Debug, Default)]
+pub(crate) struct Replaced {
+    pub(crate) copies: Vec<PageId>,
+    pub(crate) only: Vec<(PageId, Lsn)>,
+}

@@ -1,0 +1,264 @@
+//! Reading: from the slot if the page has one, else from home; verified before anyone sees it.
+
+use crate::exec::Core;
+use crate::mode::SsdEvent;
+use crate::mutation::Mutation;
+use crate::protocol::Protocol;
+use crate::protocol::slots::Located;
+use pagetier_bufpool::{Fetched, TierError};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_page::{Defect, PageId, Stamp};
+use pagetier_policy::{Access, Cause, Home, SlotId};
+use std::sync::Arc;
+
+/// Lets go of the slot also when the read is dropped.
+pub(crate) struct SlotHold<'a> {
+    pub(crate) core: &'a Core,
+    pub(crate) slot: SlotId,
+}
+
+impl Drop for SlotHold<'_> {
+    fn drop(&mut self) {
+        let mut state = self.core.state.lock();
+        state.slots.end_read(self.slot);
+        let awaited = state.slots.is_hidden();
+        drop(state);
+        if awaited {
+            self.core.changed.notify_waiters();
+        }
+    }
+}
+
+/// Neighbours on the HDD, read at once; each page with its place in the run.
+struct Stretch {
+    offset: u64,
+    pages: Vec<(usize, PageId)>,
+    bufs: IoBufs,
+}
+
+fn class_of(access: Access) -> IoClass {
+    match access {
+        Access::Random => IoClass::Demand,
+        Access::Sequential => IoClass::Prefetch,
+    }
+}
+
+impl Core {
+    pub(crate) async fn read_page(self: &Arc<Self>, page: PageId, access: Access, mut buf: IoBuf) -> Fetched {
+        // Once no copy of it is on its way to the SSD.
+        let found =
+            |state: &mut Protocol| Some(state.slots.begin_read(page)).filter(|at| *at != Located::Pending);
+        if let Located::Slot { slot, stamp, dirty } = self.when_some(found).await {
+            let (back, result) = self.read_slot(page, slot, stamp, dirty, access, buf).await;
+            buf = back;
+            match result {
+                Ok(true) => return self.fetched(page, buf, Home::Ssd, access),
+                Ok(false) => {}
+                Err(error) => return Fetched { buf, result: Err(error) },
+            }
+        }
+        self.read_home(page, access, buf).await
+    }
+
+    /// True: read. False: the copy is bad but the HDD has the same version, so read there.
+    async fn read_slot(
+        &self,
+        page: PageId,
+        slot: SlotId,
+        stamp: Stamp,
+        dirty: bool,
+        access: Access,
+        buf: IoBuf,
+    ) -> (IoBuf, Result<bool, TierError>) {
+        let hold = SlotHold { core: self, slot };
+        // The held slot keeps the device from being exchanged.
+        let cache = self.cache_device();
+        let (ssd, offset) = (&cache.device, cache.layout.slot_at(slot.0));
+        let (buf, result) = read_one(ssd, offset, buf, class_of(access)).await;
+        drop(hold);
+        let error = match result {
+            Ok(()) => match self.check(buf.as_slice(), page, Some(stamp)) {
+                Ok(_) => return (buf, Ok(true)),
+                Err(defect) => self.corrupt(page, ssd, offset, defect),
+            },
+            Err(source) => {
+                if matches!(source.kind, DeviceErrorKind::Gone) {
+                    self.ssd_failed(&source);
+                }
+                TierError::Device { page, source }
+            }
+        };
+        if !dirty {
+            tracing::warn!(%page, %error, "a clean SSD copy cannot be used, reading the HDD");
+            self.state.lock().slots.drop_bad_copy(page, slot, self.now());
+            return (buf, Ok(false));
+        }
+        if matches!(error, TierError::Corrupt { .. }) {
+            self.event(SsdEvent::Lost { page });
+        }
+        (buf, Err(error))
+    }
+
+    async fn read_home(self: &Arc<Self>, page: PageId, access: Access, buf: IoBuf) -> Fetched {
+        let Some(offset) = self.homes.offset(page) else {
+            return Fetched { buf, result: Err(TierError::NoSuchPage { page }) };
+        };
+        let (buf, result) = read_one(&self.hdd, offset, buf, class_of(access)).await;
+        match result {
+            Ok(()) => match self.missing(page, &buf) {
+                None => self.judge_home(page, offset, buf, access),
+                Some(written) => self.read_held(page, written, offset, buf, access).await,
+            },
+            Err(source) => Fetched { buf, result: Err(home_error(page, source)) },
+        }
+    }
+
+    /// The version that the home of `page` was given since the last flush of the HDD, if `home`, as read from
+    /// there, is not that: after a failed flush a device may show what was there before.
+    fn missing(&self, page: PageId, home: &IoBuf) -> Option<Stamp> {
+        if self.broken.is(Mutation::HomesTrusted) {
+            return None;
+        }
+        let written = self.unflushed.expected(page)?;
+        self.check(home.as_slice(), page, Some(written)).is_err().then_some(written)
+    }
+
+    /// Reads version `written` of `page`, which its home at `offset` was given and has not, from the ring.
+    /// Not there, it is an error: never an older version.
+    async fn read_held(
+        self: &Arc<Self>,
+        page: PageId,
+        written: Stamp,
+        offset: u64,
+        buf: IoBuf,
+        access: Access,
+    ) -> Fetched {
+        let Some(place) = self.state.lock().home.place_of(page, written) else {
+            let found = self.check(buf.as_slice(), page, Some(written));
+            let defect = found.err().unwrap_or(Defect::WrongStamp { expected: written, found: written });
+            return Fetched { buf, result: Err(self.corrupt(page, &self.hdd, offset, defect)) };
+        };
+        let (ssd, at) = (self.ssd(), self.layout().ring_at(place));
+        let (buf, result) = read_one(&ssd, at, buf, class_of(access)).await;
+        match result.map(|()| self.check(buf.as_slice(), page, Some(written))) {
+            Ok(Ok(_)) => self.fetched(page, buf, Home::Hdd, access),
+            Ok(Err(defect)) => Fetched { buf, result: Err(self.corrupt(page, &ssd, at, defect)) },
+            Err(source) => Fetched { buf, result: Err(TierError::Device { page, source }) },
+        }
+    }
+
+    /// Whether `home`, as read from there, is the newest version of `page` below memory.
+    fn is_at_home(&self, page: PageId, home: &IoBuf) -> bool {
+        let on_hdd = self.state.lock().slots.home(page) == Home::Hdd;
+        on_hdd && self.missing(page, home).is_none()
+    }
+
+    fn judge_home(self: &Arc<Self>, page: PageId, offset: u64, buf: IoBuf, access: Access) -> Fetched {
+        match self.check(buf.as_slice(), page, None) {
+            Ok(_) => self.fetched(page, buf, Home::Hdd, access),
+            // Nothing was written there: a space's extents are blank when it gets them.
+            Err(Defect::Blank) => Fetched { buf, result: Err(TierError::NoSuchPage { page }) },
+            Err(Defect::WrongPage { .. }) if self.broken.is(Mutation::MisplacedMissing) => {
+                Fetched { buf, result: Err(TierError::NoSuchPage { page }) }
+            }
+            Err(defect) => {
+                let error = self.corrupt(page, &self.hdd, offset, defect);
+                Fetched { buf, result: Err(error) }
+            }
+        }
+    }
+
+    fn fetched(self: &Arc<Self>, page: PageId, buf: IoBuf, home: Home, access: Access) -> Fetched {
+        let now = self.now();
+        let mut state = self.state.lock();
+        state.slots.note_read(page, Some(home), access, now);
+        let asked = home == Home::Hdd && state.slots.admits_on_read() && self.has_slots();
+        if asked && state.may_admit(self.admissions_max) {
+            let fresh = &mut || self.stamps.fresh();
+            if let Some(ticket) = state.slots.plan_copy(page, Cause::Read, now, fresh) {
+                // A read cannot report displaced pages; queue it for the next write.
+                state.slots.note_untold(ticket.displaced);
+                self.copy_to_slot(&mut state, ticket, buf.as_slice());
+            } else if state.slots.wants_look() {
+                self.wake.notify_one();
+            }
+        }
+        // Told as it is now: an eviction from the SSD may have come in between.
+        let home = state.slots.home(page);
+        Fetched { buf, result: Ok(home) }
+    }
+
+    /// Read-ahead: one vectored read for each stretch of neighbours on the HDD, single reads from the SSD.
+    pub(crate) async fn read_run(self: &Arc<Self>, first: PageId, bufs: Vec<IoBuf>) -> Vec<Fetched> {
+        let pages = (first.no..).map(|no| PageId::new(first.space, no));
+        let mut singles = Vec::new();
+        let mut stretches: Vec<Stretch> = Vec::new();
+        for (index, (page, buf)) in pages.zip(bufs).enumerate() {
+            let on_ssd = self.has_slots() && self.state.lock().slots.home(page) == Home::Ssd;
+            match self.homes.offset(page).filter(|_| !on_ssd) {
+                Some(offset) => match stretches.last_mut().filter(|s| self.end_of(s) == offset) {
+                    Some(stretch) => {
+                        stretch.pages.push((index, page));
+                        stretch.bufs.push(buf);
+                    }
+                    None => {
+                        let (pages, bufs) = (vec![(index, page)], IoBufs::from_iter([buf]));
+                        stretches.push(Stretch { offset, pages, bufs });
+                    }
+                },
+                None => singles.push((index, page, buf)),
+            }
+        }
+        let from_ssd =
+            futures_util::future::join_all(singles.into_iter().map(|(index, page, buf)| async move {
+                (index, self.read_page(page, Access::Sequential, buf).await)
+            }));
+        let from_hdd =
+            futures_util::future::join_all(stretches.into_iter().map(|stretch| self.read_stretch(stretch)));
+        let (ssd, hdd) = futures_util::future::join(from_ssd, from_hdd).await;
+        let mut all: Vec<(usize, Fetched)> = ssd.into_iter().chain(hdd.into_iter().flatten()).collect();
+        all.sort_by_key(|(index, _)| *index);
+        all.into_iter().map(|(_, fetched)| fetched).collect()
+    }
+
+    fn end_of(&self, stretch: &Stretch) -> u64 {
+        stretch.offset + (stretch.bufs.len() * self.page_size.bytes()) as u64
+    }
+
+    async fn read_stretch(self: &Arc<Self>, stretch: Stretch) -> Vec<(usize, Fetched)> {
+        let Stretch { offset, pages, bufs } = stretch;
+        let done = self.hdd.read(offset, bufs, IoClass::Prefetch).await;
+        let mut fetched = Vec::with_capacity(pages.len());
+        let mut at = offset;
+        for ((index, page), buf) in pages.into_iter().zip(done.bufs) {
+            let one = match &done.result {
+                Ok(()) if self.is_at_home(page, &buf) => self.judge_home(page, at, buf, Access::Sequential),
+                // It went to the SSD, or the stretch failed somewhere: look again, alone.
+                _ => self.read_page(page, Access::Sequential, buf).await,
+            };
+            fetched.push((index, one));
+            at += self.page_size.bytes() as u64;
+        }
+        fetched
+    }
+}
+
+/// Reads one buffer.
+pub(crate) async fn read_one(
+    device: &SharedDevice,
+    offset: u64,
+    buf: IoBuf,
+    class: IoClass,
+) -> (IoBuf, Result<(), DeviceError>) {
+    let mut done = device.read(offset, IoBufs::from_iter([buf]), class).await;
+    let buf = done.bufs.pop().unwrap_or_else(|| IoBuf::zeroed(0));
+    (buf, done.result)
+}
+
+/// A page that was allocated but whose home was never grown to has not been written.
+fn home_error(page: PageId, source: DeviceError) -> TierError {
+    match source.kind {
+        DeviceErrorKind::UnexpectedEof { .. } => TierError::NoSuchPage { page },
+        _ => TierError::Device { page, source },
+    }
+}

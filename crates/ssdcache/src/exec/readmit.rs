@@ -1,0 +1,206 @@
+//! Taking the SSD back into use after a failure: what is on it counts only as far as it was proved.
+
+use crate::exec::Core;
+use crate::exec::cache_device::CacheDevice;
+use crate::exec::drain::DrainProgress;
+use crate::exec::open::identify;
+use crate::exec::quiet::Quiet;
+use crate::exec::read::{SlotHold, read_one};
+use crate::format::superblock::{Found, Superblock};
+use crate::mode::SsdEvent;
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
+use pagetier_page::{Lsn, PageId};
+use pagetier_policy::SlotId;
+use std::sync::Arc;
+
+/// What a re-admission found.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ReadmitReport {
+    /// Copies that were read and are in use again.
+    pub proved: u64,
+    /// Copies of versions that the HDD has, given up because they were damaged.
+    pub dropped: u64,
+    /// Versions that were written before the failure without ever being made durable: written once more, and
+    /// durable now.
+    pub rewritten: u64,
+    /// Pages whose newest version was on the SSD alone and is damaged or gone there. Reads of them fail until
+    /// they are written anew; the store writes those again that it has in memory.
+    pub lost: Vec<PageId>,
+}
+
+/// Why the SSD was not taken back.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadmitError {
+    /// A device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// It is not the SSD that this store was using.
+    #[error("{device}: it is not the SSD that the store was using ({found})")]
+    OtherSsd {
+        /// The device.
+        device: String,
+        /// What stands there.
+        found: String,
+    },
+    /// Writes are refused for another reason, which a re-admission does not mend.
+    #[error("the store refuses writes since: {cause}; close it and open it again")]
+    Refusing {
+        /// The first error.
+        cause: Arc<str>,
+    },
+    /// What was lost could not be recorded.
+    #[error("the pages that are lost could not be recorded, so the SSD is not taken back: {cause}")]
+    Unrecorded {
+        /// Why.
+        cause: String,
+    },
+}
+
+/// How one copy was found.
+enum Proof {
+    Sound,
+    /// Sound, but what should have made it durable failed.
+    Unproved(IoBuf),
+    Bad,
+}
+
+impl Core {
+    /// Takes the SSD back after a failure. `ours`: the superblock that must be found there. Cancel-safe:
+    /// dropped, it stays degraded.
+    pub(crate) async fn readmit(
+        &self,
+        ours: impl Fn(&Superblock) -> bool,
+        record: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), String>,
+        progress: Option<&(dyn Fn(DrainProgress) + Send + Sync)>,
+    ) -> Result<ReadmitReport, ReadmitError> {
+        let quiet = self.quiesce().await;
+        if let Some(cause) = self.refusing.by_hdd() {
+            return Err(ReadmitError::Refusing { cause });
+        }
+        let old = self.cache_device();
+        match identify(&old.device).await? {
+            Found::Superblock(found) if ours(&found) && found.layout == old.layout => {}
+            found => {
+                let device = old.device.name().to_owned();
+                return Err(ReadmitError::OtherSsd { device, found: format!("{found:?}") });
+            }
+        }
+        let report = quiet.prove(&old, record, progress).await?;
+        self.forgive(&mut self.state.lock());
+        tracing::info!(?report, "the SSD is in use again");
+        self.event(SsdEvent::Active);
+        Ok(report)
+    }
+}
+
+impl Quiet<'_> {
+    async fn prove(
+        &self,
+        old: &Arc<CacheDevice>,
+        record: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), String>,
+        progress: Option<&(dyn Fn(DrainProgress) + Send + Sync)>,
+    ) -> Result<ReadmitReport, ReadmitError> {
+        let core = self.core;
+        // Its flushes start anew; the failed one stays with the old one, and tells what it covered.
+        let cache = core.new_cache_device(Arc::clone(&old.device), old.layout);
+        cache.flush.cover(cache.flush.next()).await?;
+        self.flush_hdd().await?;
+        let mut report = ReadmitReport::default();
+        let mut unproved = Vec::new();
+        let slots = old.layout.slots;
+        for slot in (0..slots).map(SlotId) {
+            match core.prove_one(slot, old).await? {
+                None => continue,
+                Some((_, Proof::Sound)) => report.proved += 1,
+                Some((_, Proof::Unproved(image))) => unproved.push((slot, image)),
+                Some((page, Proof::Bad)) => {
+                    let now = core.now();
+                    let mut state = core.state.lock();
+                    if state.slots.is_only_copy(page) {
+                        drop(state);
+                        report.lost.push(page);
+                        core.event(SsdEvent::Lost { page });
+                    } else {
+                        state.slots.drop_clean(page, now);
+                        report.dropped += 1;
+                    }
+                }
+            }
+            if let Some(progress) = progress.filter(|_| slot.0 % 64 == 63) {
+                progress(DrainProgress {
+                    written: u64::from(slot.0) + 1,
+                    left: u64::from(slots - slot.0 - 1),
+                });
+            }
+        }
+        if !report.lost.is_empty() {
+            let mut lost = core.state.lock().slots.only_copies();
+            lost.retain(|(page, _)| report.lost.contains(page));
+            record(&lost).map_err(|cause| ReadmitError::Unrecorded { cause })?;
+        }
+        *core.cache_device.write() = cache;
+        // From here on writes are possible again; if one fails, the failure is noted anew.
+        core.forgive(&mut core.state.lock());
+        let done = self.finish(unproved, &mut report).await;
+        if let Err(error) = done {
+            let cause = error.to_string();
+            core.state.lock().ssd_error.get_or_insert_with(|| Arc::from(cause.as_str()));
+            core.refuse(&cause, true);
+            return Err(error);
+        }
+        Ok(report)
+    }
+
+    /// What was never made durable is written once more to where it is: the same bytes, so that a torn write
+    /// changes nothing, and nothing else is touched before it is durable. Then a checkpoint names what is
+    /// left.
+    async fn finish(
+        &self,
+        unproved: Vec<(SlotId, IoBuf)>,
+        report: &mut ReadmitReport,
+    ) -> Result<(), ReadmitError> {
+        let core = self.core;
+        report.rewritten = unproved.len() as u64;
+        let ssd = core.ssd();
+        for (slot, image) in unproved {
+            let bufs = IoBufs::from_iter([image]);
+            ssd.write(core.slot_at(slot), bufs, IoClass::Recovery).await.result?;
+        }
+        core.flush_ssd().await?;
+        core.state.lock().slots.proved();
+        core.checkpoint().await?;
+        Ok(())
+    }
+}
+
+impl Core {
+    async fn prove_one(
+        &self,
+        slot: SlotId,
+        old: &CacheDevice,
+    ) -> Result<Option<(PageId, Proof)>, DeviceError> {
+        let (entry, durable) = {
+            let mut state = self.state.lock();
+            let Some(entry) = state.slots.begin_check(slot) else { return Ok(None) };
+            (entry, state.slots.is_durable(slot, old.flush.completed()))
+        };
+        let hold = SlotHold { core: self, slot };
+        let buf = self.buffer();
+        let (image, result) = read_one(&old.device, old.layout.slot_at(slot.0), buf, IoClass::Recovery).await;
+        drop(hold);
+        let proof = match result {
+            Ok(()) if self.check(image.as_slice(), entry.page, Some(entry.stamp)).is_err() => Proof::Bad,
+            Ok(()) if !durable && !entry.clean => Proof::Unproved(image),
+            Ok(()) => {
+                self.give_back(image);
+                Proof::Sound
+            }
+            // One bad sector is no reason to give up the others, a device that is gone is.
+            Err(error) if matches!(error.kind, pagetier_devio::DeviceErrorKind::Io(_)) => Proof::Bad,
+            Err(error) => return Err(error),
+        };
+        Ok(Some((entry.page, proof)))
+    }
+}

@@ -1,0 +1,173 @@
+//! Verifying one slot or one home, and healing it from the other copy if there is one. Who calls sets the
+//! pace.
+
+use crate::exec::Core;
+use crate::exec::read::{SlotHold, read_one};
+use crate::format::map::Entry;
+use pagetier_bufpool::TierError;
+use pagetier_devio::{DeviceErrorKind, IoBuf, IoClass, SharedDevice};
+use pagetier_page::{Defect, HEADER_BYTES, Header, Lsn, PageId, Stamp};
+use pagetier_policy::SlotId;
+
+/// A read that meets a write of the same page is repeated so often before it is believed.
+const READS_MAX: usize = 3;
+
+/// What a check of one copy came to.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Checked {
+    /// The page.
+    pub page: PageId,
+    /// What is wrong, naming page, device and offset; `None`: nothing.
+    pub error: Option<TierError>,
+    /// Whether the damage was undone.
+    pub healed: bool,
+    /// The log position from which redo would bring the page's newest version back, if it is lost.
+    pub redo_from: Lsn,
+}
+
+impl Checked {
+    fn fine(page: PageId) -> Self {
+        Self { page, error: None, healed: false, redo_from: Lsn(0) }
+    }
+}
+
+/// What stands at a home.
+enum HomeFound {
+    Sound(IoBuf),
+    /// Nothing, or what a dropped space left.
+    Unwritten(TierError),
+    Bad(TierError),
+}
+
+impl Core {
+    /// Verifies the copy in `slot`. A bad one that the HDD has too is given up (with `heal`, and if the HDD's
+    /// is sound). `None`: there is none.
+    pub(crate) async fn scrub_slot(&self, slot: SlotId, heal: bool) -> Option<Checked> {
+        if !self.has_slots() || slot.0 >= self.layout().slots {
+            return None;
+        }
+        let Entry { page, stamp, clean } = self.state.lock().slots.begin_check(slot)?;
+        let ssd = self.ssd();
+        let Err(error) = self.read_copy(&ssd, slot, page, stamp).await else {
+            return Some(Checked::fine(page));
+        };
+        let (holds, redo_from) = {
+            let state = self.state.lock();
+            (state.slots.holds(page, stamp), state.slots.lsn_of(page))
+        };
+        if !holds {
+            // Another version took its place meanwhile.
+            return Some(Checked::fine(page));
+        }
+        tracing::error!(%error, "scrub");
+        let mut healed = false;
+        if clean && heal && matches!(self.look_home(page).await, Some(HomeFound::Sound(_))) {
+            self.state.lock().slots.drop_bad_copy(page, slot, self.now());
+            healed = true;
+        }
+        Some(Checked { page, error: Some(error), healed, redo_from })
+    }
+
+    /// The image in the held `slot`, which is let go of.
+    async fn read_copy(
+        &self,
+        ssd: &SharedDevice,
+        slot: SlotId,
+        page: PageId,
+        stamp: Stamp,
+    ) -> Result<IoBuf, TierError> {
+        let hold = SlotHold { core: self, slot };
+        let offset = self.slot_at(slot);
+        let (buf, result) = read_one(ssd, offset, self.buffer(), IoClass::Recovery).await;
+        drop(hold);
+        result.map_err(|source| TierError::Device { page, source })?;
+        match self.check(buf.as_slice(), page, Some(stamp)) {
+            Ok(_) => Ok(buf),
+            Err(defect) => Err(self.corrupt(page, ssd, offset, defect)),
+        }
+    }
+
+    /// Verifies the home of `page`: against its checksum and id, and against its clean copy on the SSD if it
+    /// has one. With `heal`, a bad one is rewritten from the copy on the SSD.
+    pub(crate) async fn scrub_home(&self, page: PageId, heal: bool) -> Checked {
+        let copy = self.state.lock().slots.copy_of(page);
+        let error = match self.look_home(page).await {
+            None => return Checked::fine(page),
+            Some(HomeFound::Sound(image)) => match self.differs(page, &image).await {
+                Some(error) => error,
+                None => return Checked::fine(page),
+            },
+            // Where a copy says that the HDD has the page, nothing is a lost write.
+            Some(HomeFound::Unwritten(error)) if copy.is_some_and(|(_, clean)| clean) => error,
+            Some(HomeFound::Unwritten(_)) => return Checked::fine(page),
+            Some(HomeFound::Bad(error)) => error,
+        };
+        tracing::error!(%error, "scrub");
+        let mut healed = false;
+        if heal && self.state.lock().slots.copy_of(page).is_some() {
+            let copied = self.copy_pages_home(&[page]).await;
+            healed =
+                !copied.home.is_empty() && matches!(self.look_home(page).await, Some(HomeFound::Sound(_)));
+        }
+        let redo_from = self.state.lock().slots.lsn_of(page);
+        Checked { page, error: Some(error), healed, redo_from }
+    }
+
+    /// `None`: the page does not exist any more.
+    async fn look_home(&self, page: PageId) -> Option<HomeFound> {
+        let mut found = None;
+        for _ in 0..READS_MAX {
+            self.when(|state| !state.home.is_writing(page)).await;
+            let offset = self.homes.offset(page)?;
+            let (buf, result) = read_one(&self.hdd, offset, self.buffer(), IoClass::Recovery).await;
+            let one = match result {
+                Ok(()) => match self.check(buf.as_slice(), page, None) {
+                    Ok(_) => return Some(HomeFound::Sound(buf)),
+                    Err(defect) => {
+                        let unwritten = match defect {
+                            Defect::Blank => true,
+                            Defect::WrongPage { found } => self.homes.offset(found) != Some(offset),
+                            _ => false,
+                        };
+                        let error = self.corrupt(page, &self.hdd, offset, defect);
+                        if unwritten { HomeFound::Unwritten(error) } else { HomeFound::Bad(error) }
+                    }
+                },
+                Err(source) => {
+                    let beyond = matches!(source.kind, DeviceErrorKind::UnexpectedEof { .. });
+                    let error = TierError::Device { page, source };
+                    if beyond { HomeFound::Unwritten(error) } else { HomeFound::Bad(error) }
+                }
+            };
+            found = Some(one);
+        }
+        found
+    }
+
+    /// A home that is sound but not what its clean copy on the SSD says: a write that was reported and never
+    /// landed.
+    async fn differs(&self, page: PageId, home: &IoBuf) -> Option<TierError> {
+        let (slot, entry) = {
+            let mut state = self.state.lock();
+            let (slot, _) = state.slots.copy_of(page).filter(|(_, clean)| *clean)?;
+            (slot, state.slots.begin_check(slot)?)
+        };
+        let copy = self.read_copy(&self.ssd(), slot, page, entry.stamp).await.ok()?;
+        let (a, b) = (home.as_slice(), copy.as_slice());
+        let same = Header::peek(a).lsn == Header::peek(b).lsn && a[HEADER_BYTES..] == b[HEADER_BYTES..];
+        let now = self.state.lock().slots.copy_of(page);
+        // The copy was clean before the home was read and still is: the home must be that version.
+        let unchanged = {
+            let state = self.state.lock();
+            // A copy of a page changed in memory is kept until that is home, under some policies.
+            now == Some((slot, true)) && state.slots.holds(page, entry.stamp) && !state.home.is_writing(page)
+        };
+        if same || !unchanged {
+            return None;
+        }
+        let (expected, found) = (entry.stamp, Header::peek(a).stamp);
+        let offset = self.homes.offset(page)?;
+        Some(self.corrupt(page, &self.hdd, offset, Defect::WrongStamp { expected, found }))
+    }
+}

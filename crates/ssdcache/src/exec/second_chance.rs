@@ -1,0 +1,100 @@
+//! Second chances: pages whose slots are taken back are copied to the front of the circle.
+//!
+//! A copy is written as any other slot: with a fresh stamp, into a slot of the zone. The old slot is retired,
+//! free after the next flush. If the page is written anew meanwhile, the copy does not count.
+
+use crate::exec::Core;
+use crate::exec::read::read_one;
+use crate::protocol::slots::Move;
+use futures_util::future::join_all;
+use pagetier_bufpool::WrittenPage;
+use pagetier_devio::{IoBuf, IoClass};
+use pagetier_page::Lsn;
+
+/// Ends moves also when they are dropped half-way.
+struct Moving<'a> {
+    core: &'a Core,
+    moves: Vec<Move>,
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        for one in std::mem::take(&mut self.moves) {
+            self.core.end_move(one, false);
+        }
+    }
+}
+
+impl Core {
+    /// Judges the next slots that are due, and copies the pages that stay. Called with the write-back's duty
+    /// held, so that none of them is on its way home.
+    pub(crate) async fn give_second_chances(&self) {
+        while let Some(moves) = self.take_back() {
+            // Writers may have waited for the judgement.
+            self.changed.notify_waiters();
+            if !moves.is_empty() {
+                self.move_all(moves).await;
+            }
+        }
+    }
+
+    fn take_back(&self) -> Option<Vec<Move>> {
+        let now = self.now();
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let may = state.may_admit(usize::MAX) && state.drains == 0;
+        if state.ssd_error.is_some() || self.refusing.cause().is_some() {
+            return None;
+        }
+        let home = &state.home;
+        let busy = |page| !may || home.is_writing(page) || home.keeps_copy(page);
+        state.slots.take_back(now, &busy, &mut || self.stamps.fresh())
+    }
+
+    async fn move_all(&self, moves: Vec<Move>) {
+        let mut moving = Moving { core: self, moves };
+        let images = self.read_moving(&moving.moves).await;
+        let mut slots = Vec::with_capacity(images.len());
+        let mut copied = Vec::with_capacity(images.len());
+        for (one, image) in std::mem::take(&mut moving.moves).into_iter().zip(images) {
+            match image {
+                Some(image) => {
+                    slots.push((one.to, image, Lsn(0)));
+                    copied.push(one);
+                }
+                None => self.end_move(one, false),
+            }
+        }
+        let back = |written: WrittenPage| self.give_back(written.image);
+        let written = self.write_slots(slots, IoClass::Clean, &back).await;
+        written.failed.into_iter().for_each(|failed| self.give_back(failed.image));
+        for one in copied {
+            self.end_move(one, true);
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// The images, in order; `None`: it is not what it should be.
+    async fn read_moving(&self, moves: &[Move]) -> Vec<Option<IoBuf>> {
+        let ssd = self.ssd();
+        let reads = moves.iter().map(|one| {
+            let ssd = &ssd;
+            async move {
+                let offset = self.slot_at(one.from.slot);
+                let (image, result) = read_one(ssd, offset, self.buffer(), IoClass::WriteBack).await;
+                if let Err(error) = &result {
+                    self.ssd_failed(error);
+                }
+                let sound = result.is_ok()
+                    && self.check(image.as_slice(), one.from.page, Some(one.from.stamp)).is_ok();
+                sound.then_some(image)
+            }
+        });
+        join_all(reads).await
+    }
+
+    fn end_move(&self, one: Move, copied: bool) {
+        let now = self.now();
+        self.state.lock().slots.end_move(one, copied, now);
+    }
+}

@@ -1,0 +1,309 @@
+//! Writing: a dirty page goes to the SSD or home, or to both; a clean one that leaves memory may get a copy.
+
+use crate::exec::Core;
+use crate::exec::coalesce::{Piece, coalesce};
+use crate::exec::write_home::{Arrived, HomeBound, Outcome};
+use crate::format::journal::Backing;
+use crate::protocol::Protocol;
+use crate::protocol::slots::{Plan, Ticket};
+use futures_util::future::join;
+use futures_util::stream::StreamExt;
+use pagetier_bufpool::{DirtyPage, Displaced, TierError, WrittenPage};
+use pagetier_devio::{DeviceError, IoBuf, IoClass};
+use pagetier_page::{Flags, Header, Lsn, PageId};
+use pagetier_policy::{Cause, Home};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// The page that lost its copy to another, by that other.
+type Displacements = FxHashMap<PageId, PageId>;
+
+/// Dirty pages by where they go.
+#[derive(Default)]
+struct Sorted {
+    slots: Vec<(Ticket, IoBuf, Lsn)>,
+    home: Vec<HomeBound>,
+    wait: Vec<DirtyPage>,
+}
+
+/// What became of images for slots.
+#[derive(Default)]
+pub(super) struct SlotsWritten {
+    /// They have to go home instead.
+    pub(super) failed: Vec<HomeBound>,
+    /// They are in slots that back their way home, which comes next.
+    appended: Vec<HomeBound>,
+    /// By page of either kind.
+    displaced: Displacements,
+}
+
+impl Core {
+    pub(crate) async fn write_dirty(
+        self: &Arc<Self>,
+        batch: Vec<DirtyPage>,
+        class: IoClass,
+        done: &(dyn Fn(WrittenPage) + Send + Sync),
+    ) {
+        let _inside = self.gate.read().await;
+        let mut left = batch;
+        while !left.is_empty() {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(refusal) = self.refusal() {
+                left.into_iter().for_each(|dirty| done(failed(dirty, &refusal)));
+                return;
+            }
+            let sorted = self.sort_out(left);
+            left = sorted.wait;
+            let stuck = sorted.slots.is_empty() && sorted.home.is_empty();
+            if stuck {
+                self.wake.notify_one();
+                changed.await;
+                continue;
+            }
+            let none = Displacements::default();
+            let (written, ()) = join(
+                self.write_slots(sorted.slots, class, done),
+                self.write_dirty_home(sorted.home, &none, class, done),
+            )
+            .await;
+            let SlotsWritten { failed, appended, displaced } = written;
+            join(
+                self.write_dirty_home(failed, &displaced, class, done),
+                self.write_appended_home(appended, &displaced, class, done),
+            )
+            .await;
+        }
+    }
+
+    fn sort_out(&self, batch: Vec<DirtyPage>) -> Sorted {
+        let now = self.now();
+        let mut sorted = Sorted::default();
+        let (has_slots, doublewrite) = (self.has_slots(), self.doublewrite());
+        let mut state = self.state.lock();
+        for mut dirty in batch {
+            let (page, lsn) = (dirty.page, dirty.recovery_lsn);
+            // Without a ring an only copy is best rewritten where it is: on the way home it would have to be
+            // written back first.
+            let only = state.slots.is_only_copy(page) && !state.slots.waits_for_home(page);
+            let stays = !doublewrite && state.ssd_error.is_none() && only;
+            let to_slots = stays || (state.writes_back() && !state.slots.writes_home_first());
+            if !has_slots || !to_slots {
+                sorted.home.push(HomeBound::new(page, dirty.image, lsn));
+                continue;
+            }
+            let home = state.slots.home(page);
+            state.slots.policy().logical(page, std::mem::take(&mut dirty.logical), home, now);
+            match state.slots.plan_dirty(page, now, &mut || self.stamps.fresh()) {
+                Plan::Ssd(ticket) => {
+                    state.slots.note_lsn(ticket.slot, lsn);
+                    if ticket.backs_home {
+                        state.home.append(page, ticket.stamp);
+                    }
+                    sorted.slots.push((ticket, dirty.image, lsn));
+                }
+                Plan::Hdd => sorted.home.push(HomeBound::new(page, dirty.image, lsn)),
+                Plan::Wait => sorted.wait.push(dirty),
+            }
+        }
+        sorted
+    }
+
+    /// Writes images to their slots; those that back their way home, and those that failed, come back.
+    pub(super) async fn write_slots(
+        &self,
+        slots: Vec<(Ticket, IoBuf, Lsn)>,
+        class: IoClass,
+        done: &(dyn Fn(WrittenPage) + Send + Sync),
+    ) -> SlotsWritten {
+        let ssd = self.ssd();
+        let pieces = slots
+            .into_iter()
+            .map(|(ticket, mut buf, lsn)| {
+                let flags = if ticket.dirty { Flags::NONE } else { Flags::CLEAN_COPY };
+                pagetier_page::seal(self.seed, buf.as_mut_slice(), ticket.stamp, flags);
+                Piece { offset: self.slot_at(ticket.slot), buf, tag: (ticket, lsn) }
+            })
+            .collect();
+        let mut back = SlotsWritten::default();
+        let mut runs = self.write_runs(&ssd, coalesce(pieces), class);
+        while let Some((tickets, bufs, result)) = runs.next().await {
+            for ((ticket, lsn), image) in tickets.into_iter().zip(bufs) {
+                self.end_slot_write(ticket, &result);
+                let page = ticket.page;
+                if result.is_ok() && !ticket.backs_home {
+                    let displaced = Displaced(ticket.displaced);
+                    done(WrittenPage { page, result: Ok(Home::Ssd), displaced, image });
+                    continue;
+                }
+                back.displaced.extend(ticket.displaced.map(|displaced| (page, displaced)));
+                if result.is_ok() {
+                    let over_only_copy = ticket.over_only_copy;
+                    back.appended.push(HomeBound { page, image, lsn, over_only_copy });
+                } else {
+                    back.failed.push(HomeBound::new(page, image, lsn));
+                }
+            }
+            self.changed.notify_waiters();
+        }
+        self.wake.notify_one();
+        back
+    }
+
+    fn end_slot_write(&self, ticket: Ticket, result: &Result<(), DeviceError>) {
+        let durable_at = self.next_ssd_flush();
+        let now = self.now();
+        let mut state = self.state.lock();
+        state.slots.end_write(ticket, result.is_ok(), durable_at, now);
+        if result.is_err() {
+            state.home.give_up_append(ticket.page, ticket.stamp);
+        }
+        if result.is_ok() && ticket.dirty && !ticket.waits_for_home {
+            state.slots.policy().wrote(ticket.page, Home::Ssd, now);
+        }
+        drop(state);
+        if let Err(error) = result {
+            self.ssd_failed(error);
+        }
+    }
+
+    async fn write_dirty_home(
+        self: &Arc<Self>,
+        pages: Vec<HomeBound>,
+        displaced: &Displacements,
+        class: IoClass,
+        done: &(dyn Fn(WrittenPage) + Send + Sync),
+    ) {
+        let each = |arrived: Arrived| {
+            let Arrived { page, image, outcome } = arrived;
+            let mut displaced = displaced.get(&page).copied();
+            let result = match outcome {
+                Outcome::Failed(error) => Err(error),
+                Outcome::Home | Outcome::Superseded | Outcome::SpaceDropped => {
+                    let (home, by_copy) = self.arrived_home(page, image.as_slice());
+                    displaced = displaced.or(by_copy);
+                    Ok(home)
+                }
+            };
+            done(WrittenPage { page, result, displaced: Displaced(displaced), image });
+        };
+        let (pages, failed) = self.only_copies_first(pages).await;
+        for (HomeBound { page, image, .. }, error) in failed {
+            each(Arrived { page, image, outcome: Outcome::Failed(error) });
+        }
+        self.write_home(Backing::Ring, pages, class, &each).await;
+    }
+
+    /// Writes pages home whose slots back that. Those whose home write fails go through the ring: their homes
+    /// may be torn, and unlike a slot the ring holds the image also when the page is discarded.
+    async fn write_appended_home(
+        self: &Arc<Self>,
+        pages: Vec<HomeBound>,
+        displaced: &Displacements,
+        class: IoClass,
+        done: &(dyn Fn(WrittenPage) + Send + Sync),
+    ) {
+        let again = Mutex::new(Vec::new());
+        let each = |arrived: Arrived| {
+            let Arrived { page, image, outcome } = arrived;
+            let now = self.now();
+            let mut state = self.state.lock();
+            state.home.give_up_append(page, Header::peek(image.as_slice()).stamp);
+            let result = match outcome {
+                Outcome::Failed(TierError::Device { .. }) if self.refusing.cause().is_none() => {
+                    let lsn = state.slots.lsn_of(page);
+                    drop(state);
+                    return again.lock().push(HomeBound::new(page, image, lsn));
+                }
+                Outcome::Failed(error) => Err(error),
+                Outcome::Superseded | Outcome::SpaceDropped => Ok(state.slots.home(page)),
+                Outcome::Home => {
+                    state.slots.policy().wrote(page, Home::Hdd, now);
+                    Ok(state.slots.home(page))
+                }
+            };
+            let displaced = displaced.get(&page).copied().or_else(|| state.slots.take_untold());
+            drop(state);
+            done(WrittenPage { page, result, displaced: Displaced(displaced), image });
+        };
+        self.write_home(Backing::Appended, pages, class, &each).await;
+        self.write_dirty_home(again.into_inner(), displaced, class, done).await;
+    }
+
+    /// Where the page, which was just written home as `image`, lies from now on, and which page had to make
+    /// room for its copy.
+    fn arrived_home(self: &Arc<Self>, page: PageId, image: &[u8]) -> (Home, Option<PageId>) {
+        let now = self.now();
+        let mut state = self.state.lock();
+        state.slots.note_home(true);
+        // Without a home nothing was written: its space is being dropped.
+        if !state.slots.writes_home_first() || self.homes.offset(page).is_none() {
+            // A copy that could not be rewritten, or is not to be, is obsolete now.
+            if state.slots.home(page) == Home::Ssd {
+                state.slots.discard(page);
+            }
+            state.slots.policy().wrote(page, Home::Hdd, now);
+            return (Home::Hdd, state.slots.take_untold());
+        }
+        state.slots.policy().wrote(page, Home::Hdd, now);
+        let may = state.may_admit(self.admissions_max);
+        let ticket = state.slots.plan_arrived(page, may, now, &mut || self.stamps.fresh());
+        let displaced = ticket.and_then(|ticket| ticket.displaced).or_else(|| state.slots.take_untold());
+        if let Some(ticket) = ticket {
+            self.copy_to_slot(&mut state, ticket, image);
+        }
+        (state.slots.home(page), displaced)
+    }
+
+    /// Sends a copy of `image`, which the HDD has, on its way to its slot.
+    pub(crate) fn copy_to_slot(self: &Arc<Self>, state: &mut Protocol, mut ticket: Ticket, image: &[u8]) {
+        if let Some(lsn) = self.unbacked(ticket.page) {
+            state.slots.wait_for_home(&mut ticket, lsn);
+        }
+        state.admissions += 1;
+        let mut buf = self.buffer();
+        buf.as_mut_slice().copy_from_slice(image);
+        let task = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let back = |written: WrittenPage| task.give_back(written.image);
+            // The pool was told of the displaced page when this was planned, or will be.
+            let written = task.write_slots(vec![(ticket, buf, Lsn(0))], IoClass::Clean, &back).await;
+            written.failed.into_iter().for_each(|f| task.give_back(f.image));
+            task.state.lock().admissions -= 1;
+            task.changed.notify_waiters();
+        });
+    }
+}
+
+/// A clean page leaves the pool.
+pub(crate) fn evicted(core: &Arc<Core>, page: PageId, logical: u32, image: &[u8]) -> Displaced {
+    if !core.has_slots() {
+        return Displaced(None);
+    }
+    let now = core.now();
+    let mut state = core.state.lock();
+    let home = state.slots.home(page);
+    state.slots.policy().logical(page, logical, home, now);
+    let may = state.may_admit(core.admissions_max);
+    let fresh = &mut || core.stamps.fresh();
+    let ticket = if may { state.slots.plan_copy(page, Cause::Evicted, now, fresh) } else { None };
+    state.slots.policy().left_pool(page, now);
+    let Some(ticket) = ticket else {
+        let look = state.slots.wants_look();
+        let displaced = Displaced(state.slots.take_untold());
+        drop(state);
+        if look {
+            core.wake.notify_one();
+        }
+        return displaced;
+    };
+    core.copy_to_slot(&mut state, ticket, image);
+    Displaced(ticket.displaced)
+}
+
+fn failed(dirty: DirtyPage, error: &TierError) -> WrittenPage {
+    let DirtyPage { page, image, .. } = dirty;
+    WrittenPage { page, result: Err(error.clone()), displaced: Displaced(None), image }
+}

@@ -1,0 +1,221 @@
+//! Copies from slots to the HDD: of victims, of homes that are healed, of pages that are drained.
+//!
+//! Every copy goes the same way: the slot is durable and backs the home write, the journal voids older
+//! copies, and the slot is clean only after a flush of the HDD.
+
+use super::Core;
+use super::read::read_one;
+use super::write_home::{Arrived, HomeBound, Outcome};
+use crate::format::journal::Backing;
+use crate::mutation::Mutation;
+use crate::protocol::slots::WriteBack;
+use futures_util::future::join_all;
+use pagetier_bufpool::TierError;
+use pagetier_devio::{DeviceError, IoClass};
+use pagetier_page::{Lsn, PageId};
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::time::Duration;
+
+/// Pages of one batch, at most: how much is still written after a drain was given up.
+pub(super) const BATCH_MAX: usize = 32;
+
+/// A batch's end.
+pub(crate) struct Copied {
+    /// The ones that are home, durably.
+    pub(crate) home: Vec<WriteBack>,
+    /// The ones whose slot or home failed, each by its own error.
+    pub(crate) failed: Vec<(PageId, TierError)>,
+    /// What failed for all of them.
+    pub(crate) result: Result<(), DeviceError>,
+}
+
+impl Core {
+    /// Copies held slots home; they are let go of.
+    pub(crate) async fn copy_home(&self, batch: Vec<WriteBack>, class: IoClass) -> Copied {
+        let held = Held { core: self, batch, class, home: Vec::new() };
+        held.copy().await
+    }
+
+    /// Without a ring nothing backs `pages` on their way home, and their records void the copies that the SSD
+    /// alone has of the versions before: those go home first, durably. Gives back the pages that may follow,
+    /// and those that may not. A copy that is damaged is not worth waiting for.
+    pub(super) async fn only_copies_first(
+        &self,
+        pages: Vec<HomeBound>,
+    ) -> (Vec<HomeBound>, Vec<(HomeBound, TierError)>) {
+        if self.doublewrite() || !self.has_slots() || self.broken.is(Mutation::OnlyCopyVoided) {
+            return (pages, Vec::new());
+        }
+        let mut failed: FxHashMap<PageId, TierError> = FxHashMap::default();
+        let mut damaged = FxHashSet::default();
+        loop {
+            let (left, flush) = {
+                let state = self.state.lock();
+                let slots = &state.slots;
+                let only = pages.iter().map(|b| b.page).filter(|page| slots.is_only_copy(*page));
+                let only = only.filter(|page| !failed.contains_key(page) && !damaged.contains(page));
+                let left: Vec<PageId> = only.take(BATCH_MAX).collect();
+                let flush =
+                    left.iter().any(|page| slots.waits_for_home(*page) || state.home.is_backed(*page));
+                (left, flush)
+            };
+            if left.is_empty() {
+                break;
+            }
+            let result = if flush {
+                self.flush_hdd().await
+            } else {
+                let copied = self.copy_pages_home(&left).await;
+                for (page, error) in copied.failed {
+                    match error {
+                        TierError::Corrupt { .. } => drop(damaged.insert(page)),
+                        error => drop(failed.insert(page, error)),
+                    }
+                }
+                copied.result
+            };
+            if let Err(source) = result {
+                let error = |page: PageId| TierError::Device { page, source: source.clone() };
+                failed.extend(left.iter().map(|page| (*page, error(*page))));
+            }
+            if let Some(refusal) = self.refusal() {
+                failed.extend(left.iter().map(|page| (*page, refusal.clone())));
+            }
+        }
+        let (mut ready, mut not) = (Vec::with_capacity(pages.len()), Vec::new());
+        for b in pages {
+            match failed.remove(&b.page) {
+                Some(error) => not.push((b, error)),
+                None => ready.push(b),
+            }
+        }
+        (ready, not)
+    }
+
+    /// Copies of `pages`, whatever they are, home. Waits for readers of their slots; those without a copy are
+    /// left out.
+    pub(crate) async fn copy_pages_home(&self, pages: &[PageId]) -> Copied {
+        let _duty = self.home_duty.lock().await;
+        let batch: Vec<WriteBack> = pages.iter().filter_map(|page| self.hold_copy(*page)).collect();
+        if batch.is_empty() {
+            // All are being read, or gone: a read ends soon.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            return Copied { home: Vec::new(), failed: Vec::new(), result: Ok(()) };
+        }
+        self.copy_home(batch, IoClass::WriteBack).await
+    }
+
+    fn hold_copy(&self, page: PageId) -> Option<WriteBack> {
+        let mut state = self.state.lock();
+        let held = state.slots.hold_copy(page)?;
+        if !self.broken.is(Mutation::DrainedPageDiscarded) {
+            state.home.hold(page);
+        }
+        Some(held)
+    }
+}
+
+/// Held slots; let go of also when the copying is dropped.
+struct Held<'a> {
+    core: &'a Core,
+    batch: Vec<WriteBack>,
+    /// Of the home writes.
+    class: IoClass,
+    home: Vec<WriteBack>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let mut state = self.core.state.lock();
+        for one in self.batch.drain(..) {
+            state.end_write_back(one, self.home.contains(&one));
+        }
+        // From now on a checkpoint names these slots as what they are.
+        state.home.end_write_back();
+        drop(state);
+        self.core.changed.notify_waiters();
+        self.core.wake.slots.notify_one();
+    }
+}
+
+impl Held<'_> {
+    async fn copy(mut self) -> Copied {
+        let mut failed = Vec::new();
+        let result = self.all(&mut failed).await;
+        if result.is_err() {
+            self.home.clear();
+        }
+        let home = self.home.clone();
+        drop(self);
+        Copied { home, failed, result }
+    }
+
+    async fn all(&mut self, failed: &mut Vec<(PageId, TierError)>) -> Result<(), DeviceError> {
+        let core = self.core;
+        let durable_at = self.batch.iter().filter_map(|w| w.durable_at).max();
+        let flushes = !core.broken.is(Mutation::WriteBackBeforeFlush);
+        let completed = core.cache_device().flush.completed();
+        if let Some(number) = durable_at.filter(|number| flushes && completed < *number) {
+            core.cover_ssd(number).await?;
+        }
+        let pages = self.read(failed).await;
+        let arrived = Mutex::new(Vec::with_capacity(pages.len()));
+        let errors = Mutex::new(Vec::new());
+        let each = |a: Arrived| {
+            core.give_back(a.image);
+            match a.outcome {
+                Outcome::Home => arrived.lock().push(a.page),
+                Outcome::Superseded => {}
+                // The copy is not worth another try.
+                Outcome::SpaceDropped => core.state.lock().slots.discard(a.page),
+                Outcome::Failed(error) => errors.lock().push((a.page, error)),
+            }
+        };
+        core.write_home(Backing::WriteBack, pages, self.class, &each).await;
+        let errors = errors.into_inner();
+        if !(errors.is_empty() && arrived.lock().is_empty()) {
+            core.state.lock().slots.note_home(!arrived.lock().is_empty());
+        }
+        failed.extend(errors);
+        if !core.broken.is(Mutation::CleanBeforeFlush) {
+            core.flush_hdd().await?;
+        }
+        let arrived = arrived.into_inner();
+        self.home = self.batch.iter().filter(|one| arrived.contains(&one.page)).copied().collect();
+        Ok(())
+    }
+
+    async fn read(&self, failed: &mut Vec<(PageId, TierError)>) -> Vec<HomeBound> {
+        let core = self.core;
+        let ssd = core.ssd();
+        let reads = self.batch.iter().map(|one| {
+            let ssd = &ssd;
+            async move {
+                let (buf, result) =
+                    read_one(ssd, core.slot_at(one.slot), core.buffer(), IoClass::WriteBack).await;
+                (one, buf, result)
+            }
+        });
+        let mut pages = Vec::with_capacity(self.batch.len());
+        for (one, image, result) in join_all(reads).await {
+            let error = match result {
+                Err(source) => {
+                    core.ssd_failed(&source);
+                    TierError::Device { page: one.page, source }
+                }
+                Ok(()) => match core.check(image.as_slice(), one.page, Some(one.stamp)) {
+                    Ok(_) => {
+                        pages.push(HomeBound::new(one.page, image, Lsn(0)));
+                        continue;
+                    }
+                    Err(defect) => core.corrupt(one.page, &ssd, core.slot_at(one.slot), defect),
+                },
+            };
+            tracing::error!(%error, "a copy on the SSD cannot be written home");
+            core.state.lock().slots.cannot_be_read(*one);
+            failed.push((one.page, error));
+        }
+        pages
+    }
+}

@@ -1,0 +1,383 @@
+//! Writing pages home, so that neither a torn write (I4) nor an old SSD copy (I3) can hurt.
+//!
+//! For the pool's dirty pages: (1) images to the doublewrite ring and records to the journal, (2) one SSD
+//! flush, (3) the HDD writes, sorted and merged. The ring holds the images until an HDD flush that begins
+//! after (3). For the SSD's own write-back the slot itself, flushed before, takes the ring's place; and for
+//! pages that a doublewrite buffer of slots has taken, the slot that they were just appended to. The table of
+//! what is on its way is [`crate::protocol::home_batches`].
+
+use super::Core;
+use super::coalesce::{Piece, Run, coalesce};
+use crate::format::journal::{Backing, Block};
+use crate::mutation::Mutation;
+use crate::protocol::home_batches::NoPlace;
+use crate::protocol::{HomePage, HomePlan};
+use futures_util::future::{join, join_all};
+use futures_util::stream::{Stream, StreamExt};
+use pagetier_bufpool::TierError;
+use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_page::{Flags, Header, Lsn, PageId, Stamp};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Writes of a batch in flight at once: enough for the disk to sort, few enough that reads get through.
+const WRITES_MAX: usize = 8;
+
+/// The same of a batch that must get done: its share of the disk is that of its writes among all that wait.
+const URGENT_WRITES_MAX: usize = 32;
+
+/// A page image on its way home.
+#[derive(Debug)]
+pub(super) struct HomeBound {
+    pub(super) page: PageId,
+    pub(super) image: IoBuf,
+    /// The HDD has every change older than this.
+    pub(super) lsn: Lsn,
+    /// Appended pages only: the superseded slot is newer than the HDD's version.
+    pub(super) over_only_copy: bool,
+}
+
+impl HomeBound {
+    pub(super) fn new(page: PageId, image: IoBuf, lsn: Lsn) -> Self {
+        Self { page, image, lsn, over_only_copy: false }
+    }
+
+    fn plain(&self) -> HomePage {
+        let Self { page, lsn, over_only_copy, .. } = *self;
+        HomePage { page, stamp: stamp_of(&self.image), lsn, over_only_copy }
+    }
+}
+
+/// What became of a page on its way home.
+#[derive(Clone, Debug)]
+pub(super) enum Outcome {
+    /// It is written there.
+    Home,
+    /// A newer version has taken its place in its slot: it must not be written over that.
+    Superseded,
+    /// Its space is being dropped: there is nothing to write for. Its slot must not pass for a copy of what
+    /// is home, though: a crash may bring the space back.
+    SpaceDropped,
+    Failed(TierError),
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub(super) struct Arrived {
+    pub(super) page: PageId,
+    pub(super) image: IoBuf,
+    pub(super) outcome: Outcome,
+}
+
+/// Called with every page as its way ends.
+pub(super) type Each<'a> = &'a (dyn Fn(Arrived) + Send + Sync);
+
+impl Core {
+    /// Writes `pages` to the HDD. Returns when the writes completed; they are durable then if the ring is on
+    /// (its images are), otherwise after the next HDD flush.
+    pub(super) async fn write_home(
+        &self,
+        backing: Backing,
+        pages: Vec<HomeBound>,
+        class: IoClass,
+        each: Each<'_>,
+    ) {
+        let max = self.state.lock().home.batch_max(backing);
+        let mut pages = pages.into_iter().peekable();
+        while pages.peek().is_some() {
+            let batch: Vec<HomeBound> = pages.by_ref().take(max).collect();
+            self.write_batch_home(backing, batch, class, each).await;
+        }
+    }
+
+    async fn write_batch_home(
+        &self,
+        backing: Backing,
+        mut batch: Vec<HomeBound>,
+        class: IoClass,
+        each: Each<'_>,
+    ) {
+        let plan = match self.plan_batch(backing, &mut batch, each).await {
+            Ok(Some(plan)) => plan,
+            Ok(None) => return,
+            Err(error) => return fail_all(batch, &error, each),
+        };
+        let (id, versions) = (plan.id, plan.versions.clone());
+        let failed = Mutex::new(Vec::new());
+        let each_noted = |arrived: Arrived| {
+            self.unflushed.ended(arrived.page, self.hdd_flush.next());
+            let unbacked = matches!(arrived.outcome, Outcome::SpaceDropped) && backing != Backing::Ring;
+            if unbacked || matches!(arrived.outcome, Outcome::Failed(_)) {
+                failed.lock().push(arrived.page);
+            }
+            each(arrived);
+        };
+        let (batch, prepared) = self.prepare(batch, plan).await;
+        let refused = match prepared {
+            Ok(()) => {
+                self.unflushed.begin(&unflushed(&batch)).err().map(|cause| TierError::Refusing { cause })
+            }
+            Err(source) => {
+                self.ssd_failed(&source);
+                self.refuse(&source.to_string(), true);
+                Some(TierError::Flush { source })
+            }
+        };
+        let begun = refused.is_none();
+        match refused {
+            None => self.write_in_place(batch, class, &each_noted).await,
+            Some(error) => {
+                let backed = (backing == Backing::Appended).then_some(&versions);
+                failed.lock().extend(backed.into_iter().flatten().map(|(page, _)| *page));
+                fail_all(batch, &error, each);
+            }
+        }
+        let flush = self.hdd_flush.next();
+        let mut state = self.state.lock();
+        state.home.end(id, begun, failed.into_inner(), flush);
+        if self.broken.frees_before_flush(backing) {
+            state.hdd_flushed(flush);
+        }
+        drop(state);
+        self.changed.notify_waiters();
+        self.wake.slots.notify_one();
+        // The write-back loop looks for more by itself, and must not be woken by its own failures.
+        if backing != Backing::WriteBack {
+            self.wake.victims.notify_one();
+        }
+    }
+
+    /// Waits for ring and journal places, and for earlier HDD writes of the same pages; seals the images that
+    /// the ring is to back. Takes out of the batch the slots' pages that have a newer version by then: it may
+    /// be home already. `None`: no page is left.
+    async fn plan_batch(
+        &self,
+        backing: Backing,
+        batch: &mut Vec<HomeBound>,
+        each: Each<'_>,
+    ) -> Result<Option<HomePlan>, TierError> {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(refusal) = self.refusal() {
+                return Err(refusal);
+            }
+            let (planned, superseded) = self.try_plan(backing, batch);
+            for HomeBound { page, image, .. } in superseded {
+                each(Arrived { page, image, outcome: Outcome::Superseded });
+            }
+            let why = match planned {
+                Ok(plan) => return Ok(plan),
+                Err(why) => why,
+            };
+            if why == NoPlace::Journal
+                && let Some(cause) = self.map_failure()
+            {
+                // Without checkpoints the journal never has room again, and without it no page may go home.
+                self.refuse(&cause, true);
+                continue;
+            }
+            if why == NoPlace::Ring && self.state.lock().home.ring_is_stuck() {
+                self.mend_for_place().await?;
+                continue;
+            }
+            self.flush_for_place(why).await?;
+            self.wake.notify_one();
+            changed.await;
+        }
+    }
+
+    fn try_plan(
+        &self,
+        backing: Backing,
+        batch: &mut Vec<HomeBound>,
+    ) -> (Result<Option<HomePlan>, NoPlace>, Vec<HomeBound>) {
+        let mut state = self.state.lock();
+        let one_at_a_time = !self.broken.is(Mutation::TwoInFlight);
+        if one_at_a_time && batch.iter().any(|b| state.home.is_writing(b.page)) {
+            return (Err(NoPlace::Busy), Vec::new());
+        }
+        // Once nothing newer is on its way: what is in the slot must still be the page's newest version, or a
+        // newer one would be written over (I8).
+        let checked = backing != Backing::Ring && !self.broken.is(Mutation::StaleWriteBack);
+        let stale = |b: &mut HomeBound| checked && !state.slots.holds(b.page, stamp_of(&b.image));
+        let superseded: Vec<HomeBound> = batch.extract_if(.., stale).collect();
+        if batch.is_empty() {
+            return (Ok(None), superseded);
+        }
+        let pages: Vec<HomePage> = batch.iter().map(HomeBound::plain).collect();
+        let planned = state.begin_home_batch(backing, &pages, &mut || self.stamps.fresh());
+        drop(state);
+        if let Ok(plan) = &planned
+            && backing == Backing::Ring
+        {
+            for (b, (_, stamp)) in batch.iter_mut().zip(&plan.versions) {
+                pagetier_page::seal(self.seed, b.image.as_mut_slice(), *stamp, Flags::NONE);
+            }
+        }
+        (planned.map(|plan| Some(self.broken.spoil(plan))), superseded)
+    }
+
+    /// Mends what the ring's places are held for. If that fails, the writes that want a place fail, and their
+    /// pages stay dirty; the next ones try again, since the error may pass.
+    async fn mend_for_place(&self) -> Result<(), TierError> {
+        let mended = self.mend_homes().await;
+        if let Err(error) = &mended
+            && self.broken.is(Mutation::FailedMendFinal)
+        {
+            self.refuse(&error.to_string(), false);
+        }
+        mended
+    }
+
+    fn map_failure(&self) -> Option<Arc<str>> {
+        let state = self.state.lock();
+        state.ssd_error.clone().filter(|_| state.map_failed)
+    }
+
+    /// Makes the ring's oldest entries free, or records of slots that back home writes superfluous, if an HDD
+    /// flush is all they wait for.
+    async fn flush_for_place(&self, why: NoPlace) -> Result<(), TierError> {
+        let wanted = {
+            let home = &self.state.lock().home;
+            home.ring_wants_flush() || (why == NoPlace::Journal && home.can_settle())
+        };
+        if wanted {
+            self.flush_hdd().await?;
+        }
+        Ok(())
+    }
+
+    /// Steps 1 and 2: after this, the HDD writes may start.
+    async fn prepare(
+        &self,
+        batch: Vec<HomeBound>,
+        plan: HomePlan,
+    ) -> (Vec<HomeBound>, Result<(), DeviceError>) {
+        let HomePlan { id, ring, blocks, images_first, flush, .. } = plan;
+        let journal = async || {
+            let written = self.write_journal(blocks).await;
+            self.state.lock().home.recorded(id);
+            written
+        };
+        let (batch, written) = if images_first {
+            let (batch, ringed) = self.write_ring(batch, &ring).await;
+            let flushed = match ringed {
+                Ok(()) if flush => self.flush_ssd().await,
+                other => other,
+            };
+            match flushed {
+                Ok(()) => (batch, journal().await),
+                error => {
+                    // These blocks are never written: they reserve no place.
+                    self.state.lock().home.recorded(id);
+                    (batch, error)
+                }
+            }
+        } else {
+            let ((batch, ringed), journaled) = join(self.write_ring(batch, &ring), journal()).await;
+            (batch, ringed.and(journaled))
+        };
+        match written {
+            Ok(()) if flush => (batch, self.flush_ssd().await),
+            other => (batch, other),
+        }
+    }
+
+    /// Writes the images to their places, if they have any. They come back in another order.
+    async fn write_ring(
+        &self,
+        batch: Vec<HomeBound>,
+        places: &[u32],
+    ) -> (Vec<HomeBound>, Result<(), DeviceError>) {
+        if places.is_empty() {
+            return (batch, Ok(()));
+        }
+        let cache = self.cache_device();
+        let at = |place: u32| cache.layout.ring_at(place);
+        let pieces = batch.into_iter().zip(places);
+        let pieces =
+            pieces.map(|(b, place)| Piece { offset: at(*place), buf: b.image, tag: (b.page, b.lsn) });
+        let (mut back, mut result) = (Vec::with_capacity(places.len()), Ok(()));
+        let mut runs = self.write_runs(&cache.device, coalesce(pieces.collect()), IoClass::Ring);
+        while let Some((tags, bufs, done)) = runs.next().await {
+            back.extend(
+                tags.into_iter().zip(bufs).map(|((page, lsn), image)| HomeBound::new(page, image, lsn)),
+            );
+            result = result.and(done);
+        }
+        (back, result)
+    }
+
+    async fn write_journal(&self, blocks: Vec<Block>) -> Result<(), DeviceError> {
+        let cache = self.cache_device();
+        let writes = blocks.into_iter().map(|block| {
+            let buf = IoBuf::copy_of(&block.encode(self.seed));
+            cache.device.write(cache.layout.journal_at(block.seq), IoBufs::from_iter([buf]), IoClass::Meta)
+        });
+        join_all(writes).await.into_iter().try_for_each(|done| done.result)
+    }
+
+    /// Step 3.
+    async fn write_in_place(&self, batch: Vec<HomeBound>, class: IoClass, each: Each<'_>) {
+        let mut pieces = Vec::with_capacity(batch.len());
+        for HomeBound { page, image, .. } in batch {
+            match self.homes.offset(page) {
+                Some(offset) => pieces.push(Piece { offset, buf: image, tag: page }),
+                None => each(Arrived { page, image, outcome: Outcome::SpaceDropped }),
+            }
+        }
+        let mut runs = self.write_runs(&self.hdd, coalesce(pieces), class);
+        while let Some((pages, bufs, done)) = runs.next().await {
+            for (page, image) in pages.into_iter().zip(bufs) {
+                let outcome = match done.clone() {
+                    Ok(()) => Outcome::Home,
+                    Err(source) => Outcome::Failed(TierError::Device { page, source }),
+                };
+                each(Arrived { page, image, outcome });
+            }
+        }
+    }
+
+    /// Writes runs, a bounded number at a time; they come back as they complete.
+    pub(crate) fn write_runs<T: Send>(
+        &self,
+        device: &SharedDevice,
+        runs: Vec<Run<T>>,
+        class: IoClass,
+    ) -> impl Stream<Item = (Vec<T>, IoBufs, Result<(), DeviceError>)> + Send + Unpin + use<T> {
+        let device = Arc::clone(device);
+        let writes = runs.into_iter().map(move |run| {
+            let device = Arc::clone(&device);
+            async move {
+                let done = device.write(run.offset, run.bufs, class).await;
+                (run.tags, done.bufs, done.result)
+            }
+        });
+        let at_once = if class == IoClass::UrgentWriteBack { URGENT_WRITES_MAX } else { WRITES_MAX };
+        Box::pin(futures_util::stream::iter(writes).buffer_unordered(at_once))
+    }
+}
+
+fn stamp_of(image: &IoBuf) -> Stamp {
+    Header::peek(image.as_slice()).stamp
+}
+
+/// What failed for the batch failed for each of its pages.
+fn fail_all(batch: Vec<HomeBound>, error: &TierError, each: Each<'_>) {
+    for HomeBound { page, image, .. } in batch {
+        let error = match error.clone() {
+            TierError::Flush { source } | TierError::Device { source, .. } => {
+                TierError::Device { page, source }
+            }
+            other => other,
+        };
+        each(Arrived { page, image, outcome: Outcome::Failed(error) });
+    }
+}
+
+/// The pages of `batch`, each with its version and the oldest change that the HDD may lack of it.
+fn unflushed(batch: &[HomeBound]) -> Vec<(PageId, Stamp, Lsn)> {
+    batch.iter().map(|b| (b.page, stamp_of(&b.image), b.lsn)).collect()
+}

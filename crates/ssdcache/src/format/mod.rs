@@ -1,0 +1,7 @@
+//! What stands on disk, byte by byte (`docs/format.md`): pure codecs.
+
+mod bytes;
+pub(crate) mod journal;
+pub(crate) mod layout;
+pub(crate) mod map;
+pub(crate) mod superblock;

@@ -1,0 +1,41 @@
+//! Numbers of flushes. A write that completed is durable once a flush that *began* afterwards is over: the
+//! flush to wait for is known by its number. Those of one device never meet those of the other.
+
+use std::fmt::Debug;
+
+/// The number of a flush of one device; 1 is the first.
+pub trait FlushNumber: Copy + Ord + Debug + Send + Sync + 'static {
+    /// Flush number `number`.
+    fn nth(number: u64) -> Self;
+
+    /// As a number.
+    fn get(self) -> u64;
+}
+
+/// A flush of the SSD, or of the file of the ring.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct SsdFlush(pub u64);
+
+/// A flush of the HDD.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct HddFlush(pub u64);
+
+impl FlushNumber for SsdFlush {
+    fn nth(number: u64) -> Self {
+        Self(number)
+    }
+
+    fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl FlushNumber for HddFlush {
+    fn nth(number: u64) -> Self {
+        Self(number)
+    }
+
+    fn get(self) -> u64 {
+        self.0
+    }
+}

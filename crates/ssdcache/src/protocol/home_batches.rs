@@ -1,0 +1,627 @@
+//! The table of home writes: every page on its way to the HDD, and what waits for it.
+//!
+//! A batch begins when its places in ring and journal are taken, and stays until nothing needs it any more
+//! (I4, I7): the images of the ring until an HDD flush that began after the home writes is over, appended
+//! slots likewise, a write-back until the slots that it was copied from are let go of. What the rest of the
+//! protocol asks (where ring and journal may be written over, from which stamps on homes may be torn, whether
+//! a flush would help, whether a page must keep its copy) is a fold over this table; what is asked of single
+//! pages is indexed.
+
+use super::flushes::HddFlush;
+use crate::format::journal::{Backing, RECORDS_MAX};
+use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Home writes that slots back without a flush, at most, before one is due: a recovery looks at as many
+/// homes.
+const BACKED_MAX: usize = 128;
+
+/// Names a batch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct BatchId(u64);
+
+/// What a batch has to wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoPlace {
+    /// A home write of one of its pages.
+    Busy,
+    /// Room in the journal.
+    Journal,
+    /// Room in the ring.
+    Ring,
+}
+
+/// The places that a batch was given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Places {
+    /// Names the batch.
+    pub id: BatchId,
+    /// The ring page for each page of the batch; empty if the ring does not back it.
+    pub ring: Vec<u32>,
+    /// The sequence numbers of its journal blocks.
+    pub journal: Range<u64>,
+}
+
+/// A page whose home write failed, and its image in the ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FailedHome {
+    /// The page.
+    pub page: PageId,
+    /// The version that its home was to get.
+    pub stamp: Stamp,
+    /// The image's place.
+    pub place: u32,
+}
+
+/// How far a batch is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Images and records are being written.
+    Recording,
+    /// They are durable or about to be, and the pages are written home.
+    Writing,
+    /// The home writes of these pages failed, and may have left them torn: the ring holds their images until
+    /// they are written home after all.
+    Torn(Vec<PageId>),
+    /// The home writes are over: HDD flush number `flush` makes them durable.
+    Written { flush: HddFlush },
+}
+
+#[derive(Debug)]
+struct HomeBatch {
+    id: BatchId,
+    backing: Backing,
+    /// The pages and their versions; those that the ring backs in the order of their places.
+    versions: Vec<(PageId, Stamp)>,
+    /// Its places in the ring, counted without end.
+    ring: Range<u64>,
+    journal: Range<u64>,
+    /// No image in the ring, and no slot that backs it, has a smaller stamp.
+    stamp_min: Stamp,
+    /// Of images in the ring: the HDD has every change older than this.
+    lsn: Option<Lsn>,
+    phase: Phase,
+}
+
+impl HomeBatch {
+    fn is_ringed(&self) -> bool {
+        !self.ring.is_empty()
+    }
+
+    fn is_under_way(&self) -> bool {
+        matches!(self.phase, Phase::Recording | Phase::Writing)
+    }
+
+    /// The HDD flush that makes its home writes durable.
+    fn flush(&self) -> Option<HddFlush> {
+        if let Phase::Written { flush } = self.phase { Some(flush) } else { None }
+    }
+
+    /// Whether the map of a checkpoint captured now would name copies that its records void, or slots that
+    /// may soon be given away as only copies.
+    fn pins_journal(&self) -> bool {
+        !self.journal.is_empty() && (self.is_under_way() || self.backing != Backing::Ring)
+    }
+
+    fn is_torn(&self, page: PageId) -> bool {
+        matches!(&self.phase, Phase::Torn(pages) if pages.contains(&page))
+    }
+}
+
+/// Why a page is in the table, counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Claims {
+    /// Its home is being written, or about to be.
+    writing: u32,
+    /// It is copied home from a slot, or its home is mended from the ring: it must not lose its copy before
+    /// the HDD was flushed.
+    held: u32,
+    /// Its slot backs a home write that is not durable, or is to back one.
+    backed: u32,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct HomeBatches {
+    ids: u64,
+    batches: VecDeque<HomeBatch>,
+    claims: FxHashMap<PageId, Claims>,
+    /// Versions that were appended, and whose home writes have not begun.
+    appended: FxHashSet<(PageId, Stamp)>,
+    /// The oldest version whose home write failed while a slot backed it.
+    torn_from: Option<Stamp>,
+    /// Of the pages whose home writes failed, those that were discarded since.
+    discarded: FxHashSet<PageId>,
+    ring_pages: u32,
+    /// What of the ring is held, counted without end.
+    ring: Range<u64>,
+    journal_blocks: u32,
+    /// Sequence numbers: from the oldest block that a recovery wants to the next.
+    journal: Range<u64>,
+}
+
+impl HomeBatches {
+    /// No home writes, with an empty ring of `ring_pages` pages that goes on at place `ring_from`, and a
+    /// journal of `journal_blocks` blocks of which a recovery wants `journal`.
+    #[must_use]
+    pub fn new(ring_pages: u32, ring_from: u32, journal_blocks: u32, journal: Range<u64>) -> Self {
+        let ring = u64::from(ring_from)..u64::from(ring_from);
+        Self { ring_pages, ring, journal_blocks, journal, ..Self::default() }
+    }
+
+    // ---- pages
+    // ----------------------------------------------------------------------------------------------
+
+    fn claims(&self, page: PageId) -> Claims {
+        self.claims.get(&page).copied().unwrap_or_default()
+    }
+
+    fn claim(&mut self, page: PageId) -> &mut Claims {
+        self.claims.entry(page).or_default()
+    }
+
+    fn disclaim(&mut self, page: PageId, which: impl FnOnce(&mut Claims) -> &mut u32) {
+        let Some(claims) = self.claims.get_mut(&page) else { return };
+        let count = which(claims);
+        *count = count.saturating_sub(1);
+        if *claims == Claims::default() {
+            self.claims.remove(&page);
+        }
+    }
+
+    /// Whether the home of `page` is being written: at most one write at a time, so that versions arrive in
+    /// order (I8).
+    #[must_use]
+    pub fn is_writing(&self, page: PageId) -> bool {
+        self.claims(page).writing > 0
+    }
+
+    /// Whether the slot of `page` backs a home write that is not durable: a crash might leave its home torn,
+    /// and nothing else to mend it.
+    #[must_use]
+    pub fn is_backed(&self, page: PageId) -> bool {
+        self.claims(page).backed > 0
+    }
+
+    /// Whether `page` must not lose its copy: a crash might leave its home torn, and nothing to mend it.
+    #[must_use]
+    pub fn keeps_copy(&self, page: PageId) -> bool {
+        let Claims { held, backed, .. } = self.claims(page);
+        held + backed > 0
+    }
+
+    /// Whether a page of `space` is on its way home, or backed by its slot.
+    #[must_use]
+    pub fn has_pages_of(&self, space: SpaceId) -> bool {
+        self.claims.keys().any(|page| page.space == space)
+    }
+
+    /// Whether slots of pages of `space` back home writes.
+    #[must_use]
+    pub fn backs_pages_of(&self, space: SpaceId) -> bool {
+        self.claims.iter().any(|(page, claims)| page.space == space && claims.backed > 0)
+    }
+
+    /// Pages whose homes are being written.
+    #[must_use]
+    pub fn pages_writing(&self) -> usize {
+        self.claims.values().filter(|claims| claims.writing > 0).count()
+    }
+
+    /// Pages that are held for a copy home.
+    #[must_use]
+    pub fn pages_held(&self) -> usize {
+        self.claims.values().filter(|claims| claims.held > 0).count()
+    }
+
+    /// Pages whose slots back home writes, or are to.
+    #[must_use]
+    pub fn pages_backed(&self) -> usize {
+        self.claims.values().filter(|claims| claims.backed > 0).count()
+    }
+
+    /// The page is to be copied home from its slot. Ends with [`HomeBatches::release`].
+    pub fn hold(&mut self, page: PageId) {
+        self.claim(page).held += 1;
+    }
+
+    /// That is over.
+    pub fn release(&mut self, page: PageId) {
+        self.disclaim(page, |claims| &mut claims.held);
+    }
+
+    /// The slot that version `stamp` of `page` is appended to will back its way home.
+    pub fn append(&mut self, page: PageId, stamp: Stamp) {
+        if self.appended.insert((page, stamp)) {
+            self.claim(page).backed += 1;
+        }
+    }
+
+    /// It will not, if its home write has not begun.
+    pub fn give_up_append(&mut self, page: PageId, stamp: Stamp) {
+        if self.appended.remove(&(page, stamp)) {
+            self.disclaim(page, |claims| &mut claims.backed);
+        }
+    }
+
+    // ---- a batch's life
+    // -------------------------------------------------------------------------------------
+
+    /// The most pages that one batch may have: what the ring takes, and one journal block.
+    #[must_use]
+    pub fn batch_max(&self, backing: Backing) -> usize {
+        let ringed = backing == Backing::Ring && self.ring_pages > 0;
+        if ringed { (self.ring_pages as usize / 2).clamp(1, RECORDS_MAX) } else { RECORDS_MAX }
+    }
+
+    /// Whether there is a journal: without slots none is needed.
+    #[must_use]
+    pub fn has_journal(&self) -> bool {
+        self.journal_blocks > 0
+    }
+
+    /// Whether a ring backs home writes.
+    #[must_use]
+    pub fn has_ring(&self) -> bool {
+        self.ring_pages > 0
+    }
+
+    fn blocks_of(&self, pages: usize) -> u64 {
+        if self.journal_blocks > 0 { pages.div_ceil(RECORDS_MAX) as u64 } else { 0 }
+    }
+
+    fn images_of(&self, backing: Backing, pages: usize) -> u64 {
+        if backing == Backing::Ring && self.ring_pages > 0 { pages as u64 } else { 0 }
+    }
+
+    /// Whether a batch of so many pages finds room in journal and ring.
+    ///
+    /// # Errors
+    /// What it has to wait for.
+    pub fn has_room(&self, backing: Backing, pages: usize) -> Result<(), NoPlace> {
+        let blocks = self.blocks_of(pages);
+        if blocks > 0 && self.journal_used() + blocks > u64::from(self.journal_blocks) {
+            return Err(NoPlace::Journal);
+        }
+        let images = self.images_of(backing, pages);
+        if self.ring.end + images - self.ring.start > u64::from(self.ring_pages) {
+            return Err(NoPlace::Ring);
+        }
+        Ok(())
+    }
+
+    /// A batch that has room begins. No version has a smaller stamp than `stamp_min`; the HDD has every
+    /// change of them older than `lsn`.
+    pub fn begin(
+        &mut self,
+        backing: Backing,
+        versions: Vec<(PageId, Stamp)>,
+        stamp_min: Stamp,
+        lsn: Option<Lsn>,
+    ) -> Places {
+        self.ids += 1;
+        let id = BatchId(self.ids);
+        let ring = self.ring.end..self.ring.end + self.images_of(backing, versions.len());
+        let journal = self.journal.end..self.journal.end + self.blocks_of(versions.len());
+        (self.ring.end, self.journal.end) = (ring.end, journal.end);
+        for version in &versions {
+            let planned = backing == Backing::Appended && self.appended.remove(version);
+            let claims = self.claim(version.0);
+            claims.writing += 1;
+            claims.backed += u32::from(backing == Backing::Appended && !planned);
+        }
+        let places = ring.clone().map(|at| self.place(at)).collect();
+        let phase = Phase::Recording;
+        let batch =
+            HomeBatch { id, backing, versions, ring, journal: journal.clone(), stamp_min, lsn, phase };
+        self.batches.push_back(batch);
+        Places { id, ring: places, journal }
+    }
+
+    /// The writes of its journal blocks are over, or will never start: nothing of it lands there any more.
+    pub fn recorded(&mut self, id: BatchId) {
+        if let Some(batch) = self.batch(id) {
+            batch.phase = Phase::Writing;
+        }
+    }
+
+    /// The home writes of batch `id` are over, but for those of `failed`; HDD flush number `flush` will make
+    /// them durable. `begun`: they had begun.
+    pub fn end(&mut self, id: BatchId, begun: bool, failed: Vec<PageId>, flush: HddFlush) {
+        let Some(batch) = self.batch(id) else { return };
+        let (backing, versions) = (batch.backing, batch.versions.clone());
+        batch.phase = Phase::Written { flush };
+        for (page, _) in &versions {
+            self.disclaim(*page, |claims| &mut claims.writing);
+            if begun && !failed.contains(page) {
+                self.reached_home(*page, flush);
+            }
+        }
+        match backing {
+            Backing::Ring if self.batch(id).is_some_and(|batch| !batch.is_ringed()) => {
+                self.batches.retain(|batch| batch.id != id);
+            }
+            Backing::Ring if !failed.is_empty() => {
+                self.batch(id).into_iter().for_each(|batch| batch.phase = Phase::Torn(failed.clone()));
+            }
+            Backing::Ring | Backing::WriteBack => {}
+            Backing::Appended => {
+                self.end_backing(versions.iter().filter(|version| failed.contains(&version.0)));
+                let still = |version: &(PageId, Stamp)| !failed.contains(&version.0);
+                self.batch(id).into_iter().for_each(|batch| batch.versions.retain(still));
+            }
+        }
+    }
+
+    /// The slots of the write-back under way are let go of: a checkpoint names them as what they are.
+    pub fn end_write_back(&mut self) {
+        self.batches.retain(|batch| batch.backing != Backing::WriteBack || batch.is_under_way());
+    }
+
+    /// The home writes of these versions failed, and no slot will back another.
+    fn end_backing<'a>(&mut self, versions: impl Iterator<Item = &'a (PageId, Stamp)>) {
+        for (page, stamp) in versions {
+            self.torn_from = Some(self.torn_from.map_or(*stamp, |oldest| oldest.min(*stamp)));
+            self.disclaim(*page, |claims| &mut claims.backed);
+        }
+    }
+
+    /// HDD flush number `number` is over. The versions whose slots backed their way home, which is durable.
+    pub fn flushed(&mut self, number: HddFlush) -> Vec<(PageId, Stamp)> {
+        let is_over = |batch: &HomeBatch| batch.flush().is_some_and(|flush| flush <= number);
+        // The ring is given up in its order: an entry waits for all before it.
+        let ringed = self.batches.iter().filter(|batch| batch.is_ringed());
+        self.ring.start = ringed.take_while(|b| is_over(b)).last().map_or(self.ring.start, |b| b.ring.end);
+        let tail = self.ring.start;
+        self.batches.retain(|batch| !batch.is_ringed() || batch.ring.end > tail);
+        let settled = self.take_backed(&is_over);
+        for (page, _) in &settled {
+            self.disclaim(*page, |claims| &mut claims.backed);
+        }
+        settled
+    }
+
+    /// A flush of the HDD failed: homes that it should have made durable may be torn, and their slots are the
+    /// only copies.
+    pub fn flush_failed(&mut self) {
+        let torn = self.take_backed(&|batch| batch.flush().is_some());
+        self.end_backing(torn.iter());
+    }
+
+    /// Removes the batches that slots back and for which `over` says so. Their versions.
+    fn take_backed(&mut self, over: &dyn Fn(&HomeBatch) -> bool) -> Vec<(PageId, Stamp)> {
+        let mut taken = Vec::new();
+        self.batches.retain_mut(|batch| {
+            let over = batch.backing == Backing::Appended && over(batch);
+            if over {
+                taken.append(&mut batch.versions);
+            }
+            !over
+        });
+        taken
+    }
+
+    /// By its number: batches are in the order in which they began.
+    fn batch(&mut self, id: BatchId) -> Option<&mut HomeBatch> {
+        let at = self.batches.binary_search_by_key(&id, |batch| batch.id).ok()?;
+        self.batches.get_mut(at)
+    }
+
+    // ---- homes that may be torn
+    // -----------------------------------------------------------------------------
+
+    /// `page` is home in a later version, which HDD flush number `flush` will make durable.
+    fn reached_home(&mut self, page: PageId, flush: HddFlush) {
+        self.discarded.remove(&page);
+        for batch in self.batches.iter_mut() {
+            if let Phase::Torn(pages) = &mut batch.phase {
+                pages.retain(|other| *other != page);
+                if pages.is_empty() {
+                    batch.phase = Phase::Written { flush };
+                }
+            }
+        }
+    }
+
+    /// `page` is of no value any more. If its home write failed, one more attempt is all that its image is
+    /// held for.
+    pub fn discard(&mut self, page: PageId) {
+        if self.batches.iter().any(|batch| batch.is_torn(page)) {
+            self.discarded.insert(page);
+        }
+    }
+
+    /// The pages that are to be written home once more from the ring, each in its newest image there. Each
+    /// ends with [`HomeBatches::end_mend`].
+    pub fn begin_mend(&mut self) -> Vec<FailedHome> {
+        let mut newest: FxHashMap<PageId, FailedHome> = FxHashMap::default();
+        for batch in &self.batches {
+            for ((page, stamp), at) in batch.versions.iter().copied().zip(batch.ring.clone()) {
+                let one = FailedHome { page, stamp, place: self.place(at) };
+                let newer = newest.get(&page).is_none_or(|other| other.stamp < stamp);
+                if newer && batch.is_torn(page) && !self.is_writing(page) {
+                    newest.insert(page, one);
+                }
+            }
+        }
+        let mut failed: Vec<FailedHome> = newest.into_values().collect();
+        failed.sort_unstable_by_key(|one| one.page);
+        for one in &failed {
+            let claims = self.claim(one.page);
+            (claims.writing, claims.held) = (claims.writing + 1, claims.held + 1);
+        }
+        failed
+    }
+
+    /// `page` was mended (`home`), which HDD flush number `flush` will make durable, or was not. True: its
+    /// images wait for no more than that. A discarded page's home is of no value: one attempt is all it gets.
+    pub fn mended(&mut self, page: PageId, home: bool, flush: HddFlush) -> bool {
+        let over = home || self.discarded.contains(&page);
+        if over {
+            self.reached_home(page, flush);
+        }
+        over
+    }
+
+    /// No home write of `page` from the ring is under way any more.
+    pub fn end_mend(&mut self, page: PageId) {
+        self.disclaim(page, |claims| &mut claims.writing);
+        self.release(page);
+    }
+
+    // ---- the ring
+    // -------------------------------------------------------------------------------------------
+
+    fn place(&self, at: u64) -> u32 {
+        (at % u64::from(self.ring_pages.max(1))) as u32
+    }
+
+    fn ringed(&self) -> impl Iterator<Item = &HomeBatch> {
+        self.batches.iter().filter(|batch| batch.is_ringed())
+    }
+
+    /// Where in the ring the image of version `stamp` of `page` is, if it is held.
+    #[must_use]
+    pub fn place_of(&self, page: PageId, stamp: Stamp) -> Option<u32> {
+        self.ringed().find_map(|batch| {
+            let nth = batch.versions.iter().position(|version| *version == (page, stamp))?;
+            Some(self.place(batch.ring.start + nth as u64))
+        })
+    }
+
+    /// Pages of the ring that are held.
+    #[must_use]
+    pub fn ring_used(&self) -> u64 {
+        self.ring.end - self.ring.start
+    }
+
+    /// Whether the oldest images wait for a page whose home write failed, and no home write is under way.
+    #[must_use]
+    pub fn ring_is_stuck(&self) -> bool {
+        let torn = self.ringed().next().is_some_and(|batch| matches!(batch.phase, Phase::Torn(_)));
+        torn && self.pages_writing() == 0
+    }
+
+    /// Whether homes may be torn that only images in the ring can mend.
+    #[must_use]
+    pub fn mends_homes(&self) -> bool {
+        self.batches.iter().any(|batch| matches!(batch.phase, Phase::Torn(_)))
+    }
+
+    /// The oldest change that an image in the ring has and the HDD may not durably have.
+    #[must_use]
+    pub fn oldest_lsn(&self) -> Option<Lsn> {
+        self.ringed().filter_map(|batch| batch.lsn).min()
+    }
+
+    /// What a journal block says of homes: images in the ring with smaller stamps are home durably, and
+    /// versions that slots back, too, if it is true that some do. `fresh` is a stamp that nothing has yet.
+    #[must_use]
+    pub fn floor(&self, fresh: Stamp) -> (Stamp, bool) {
+        let backed = self.batches.iter().filter(|batch| batch.backing == Backing::Appended);
+        let backed = backed.flat_map(|batch| &batch.versions).map(|(_, stamp)| *stamp);
+        let slots = backed.chain(self.torn_from).min();
+        let ring = self.ringed().map(|batch| batch.stamp_min).min().unwrap_or(fresh);
+        (slots.map_or(ring, |slots| slots.min(ring)), slots.is_some())
+    }
+
+    // ---- flushes of the HDD
+    // ---------------------------------------------------------------------------------
+
+    /// Whether an HDD flush is due so that the ring does not fill up.
+    #[must_use]
+    pub fn ring_wants_flush(&self) -> bool {
+        let full = self.ring_used() > u64::from(self.ring_pages) / 2;
+        full && self.ringed().next().is_some_and(|batch| batch.flush().is_some())
+    }
+
+    fn written_backed(&self) -> impl Iterator<Item = &HomeBatch> {
+        self.batches.iter().filter(|batch| batch.backing == Backing::Appended && batch.flush().is_some())
+    }
+
+    /// Whether an HDD flush would make home writes durable that slots back.
+    #[must_use]
+    pub fn can_settle(&self) -> bool {
+        self.written_backed().next().is_some()
+    }
+
+    /// Whether so many home writes that slots back have gathered, or so many of their records, that an HDD
+    /// flush is due.
+    #[must_use]
+    pub fn backed_want_flush(&self) -> bool {
+        let pages: usize = self.written_backed().map(|batch| batch.versions.len()).sum();
+        let blocks: u64 = self.written_backed().map(|b| b.journal.end - b.journal.start).sum();
+        pages >= BACKED_MAX || (blocks > 0 && blocks * 4 >= u64::from(self.journal_blocks))
+    }
+
+    // ---- the journal
+    // ----------------------------------------------------------------------------------------
+
+    /// The next block's sequence number.
+    #[must_use]
+    pub fn journal_next(&self) -> u64 {
+        self.journal.end
+    }
+
+    /// The oldest block that a checkpoint captured now does not make superfluous. What the map of such a
+    /// moment says of pages on their way home is about to be untrue, and only the record tells.
+    #[must_use]
+    pub fn journal_needed_from(&self) -> u64 {
+        let pinned = self.batches.iter().filter(|batch| batch.pins_journal());
+        pinned.map(|batch| batch.journal.start).min().unwrap_or(self.journal.end)
+    }
+
+    /// A checkpoint is durable that makes the blocks before `from` superfluous.
+    pub fn free_journal(&mut self, from: u64) {
+        self.journal.start = from;
+    }
+
+    /// Blocks that the next checkpoint may free.
+    #[must_use]
+    pub fn journal_held(&self) -> u64 {
+        self.journal.end - self.journal.start
+    }
+
+    /// Whether the journal has filled so far that a checkpoint should make room, and one would.
+    #[must_use]
+    pub fn journal_is_high(&self) -> bool {
+        let half = self.journal_held() * 2 > u64::from(self.journal_blocks);
+        half && self.journal_needed_from() > self.journal.start
+    }
+
+    /// Blocks that may not be written over: those that a recovery wants, and those still being written, which
+    /// would land on their successors.
+    #[must_use]
+    pub fn journal_used(&self) -> u64 {
+        let recording = self.batches.iter().filter(|batch| batch.phase == Phase::Recording);
+        let from = recording.filter(|b| !b.journal.is_empty()).map(|b| b.journal.start).min();
+        self.journal.end - from.map_or(self.journal.start, |from| from.min(self.journal.start))
+    }
+
+    /// Recounts; for tests.
+    ///
+    /// # Errors
+    /// What does not add up.
+    pub fn validate(&self) -> Result<(), String> {
+        if !self.batches.iter().is_sorted_by_key(|batch| batch.id) {
+            return Err("batches are out of order".to_owned());
+        }
+        let held: u64 = self.ringed().map(|batch| batch.ring.end - batch.ring.start).sum();
+        if held != self.ring_used() {
+            return Err(format!("{held} images in the ring, {} counted", self.ring_used()));
+        }
+        let mut backed: FxHashMap<PageId, u32> = FxHashMap::default();
+        let begun = self.batches.iter().filter(|batch| batch.backing == Backing::Appended);
+        for (page, _) in begun.flat_map(|batch| &batch.versions).chain(&self.appended) {
+            *backed.entry(*page).or_default() += 1;
+        }
+        let claimed = self.claims.iter().filter(|(_, claims)| claims.backed > 0);
+        let claimed: FxHashMap<PageId, u32> = claimed.map(|(page, claims)| (*page, claims.backed)).collect();
+        if backed == claimed { Ok(()) } else { Err(format!("{backed:?} backed, {claimed:?} claimed")) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! The table of home writes, step by step, from plain values.
+
+use super::*;
+
+const FRESH: Stamp = Stamp::from_bits(99);
+
+fn page(no: u32) -> PageId {
+    PageId::new(SpaceId(1), no)
+}
+
+fn at(n: u64) -> Stamp {
+    Stamp::from_bits(n)
+}
+
+/// Pages from `no` on, with stamps from `stamp` on.
+fn versions(no: u32, stamp: u64, count: u32) -> Vec<(PageId, Stamp)> {
+    (0..count).map(|i| (page(no + i), at(stamp + u64::from(i)))).collect()
+}
+
+fn begin(home: &mut HomeBatches, backing: Backing, versions: Vec<(PageId, Stamp)>) -> Places {
+    home.has_room(backing, versions.len()).expect("room");
+    let stamp_min = versions[0].1;
+    let places = home.begin(backing, versions, stamp_min, None);
+    home.recorded(places.id);
+    home.validate().expect("sound");
+    places
+}
+
+#[test]
+fn a_ring_image_is_held_until_the_flush_after_its_home_write_and_those_before_it() {
+    let mut home = HomeBatches::new(4, 0, 0, 0..0);
+    let full = |home: &HomeBatches| home.has_room(Backing::Ring, 2) == Err(NoPlace::Ring);
+    let first = begin(&mut home, Backing::Ring, versions(1, 10, 2));
+    let second = begin(&mut home, Backing::Ring, versions(3, 20, 1));
+    assert_eq!((&first.ring[..], &second.ring[..]), (&[0, 1][..], &[2][..]));
+    home.flushed(HddFlush(5));
+    assert!(full(&home), "its home write is still in flight");
+    home.end(second.id, true, Vec::new(), HddFlush(6));
+    home.flushed(HddFlush(6));
+    assert!(full(&home), "the ring is given up in its order");
+    home.end(first.id, true, Vec::new(), HddFlush(8));
+    home.flushed(HddFlush(7));
+    assert!(full(&home), "that flush began too early");
+    assert_eq!(home.floor(FRESH), (at(10), false));
+    home.flushed(HddFlush(8));
+    assert_eq!((home.ring_used(), home.floor(FRESH)), (0, (FRESH, false)));
+    assert_eq!(begin(&mut home, Backing::Ring, versions(1, 30, 2)).ring, [3, 0]);
+}
+
+#[test]
+fn an_image_whose_home_write_failed_is_held_until_its_page_is_home_after_all() {
+    let mut home = HomeBatches::new(8, 0, 0, 0..0);
+    let batch = begin(&mut home, Backing::Ring, versions(1, 10, 2));
+    home.end(batch.id, true, vec![page(2)], HddFlush(1));
+    home.flushed(HddFlush(1));
+    assert!(home.ring_is_stuck() && home.mends_homes());
+    assert_eq!(home.place_of(page(2), at(11)), Some(1));
+    let mending = home.begin_mend();
+    assert_eq!(mending, [FailedHome { page: page(2), stamp: at(11), place: 1 }]);
+    assert!(home.is_writing(page(2)) && home.keeps_copy(page(2)) && home.begin_mend().is_empty());
+    assert!(!home.mended(page(2), false, HddFlush(2)), "one attempt is not enough");
+    home.discard(page(2));
+    assert!(home.mended(page(2), false, HddFlush(2)), "but for a page of no value");
+    home.end_mend(page(2));
+    assert!(!home.has_pages_of(SpaceId(1)));
+    home.flushed(HddFlush(2));
+    assert_eq!(home.ring_used(), 0);
+}
+
+#[test]
+fn a_batch_that_was_not_written_home_mends_no_older_failure() {
+    let mut home = HomeBatches::new(8, 0, 0, 0..0);
+    let torn = begin(&mut home, Backing::Ring, versions(1, 10, 1));
+    home.end(torn.id, true, vec![page(1)], HddFlush(1));
+    let never = begin(&mut home, Backing::Ring, versions(1, 20, 1));
+    home.end(never.id, false, Vec::new(), HddFlush(1));
+    assert!(home.mends_homes(), "the home may still be torn");
+}
+
+#[test]
+fn a_slot_backs_its_page_from_the_plan_to_the_flush_after_the_home_write() {
+    let mut home = HomeBatches::new(0, 0, 8, 0..0);
+    home.append(page(1), at(10));
+    home.append(page(9), at(9));
+    assert!(home.is_backed(page(1)) && home.is_backed(page(9)) && !home.is_writing(page(1)));
+    home.give_up_append(page(9), at(9));
+    assert!(!home.keeps_copy(page(9)), "its slot could not be written");
+    let first = begin(&mut home, Backing::Appended, versions(1, 10, 2));
+    let second = begin(&mut home, Backing::Appended, versions(3, 12, 1));
+    assert_eq!((home.floor(FRESH), home.can_settle()), ((at(10), true), false));
+    home.end(second.id, true, Vec::new(), HddFlush(4));
+    assert!(home.flushed(HddFlush(3)).is_empty(), "that flush began too early");
+    assert_eq!((home.journal_needed_from(), home.flushed(HddFlush(4))), (0, versions(3, 12, 1)));
+    home.end(first.id, true, vec![page(2)], HddFlush(5));
+    assert!(home.is_backed(page(1)) && !home.is_backed(page(2)), "its home write failed");
+    assert_eq!(home.journal_needed_from(), 0, "the map names its slot as an only copy");
+    assert_eq!(home.flushed(HddFlush(5)), versions(1, 10, 1));
+    assert_eq!((home.floor(FRESH), home.journal_needed_from()), ((at(11), true), 2));
+    assert!(!home.has_pages_of(SpaceId(1)));
+}
+
+#[test]
+fn a_flush_is_due_before_the_journal_is_full_of_records_that_wait_for_it() {
+    let mut home = HomeBatches::new(0, 0, 8, 0..0);
+    for no in 0..2 {
+        assert!(!home.backed_want_flush());
+        let batch = begin(&mut home, Backing::Appended, versions(no, 10, 1));
+        home.end(batch.id, true, Vec::new(), HddFlush(1));
+    }
+    assert!(home.backed_want_flush());
+    home.flush_failed();
+    assert_eq!((home.can_settle(), home.floor(FRESH)), (false, (at(10), true)), "they may be torn");
+}
+
+#[test]
+fn a_checkpoint_frees_no_record_of_pages_on_their_way_home() {
+    let mut home = HomeBatches::new(8, 0, 8, 10..17);
+    assert_eq!((home.journal_needed_from(), home.journal_is_high()), (17, true));
+    let from_pool = begin(&mut home, Backing::Ring, versions(1, 10, 1));
+    assert_eq!((from_pool.journal, home.journal_used()), (17..18, 8));
+    assert_eq!(home.has_room(Backing::Ring, 1), Err(NoPlace::Journal));
+    home.free_journal(home.journal_needed_from());
+    assert!(!home.journal_is_high(), "a checkpoint would free nothing");
+    let write_back = begin(&mut home, Backing::WriteBack, versions(2, 11, 1));
+    home.end(from_pool.id, true, Vec::new(), HddFlush(1));
+    assert_eq!(home.journal_needed_from(), 18);
+    home.end(write_back.id, true, Vec::new(), HddFlush(1));
+    assert_eq!(home.journal_needed_from(), 18, "until its slot is let go of");
+    home.end_write_back();
+    assert_eq!((home.journal_needed_from(), home.journal_used()), (19, 2));
+}
+
+#[test]
+fn a_block_that_is_being_written_keeps_its_place_whatever_a_checkpoint_frees() {
+    let mut home = HomeBatches::new(8, 0, 8, 0..0);
+    let places = home.begin(Backing::Ring, versions(1, 10, 1), at(10), None);
+    home.free_journal(home.journal_next());
+    assert_eq!(home.journal_used(), 1);
+    home.recorded(places.id);
+    assert_eq!(home.journal_used(), 0);
+}

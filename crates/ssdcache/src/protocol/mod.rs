@@ -1,0 +1,184 @@
+//! The protocol, pure: plain values in, decisions out. No clock, lock, runtime or device (`tests/tidy.rs`
+//! checks the words). `docs/recovery.md` numbers its invariants (I1, I2, …) and argues that
+//! it loses nothing; `exec` carries it out.
+
+pub(crate) mod checkpoint;
+pub(crate) mod flushes;
+pub(crate) mod home_batches;
+pub(crate) mod recovery;
+pub(crate) mod slots;
+
+use crate::format::journal::{Backing, Block, RECORDS_MAX, Record};
+use crate::mode::SsdMode;
+use flushes::HddFlush;
+use home_batches::{BatchId, HomeBatches, NoPlace, Places};
+use pagetier_page::{Lsn, PageId, Stamp};
+use pagetier_policy::Millis;
+use slots::{Slots, WriteBack};
+use std::sync::Arc;
+
+/// A page that is to go home.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct HomePage {
+    pub(crate) page: PageId,
+    /// Its image's, unless the ring is to back it: then it is sealed anew.
+    pub(crate) stamp: Stamp,
+    /// The HDD has every change older than this.
+    pub(crate) lsn: Lsn,
+    /// Appended pages only: the superseded slot is newer than the HDD's version.
+    pub(crate) over_only_copy: bool,
+}
+
+/// What is to be done before the pages of a batch are written home: images to the ring, records to the
+/// journal, a flush of the SSD.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct HomePlan {
+    pub(crate) id: BatchId,
+    pub(crate) backing: Backing,
+    pub(crate) versions: Vec<(PageId, Stamp)>,
+    /// The ring page for each page, if the ring is to back it.
+    pub(crate) ring: Vec<u32>,
+    pub(crate) blocks: Vec<Block>,
+    /// A page of the batch has a copy on the SSD that the HDD has not: its record may be durable only once
+    /// the image in the ring, or in the page's new slot, is (I6).
+    pub(crate) images_first: bool,
+    /// Images and records must be durable before the first home write (I3, I4).
+    pub(crate) flush: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Protocol {
+    pub(crate) slots: Slots,
+    /// Every page on its way home.
+    pub(crate) home: HomeBatches,
+    /// Copies of pages that the HDD has on their way to the SSD: of evicted ones, of some just read or
+    /// written there.
+    pub(crate) admissions: usize,
+    /// The SSD failed a write or a checkpoint: nothing new is admitted.
+    pub(crate) ssd_error: Option<Arc<str>>,
+    /// A map checkpoint failed: the journal gets no more room.
+    pub(crate) map_failed: bool,
+    /// The last checkpoint failed: the area of the next one may hold its header, whole.
+    pub(crate) map_doubtful: bool,
+    /// What the SSD is used for, as long as there is one.
+    pub(crate) mode: SsdMode,
+    /// Drains under way: until they are over the SSD gets no only copies.
+    pub(crate) drains: usize,
+    /// A task waits for quiet: no new admissions.
+    pub(crate) closing: bool,
+    /// No change older than this can be on the SSD alone, by the last checkpoint.
+    pub(crate) lsn_floor: Lsn,
+}
+
+impl Protocol {
+    /// The oldest change that the HDD may lack if the SSD were lost now; `None`: it lacks none.
+    pub(crate) fn oldest_lsn(&self) -> Option<Lsn> {
+        self.slots.oldest_lsn().into_iter().chain(self.home.oldest_lsn()).min()
+    }
+
+    /// What a checkpoint may say of the oldest change that a copy lacks on the HDD, now or written later.
+    /// `in_memory`: the oldest change that is dirty in memory, if that is known.
+    pub(crate) fn next_lsn_floor(&self, in_memory: Option<Option<Lsn>>) -> Lsn {
+        let Some(in_memory) = in_memory else { return self.lsn_floor };
+        // With nothing dirty anywhere, nothing is known of the changes to come but that they are newer.
+        in_memory.into_iter().chain(self.oldest_lsn()).min().unwrap_or(self.lsn_floor)
+    }
+
+    /// Whether a copy of a page that the HDD has may start on its way to the SSD, with at most `max` in
+    /// flight.
+    pub(crate) fn may_admit(&self, max: usize) -> bool {
+        let takes = matches!(self.mode, SsdMode::WriteBack | SsdMode::WriteThrough) && !self.closing;
+        takes && self.ssd_error.is_none() && self.admissions < max
+    }
+
+    // ---- home writes
+    // ----------------------------------------------------------------------------------------
+
+    /// A batch of pages begins to go home, none of which is being written there. Stamps come from `fresh`.
+    ///
+    /// # Errors
+    /// What it has to wait for.
+    pub(crate) fn begin_home_batch(
+        &mut self,
+        backing: Backing,
+        pages: &[HomePage],
+        fresh: &mut dyn FnMut() -> Stamp,
+    ) -> Result<HomePlan, NoPlace> {
+        self.home.has_room(backing, pages.len())?;
+        let stamp_min = fresh();
+        let ringed = backing == Backing::Ring;
+        let images_first =
+            self.home.has_journal() && pages.iter().any(|one| self.voids_only_copy(backing, one));
+        let lsn = pages.iter().map(|one| self.lsn_lacked(one)).min().filter(|_| ringed);
+        let stamp = |one: &HomePage| if ringed { fresh() } else { one.stamp };
+        let stamps: Vec<Stamp> = pages.iter().map(stamp).collect();
+        let versions: Vec<_> = pages.iter().map(|one| one.page).zip(stamps).collect();
+        if ringed {
+            pages.iter().for_each(|one| self.slots.cancel_move(one.page));
+        }
+        let Places { id, ring, journal } = self.home.begin(backing, versions.clone(), stamp_min, lsn);
+        let mut blocks = Vec::new();
+        if self.home.has_journal() {
+            let (ring_floor, slots_back) = self.home.floor(fresh());
+            let generation = self.slots.in_force();
+            for (seq, versions) in journal.zip(versions.chunks(RECORDS_MAX)) {
+                let records =
+                    versions.iter().map(|(page, stamp)| Record { page: *page, stamp: *stamp }).collect();
+                blocks.push(Block { seq, ring_floor, backing, slots_back, generation, records });
+            }
+        }
+        let flush = self.home.has_journal() || self.home.has_ring();
+        Ok(HomePlan { id, backing, versions, ring, blocks, images_first, flush })
+    }
+
+    fn voids_only_copy(&self, backing: Backing, one: &HomePage) -> bool {
+        match backing {
+            Backing::Ring => self.slots.is_only_copy(one.page),
+            Backing::Appended => one.over_only_copy,
+            Backing::WriteBack => false,
+        }
+    }
+
+    /// The oldest change of the page that the HDD may lack: what the page's copy on the SSD has, too.
+    fn lsn_lacked(&self, one: &HomePage) -> Lsn {
+        if self.slots.is_only_copy(one.page) { one.lsn.min(self.slots.lsn_of(one.page)) } else { one.lsn }
+    }
+
+    /// HDD flush number `over` is over.
+    pub(crate) fn hdd_flushed(&mut self, over: HddFlush) {
+        for (page, stamp) in self.home.flushed(over) {
+            self.slots.backed_home(page, stamp);
+        }
+    }
+
+    /// Whether a flush of the HDD is due, for the ring or for slots that back home writes.
+    pub(crate) fn wants_hdd_flush(&self) -> bool {
+        let front = || self.slots.front_wants_hdd_flush(&|page| self.home.is_backed(page));
+        self.home.ring_wants_flush() || (self.home.can_settle() && (self.home.backed_want_flush() || front()))
+    }
+
+    /// Whether a write-back is due.
+    pub(crate) fn wants_write_back(&mut self, now: Millis) -> bool {
+        let Self { slots, home, .. } = self;
+        slots.next_victims_are_dirty(&|page| home.keeps_copy(page), now)
+    }
+
+    /// The next victims that are dirty, at most `max`; each is held until [`Protocol::end_write_back`].
+    pub(crate) fn begin_write_back(&mut self, max: usize, now: Millis) -> Vec<WriteBack> {
+        let Self { slots, home, .. } = self;
+        let batch = slots.begin_write_back(&|page| home.keeps_copy(page), max, now);
+        batch.iter().for_each(|one| home.hold(one.page));
+        batch
+    }
+
+    /// The write-back is over. `ok`: the HDD was flushed after it.
+    pub(crate) fn end_write_back(&mut self, done: WriteBack, ok: bool) {
+        self.home.release(done.page);
+        self.slots.end_write_back(done, ok);
+    }
+
+    /// Whether changed pages may go to the SSD alone.
+    pub(crate) fn writes_back(&self) -> bool {
+        self.mode == SsdMode::WriteBack && self.drains == 0 && self.ssd_error.is_none()
+    }
+}

@@ -1,0 +1,367 @@
+//! What the SSD holds after a crash: a pure merge of the checkpoint, the zone's slots, the journal and the
+//! ring.
+//!
+//! The argument that this loses nothing and brings nothing stale back is in `docs/recovery.md`.
+
+use crate::format::journal::{Backing, Block};
+use crate::format::map::{Entry, MapBody};
+use pagetier_page::{PageId, Stamp};
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
+
+/// A sound page image that was found somewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Image {
+    /// The page it is of.
+    pub page: PageId,
+    /// Its version.
+    pub stamp: Stamp,
+    /// Whether it was written as a copy of the HDD's version.
+    pub clean: bool,
+}
+
+/// Everything that recovery read.
+#[derive(Debug)]
+pub struct Evidence {
+    /// The newest sound checkpoint's map and zone.
+    pub map: MapBody,
+    /// Its watermark.
+    pub watermark: Stamp,
+    /// What the slots of the zone hold; slots without a sound image are absent.
+    pub zone: FxHashMap<u32, Image>,
+    /// Slots of the zone that cannot be read.
+    pub unreadable: FxHashSet<u32>,
+    /// The store was closed in order: the checkpoint says exactly what every slot holds.
+    pub closed: bool,
+    /// Sound journal blocks, in any order.
+    pub journal: Vec<Block>,
+    /// Sound images in the doublewrite ring, by page the newest.
+    pub ring: FxHashMap<PageId, Stamp>,
+}
+
+/// What became of the evidence.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// By slot, what it holds.
+    pub entries: Vec<Option<Entry>>,
+    /// Mappings taken from the checkpoint without looking into the slot.
+    pub trusted: usize,
+    /// Mappings found by reading the zone.
+    pub found: usize,
+    /// Mappings whose image in the zone is not what it must be, while no newer version is anywhere: reading
+    /// them is an error.
+    pub damaged: usize,
+    /// Candidates dropped because the HDD has, or the ring gives it, a newer version.
+    pub superseded: usize,
+    /// A slot that cannot be read and may hold the newest version of any page.
+    pub unknown: Option<u32>,
+}
+
+impl Evidence {
+    /// The newest durable version of every page that has one on the SSD.
+    #[must_use]
+    pub fn merge(&self) -> Verdict {
+        let writing_home = self.writing_home();
+        let slots = self.map.entries.len();
+        let named = self.map.entries.iter().flatten().count();
+        let mut best: FxHashMap<PageId, (Stamp, u32)> =
+            FxHashMap::with_capacity_and_hasher(named + self.zone.len(), FxBuildHasher);
+        let mut entries: Vec<Option<Entry>> = vec![None; slots];
+        let (mut trusted, mut found, mut superseded) = (0, 0, 0);
+        for slot in 0..slots as u32 {
+            let Some(entry) = self.candidate(slot) else { continue };
+            if writing_home.get(&entry.page).is_some_and(|newer| *newer > entry.stamp) {
+                superseded += 1;
+                continue;
+            }
+            match best.get(&entry.page) {
+                Some((stamp, _)) if *stamp >= entry.stamp => continue,
+                Some((_, older)) => entries[*older as usize] = None,
+                None => {}
+            }
+            best.insert(entry.page, (entry.stamp, slot));
+            entries[slot as usize] = Some(entry);
+        }
+        let mut damaged = 0;
+        for slot in 0..slots as u32 {
+            let Some(entry) = self.damaged(slot) else { continue };
+            let newer_home = writing_home.get(&entry.page).is_some_and(|stamp| *stamp >= entry.stamp);
+            let best_slot = best.get(&entry.page).copied();
+            if newer_home || best_slot.is_some_and(|(stamp, _)| stamp >= entry.stamp) {
+                continue;
+            }
+            if let Some((_, older)) = best_slot {
+                entries[older as usize] = None;
+            }
+            best.insert(entry.page, (entry.stamp, slot));
+            entries[slot as usize] = Some(entry);
+            damaged += 1;
+        }
+        for (slot, _) in entries.iter().enumerate().filter(|(_, e)| e.is_some()) {
+            *(if self.map.zone[slot] { &mut found } else { &mut trusted }) += 1;
+        }
+        let unknown = self.unknown(&entries);
+        Verdict { entries, trusted, found: found - damaged, damaged, superseded, unknown }
+    }
+
+    /// Of the slots that cannot be read, one that need not hold what the checkpoint says. A slot with an only
+    /// copy is given to others once a newer version of its page is durable elsewhere. If none of these pages
+    /// has a newer version anywhere that can be read, their newest versions are in these slots: as many pages
+    /// as slots, so there is no other page's.
+    fn unknown(&self, entries: &[Option<Entry>]) -> Option<u32> {
+        let unnamed = self.unreadable.iter().copied().filter(|slot| entries[*slot as usize].is_none());
+        unnamed.min().filter(|_| !self.closed)
+    }
+
+    /// Slots with images that the checkpoint does not vouch for: written since, or being written at its
+    /// capture.
+    pub(crate) fn unflushed_slots(&self) -> impl Iterator<Item = u32> + '_ {
+        let zone = (0..self.map.zone.len() as u32).filter(|slot| self.map.zone[*slot as usize]);
+        zone.filter(|slot| {
+            let image = self.zone.get(slot);
+            image.is_some_and(|image| image.stamp > self.watermark || self.map.in_flight[*slot as usize])
+        })
+    }
+
+    /// Outside the zone: what the checkpoint says. Inside: what stands there, if it was written after the
+    /// checkpoint or is what the checkpoint says.
+    fn candidate(&self, slot: u32) -> Option<Entry> {
+        let named = self.map.entries[slot as usize];
+        if !self.map.zone[slot as usize] {
+            return named;
+        }
+        if self.closed && self.unreadable.contains(&slot) {
+            return named;
+        }
+        let image = self.zone.get(&slot)?;
+        let as_named = named.filter(|e| (e.page, e.stamp) == (image.page, image.stamp));
+        let written_since = image.stamp > self.watermark;
+        let clean = image.clean || as_named.is_some_and(|e| e.clean);
+        (as_named.is_some() || written_since).then_some(Entry { page: image.page, stamp: image.stamp, clean })
+    }
+
+    /// A dirty version that was complete and durable with the checkpoint, whose slot holds neither it nor
+    /// anything written since. A slot is given to another page only when a newer version of its own is
+    /// durable, so if there is none, the version was damaged: to fall back to an older one would pass that
+    /// off as the page.
+    fn damaged(&self, slot: u32) -> Option<Entry> {
+        let at = slot as usize;
+        let named =
+            self.map.entries[at].filter(|e| self.map.zone[at] && !e.clean && !self.map.in_flight[at])?;
+        let counts = self.zone.get(&slot).is_some_and(|image| {
+            image.stamp > self.watermark || (image.page, image.stamp) == (named.page, named.stamp)
+        });
+        (!counts).then_some(named)
+    }
+
+    /// By page, the newest version that the HDD has or the ring will give it.
+    fn writing_home(&self) -> FxHashMap<PageId, Stamp> {
+        let mut newest = self.ring.clone();
+        for record in self.journal.iter().flat_map(|b| &b.records) {
+            let stamp = newest.entry(record.page).or_insert(record.stamp);
+            *stamp = (*stamp).max(record.stamp);
+        }
+        newest
+    }
+
+    /// The pages whose write-back may have been under way: one batch at a time, each with an HDD flush at its
+    /// end.
+    #[must_use]
+    pub fn last_write_back(&self) -> Vec<PageId> {
+        let last = self.journal.iter().filter(|b| b.backing == Backing::WriteBack).max_by_key(|b| b.seq);
+        last.map(|b| b.records.iter().map(|r| r.page).collect()).unwrap_or_default()
+    }
+
+    /// By page, the newest version that was written back from its slot: the slot was durable before the
+    /// record was.
+    #[must_use]
+    pub fn written_back(&self) -> FxHashMap<PageId, Stamp> {
+        let mut newest = FxHashMap::default();
+        let blocks = self.journal.iter().filter(|b| b.backing == Backing::WriteBack);
+        for record in blocks.flat_map(|b| &b.records) {
+            let stamp = newest.entry(record.page).or_insert(record.stamp);
+            *stamp = record.stamp.max(*stamp);
+        }
+        newest
+    }
+
+    /// Pages with a version from this stamp on, if their newest is dirty, may have torn homes that their
+    /// slots mend (the doublewrite policy).
+    #[must_use]
+    pub fn slots_back_from(&self) -> Option<Stamp> {
+        self.newest_block().filter(|b| b.slots_back).map(|b| b.ring_floor)
+    }
+
+    /// The newest checkpoint that a journal block proves to have been in force.
+    #[must_use]
+    pub fn generation_proved(&self) -> u64 {
+        self.journal.iter().map(|b| b.generation).max().unwrap_or(0)
+    }
+
+    fn newest_block(&self) -> Option<&Block> {
+        self.journal.iter().max_by_key(|b| b.seq)
+    }
+
+    /// Ring images below this stamp reached the HDD durably before the crash.
+    #[must_use]
+    pub fn ring_floor(&self) -> Stamp {
+        self.newest_block().map_or(Stamp::ZERO, |b| b.ring_floor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::journal::Record;
+    use pagetier_page::SpaceId;
+
+    const fn page(no: u32) -> PageId {
+        PageId::new(SpaceId(1), no)
+    }
+
+    fn at(n: u64) -> Stamp {
+        Stamp::from_bits(n)
+    }
+
+    fn named(no: u32, stamp: u64) -> Option<Entry> {
+        Some(Entry { page: page(no), stamp: at(stamp), clean: false })
+    }
+
+    fn image(no: u32, stamp: u64) -> Image {
+        Image { page: page(no), stamp: at(stamp), clean: false }
+    }
+
+    /// Slots 0 and 1 outside the zone, 2 and 3 inside; watermark 100.
+    fn evidence() -> Evidence {
+        Evidence {
+            map: MapBody {
+                entries: vec![named(0, 10), None, named(2, 20), None],
+                zone: vec![false, false, true, true],
+                in_flight: vec![false, false, true, false],
+            },
+            watermark: at(100),
+            zone: FxHashMap::default(),
+            unreadable: FxHashSet::default(),
+            closed: false,
+            journal: Vec::new(),
+            ring: FxHashMap::default(),
+        }
+    }
+
+    fn pages(e: &Evidence) -> Vec<Option<(u32, u64)>> {
+        e.merge().entries.iter().map(|e| e.map(|e| (e.page.no, e.stamp.bits()))).collect()
+    }
+
+    #[test]
+    fn outside_the_zone_the_map_is_trusted_inside_the_slot_is_read() {
+        let mut e = evidence();
+        assert_eq!(pages(&e), [Some((0, 10)), None, None, None]);
+        e.zone.insert(2, image(2, 20));
+        assert_eq!(pages(&e), [Some((0, 10)), None, Some((2, 20)), None]);
+    }
+
+    #[test]
+    fn an_old_image_that_the_map_does_not_name_does_not_count() {
+        let mut e = evidence();
+        e.zone.insert(3, image(9, 100));
+        assert_eq!(pages(&e)[3], None);
+        e.zone.insert(3, image(9, 101));
+        assert_eq!(pages(&e)[3], Some((9, 101)));
+    }
+
+    #[test]
+    fn a_damaged_only_copy_in_the_zone_is_not_replaced_by_an_older_version() {
+        let mut e = evidence();
+        e.map.in_flight[2] = false;
+        assert_eq!(pages(&e)[2], Some((2, 20)), "reading it is an error");
+        assert_eq!(e.merge().damaged, 1);
+        e.zone.insert(2, image(9, 50));
+        assert_eq!(pages(&e)[2], Some((2, 20)), "what stands there is older than the checkpoint");
+        e.zone.insert(2, image(9, 150));
+        assert_eq!(pages(&e)[2], Some((9, 150)), "it was given to another page");
+        e.zone.remove(&2);
+        e.zone.insert(3, image(2, 130));
+        assert_eq!(pages(&e), [Some((0, 10)), None, None, Some((2, 130))], "a newer version is elsewhere");
+        e.zone.remove(&3);
+        let records = vec![Record { page: page(2), stamp: at(20) }];
+        e.journal.push(Block {
+            seq: 1,
+            ring_floor: Stamp::ZERO,
+            backing: Backing::Ring,
+            slots_back: false,
+            generation: 0,
+            records,
+        });
+        assert_eq!(pages(&e)[2], None, "it went home, and the slot to a page whose write was torn");
+    }
+
+    #[test]
+    fn a_slot_that_cannot_be_read_is_known_only_if_it_must_hold_what_the_map_names() {
+        let mut e = evidence();
+        let unknown = |e: &Evidence| e.merge().unknown;
+        e.unreadable.insert(3);
+        assert_eq!(unknown(&e), Some(3), "it was free");
+        e.closed = true;
+        assert_eq!(unknown(&e), None, "and is still");
+        e.closed = false;
+        e.unreadable = FxHashSet::from_iter([2]);
+        assert_eq!(unknown(&e), Some(2), "its write may not have arrived");
+        e.map.in_flight[2] = false;
+        assert_eq!(unknown(&e), None);
+        assert_eq!(pages(&e)[2], Some((2, 20)), "reading it is an error");
+        e.zone.insert(3, image(2, 130));
+        assert_eq!(unknown(&e), Some(2), "it may have been given to another page since");
+        e.zone.remove(&3);
+        e.map.entries[2] = Some(Entry { page: page(2), stamp: at(20), clean: true });
+        assert_eq!(unknown(&e), Some(2), "a copy may be given away at any time");
+        e.closed = true;
+        assert_eq!((unknown(&e), pages(&e)[2]), (None, Some((2, 20))));
+        assert!(e.merge().entries[2].is_some_and(|e| e.clean), "read from the HDD instead");
+    }
+
+    #[test]
+    fn a_copy_is_clean_by_its_own_word_or_by_the_checkpoints() {
+        let cleans = |e: &Evidence| e.merge().entries.iter().flatten().map(|e| e.clean).collect::<Vec<_>>();
+        let mut e = evidence();
+        e.map.entries[0] = None;
+        e.zone.insert(2, image(2, 20));
+        assert_eq!(cleans(&e), [false]);
+        e.zone.insert(2, Image { clean: true, ..image(2, 20) });
+        assert_eq!(cleans(&e), [true], "it was written as a copy");
+        e.zone.insert(2, Image { clean: true, ..image(9, 150) });
+        assert_eq!(cleans(&e), [true], "so was another page's since");
+        e.zone.insert(2, image(2, 20));
+        e.map.entries[2] = Some(Entry { clean: true, ..named(2, 20).expect("an entry") });
+        assert_eq!(cleans(&e), [true], "it was written back before the checkpoint");
+        e.zone.insert(2, image(2, 150));
+        assert_eq!(cleans(&e), [false], "a newer version was not");
+    }
+
+    #[test]
+    fn the_highest_stamp_wins() {
+        let mut e = evidence();
+        e.zone.insert(2, image(0, 150));
+        e.zone.insert(3, image(0, 140));
+        assert_eq!(pages(&e), [None, None, Some((0, 150)), None]);
+    }
+
+    #[test]
+    fn what_went_home_later_voids_older_copies_but_not_its_own_version() {
+        let mut e = evidence();
+        let block = |stamp| Block {
+            seq: 1,
+            ring_floor: Stamp::ZERO,
+            backing: Backing::Ring,
+            slots_back: false,
+            generation: 0,
+            records: vec![Record { page: page(0), stamp: at(stamp) }],
+        };
+        e.journal = vec![block(10)];
+        assert_eq!(pages(&e)[0], Some((0, 10)), "the version being written back is still a good copy");
+        e.journal.push(block(11));
+        assert_eq!(pages(&e)[0], None);
+        e.journal.clear();
+        e.ring.insert(page(0), at(11));
+        assert_eq!(pages(&e)[0], None);
+        assert_eq!(e.merge().superseded, 1);
+    }
+}

@@ -1,0 +1,290 @@
+//! The slots of a policy that appends: given out strictly in circular order, so that all writes to the SSD
+//! are sequential.
+//!
+//! The *front* is the slot that is given out next, the one written longest ago. A void version keeps its slot
+//! until the front comes to it; a clean one is evicted then; a dirty one is waited for until it is home.
+//! Slots that are bad, being read, or kept by a discarded page are passed over. The zone of a checkpoint is
+//! the next slots from the front on, whatever is in them, so only the front's position decides what may be
+//! written.
+//!
+//! Where pages get second chances, the front does not go beyond the slots that were judged (`second_chance`).
+
+use super::{Alloc, Place};
+use crate::mutation::Mutation;
+use crate::protocol::slots::slot::{SlotState, Standing};
+use crate::protocol::slots::types::{MapWork, NoSlot, WriteBack};
+use crate::protocol::slots::{Slots, Stored};
+use pagetier_page::PageId;
+use pagetier_policy::{Cause, Home, Millis, SlotId, Verdict};
+
+/// A group is at most this share of a zone: the pages that stay need slots that were judged before them.
+const GROUPS_PER_ZONE: usize = 4;
+
+/// A checkpoint is due when no more than this share of the zone is left, so that writers do not run dry while
+/// it is written.
+const ZONE_LEFT: u32 = 2;
+
+/// Where the next slot is, and how far it may go.
+#[derive(Debug)]
+pub(in crate::protocol::slots) struct Circle {
+    front: u32,
+    slots: u32,
+    /// Slots from the front on that are in the zone of the durable checkpoint.
+    left: u32,
+    /// The same of the checkpoint being written.
+    left_next: u32,
+    /// Slots from the front on that were judged, where there are second chances.
+    judged: u32,
+    /// Slots judged at a time; 1: no slot gets a second chance.
+    group: u32,
+    /// Whether a slot of the present zone was given out.
+    gave: bool,
+    /// Write-backs fail.
+    pub(super) home_fails: bool,
+    /// How often the front came round.
+    #[cfg_attr(not(feature = "mutations"), allow(dead_code, reason = "for the simulator's coverage"))]
+    pub(super) laps: u64,
+}
+
+/// What the front does with a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Turn {
+    Give,
+    /// It may be otherwise next time.
+    Pass,
+    /// Its page can neither be read nor given up.
+    PassForGood,
+    Wait,
+}
+
+impl Circle {
+    /// Empty slots, of which `group` are judged at a time.
+    pub(super) fn new(group: usize, zone: u32, slots: u32) -> Self {
+        let group = group.min(zone as usize / GROUPS_PER_ZONE).max(1) as u32;
+        Self {
+            front: 0,
+            slots,
+            left: 0,
+            left_next: 0,
+            judged: 0,
+            group,
+            gave: false,
+            home_fails: false,
+            laps: 0,
+        }
+    }
+
+    /// `newest` is the slot that was written last.
+    pub(super) fn go_on_after(&mut self, newest: Option<SlotId>) {
+        self.front = newest.map_or(0, |newest| (newest.0 + 1) % self.slots);
+    }
+
+    fn at(&self, ahead: u32) -> SlotId {
+        SlotId((self.front + ahead) % self.slots)
+    }
+
+    fn advance(&mut self) {
+        self.front = (self.front + 1) % self.slots;
+        self.left = self.left.saturating_sub(1);
+        self.left_next = self.left_next.saturating_sub(1);
+        self.judged = self.judged.saturating_sub(1);
+        self.laps += u64::from(self.front == 0);
+    }
+
+    fn has_chances(&self) -> bool {
+        self.group > 1
+    }
+
+    /// The slots of the next group, which count as judged from here on; `None`: enough are.
+    pub(in crate::protocol::slots) fn judge(&mut self) -> Option<Vec<SlotId>> {
+        if !self.has_chances() || self.judged > self.group {
+            return None;
+        }
+        let from = self.judged;
+        self.judged = (from + self.group).min(self.slots);
+        Some((from..self.judged).map(|ahead| self.at(ahead)).collect())
+    }
+
+    pub(super) fn end_checkpoint(&mut self, ok: bool) {
+        self.left = if ok { self.left_next } else { self.left.min(self.left_next) };
+    }
+}
+
+impl Slots {
+    fn circle(&self) -> Option<&Circle> {
+        if let Alloc::Circle(circle) = &self.alloc { Some(circle) } else { None }
+    }
+
+    pub(in crate::protocol::slots) fn circle_mut(&mut self) -> Option<&mut Circle> {
+        if let Alloc::Circle(circle) = &mut self.alloc { Some(circle) } else { None }
+    }
+
+    /// The slot that is next, with the page that had to go for it. `None`: not now.
+    pub(in crate::protocol::slots) fn take_front(&mut self, now: Millis) -> Option<Place> {
+        loop {
+            let circle = self.circle()?;
+            let slot = circle.at(0);
+            let unjudged = circle.has_chances() && circle.judged == 0;
+            let turn = if self.zone_left() == 0 || unjudged { Turn::Wait } else { self.turn_of(slot) };
+            if turn == Turn::Wait {
+                self.starved = true;
+                return None;
+            }
+            // Free, or with a page that the HDD has, too.
+            let gone = (turn == Turn::Give).then(|| self.evict(slot, now));
+            // What is only passed over now may be given out after another checkpoint.
+            self.changes += u64::from(turn != Turn::PassForGood);
+            let circle = self.circle_mut()?;
+            circle.advance();
+            if let Some(displaced) = gone {
+                circle.gave = true;
+                return Some((slot, displaced));
+            }
+        }
+    }
+
+    fn zone_left(&self) -> u32 {
+        let Some(circle) = self.circle() else { return 0 };
+        match self.capturing {
+            _ if self.broken.is(Mutation::ZoneIgnored) => circle.slots,
+            true => circle.left.min(circle.left_next),
+            false => circle.left,
+        }
+    }
+
+    fn turn_of(&self, slot: SlotId) -> Turn {
+        let may = self.is_writable(slot);
+        match &self.slot(slot).state {
+            SlotState::Bad => Turn::PassForGood,
+            SlotState::Writing { .. } => Turn::Wait,
+            SlotState::Free if may => Turn::Give,
+            SlotState::Free => Turn::Pass,
+            SlotState::Live { stored, .. } | SlotState::Retired(stored) if stored.moving => Turn::Wait,
+            SlotState::Retired(stored) if stored.readers == 0 => Turn::Wait,
+            SlotState::Retired(_) => Turn::Pass,
+            SlotState::Live { stored, .. } => self.turn_of_live(stored, may),
+        }
+    }
+
+    fn turn_of_live(&self, stored: &Stored, may: bool) -> Turn {
+        let free = stored.readers == 0 && may;
+        match stored.version.standing {
+            Standing::Clean if free => Turn::Give,
+            Standing::Clean => Turn::Pass,
+            _ if free && self.broken.is(Mutation::AppendedTooSoon) => Turn::Give,
+            Standing::Stuck => Turn::PassForGood,
+            Standing::Only | Standing::AwaitsFlush => Turn::Wait,
+        }
+    }
+
+    /// Whether `page` goes to the SSD, and if so, the next slot.
+    pub(super) fn append(&mut self, page: PageId, cause: Cause, now: Millis) -> Result<Place, NoSlot> {
+        // An only copy keeps a place here whatever the policy says: without a ring nothing would back its way
+        // home.
+        let admitted = self.is_only_copy(page)
+            || self.policy.consider(page, cause, 1, &mut |_| false, now) == Verdict::AdmitFree;
+        if !admitted {
+            self.counts.rejected += 1;
+            return Err(NoSlot::Never);
+        }
+        let before = self.home(page);
+        let Some((slot, displaced)) = self.take_front(now) else {
+            // While nothing gets home, and when a whole zone could not be used, waiting leads nowhere.
+            let circle = self.circle();
+            let useless = self.zone_left() == 0 && circle.is_some_and(|c| !c.gave) && self.changes == 0;
+            let fails = circle.is_some_and(|c| c.home_fails);
+            return Err(if fails || useless { NoSlot::Never } else { NoSlot::Soon });
+        };
+        match (displaced, before) {
+            (_, Home::Ssd) => self.counts.rewritten += 1,
+            (Some(_), _) => self.counts.admitted_over += 1,
+            (None, _) => self.counts.admitted_free += 1,
+        }
+        // A page whose own old copy was in the slot has not lost its place.
+        Ok((slot, displaced.filter(|gone| *gone != page)))
+    }
+
+    // ---- keeping the front free
+    // -----------------------------------------------------------------------------
+
+    /// The slots that are to be free next: twice as many as of a zone's victims, since batches want
+    /// neighbours.
+    fn window(&self) -> impl Iterator<Item = SlotId> + '_ {
+        let ahead = |c: &Circle| match c.has_chances() {
+            true => c.judged,
+            false => (2 * self.params.clean_ahead).min(c.slots),
+        };
+        self.circle().into_iter().flat_map(move |c| (0..ahead(c)).map(|n| c.at(n)))
+    }
+
+    fn must_go_home(&self, slot: SlotId, kept: &dyn Fn(PageId) -> bool) -> bool {
+        self.slot(slot).live().is_some_and(|s| {
+            let waits = matches!(s.version.standing, Standing::Only | Standing::AwaitsFlush);
+            waits && !s.moving && !kept(s.version.page)
+        })
+    }
+
+    /// The next slots whose pages must be written home first.
+    pub(super) fn front_dirty(&self, kept: &dyn Fn(PageId) -> bool) -> Vec<SlotId> {
+        self.window().filter(|slot| self.must_go_home(*slot, kept)).collect()
+    }
+
+    /// Whether fewer than half of the next slots could be given out at once.
+    fn front_is_blocked(&self) -> bool {
+        let ready = self.window().take_while(|slot| self.turn_of(*slot) != Turn::Wait).count();
+        ready * 2 < self.window().count()
+    }
+
+    pub(super) fn front_wants_write_back(&self, kept: &dyn Fn(PageId) -> bool) -> bool {
+        self.front_is_blocked() && self.window().any(|slot| self.must_go_home(slot, kept))
+    }
+
+    /// Whether slots wait at the front for a flush of the HDD only: those of `backed` pages.
+    pub(crate) fn front_wants_hdd_flush(&self, backed: &dyn Fn(PageId) -> bool) -> bool {
+        let waits = |slot: SlotId| self.slot(slot).live().is_some_and(|s| backed(s.version.page));
+        self.front_is_blocked() && self.window().any(waits)
+    }
+
+    /// The next zone in time, and a flush when the front comes to slots that wait for one.
+    pub(super) fn front_map_work(&mut self, journal_high: bool) -> Option<MapWork> {
+        let spent = self.zone_left() <= self.params.zone / ZONE_LEFT && self.changes > 0;
+        if !self.capturing && self.params.slots > 0 && (journal_high || spent) {
+            return Some(MapWork::Checkpoint);
+        }
+        let front = self.circle().map(|c| self.slot(c.at(0)));
+        if self.starved && front.is_some_and(|s| s.is_retired() && s.readers() == 0) {
+            return Some(MapWork::Flush);
+        }
+        self.starved = false;
+        None
+    }
+
+    /// What is being written, and the slots from the front on.
+    pub(super) fn name_front_zone(&mut self) {
+        let zone = self.params.zone;
+        for s in &mut self.slots {
+            s.in_next = s.is_writing();
+        }
+        let writing = self.slots.iter().filter(|s| s.in_next).count() as u32;
+        let Alloc::Circle(circle) = &mut self.alloc else { return };
+        let mut wanted = zone.saturating_sub(writing).max(zone / 2);
+        circle.left_next = 0;
+        while wanted > 0 && circle.left_next < circle.slots {
+            let s = &mut self.slots[circle.at(circle.left_next).at()];
+            circle.left_next += 1;
+            if s.state != SlotState::Bad {
+                s.in_next = true;
+                wanted -= 1;
+            }
+        }
+        circle.gave = false;
+    }
+
+    /// The only copy in `slot` cannot be read: the front must not wait for it.
+    pub(crate) fn cannot_be_read(&mut self, copy: WriteBack) {
+        let live = self.slots[copy.slot.at()].live_mut();
+        if let Some(stored) = live.filter(|s| s.version.stamp == copy.stamp && s.version.is_only()) {
+            stored.version.standing = Standing::Stuck;
+        }
+    }
+}

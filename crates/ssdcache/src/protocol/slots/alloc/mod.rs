@@ -1,0 +1,179 @@
+//! Which slot is given out next, and which pages go home ahead of that: free slots of the zone and those of
+//! its pages of lowest benefit, or (under a policy that appends) strict circular order.
+//!
+//! The rest of the protocol does not ask which of the two it is; it goes through the methods here.
+
+mod circle;
+mod zone;
+
+use super::types::{MapWork, NoSlot, SlotParams};
+use super::{Slot, Slots};
+use circle::Circle;
+use pagetier_page::PageId;
+use pagetier_policy::{Cause, Millis, SlotId};
+use zone::FreeLists;
+
+/// A free slot to be written, and the page that had to go for it.
+pub(super) type Place = (SlotId, Option<PageId>);
+
+#[derive(Debug)]
+pub(super) enum Alloc {
+    Zone(FreeLists),
+    Circle(Circle),
+}
+
+impl Alloc {
+    /// `group`: how many slots a policy that appends judges at a time.
+    pub(super) fn new(group: Option<usize>, params: &SlotParams) -> Self {
+        match group.filter(|_| params.slots > 0) {
+            Some(group) => Self::Circle(Circle::new(group, params.zone, params.slots)),
+            None => Self::Zone(FreeLists::default()),
+        }
+    }
+}
+
+impl Slots {
+    /// Whether slots are given out in circular order.
+    #[must_use]
+    pub fn appends(&self) -> bool {
+        matches!(self.alloc, Alloc::Circle(_))
+    }
+
+    /// A place for a changed page.
+    pub(super) fn place_dirty(&mut self, page: PageId, now: Millis) -> Result<Place, NoSlot> {
+        match self.alloc {
+            Alloc::Zone(_) => self.rewrite_or_admit(page, now),
+            Alloc::Circle(_) => self.append(page, Cause::Cleaned, now),
+        }
+    }
+
+    /// A place for a copy of a page that has none.
+    pub(super) fn place_copy(&mut self, page: PageId, cause: Cause, now: Millis) -> Result<Place, NoSlot> {
+        match self.alloc {
+            Alloc::Zone(_) => self.admit(page, cause, now),
+            Alloc::Circle(_) => self.append(page, cause, now),
+        }
+    }
+
+    /// `slot` is free.
+    pub(super) fn list_free(&mut self, slot: SlotId) {
+        let writable = self.is_writable(slot);
+        if let Alloc::Zone(lists) = &mut self.alloc {
+            lists.add(slot, writable);
+        }
+    }
+
+    /// Free slots that may be written now, and those that may not.
+    pub(super) fn count_free(&self) -> (usize, usize) {
+        match &self.alloc {
+            Alloc::Zone(lists) => lists.count(),
+            Alloc::Circle(_) => {
+                let free = || self.slots.iter().filter(|s| s.is_free());
+                let now = free().filter(|s| s.writable(self.capturing, self.broken)).count();
+                (now, free().count() - now)
+            }
+        }
+    }
+
+    /// The dirty copies that are to go home next. A circle leaves out `kept` pages.
+    pub(super) fn next_to_go_home(&mut self, kept: &dyn Fn(PageId) -> bool, now: Millis) -> Vec<SlotId> {
+        match self.alloc {
+            Alloc::Zone(_) => self.dirty_victims(now),
+            Alloc::Circle(_) => self.front_dirty(kept),
+        }
+    }
+
+    /// Whether a write-back is due: fewer than half of the next slots could be given up at once.
+    pub(super) fn wants_write_back(&mut self, kept: &dyn Fn(PageId) -> bool, now: Millis) -> bool {
+        match self.alloc {
+            Alloc::Zone(_) => self.victims_are_dirty(now),
+            Alloc::Circle(_) => self.front_wants_write_back(kept),
+        }
+    }
+
+    /// Whether the next write-back is urgent: a circle cannot go on before it is over; and since this was
+    /// taken last, a dirty page went to the disk though it would have replaced a victim that was dirty still,
+    /// which cost the disk what a write-back in time would have.
+    pub fn take_urgency(&mut self) -> bool {
+        match &mut self.alloc {
+            Alloc::Zone(lists) => lists.take_urgency(),
+            Alloc::Circle(_) => true,
+        }
+    }
+
+    /// What is due, most urgent first. `journal_high`: only a checkpoint makes room in the journal.
+    pub fn map_work(&mut self, journal_high: bool, now: Millis) -> Option<MapWork> {
+        match self.alloc {
+            Alloc::Zone(_) => self.zone_map_work(journal_high, now),
+            Alloc::Circle(_) => self.front_map_work(journal_high),
+        }
+    }
+
+    /// The policy rejected a page when the zone had no candidate left.
+    pub(super) fn zone_is_spent(&self) -> bool {
+        matches!(&self.alloc, Alloc::Zone(lists) if lists.is_spent())
+    }
+
+    /// Names the zone of the checkpoint that is captured.
+    pub(super) fn name_next_zone(&mut self, now: Millis) {
+        match self.alloc {
+            Alloc::Zone(_) => self.name_zone(now),
+            Alloc::Circle(_) => self.name_front_zone(),
+        }
+    }
+
+    /// The zones have changed: free slots may or may not be written.
+    pub(super) fn zones_changed(&mut self) {
+        let (slots, capturing, broken) = (&self.slots, self.capturing, self.broken);
+        let writable = |slot: SlotId| slots[slot.at()].writable(capturing, broken);
+        if let Alloc::Zone(lists) = &mut self.alloc {
+            lists.sort(&writable);
+        }
+    }
+
+    /// The checkpoint that named the next zone is durable (`ok`), or failed.
+    pub(super) fn zone_is_in_force(&mut self, ok: bool) {
+        if let Alloc::Circle(circle) = &mut self.alloc {
+            circle.end_checkpoint(ok);
+        }
+    }
+
+    /// After a recovery, before any write: `free` slots may not be written before a checkpoint, and `newest`
+    /// was written last.
+    pub(super) fn start_after_recovery(&mut self, free: Vec<SlotId>, newest: Option<SlotId>) {
+        match &mut self.alloc {
+            Alloc::Zone(lists) => lists.start_with(free),
+            Alloc::Circle(circle) => circle.go_on_after(newest),
+        }
+    }
+
+    /// Whether the HDD takes writes: as long as it does not, no write waits for slots whose pages have to go
+    /// there first.
+    pub(crate) fn note_home(&mut self, ok: bool) {
+        if let Alloc::Circle(circle) = &mut self.alloc {
+            circle.home_fails = !ok;
+        }
+    }
+
+    pub(super) fn validate_free(&self) -> Result<(), String> {
+        let free = self.slots.iter().filter(|s| s.is_free()).count();
+        let (writable, waiting) = self.count_free();
+        if free != writable + waiting {
+            return Err(format!("{free} free slots, {} listed", writable + waiting));
+        }
+        let Alloc::Zone(lists) = &self.alloc else { return Ok(()) };
+        match lists.writable().iter().find(|slot| !self.is_writable(**slot)) {
+            Some(slot) => Err(format!("slot {} is listed as writable outside the zone", slot.0)),
+            None => Ok(()),
+        }
+    }
+
+    #[cfg(feature = "mutations")]
+    pub(super) fn laps(&self) -> u64 {
+        if let Alloc::Circle(circle) = &self.alloc { circle.laps } else { 0 }
+    }
+
+    fn slot(&self, slot: SlotId) -> &Slot {
+        &self.slots[slot.at()]
+    }
+}

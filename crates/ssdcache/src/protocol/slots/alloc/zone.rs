@@ -1,0 +1,241 @@
+//! Slots by zone: those that are free and may be written, and those of the pages of lowest benefit.
+
+use super::{Alloc, Place};
+use crate::mutation::Mutation;
+use crate::protocol::slots::Slots;
+use crate::protocol::slots::types::{MapWork, NoSlot};
+use pagetier_page::PageId;
+use pagetier_policy::{Cause, Millis, SlotId, Verdict};
+
+/// The free slots, by whether they may be written.
+#[derive(Debug, Default)]
+pub(in crate::protocol::slots) struct FreeLists {
+    writable: Vec<SlotId>,
+    /// Outside a zone, until the next checkpoint.
+    waiting: Vec<SlotId>,
+    /// The policy rejected a page when its zone had no candidate left.
+    spent: bool,
+    /// Since the last write-back a dirty page went home that would have replaced a victim, had that not been
+    /// dirty still.
+    held_up: bool,
+}
+
+impl FreeLists {
+    pub(super) fn add(&mut self, slot: SlotId, writable: bool) {
+        if writable { self.writable.push(slot) } else { self.waiting.push(slot) }
+    }
+
+    pub(super) fn count(&self) -> (usize, usize) {
+        (self.writable.len(), self.waiting.len())
+    }
+
+    pub(super) fn writable(&self) -> &[SlotId] {
+        &self.writable
+    }
+
+    pub(super) fn is_spent(&self) -> bool {
+        self.spent
+    }
+
+    pub(super) fn take_urgency(&mut self) -> bool {
+        std::mem::take(&mut self.held_up)
+    }
+
+    pub(super) fn start_with(&mut self, free: Vec<SlotId>) {
+        self.waiting = free;
+    }
+
+    /// Sorts the slots so that low ones are given out first, in runs.
+    pub(super) fn sort(&mut self, writable: &dyn Fn(SlotId) -> bool) {
+        let mut free: Vec<SlotId> = self.writable.drain(..).chain(self.waiting.drain(..)).collect();
+        free.sort_unstable_by(|a, b| b.cmp(a));
+        for slot in free {
+            self.add(slot, writable(slot));
+        }
+    }
+}
+
+impl Slots {
+    fn lists(&mut self) -> Option<&mut FreeLists> {
+        if let Alloc::Zone(lists) = &mut self.alloc { Some(lists) } else { None }
+    }
+
+    /// A free slot that may be written.
+    pub(in crate::protocol::slots) fn take_writable(&mut self) -> Option<SlotId> {
+        let slot = self.lists().and_then(|lists| lists.writable.pop());
+        self.starved |= slot.is_none();
+        slot
+    }
+
+    pub(super) fn rewrite_or_admit(&mut self, page: PageId, now: Millis) -> Result<Place, NoSlot> {
+        if self.broken.is(Mutation::RewriteInPlace) {
+            self.give_up_in_place(page);
+        }
+        if !self.by_page.contains_key(&page) {
+            return self.admit(page, Cause::Cleaned, now);
+        }
+        if let Some(slot) = self.take_writable() {
+            self.counts.rewritten += 1;
+            return Ok((slot, None));
+        }
+        let comes_free = self.count_free().1 > 0 || !self.retired.is_empty();
+        if comes_free || self.broken.is(Mutation::RewriteWaits) {
+            return Err(NoSlot::Soon);
+        }
+        self.rewrite_without_reserve(page, now)
+    }
+
+    /// Every slot holds a page, as a recovery may leave them, and none will be free by itself: `page` takes
+    /// the place of a clean copy, or goes home.
+    fn rewrite_without_reserve(&mut self, page: PageId, now: Millis) -> Result<Place, NoSlot> {
+        let mut next = Vec::new();
+        self.policy.next_victims(self.params.clean_ahead as usize, now, &mut next);
+        next.extend((0..self.params.slots).map(SlotId));
+        let usable = |slot: &SlotId| {
+            let other = |s: &&super::Slot| s.version().is_some_and(|version| version.page != page);
+            let s = self.slots.get(slot.at()).filter(other);
+            s.is_some_and(|s| s.is_idle_clean() && s.writable(self.capturing, self.broken))
+        };
+        let victim = next.into_iter().find(usable).ok_or(NoSlot::Never)?;
+        let displaced = self.evict(victim, now);
+        self.counts.rewritten += 1;
+        self.take_writable().map(|slot| (slot, displaced)).ok_or(NoSlot::Soon)
+    }
+
+    /// Asks the policy whether `page` gets a place on the SSD.
+    pub(super) fn admit(&mut self, page: PageId, cause: Cause, now: Millis) -> Result<Place, NoSlot> {
+        let (has_room, writable) = (self.has_room(), self.count_free().0);
+        if has_room && writable == 0 {
+            self.starved = true;
+            return Err(NoSlot::Soon);
+        }
+        let room = if has_room { writable } else { 0 };
+        let (slots, capturing, broken) = (&self.slots, self.capturing, self.broken);
+        // A policy may name any slot, also one that does not exist.
+        let usable = |slot: SlotId| {
+            slots.get(slot.at()).is_some_and(|s| s.is_idle_clean() && s.writable(capturing, broken))
+        };
+        let (mut refused_dirty, mut has_candidates) = (false, false);
+        let mut asked = |slot: SlotId| {
+            has_candidates = true;
+            let version = slots.get(slot.at()).and_then(|s| s.version());
+            refused_dirty |= version.is_some_and(|version| version.is_dirty());
+            usable(slot)
+        };
+        match self.policy.consider(page, cause, room, &mut asked, now) {
+            Verdict::AdmitFree if room > 0 => {
+                self.counts.admitted_free += 1;
+                self.take_writable().map(|slot| (slot, None)).ok_or(NoSlot::Never)
+            }
+            Verdict::AdmitOver(victim) if usable(victim) => {
+                let displaced = self.evict(victim, now);
+                self.counts.admitted_over += 1;
+                self.take_writable().map(|slot| (slot, displaced)).ok_or(NoSlot::Never)
+            }
+            _ => {
+                self.counts.rejected += 1;
+                let held_up = refused_dirty && cause == Cause::Cleaned && !self.through;
+                let spent = room == 0 && !has_candidates && self.victims(1, now).is_empty();
+                if let Some(lists) = self.lists() {
+                    lists.held_up |= held_up;
+                    lists.spent |= spent;
+                }
+                Err(NoSlot::Never)
+            }
+        }
+    }
+
+    /// For [`Mutation::RewriteInPlace`]: the page's own slot is the next to be given out.
+    fn give_up_in_place(&mut self, page: PageId) {
+        let Some(&slot) = self.by_page.get(&page) else { return };
+        if self.slot(slot).readers() == 0 && self.is_writable(slot) {
+            self.by_page.remove(&page);
+            self.release(slot);
+        }
+    }
+
+    // ---- keeping slots writable
+    // -----------------------------------------------------------------------------
+
+    pub(super) fn dirty_victims(&mut self, now: Millis) -> Vec<SlotId> {
+        let mut next = self.victims(self.params.clean_ahead as usize, now);
+        next.retain(|slot| self.slots[slot.at()].is_idle_dirty());
+        next
+    }
+
+    /// The policy's next victims, at most `n`, as far as they are slots.
+    fn victims(&mut self, n: usize, now: Millis) -> Vec<SlotId> {
+        let mut next = Vec::new();
+        self.policy.next_victims(n, now, &mut next);
+        next.retain(|slot| slot.0 < self.params.slots);
+        next.truncate(n);
+        next
+    }
+
+    pub(super) fn victims_are_dirty(&mut self, now: Millis) -> bool {
+        if self.has_room() {
+            return false;
+        }
+        let next = self.victims(self.params.clean_ahead as usize, now);
+        let is_dirty = |slot: &SlotId| self.slot(*slot).version().is_some_and(|version| version.is_dirty());
+        let ready = next.iter().filter(|slot| !is_dirty(slot)).count();
+        ready * 2 < next.len() && next.iter().any(|slot| self.slot(*slot).is_idle_dirty())
+    }
+
+    pub(super) fn zone_map_work(&mut self, journal_high: bool, now: Millis) -> Option<MapWork> {
+        // Early enough that writers do not run dry while the checkpoint is written.
+        let low = self.params.reserve as usize / 2 + 1;
+        let (writable, waiting) = self.count_free();
+        let short = writable < low || self.starved;
+        if !self.capturing && self.params.slots > 0 {
+            let freed = waiting * 2 >= low || (self.starved && waiting > 0);
+            let used_up = self.is_stale() && self.zone_is_used_up(now);
+            if journal_high || (short && freed) || used_up {
+                return Some(MapWork::Checkpoint);
+            }
+        }
+        if short && !self.retired.is_empty() {
+            return Some(MapWork::Flush);
+        }
+        self.starved = false;
+        None
+    }
+
+    fn zone_is_used_up(&mut self, now: Millis) -> bool {
+        if self.has_room() {
+            return false;
+        }
+        let few = self.params.clean_ahead as usize / 2 + 1;
+        self.victims(few, now).len() < few
+    }
+
+    /// Everything being written, retired or free, as far as the zone's size goes, and the pages of lowest
+    /// benefit.
+    pub(super) fn name_zone(&mut self, now: Millis) {
+        let mut left = self.params.zone as usize;
+        for s in &mut self.slots {
+            s.in_next = s.is_writing() || s.is_retired();
+            left = left.saturating_sub(usize::from(s.in_next));
+        }
+        if let Alloc::Zone(lists) = &mut self.alloc {
+            lists.spent = false;
+            let free = lists.writable.iter().rev().chain(lists.waiting.iter());
+            for slot in free.take(left) {
+                self.slots[slot.at()].in_next = true;
+            }
+            left = left.saturating_sub(lists.writable.len() + lists.waiting.len());
+        }
+        let mut candidates = Vec::new();
+        let slots = &self.slots;
+        let mut eligible = |slot: SlotId| slots[slot.at()].live().is_some();
+        self.policy.start_zone(left, &mut eligible, now, &mut candidates);
+        // A zone of other slots, or of more, would make a recovery read more than was asked for.
+        for slot in candidates {
+            let chosen = self.slots.get_mut(slot.at()).filter(|s| s.live().is_some() && !s.in_next);
+            if let Some(s) = chosen.filter(|_| left > 0) {
+                s.in_next = true;
+                left -= 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The map checkpoint of the slots: what is captured, and what its end changes.
+
+use super::Slots;
+use super::slot::{Slot, SlotState, Version};
+use super::types::Capture;
+use crate::format::map::{Entry, MapBody};
+use pagetier_policy::Millis;
+
+impl Slots {
+    /// Captures the map and names the next zone. Until [`Slots::end_checkpoint`], only slots in both zones
+    /// are given out.
+    pub fn begin_checkpoint(&mut self, now: Millis) -> Capture {
+        debug_assert!(!self.capturing);
+        self.name_next_zone(now);
+        self.capturing = true;
+        self.changes = 0;
+        self.rejected_before = self.counts.rejected;
+        self.starved = false;
+        self.zones_changed();
+        Capture { generation: self.generation + 1, body: self.body() }
+    }
+
+    /// The checkpoint is durable, or failed. After a failure either of the two may be what a crash finds, so
+    /// only slots in both zones stay writable until one succeeds.
+    pub fn end_checkpoint(&mut self, ok: bool) {
+        debug_assert!(self.capturing);
+        for s in &mut self.slots {
+            s.in_zone = s.in_next && (ok || s.in_zone);
+            s.in_next = false;
+        }
+        self.capturing = false;
+        self.zone_is_in_force(ok);
+        // The next one after a failure goes to the same area: the other has the one that is known to be
+        // durable.
+        if ok {
+            self.in_force = self.generation + 1;
+        }
+        self.generation += if ok { 1 } else { 2 };
+        self.counts.checkpoints += u64::from(ok);
+        self.zones_changed();
+    }
+
+    /// Whether a new zone could be another one than the present.
+    pub(super) fn is_stale(&self) -> bool {
+        self.changes > 0 || self.counts.rejected - self.rejected_before >= u64::from(self.params.zone)
+    }
+
+    fn body(&self) -> MapBody {
+        MapBody {
+            entries: self.slots.iter().map(|s| named(s).map(entry)).collect(),
+            zone: self.slots.iter().map(|s| s.in_next).collect(),
+            in_flight: self
+                .slots
+                .iter()
+                .map(|s| s.is_writing() && named(s).is_some_and(Version::is_dirty))
+                .collect(),
+        }
+    }
+}
+
+/// What a checkpoint says is in the slot, or will be.
+fn named(slot: &Slot) -> Option<&Version> {
+    match &slot.state {
+        SlotState::Live { stored, .. } => Some(&stored.version),
+        SlotState::Writing { version, abandoned: false, .. } => Some(version),
+        _ => None,
+    }
+}
+
+fn entry(version: &Version) -> Entry {
+    Entry { page: version.page, stamp: version.stamp, clean: !version.is_dirty() }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::protocol::flushes::SsdFlush;
+    use crate::protocol::slots::{MapWork, Plan, SlotParams, Slots};
+    use pagetier_page::{PageId, SpaceId, Stamp};
+    use pagetier_policy::{Access, Cause, Costs, Home, Millis, SlotPolicyParams, SsdPolicy};
+
+    const NOW: Millis = Millis(0);
+
+    #[test]
+    fn the_policy_learns_which_slots_a_write_back_made_clean() {
+        let params = SlotParams { slots: 8, zone: 8, reserve: 0, clean_ahead: 2 };
+        let policy = "cac:dirty".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(
+            Costs::PAPER,
+            8,
+            4,
+        ));
+        let mut slots = Slots::new(params, policy, &[], 0);
+        let checkpoint = |slots: &mut Slots| {
+            slots.begin_checkpoint(NOW);
+            slots.end_checkpoint(true);
+        };
+        checkpoint(&mut slots);
+        for no in 0..6 {
+            let page = PageId::new(SpaceId(1), no);
+            let plan = slots.plan_dirty(page, NOW, &mut || Stamp::from_bits(u64::from(no) + 1));
+            let Plan::Ssd(ticket) = plan else { panic!("{plan:?}") };
+            slots.end_write(ticket, true, SsdFlush(1), NOW);
+            slots.policy().wrote(page, Home::Ssd, NOW);
+        }
+        checkpoint(&mut slots);
+        let batch = slots.begin_write_back(&|_| false, 32, NOW);
+        assert_eq!(batch.len(), 2);
+        let copy_ms = Costs::PAPER.ssd_read_ms + Costs::PAPER.hdd_write_ms;
+        for (one, ok) in batch.into_iter().zip([false, true]) {
+            let page = one.page;
+            let before = slots.policy().benefit(page).expect("tracked");
+            slots.end_write_back(one, ok);
+            let saved = before - slots.policy().benefit(page).expect("tracked");
+            assert!((saved - if ok { copy_ms } else { 0.0 }).abs() < 1e-9, "{saved}");
+        }
+        slots.validate().expect("sound slots");
+    }
+
+    #[test]
+    fn a_spent_zone_is_noticed_at_the_first_page_rejected_for_it() {
+        for policy in ["lru2", "cac"] {
+            let params = SlotParams { slots: 32, zone: 8, reserve: 4, clean_ahead: 2 };
+            let policy = policy.parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(
+                Costs::PAPER,
+                32,
+                64,
+            ));
+            let mut slots = Slots::new(params, policy, &[], 0);
+            let (mut stamp, mut rejected, mut admitted) = (0, 0, 0);
+            for no in 0..200 {
+                let page = PageId::new(SpaceId(1), no);
+                // Later pages are worth more.
+                for _ in 0..=no {
+                    slots.note_read(page, Some(Home::Hdd), Access::Random, NOW);
+                }
+                let ticket = slots.plan_copy(page, Cause::Evicted, NOW, &mut || {
+                    stamp += 1;
+                    Stamp::from_bits(stamp)
+                });
+                match ticket {
+                    Some(ticket) => {
+                        slots.end_write(ticket, true, SsdFlush(1), NOW);
+                        slots.flushed(SsdFlush(1));
+                        admitted += 1;
+                    }
+                    None => {
+                        rejected += 1;
+                        assert!(slots.wants_look(), "page {no}: no look is due");
+                        assert_eq!(slots.map_work(false, NOW), Some(MapWork::Checkpoint), "page {no}");
+                        slots.begin_checkpoint(NOW);
+                        slots.end_checkpoint(true);
+                    }
+                }
+            }
+            assert!(admitted > 150 && rejected > 5, "{admitted} admitted, {rejected} rejected");
+            slots.validate().expect("sound slots");
+        }
+    }
+}

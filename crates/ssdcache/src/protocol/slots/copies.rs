@@ -1,0 +1,148 @@
+//! What is asked of the copies when the SSD is drained, checked, failed, proved again or taken out of use.
+
+use super::Slots;
+use super::slot::{SlotState, Stored, Version};
+use crate::format::map::Entry;
+use crate::protocol::flushes::SsdFlush;
+use pagetier_page::{Lsn, PageId, SpaceId};
+use pagetier_policy::{Millis, SlotId};
+
+impl Slots {
+    /// Notes that the dirty version on its way into `slot` lacks no change older than `lsn` on the HDD; a
+    /// dirty copy that it replaces may lack older ones.
+    pub fn note_lsn(&mut self, slot: SlotId, lsn: Lsn) {
+        let Some(page) = self.slots[slot.at()].version().map(|version| version.page) else { return };
+        let older = self.live(page).map(|stored| stored.version).filter(Version::is_dirty);
+        if let Some(version) = self.slots[slot.at()].version_mut() {
+            version.lsn = older.map_or(lsn, |older| older.lsn.min(lsn));
+        }
+    }
+
+    /// After a recovery: no copy lacks a change older than `floor` on the HDD.
+    pub fn set_lsn_floor(&mut self, floor: Lsn) {
+        self.slots.iter_mut().filter_map(|s| s.version_mut()).for_each(|version| version.lsn = floor);
+    }
+
+    /// The oldest log position from which redo would need records if every copy were lost; `None`: the HDD
+    /// has every version.
+    #[must_use]
+    pub fn oldest_lsn(&self) -> Option<Lsn> {
+        self.slots.iter().filter_map(|s| s.version()).filter(|v| v.is_dirty()).map(|v| v.lsn).min()
+    }
+
+    /// The pages that have a copy, or one on its way.
+    #[must_use]
+    pub fn copies(&self) -> Vec<PageId> {
+        self.by_page.keys().chain(self.pending.keys()).copied().collect()
+    }
+
+    fn dirty(&self) -> impl Iterator<Item = &Version> {
+        self.slots.iter().filter_map(|s| s.live()).map(|s| &s.version).filter(|v| v.is_dirty())
+    }
+
+    /// Copies that are newer than the HDD's version.
+    #[must_use]
+    pub fn dirty_pages(&self) -> usize {
+        self.dirty().count()
+    }
+
+    /// The pages whose newest version is on the SSD alone, in order, each with the log position from which
+    /// redo would bring it back.
+    #[must_use]
+    pub fn only_copies(&self) -> Vec<(PageId, Lsn)> {
+        let mut pages: Vec<_> = self.dirty().map(|version| (version.page, version.lsn)).collect();
+        pages.sort_unstable();
+        pages
+    }
+
+    /// Whether the newest version of each of `pages` is on the SSD alone for certain. Of a version that a
+    /// recovery found the HDD may have the same: no checkpoint has told of its write-back.
+    #[must_use]
+    pub fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
+        let known = |stored: &Stored| stored.version.is_dirty() && !stored.version.perhaps_home;
+        pages.iter().all(|(page, _)| self.live(*page).is_some_and(known))
+    }
+
+    /// Whether the newest version of `page` is on the SSD alone.
+    #[must_use]
+    pub fn is_only_copy(&self, page: PageId) -> bool {
+        self.live(page).is_some_and(|stored| stored.version.is_dirty())
+    }
+
+    /// The log position from which redo would bring `page` back if its copy were lost.
+    #[must_use]
+    pub fn lsn_of(&self, page: PageId) -> Lsn {
+        self.live(page).map_or(Lsn(0), |stored| stored.version.lsn)
+    }
+
+    /// The highest page number of `space` that has a copy.
+    #[must_use]
+    pub fn highest_page(&self, space: SpaceId) -> Option<u32> {
+        self.by_page.keys().filter(|p| p.space == space).map(|p| p.no).max()
+    }
+
+    /// From now on reads find nothing here (those of only copies wait), until it is taken back.
+    pub fn hide(&mut self, hidden: bool) {
+        self.hidden = hidden;
+    }
+
+    /// Whether reads find nothing here.
+    #[must_use]
+    pub fn is_hidden(&self) -> bool {
+        self.hidden
+    }
+
+    /// Reads and write-backs that hold a slot.
+    #[must_use]
+    pub fn readers(&self) -> usize {
+        self.slots.iter().map(|s| usize::from(s.readers())).sum()
+    }
+
+    /// The slot of the copy of `page`, and whether the HDD has that version too.
+    #[must_use]
+    pub fn copy_of(&self, page: PageId) -> Option<(SlotId, bool)> {
+        let slot = *self.by_page.get(&page)?;
+        self.slots[slot.at()].live().map(|stored| (slot, !stored.version.is_dirty()))
+    }
+
+    /// Holds slot `slot` for a check, if a copy is in it. Ends with [`Slots::end_read`].
+    pub fn begin_check(&mut self, slot: SlotId) -> Option<Entry> {
+        let stored = self.slots.get_mut(slot.at())?.live_mut().filter(|_| !self.hidden)?;
+        stored.readers += 1;
+        let version = &stored.version;
+        Some(Entry { page: version.page, stamp: version.stamp, clean: !version.is_dirty() })
+    }
+
+    /// Whether the version in `slot` was covered by flush `completed` or an earlier one.
+    #[must_use]
+    pub fn is_durable(&self, slot: SlotId, completed: SsdFlush) -> bool {
+        self.slots[slot.at()].stored().is_none_or(|stored| stored.durable_at <= Some(completed))
+    }
+
+    /// The SSD is used again after a failure: every copy that is left was read and is sound and durable, so
+    /// slots that waited for a flush are free, and those that failed a write get another chance. The caller
+    /// writes a checkpoint next.
+    pub fn proved(&mut self) {
+        self.retired.clear();
+        self.bad = 0;
+        for slot in (0..self.params.slots).map(SlotId) {
+            let s = &mut self.slots[slot.at()];
+            if let Some(stored) = s.stored_mut() {
+                stored.durable_at = None;
+                // What became of a home write that the failure cut short is not known.
+                stored.version.perhaps_home |= stored.version.is_dirty();
+            }
+            // One that is still being read is freed by the end of that.
+            if s.state == SlotState::Bad || s.is_retired() {
+                self.release(slot);
+            }
+        }
+    }
+
+    /// The clean copy of `page` is given up, whatever is in its slot.
+    pub fn drop_clean(&mut self, page: PageId, now: Millis) {
+        if let Some(&slot) = self.by_page.get(&page) {
+            self.drop_bad_copy(page, slot, now);
+        }
+    }
+}

@@ -1,0 +1,538 @@
+//! Which slot holds what, and which slot may be written next: the protocol's state machine, without I/O.
+//!
+//! I1 (the newest survives): a slot is given out for writing only when it is free ([`alloc`]), and it becomes
+//! free ([`Slots::release`]) only when its page's newest version is durable elsewhere. I2 (zone): only slots
+//! of the zone of every checkpoint that a crash could find are given out ([`Slot::writable`]). I3 (no
+//! resurrection) is the journal's.
+//!
+//! [`Slots::validate`] recounts.
+
+mod alloc;
+mod checkpoint;
+mod copies;
+#[cfg(feature = "mutations")]
+mod moment;
+mod recovered;
+mod second_chance;
+mod slot;
+mod through;
+mod types;
+mod write_back;
+
+pub use types::{
+    Capture, FreeSlots, Located, MapWork, Move, Plan, SlotCounts, SlotParams, Ticket, WriteBack,
+};
+
+pub(crate) use types::NoSlot;
+
+use crate::format::map::Entry;
+use crate::mutation::{Broken, Mutation};
+use crate::protocol::flushes::SsdFlush;
+use alloc::Alloc;
+use pagetier_page::{Lsn, PageId, Stamp};
+use pagetier_policy::{Access, Home, Millis, SlotId, SlotPolicy};
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use slot::{Slot, SlotState, Standing, Stored, Version};
+use std::collections::VecDeque;
+
+/// Check whether the zone is nearly spent once per this many rejections.
+const REJECTIONS_PER_LOOK: u64 = 64;
+
+/// Displaced pages remembered for the pool; beyond that the oldest are forgotten, which costs its policy
+/// precision only.
+const UNTOLD_MAX: usize = 1024;
+
+/// The slots and the policy that fills them.
+#[derive(Debug)]
+pub struct Slots {
+    params: SlotParams,
+    policy: Box<dyn SlotPolicy>,
+    slots: Vec<Slot>,
+    by_page: FxHashMap<PageId, SlotId>,
+    /// Images of pages without a copy so far, on their way.
+    pending: FxHashMap<PageId, SlotId>,
+    /// Writes in flight for pages without a copy so far, `pending` ones among them.
+    arriving: usize,
+    bad: usize,
+    /// Retired slots by the flush that frees them, in its order.
+    retired: VecDeque<(SsdFlush, SlotId)>,
+    alloc: Alloc,
+    generation: u64,
+    /// The newest checkpoint that is durable.
+    in_force: u64,
+    capturing: bool,
+    /// Slot writes and evictions since the last capture: a checkpoint without any would change nothing.
+    changes: u64,
+    /// Rejections up to the last checkpoint.
+    rejected_before: u64,
+    /// At so many rejections, [`Slots::wants_look`] says yes.
+    next_look: u64,
+    starved: bool,
+    /// Reads go home: the SSD is being taken out of use.
+    hidden: bool,
+    counts: SlotCounts,
+    /// Copies that wait for a flush of the HDD to be clean, by slot and version.
+    waiting_for_home: Vec<(SlotId, Stamp)>,
+    /// By page, the slot that a second chance copies it to.
+    moving: FxHashMap<PageId, SlotId>,
+    /// Pages that lost their copies, which the pool is still to be told.
+    untold: VecDeque<PageId>,
+    /// The policy writes through.
+    through: bool,
+    /// It admits on reading.
+    on_read: bool,
+    broken: Broken,
+}
+
+impl Slots {
+    /// Slots as `map` (of checkpoint `generation`, recovered or empty) describes them. Nothing may be written
+    /// before a first checkpoint of this opening named a zone.
+    #[must_use]
+    pub fn new(
+        params: SlotParams,
+        policy: Box<dyn SlotPolicy>,
+        map: &[Option<Entry>],
+        generation: u64,
+    ) -> Self {
+        let (through, on_read) = (policy.write_through(), policy.admits_on_read());
+        let mut this = Self {
+            params,
+            slots: vec![Slot::FREE; params.slots as usize],
+            by_page: FxHashMap::with_capacity_and_hasher(map.iter().flatten().count(), FxBuildHasher),
+            pending: FxHashMap::default(),
+            arriving: 0,
+            bad: 0,
+            retired: VecDeque::new(),
+            alloc: Alloc::new(policy.append_group(), &params),
+            policy,
+            generation,
+            in_force: generation,
+            capturing: false,
+            changes: 1,
+            rejected_before: 0,
+            next_look: REJECTIONS_PER_LOOK,
+            starved: false,
+            hidden: false,
+            counts: SlotCounts::default(),
+            waiting_for_home: Vec::new(),
+            moving: FxHashMap::default(),
+            untold: VecDeque::new(),
+            through,
+            on_read,
+            broken: Broken::default(),
+        };
+        this.apply_recovered(map);
+        this
+    }
+
+    /// Leaves out a rule, for tests.
+    #[doc(hidden)]
+    pub fn set_broken(&mut self, broken: Broken) {
+        self.broken = broken;
+    }
+
+    /// The slot of the page's copy.
+    fn live(&self, page: PageId) -> Option<&Stored> {
+        self.by_page.get(&page).and_then(|slot| self.slots[slot.at()].live())
+    }
+
+    fn live_mut(&mut self, page: PageId) -> Option<(SlotId, &mut Stored)> {
+        let slot = *self.by_page.get(&page)?;
+        self.slots[slot.at()].live_mut().map(|stored| (slot, stored))
+    }
+
+    // ---- reads
+    // ----------------------------------------------------------------------------------------------
+
+    /// Finds the newest version of `page` below memory, and holds its slot for a read.
+    pub fn begin_read(&mut self, page: PageId) -> Located {
+        if self.pending.contains_key(&page) {
+            return Located::Pending;
+        }
+        let hidden = self.hidden;
+        let Some((slot, stored)) = self.live_mut(page) else { return Located::Hdd };
+        if hidden {
+            return if stored.version.is_dirty() { Located::Pending } else { Located::Hdd };
+        }
+        stored.readers += 1;
+        Located::Slot { slot, stamp: stored.version.stamp, dirty: stored.version.is_only() }
+    }
+
+    /// The read of `slot` is over.
+    pub fn end_read(&mut self, slot: SlotId) {
+        let s = &mut self.slots[slot.at()];
+        let retired = s.is_retired();
+        let Some(stored) = s.stored_mut().filter(|stored| stored.readers > 0) else {
+            debug_assert!(false, "unbalanced end_read of slot {}", slot.0);
+            return;
+        };
+        stored.readers -= 1;
+        if retired && stored.readers == 0 && stored.durable_at.is_none() {
+            self.release(slot);
+        }
+    }
+
+    /// Whether `page` has a copy on the SSD.
+    #[must_use]
+    pub fn home(&self, page: PageId) -> Home {
+        if self.by_page.contains_key(&page) || self.pending.contains_key(&page) {
+            Home::Ssd
+        } else {
+            Home::Hdd
+        }
+    }
+
+    /// A physical read happened.
+    pub fn note_read(&mut self, page: PageId, from: Option<Home>, access: Access, now: Millis) {
+        self.policy.read(page, from, access, now);
+    }
+
+    /// The clean copy of `page` in `slot` turned out to be bad: it is forgotten, the HDD has the page. False
+    /// when the mapping has changed meanwhile.
+    pub fn drop_bad_copy(&mut self, page: PageId, slot: SlotId, now: Millis) -> bool {
+        let here = self.by_page.get(&page) == Some(&slot);
+        let current = here && self.live(page).is_some_and(|stored| !stored.version.is_only());
+        if current {
+            self.unmap(page);
+            self.policy.removed(page, false, now);
+            self.counts.healed += 1;
+            self.release(slot);
+        }
+        current
+    }
+
+    // ---- writes
+    // ---------------------------------------------------------------------------------------------
+
+    /// Decides where the dirty page `page` goes. A page that is on the SSD stays there, in another slot.
+    pub fn plan_dirty(&mut self, page: PageId, now: Millis, fresh: &mut dyn FnMut() -> Stamp) -> Plan {
+        match self.place_dirty(page, now) {
+            Ok((slot, displaced)) => {
+                let mut ticket = self.start(slot, page, Standing::Only, displaced, now, fresh());
+                ticket.backs_home = self.backs_home();
+                Plan::Ssd(ticket)
+            }
+            // The ring is there for those that a doublewrite buffer has no room for.
+            Err(NoSlot::Soon) if !self.backs_home() => Plan::Wait,
+            Err(_) => Plan::Hdd,
+        }
+    }
+
+    /// Whether an eviction that came to nothing is a reason to look for map work: slots ran out, the zone has
+    /// no candidate left, or (seen now and then) it has few.
+    #[must_use]
+    pub fn wants_look(&mut self) -> bool {
+        let due = self.counts.rejected >= self.next_look;
+        if due {
+            self.next_look = self.counts.rejected + REJECTIONS_PER_LOOK;
+        }
+        due || self.starved || (self.zone_is_spent() && !self.capturing && self.is_stale())
+    }
+
+    /// Whether the copy of `page` on the SSD is the version `stamp`.
+    #[must_use]
+    pub fn holds(&self, page: PageId, stamp: Stamp) -> bool {
+        self.live(page).is_some_and(|stored| stored.version.stamp == stamp)
+    }
+
+    /// The write of `ticket` is over. `durable_at` is the number of the first SSD flush that will cover it.
+    pub fn end_write(&mut self, ticket: Ticket, ok: bool, durable_at: SsdFlush, now: Millis) {
+        let Ticket { slot, page, arrives, .. } = ticket;
+        let SlotState::Writing { version, abandoned, .. } = self.slots[slot.at()].state else {
+            debug_assert!(false, "slot {} is not being written", slot.0);
+            return;
+        };
+        self.arriving -= usize::from(arrives);
+        for on_its_way in [&mut self.pending, &mut self.moving] {
+            if on_its_way.get(&page) == Some(&slot) {
+                on_its_way.remove(&page);
+            }
+        }
+        if !ok {
+            self.slots[slot.at()].state = SlotState::Bad;
+            self.bad += 1;
+            if !abandoned {
+                self.keeps_old_copy(page, now);
+            }
+            return;
+        }
+        if abandoned {
+            return self.release(slot);
+        }
+        let stored = Stored { version, durable_at: Some(durable_at), readers: 0, moving: false };
+        self.slots[slot.at()].state = SlotState::Live { stored, overtaken: false };
+        let before = self.by_page.insert(page, slot);
+        if before.is_none() && !arrives {
+            // The old copy was evicted meanwhile, and the policy told so.
+            self.policy.inserted(page, slot, now);
+        }
+        if let Some(old) = before {
+            self.retire(old, durable_at);
+        }
+    }
+
+    /// The write of a newer version of `page` failed.
+    fn keeps_old_copy(&mut self, page: PageId, now: Millis) {
+        match self.by_page.get(&page) {
+            Some(&old) => {
+                self.set_overtaken(old, false);
+                self.policy.inserted(page, old, now);
+            }
+            None => self.policy.removed(page, false, now),
+        }
+    }
+
+    fn set_overtaken(&mut self, slot: SlotId, is: bool) {
+        if let SlotState::Live { overtaken, .. } = &mut self.slots[slot.at()].state {
+            *overtaken = is;
+        }
+    }
+
+    /// A newer version of the page in `old` is whole, and flush `durable_at` makes it durable.
+    fn retire(&mut self, old: SlotId, durable_at: SsdFlush) {
+        if self.broken.is(Mutation::SlotReusedEarly) {
+            return self.release(old);
+        }
+        let o = &mut self.slots[old.at()];
+        if let Some(stored) = o.live().copied() {
+            o.state = SlotState::Retired(Stored { durable_at: Some(durable_at), ..stored });
+            self.retired.push_back((durable_at, old));
+        }
+    }
+
+    /// SSD flush number `number` (and all before it) is over: slots retired before it are free.
+    pub fn flushed(&mut self, number: SsdFlush) {
+        while let Some(&(_, slot)) = self.retired.front().filter(|(at, _)| *at <= number) {
+            self.retired.pop_front();
+            // One that is still being read is freed by the end of that.
+            self.release(slot);
+        }
+    }
+
+    /// The buffered page `page` was changed. True when it had a copy identical to the HDD's, which is now
+    /// invalid (2013 paper, section 5); a newer copy stays.
+    pub fn dirtied(&mut self, page: PageId, logical: u32, now: Millis) -> bool {
+        let home = self.home(page);
+        self.policy.logical(page, logical, home, now);
+        if self.through || self.appends() {
+            // The copy is what the HDD has until a newer version is written.
+            self.cancel_move(page);
+            return false;
+        }
+        if let Some(slot) = self.pending.remove(&page) {
+            self.abandon(slot);
+        } else if let Some((slot, stored)) = self.live_mut(page) {
+            if stored.version.is_dirty() {
+                return false;
+            }
+            self.unmap(page);
+            self.release(slot);
+        } else {
+            return false;
+        }
+        self.policy.removed(page, false, now);
+        self.counts.invalidated += 1;
+        true
+    }
+
+    /// The page is of no value any more: its copy is dropped, written back or not.
+    pub fn discard(&mut self, page: PageId) {
+        self.give_up_copy(page);
+        self.policy.forget(page);
+    }
+
+    fn give_up_copy(&mut self, page: PageId) {
+        self.overtake(page);
+        if let Some(slot) = self.unmap(page) {
+            let s = &mut self.slots[slot.at()];
+            if s.version().is_some_and(Version::is_dirty) {
+                // A checkpoint that names this copy, or an older one of the page, as the newest version may
+                // be what a crash finds. It must find this one then, or take the page for damaged; so the
+                // slot waits for a checkpoint that does not name the page (I15).
+                (s.in_zone, s.in_next) = (false, false);
+            }
+            self.release(slot);
+        }
+    }
+
+    /// Every page for which `gone` says so is discarded.
+    pub fn discard_where(&mut self, gone: &mut dyn FnMut(PageId) -> bool) {
+        for page in self.copies().into_iter().filter(|page| gone(*page)) {
+            self.discard(page);
+        }
+    }
+
+    /// What is on its way to the SSD of `page` is not its newest version any more.
+    fn overtake(&mut self, page: PageId) {
+        if let Some(slot) = self.pending.remove(&page) {
+            self.abandon(slot);
+        }
+        self.overtake_move(page);
+    }
+
+    /// What is on its way into `slot` will count for nothing.
+    fn abandon(&mut self, slot: SlotId) {
+        if let SlotState::Writing { abandoned, .. } = &mut self.slots[slot.at()].state {
+            *abandoned = true;
+        }
+    }
+
+    /// Takes the page's copy out of the map. What is being copied from it counts for nothing.
+    fn unmap(&mut self, page: PageId) -> Option<SlotId> {
+        let slot = self.by_page.remove(&page)?;
+        self.cancel_move(page);
+        Some(slot)
+    }
+
+    /// Gives up the copy in `victim` for another page. The page that was there.
+    fn evict(&mut self, victim: SlotId, now: Millis) -> Option<PageId> {
+        let page = self.slots[victim.at()].live()?.version.page;
+        self.unmap(page);
+        self.policy.removed(page, true, now);
+        self.release(victim);
+        self.counts.evicted += 1;
+        Some(page)
+    }
+
+    /// Hands out the free `slot` for a write.
+    fn start(
+        &mut self,
+        slot: SlotId,
+        page: PageId,
+        standing: Standing,
+        displaced: Option<PageId>,
+        now: Millis,
+        stamp: Stamp,
+    ) -> Ticket {
+        self.overtake(page);
+        let s = &mut self.slots[slot.at()];
+        debug_assert!(s.is_free(), "slot {} is not free", slot.0);
+        let version = Version { page, stamp, standing, lsn: Lsn(0), perhaps_home: false };
+        s.state = SlotState::Writing { version, abandoned: false, renews: false };
+        let old = self.by_page.get(&page).copied();
+        if let Some(old) = old {
+            self.set_overtaken(old, true);
+        }
+        let (arrives, over_only_copy) = (old.is_none(), self.is_only_copy(page));
+        self.arriving += usize::from(arrives);
+        self.changes += 1;
+        self.policy.inserted(page, slot, now);
+        let dirty = version.is_dirty();
+        let (backs_home, waits_for_home) = (false, false);
+        Ticket { slot, page, stamp, dirty, arrives, displaced, backs_home, over_only_copy, waits_for_home }
+    }
+
+    /// What is in `slot` is needed no more (I1). It is free, or will be when nothing reads it.
+    fn release(&mut self, slot: SlotId) {
+        let s = &mut self.slots[slot.at()];
+        match s.stored().copied().filter(|stored| stored.readers > 0) {
+            Some(stored) => s.state = SlotState::Retired(Stored { durable_at: None, ..stored }),
+            None => {
+                s.state = SlotState::Free;
+                self.list_free(slot);
+            }
+        }
+    }
+
+    /// Whether a page may have a copy more: the reserve stays without.
+    fn has_room(&self) -> bool {
+        let taken = self.by_page.len() + self.arriving + self.bad;
+        taken < self.params.slots.saturating_sub(self.params.reserve) as usize
+    }
+
+    /// Whether `slot` may be written under every checkpoint that a crash could find.
+    fn is_writable(&self, slot: SlotId) -> bool {
+        self.slots[slot.at()].writable(self.capturing, self.broken)
+    }
+
+    // ---- what the pool has not been told
+    // --------------------------------------------------------------------
+
+    /// A page lost its copy at a moment when the pool could not be told.
+    pub(crate) fn note_untold(&mut self, displaced: Option<PageId>) {
+        self.untold.extend(displaced);
+        if self.untold.len() > UNTOLD_MAX {
+            self.untold.pop_front();
+        }
+    }
+
+    /// A page that lost its copy, and has not got another since.
+    pub(crate) fn take_untold(&mut self) -> Option<PageId> {
+        loop {
+            let page = self.untold.pop_front()?;
+            if self.home(page) == Home::Hdd {
+                return Some(page);
+            }
+        }
+    }
+
+    // ---- views
+    // ----------------------------------------------------------------------------------------------
+
+    /// The policy, for its statistics.
+    pub fn policy(&mut self) -> &mut dyn SlotPolicy {
+        &mut *self.policy
+    }
+
+    /// Slots without a page.
+    #[must_use]
+    pub fn free_slots(&self) -> FreeSlots {
+        let (writable, waiting) = self.count_free();
+        FreeSlots { writable, waiting, retired: self.retired.len(), checkpointing: self.capturing }
+    }
+
+    /// Pages that have a copy on the SSD.
+    #[must_use]
+    pub fn pages(&self) -> usize {
+        self.by_page.len()
+    }
+
+    /// The generation of the checkpoint in force: the newest that is durable.
+    #[must_use]
+    pub fn in_force(&self) -> u64 {
+        self.in_force
+    }
+
+    /// The sizes it was made with.
+    #[must_use]
+    pub fn params(&self) -> SlotParams {
+        self.params
+    }
+
+    /// Counters so far.
+    #[must_use]
+    pub fn counts(&self) -> SlotCounts {
+        self.counts
+    }
+
+    /// The memory of the slot table, the page map and the policy, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let map = self.by_page.capacity() * (size_of::<(PageId, SlotId)>() + 1);
+        self.slots.capacity() * size_of::<Slot>() + map + self.policy.memory_bytes()
+    }
+
+    /// Recounts; for tests.
+    ///
+    /// # Errors
+    /// What does not add up.
+    pub fn validate(&self) -> Result<(), String> {
+        self.validate_free()?;
+        let live = self.slots.iter().filter(|s| s.live().is_some()).count();
+        if live != self.by_page.len() {
+            return Err(format!("{live} live slots, {} pages", self.by_page.len()));
+        }
+        for page in self.by_page.keys() {
+            if self.live(*page).is_none_or(|stored| stored.version.page != *page) {
+                return Err(format!("page {page} is mapped to a slot of another"));
+            }
+        }
+        for (page, slot) in self.pending.iter().chain(&self.moving) {
+            match &self.slots[slot.at()].state {
+                SlotState::Writing { version, abandoned: false, .. } if version.page == *page => {}
+                _ => return Err(format!("page {page} is not on its way to slot {}", slot.0)),
+            }
+        }
+        self.policy.validate()
+    }
+}

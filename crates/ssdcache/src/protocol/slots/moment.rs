@@ -1,0 +1,33 @@
+//! The slots at this moment, for the simulator's coverage (feature `mutations`).
+
+use super::Slots;
+use super::slot::{Slot, SlotState};
+use crate::moment::Moment;
+
+impl Slots {
+    /// Fills in what the slots know.
+    pub(crate) fn moment(&self, moment: &mut Moment) {
+        let count = |f: &dyn Fn(&Slot) -> bool| self.slots.iter().filter(|s| f(s)).count();
+        moment.capturing = self.capturing;
+        moment.starved = self.starved;
+        moment.full = !self.has_room();
+        (moment.writable, moment.waiting) = self.count_free();
+        moment.writing = count(&Slot::is_writing);
+        moment.abandoned = count(&|s| matches!(s.state, SlotState::Writing { abandoned: true, .. }));
+        moment.retired = count(&Slot::is_retired);
+        moment.retired_read = count(&|s| s.is_retired() && s.readers() > 0);
+        moment.dirty = self.dirty_pages();
+        moment.clean = self.pages() - moment.dirty;
+        moment.pending = self.pending.len();
+        moment.laps = self.laps();
+        moment.moving = self.moving.len();
+        moment.moved_over = count(&|s| s.is_retired() && s.stored().is_some_and(|stored| stored.moving));
+        let copying = |renewing: bool| {
+            count(
+                &|s| matches!(s.state, SlotState::Writing { abandoned: false, renews, .. } if renews == renewing),
+            )
+        };
+        moment.renewing = copying(true);
+        moment.reading = if self.on_read { copying(false) } else { 0 };
+    }
+}

@@ -1,0 +1,145 @@
+//! What a recovery tells the slots: first what it takes on trust, then, once it has read the zone, what it
+//! found in the end.
+
+use super::Slots;
+use super::slot::{SlotState, Standing, Stored, Version};
+use crate::format::map::Entry;
+use pagetier_page::Lsn;
+use pagetier_policy::SlotId;
+
+impl Slots {
+    /// Makes what a recovery found so far into what it found in the end, `map`: for before the first
+    /// checkpoint only.
+    pub fn apply_recovered(&mut self, map: &[Option<Entry>]) {
+        let found = |slot: usize| map.get(slot).copied().flatten();
+        for at in 0..self.slots.len() {
+            let Some(version) = self.slots[at].live().map(|stored| stored.version) else { continue };
+            let known = Entry { page: version.page, stamp: version.stamp, clean: !version.is_dirty() };
+            if found(at) != Some(known) {
+                self.by_page.remove(&version.page);
+                self.policy.forget(version.page);
+                self.slots[at].state = SlotState::Free;
+            }
+        }
+        let mut free = Vec::new();
+        for at in 0..self.slots.len() {
+            let slot = SlotId(at as u32);
+            match found(at) {
+                _ if self.slots[at].live().is_some() => {}
+                Some(entry) if !self.by_page.contains_key(&entry.page) => {
+                    let stored =
+                        Stored { version: version(entry), durable_at: None, readers: 0, moving: false };
+                    self.slots[at].state = SlotState::Live { stored, overtaken: false };
+                    self.by_page.insert(entry.page, slot);
+                    self.policy.recovered(entry.page, slot);
+                }
+                _ => free.push(slot),
+            }
+        }
+        let live = self.by_page.values().filter_map(|slot| Some((*slot, self.slots[slot.at()].live()?)));
+        let newest = live.max_by_key(|(slot, stored)| (stored.version.stamp, *slot)).map(|(slot, _)| slot);
+        self.start_after_recovery(free, newest);
+    }
+}
+
+fn version(entry: Entry) -> Version {
+    let Entry { page, stamp, clean } = entry;
+    let standing = if clean { Standing::Clean } else { Standing::Only };
+    Version { page, stamp, standing, lsn: Lsn(0), perhaps_home: !clean }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::slots::{Plan, SlotParams};
+    use pagetier_page::{PageId, SpaceId, Stamp};
+    use pagetier_policy::{Costs, Millis, SlotPolicyParams, SsdPolicy};
+
+    fn holds(no: u32, stamp: u64, clean: bool) -> Option<Entry> {
+        Some(Entry { page: PageId::new(SpaceId(1), no), stamp: Stamp::from_bits(stamp), clean })
+    }
+
+    fn slots(map: &[Option<Entry>], policy: &str) -> Slots {
+        let params = SlotPolicyParams::new(Costs::PAPER, 8, 4);
+        Slots::new(
+            SlotParams::new(8, 50.0),
+            policy.parse::<SsdPolicy>().expect("a policy").build(&params),
+            map,
+            3,
+        )
+    }
+
+    /// By slot, the page and whether the HDD lacks it.
+    fn content(slots: &Slots) -> Vec<Option<(PageId, bool)>> {
+        let content = |s: &Stored| (s.version.page, s.version.is_dirty());
+        slots.slots.iter().map(|s| s.live().map(content)).collect()
+    }
+
+    #[test]
+    fn recovered_slots_are_as_if_everything_had_been_known_at_once() {
+        let trusted = [holds(0, 1, true), holds(1, 2, true), holds(2, 3, false), None, holds(4, 5, true)];
+        // Page 1 went home since, page 2 is in the zone in a newer version, page 0 was a copy of the HDD's
+        // version after all.
+        let found = [holds(0, 1, false), None, holds(7, 8, true), holds(2, 9, false), holds(4, 5, true)];
+        for policy in SsdPolicy::ALL.iter().filter(|policy| **policy != SsdPolicy::None) {
+            let policy = &policy.to_string();
+            let at_once = slots(&found, policy);
+            let mut applied = slots(&trusted, policy);
+            applied.apply_recovered(&found);
+            applied.validate().unwrap_or_else(|error| panic!("{policy}: {error}"));
+            assert_eq!(content(&applied), content(&at_once), "{policy}");
+            assert_eq!(applied.by_page, at_once.by_page, "{policy}");
+            assert_eq!(format!("{:?}", applied.alloc), format!("{:?}", at_once.alloc), "{policy}");
+        }
+    }
+
+    #[test]
+    fn a_rewrite_finds_a_slot_when_a_recovery_left_none_free() {
+        for clean in [true, false] {
+            let full: Vec<_> = (0..8).map(|no| holds(no, u64::from(no) + 1, clean && no > 0)).collect();
+            let mut slots = slots(&full, "lru2");
+            slots.begin_checkpoint(Millis(0));
+            slots.end_checkpoint(true);
+            let page = PageId::new(SpaceId(1), 0);
+            let plan = slots.plan_dirty(page, Millis(0), &mut || Stamp::from_bits(99));
+            match plan {
+                Plan::Ssd(ticket) => assert!(clean && ticket.displaced.is_some(), "{ticket:?}"),
+                other => assert_eq!((clean, other), (false, Plan::Hdd)),
+            }
+            slots.validate().expect("sound slots");
+        }
+    }
+
+    #[cfg(feature = "mutations")]
+    #[test]
+    fn without_the_rule_the_rewrite_waits_for_ever() {
+        let full: Vec<_> = (0..8).map(|no| holds(no, u64::from(no) + 1, no > 0)).collect();
+        let mut slots = slots(&full, "lru2");
+        slots.set_broken(crate::mutation::Broken(Some(crate::mutation::Mutation::RewriteWaits)));
+        slots.begin_checkpoint(Millis(0));
+        slots.end_checkpoint(true);
+        let plan = slots.plan_dirty(PageId::new(SpaceId(1), 0), Millis(0), &mut || Stamp::from_bits(99));
+        assert_eq!(plan, Plan::Wait);
+    }
+
+    #[test]
+    fn a_rewritten_page_does_not_displace_itself() {
+        let full: Vec<_> = (0..8).map(|no| holds(no, u64::from(no) + 1, true)).collect();
+        for no in 0..8 {
+            let mut slots = slots(&full, "lru2");
+            slots.begin_checkpoint(Millis(0));
+            slots.end_checkpoint(true);
+            let page = PageId::new(SpaceId(1), no);
+            let plan = slots.plan_dirty(page, Millis(0), &mut || Stamp::from_bits(99));
+            let Plan::Ssd(ticket) = plan else { panic!("{plan:?}") };
+            assert!(ticket.displaced.is_some_and(|displaced| displaced != page), "{ticket:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_has_one_slot_even_if_a_map_names_two() {
+        let twice = slots(&[holds(0, 1, true), holds(0, 2, true)], "cac");
+        twice.validate().expect("sound slots");
+        assert_eq!(twice.by_page.len(), 1);
+    }
+}

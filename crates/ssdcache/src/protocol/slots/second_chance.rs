@@ -1,0 +1,145 @@
+//! Second chances: slots are judged in groups some way ahead of the front, and the pages that stay are copied
+//! to the front, into slots that were judged before. A page is never without a durable slot meanwhile.
+
+use super::slot::{SlotState, Standing};
+use super::{Move, Slots};
+use crate::mutation::Mutation;
+use pagetier_page::{PageId, Stamp};
+use pagetier_policy::{Millis, SlotId};
+
+impl Slots {
+    /// Judges the next group, if few judged slots are left. Pages that get a second chance are given slots at
+    /// the front, as far as there are any: they are to be copied there. One slot at least is gained. `busy`:
+    /// pages that must stay where they are; `None`: nothing was due.
+    pub fn take_back(
+        &mut self,
+        now: Millis,
+        busy: &dyn Fn(PageId) -> bool,
+        fresh: &mut dyn FnMut() -> Stamp,
+    ) -> Option<Vec<Move>> {
+        let slots = self.circle_mut()?.judge()?;
+        let group = slots.len();
+        let mut staying = Vec::new();
+        for slot in slots {
+            let free = !self.hidden && self.may_move(slot, busy);
+            if free && staying.len() + 1 < group && self.policy.second_chance(slot) {
+                self.set_moving(slot, true);
+                staying.push(slot);
+            }
+        }
+        let starved = self.starved;
+        let mut moves = Vec::with_capacity(staying.len());
+        for slot in staying {
+            match self.take_front(now) {
+                Some((to, displaced)) => {
+                    self.note_untold(displaced);
+                    moves.extend(self.start_move(slot, to, now, fresh()));
+                }
+                None => self.set_moving(slot, false),
+            }
+        }
+        // No write waits for a slot on behalf of a second chance.
+        self.starved = starved;
+        Some(moves)
+    }
+
+    /// A copy gets a larger stamp than a version that has one already, and must not win over it.
+    fn may_move(&self, slot: SlotId, busy: &dyn Fn(PageId) -> bool) -> bool {
+        let SlotState::Live { stored, overtaken } = &self.slots[slot.at()].state else { return false };
+        let page = stored.version.page;
+        let newest = !overtaken || self.broken.is(Mutation::MoveUnderNewer);
+        newest && stored.readers == 0 && !busy(page)
+    }
+
+    fn set_moving(&mut self, slot: SlotId, moving: bool) {
+        if let Some(stored) = self.slots[slot.at()].stored_mut() {
+            stored.moving = moving;
+        }
+    }
+
+    fn start_move(&mut self, from: SlotId, to: SlotId, now: Millis, stamp: Stamp) -> Option<Move> {
+        let version = self.slots[from.at()].live()?.version;
+        let page = version.page;
+        let standing = if version.is_dirty() { Standing::Only } else { Standing::Clean };
+        let source = self.hold(from)?;
+        let to = self.start(to, page, standing, None, now, stamp);
+        if let Some(copy) = self.slots[to.slot.at()].version_mut() {
+            (copy.lsn, copy.perhaps_home) = (version.lsn, version.perhaps_home);
+        }
+        // The copy is of the same version.
+        self.set_overtaken(from, false);
+        self.moving.insert(page, to.slot);
+        Some(Move { from: source, to })
+    }
+
+    /// The move is over. With `copied`, the image was on its way to its new slot, and [`Slots::end_write`]
+    /// has been told how that ended; otherwise the old slot could not be read, and the new one is as it was.
+    pub fn end_move(&mut self, done: Move, copied: bool, now: Millis) {
+        let Move { from, to } = done;
+        if !copied {
+            self.moving.remove(&to.page);
+            let counts =
+                matches!(self.slots[to.slot.at()].state, SlotState::Writing { abandoned: false, .. });
+            if counts && let Some(&slot) = self.by_page.get(&to.page) {
+                self.policy.inserted(to.page, slot, now);
+            }
+            self.release(to.slot);
+        }
+        self.counts.second_chances += u64::from(copied);
+        self.set_moving(from.slot, false);
+        self.end_read(from.slot);
+    }
+
+    /// The page was changed, or a version from the pool is about to be written home: what is being copied to
+    /// the front is not to become its copy (I16).
+    pub(crate) fn cancel_move(&mut self, page: PageId) {
+        if !self.broken.is(Mutation::MoveSurvives) {
+            self.overtake_move(page);
+        }
+    }
+
+    /// A newer version of `page` is about to be written somewhere, or none is wanted any more.
+    pub(super) fn overtake_move(&mut self, page: PageId) {
+        if self.broken.is(Mutation::MovedOverNewer) {
+            return;
+        }
+        if let Some(to) = self.moving.remove(&page) {
+            self.abandon(to);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::map::Entry;
+    use crate::protocol::slots::SlotParams;
+    use pagetier_page::SpaceId;
+    use pagetier_policy::{Costs, Home, SlotPolicyParams, SsdPolicy};
+
+    #[test]
+    fn the_pool_is_told_of_pages_that_make_room_for_second_chances() {
+        let page = |no| PageId::new(SpaceId(1), no);
+        let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: true };
+        let full: Vec<_> = (0..48).map(|no| Some(entry(no))).collect();
+        let params = SlotParams { slots: 48, zone: 32, reserve: 4, clean_ahead: 4 };
+        // All get a second chance that may.
+        let policy = "hostile:1".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(
+            Costs::PAPER,
+            48,
+            8,
+        ));
+        let mut slots = Slots::new(params, policy, &full, 0);
+        slots.begin_checkpoint(Millis(0));
+        slots.end_checkpoint(true);
+        let mut moves = Vec::new();
+        while let Some(more) = slots.take_back(Millis(0), &|_| false, &mut || Stamp::from_bits(100)) {
+            moves.extend(more);
+        }
+        assert!(!moves.is_empty(), "nothing was moved");
+        let told: Vec<PageId> = std::iter::from_fn(|| slots.take_untold()).collect();
+        let gone: Vec<PageId> = (0..48).map(page).filter(|page| slots.home(*page) == Home::Hdd).collect();
+        assert_eq!(told, gone);
+        assert_eq!(told.len(), moves.len());
+    }
+}

@@ -1,0 +1,168 @@
+//! One slot: what it holds, how that stands to the HDD, and which zones it is in.
+//!
+//! A slot goes `Free → Writing → Live → (Retired →) Free`, or from `Writing` to `Bad`.
+
+use crate::mutation::Broken;
+use crate::protocol::flushes::SsdFlush;
+use pagetier_page::{Lsn, PageId, Stamp};
+
+/// How a version in a slot stands to the HDD.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Standing {
+    /// The HDD durably has it.
+    Clean,
+    /// The HDD lacks it.
+    Only,
+    /// A copy of a home write that no flush has made durable: the only copy until one has.
+    AwaitsFlush,
+    /// The HDD lacks it, and it cannot be read.
+    Stuck,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Version {
+    pub(super) page: PageId,
+    pub(super) stamp: Stamp,
+    pub(super) standing: Standing,
+    /// Unless it is clean: the HDD has every change older than this.
+    pub(super) lsn: Lsn,
+    /// A recovery or a re-admission found it dirty. It may have been written back before, so the HDD may have
+    /// it.
+    pub(super) perhaps_home: bool,
+}
+
+impl Version {
+    /// Newer than what the HDD durably has.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.standing != Standing::Clean
+    }
+
+    /// Newer than what the HDD can be read as.
+    pub(super) fn is_only(&self) -> bool {
+        matches!(self.standing, Standing::Only | Standing::Stuck)
+    }
+}
+
+/// A version whose write is over, until its slot is free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stored {
+    pub(super) version: Version,
+    /// The SSD flush that makes it durable, or once it is retired, its successor; `None`: none is waited for.
+    pub(super) durable_at: Option<SsdFlush>,
+    /// Reads, write-backs and second chances that hold the slot.
+    pub(super) readers: u16,
+    /// A second chance copies it to another slot.
+    pub(super) moving: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SlotState {
+    /// Nothing that counts.
+    Free,
+    /// A page image is on its way into the slot.
+    Writing {
+        version: Version,
+        /// The page changed meanwhile: the image will be obsolete.
+        abandoned: bool,
+        /// A copy of what was just written home.
+        renews: bool,
+    },
+    /// The newest version of its page below memory.
+    Live {
+        stored: Stored,
+        /// A newer version has its stamp and is on its way to another slot.
+        overtaken: bool,
+    },
+    /// An obsolete version: free once its flush is over and nothing reads it.
+    Retired(Stored),
+    /// A write into it failed: not used again before the next opening.
+    Bad,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub(super) state: SlotState,
+    /// In the zone of the durable checkpoint.
+    pub(super) in_zone: bool,
+    /// In the zone of the checkpoint being written.
+    pub(super) in_next: bool,
+}
+
+impl Slot {
+    pub(super) const FREE: Self = Self { state: SlotState::Free, in_zone: false, in_next: false };
+
+    /// Whether recovery would look into the slot under every checkpoint that a crash could find (I2).
+    pub(super) fn writable(&self, capturing: bool, broken: Broken) -> bool {
+        let (now, next) = broken.zones(self.in_zone, self.in_next);
+        now && (!capturing || next)
+    }
+
+    pub(super) fn is_free(&self) -> bool {
+        self.state == SlotState::Free
+    }
+
+    pub(super) fn is_writing(&self) -> bool {
+        matches!(self.state, SlotState::Writing { .. })
+    }
+
+    pub(super) fn is_retired(&self) -> bool {
+        matches!(self.state, SlotState::Retired(_))
+    }
+
+    /// What is in the slot, whole.
+    pub(super) fn stored(&self) -> Option<&Stored> {
+        match &self.state {
+            SlotState::Live { stored, .. } | SlotState::Retired(stored) => Some(stored),
+            _ => None,
+        }
+    }
+
+    pub(super) fn stored_mut(&mut self) -> Option<&mut Stored> {
+        match &mut self.state {
+            SlotState::Live { stored, .. } | SlotState::Retired(stored) => Some(stored),
+            _ => None,
+        }
+    }
+
+    /// Its page's copy.
+    pub(super) fn live(&self) -> Option<&Stored> {
+        self.stored().filter(|_| matches!(self.state, SlotState::Live { .. }))
+    }
+
+    pub(super) fn live_mut(&mut self) -> Option<&mut Stored> {
+        match &mut self.state {
+            SlotState::Live { stored, .. } => Some(stored),
+            _ => None,
+        }
+    }
+
+    /// What is in the slot or on its way there.
+    pub(super) fn version(&self) -> Option<&Version> {
+        match &self.state {
+            SlotState::Writing { version, .. } => Some(version),
+            _ => self.stored().map(|stored| &stored.version),
+        }
+    }
+
+    pub(super) fn version_mut(&mut self) -> Option<&mut Version> {
+        match &mut self.state {
+            SlotState::Writing { version, .. } => Some(version),
+            SlotState::Live { stored, .. } | SlotState::Retired(stored) => Some(&mut stored.version),
+            SlotState::Free | SlotState::Bad => None,
+        }
+    }
+
+    pub(super) fn readers(&self) -> u16 {
+        self.stored().map_or(0, |stored| stored.readers)
+    }
+
+    /// A copy that the HDD lacks and nothing reads: it may be written home.
+    pub(super) fn is_idle_dirty(&self) -> bool {
+        self.live().is_some_and(|s| s.version.is_dirty() && s.readers == 0)
+    }
+
+    /// A copy that the HDD has too and nothing reads: it may be given up.
+    pub(super) fn is_idle_clean(&self) -> bool {
+        self.live().is_some_and(|s| !s.version.is_dirty() && s.readers == 0)
+    }
+}

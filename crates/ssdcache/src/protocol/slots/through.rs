@@ -1,0 +1,172 @@
+//! Copies of what the HDD has: admissions of clean pages, and the slots of pages that are written through.
+
+use super::slot::{SlotState, Standing};
+use super::{NoSlot, Slots, Ticket};
+use crate::mutation::Mutation;
+use pagetier_page::{Lsn, PageId, Stamp};
+use pagetier_policy::{Cause, Home, Millis, SlotId};
+
+impl Slots {
+    /// Whether a changed page is written home first, and to its slot only then.
+    #[must_use]
+    pub fn writes_home_first(&self) -> bool {
+        self.through && !self.appends()
+    }
+
+    /// Whether a changed page is written to its slot first, which then backs its way home.
+    #[must_use]
+    pub fn backs_home(&self) -> bool {
+        self.through && self.appends()
+    }
+
+    /// Whether the policy is asked about pages that are read from the HDD.
+    #[must_use]
+    pub fn admits_on_read(&self) -> bool {
+        self.on_read
+    }
+
+    /// Decides whether `page`, which the HDD has in the version at hand, gets a copy: it is leaving the pool,
+    /// or was just read or written there.
+    pub fn plan_copy(
+        &mut self,
+        page: PageId,
+        cause: Cause,
+        now: Millis,
+        fresh: &mut dyn FnMut() -> Stamp,
+    ) -> Option<Ticket> {
+        if self.home(page) == Home::Ssd {
+            return None;
+        }
+        let (slot, displaced) = match self.place_copy(page, cause, now) {
+            Ok(place) => place,
+            Err(why) => {
+                self.counts.rejected_no_slot += u64::from(why == NoSlot::Soon);
+                return None;
+            }
+        };
+        self.counts.admitted_on_read += u64::from(cause == Cause::Read);
+        Some(self.start_copy(slot, page, displaced, now, fresh()))
+    }
+
+    /// `page` was written home, and any copy is older now. A page that has one keeps its place on the SSD, in
+    /// another slot; else the policy is asked. With `may` false, or without a slot that can be written now,
+    /// it has none from here on.
+    pub fn plan_arrived(
+        &mut self,
+        page: PageId,
+        may: bool,
+        now: Millis,
+        fresh: &mut dyn FnMut() -> Stamp,
+    ) -> Option<Ticket> {
+        let had = self.home(page) == Home::Ssd;
+        if !had {
+            return if may { self.plan_copy(page, Cause::Cleaned, now, fresh) } else { None };
+        }
+        if self.broken.is(Mutation::ChangedCopyKept) {
+            return None;
+        }
+        self.give_up_copy(page);
+        // What is given out may be the very slot: nothing in it counts any more.
+        let Some(slot) = may.then(|| self.take_writable()).flatten() else {
+            self.policy.removed(page, false, now);
+            self.counts.rejected_no_slot += u64::from(may);
+            return None;
+        };
+        self.counts.renewed += 1;
+        let ticket = self.start_copy(slot, page, None, now, fresh());
+        if let SlotState::Writing { renews, .. } = &mut self.slots[slot.at()].state {
+            *renews = true;
+        }
+        Some(ticket)
+    }
+
+    fn start_copy(
+        &mut self,
+        slot: SlotId,
+        page: PageId,
+        displaced: Option<PageId>,
+        now: Millis,
+        stamp: Stamp,
+    ) -> Ticket {
+        let ticket = self.start(slot, page, Standing::Clean, displaced, now, stamp);
+        self.pending.insert(page, slot);
+        ticket
+    }
+
+    /// The copy on its way with `ticket` is of a home write that no flush has made durable, and the HDD may
+    /// lack changes from `lsn` on: it counts as the only copy of its version until [`Slots::homes_flushed`].
+    pub(crate) fn wait_for_home(&mut self, ticket: &mut Ticket, lsn: Lsn) {
+        if let Some(version) = self.slots[ticket.slot.at()].version_mut() {
+            (version.standing, version.lsn) = (Standing::AwaitsFlush, lsn);
+        }
+        (ticket.dirty, ticket.waits_for_home) = (true, true);
+        self.waiting_for_home.push((ticket.slot, ticket.stamp));
+    }
+
+    /// A flush of the HDD is over: copies of homes that are not `unflushed` any more are clean.
+    pub(crate) fn homes_flushed(&mut self, unflushed: &dyn Fn(PageId) -> bool) {
+        for (slot, stamp) in std::mem::take(&mut self.waiting_for_home) {
+            let s = &mut self.slots[slot.at()];
+            let (retired, writing) = (s.is_retired(), s.is_writing());
+            let Some(version) = s.version_mut().filter(|v| !retired && v.stamp == stamp) else { continue };
+            match version.standing {
+                Standing::AwaitsFlush if writing || unflushed(version.page) => {
+                    self.waiting_for_home.push((slot, stamp));
+                }
+                Standing::AwaitsFlush => version.standing = Standing::Clean,
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether the copy of `page` waits for a flush of the HDD to be clean.
+    pub(crate) fn waits_for_home(&self, page: PageId) -> bool {
+        self.live(page).is_some_and(|stored| stored.version.standing == Standing::AwaitsFlush)
+    }
+
+    /// Whether a flush of the HDD would make copies clean; those whose homes are `in_flight` not.
+    pub(crate) fn wants_home_flush(&self, in_flight: &dyn Fn(PageId) -> bool) -> bool {
+        self.waiting_for_home.iter().any(|(slot, stamp)| {
+            self.slots[slot.at()].live().map(|stored| &stored.version).is_some_and(|version| {
+                let waits = version.standing == Standing::AwaitsFlush && version.stamp == *stamp;
+                waits && !in_flight(version.page)
+            })
+        })
+    }
+
+    /// The home write of version `stamp` of `page`, which its slot backed, is durable.
+    pub(crate) fn backed_home(&mut self, page: PageId, stamp: Stamp) {
+        self.counts.doublewritten += 1;
+        if let Some((_, stored)) = self.live_mut(page).filter(|(_, stored)| stored.version.stamp == stamp) {
+            stored.version.standing = Standing::Clean;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::flushes::SsdFlush;
+    use crate::protocol::slots::SlotParams;
+    use pagetier_page::SpaceId;
+    use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy};
+
+    #[test]
+    fn a_copy_on_its_way_wants_no_flush_of_the_home_before_it_is_there() {
+        let policy =
+            "lru2".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(Costs::PAPER, 12, 8));
+        let mut slots = Slots::new(SlotParams::new(12, 50.0), policy, &[], 0);
+        slots.begin_checkpoint(Millis(0));
+        slots.end_checkpoint(true);
+        let page = PageId::new(SpaceId(1), 1);
+        let ticket = slots.plan_copy(page, Cause::Evicted, Millis(0), &mut || Stamp::from_bits(1));
+        let mut ticket = ticket.expect("there is room");
+        slots.wait_for_home(&mut ticket, Lsn(0));
+        assert!(!slots.wants_home_flush(&|_| false), "it is not there yet");
+        slots.end_write(ticket, true, SsdFlush(1), Millis(0));
+        assert!(slots.wants_home_flush(&|_| false));
+        assert!(!slots.wants_home_flush(&|_| true), "its home is being written");
+        slots.homes_flushed(&|_| false);
+        assert!(!slots.wants_home_flush(&|_| false), "it is clean");
+    }
+}

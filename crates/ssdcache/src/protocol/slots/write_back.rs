@@ -1,0 +1,66 @@
+//! Copies that go home from their slots: the next victims, and those that are drained or healed.
+
+use super::slot::Standing;
+use super::{Slots, WriteBack};
+use pagetier_page::PageId;
+use pagetier_policy::{Millis, SlotId};
+
+impl Slots {
+    /// Whether a write-back is due: fewer than half of the next victims could be given up at once. `kept`
+    /// pages are on their way home already.
+    pub fn next_victims_are_dirty(&mut self, kept: &dyn Fn(PageId) -> bool, now: Millis) -> bool {
+        self.wants_write_back(kept, now)
+    }
+
+    /// The next victims that are dirty and not `kept`, at most `max`; each is held until
+    /// [`Slots::end_write_back`].
+    pub fn begin_write_back(
+        &mut self,
+        kept: &dyn Fn(PageId) -> bool,
+        max: usize,
+        now: Millis,
+    ) -> Vec<WriteBack> {
+        let mut next = self.next_to_go_home(kept, now);
+        next.truncate(max);
+        let mut held: Vec<WriteBack> = Vec::with_capacity(next.len());
+        for slot in next {
+            let page = self.slots[slot.at()].live().map(|stored| stored.version.page);
+            // A policy may name a slot twice.
+            let named = held.iter().any(|one| one.slot == slot);
+            if page.is_some_and(|page| !kept(page)) && !named {
+                held.extend(self.hold(slot));
+            }
+        }
+        held
+    }
+
+    /// Holds the copy of `page`, if it has one without a reader, so that it is written home as by a
+    /// write-back. Ends with [`Slots::end_write_back`].
+    pub fn hold_copy(&mut self, page: PageId) -> Option<WriteBack> {
+        let slot = *self.by_page.get(&page)?;
+        if self.hidden || self.slots[slot.at()].readers() > 0 {
+            return None;
+        }
+        self.hold(slot)
+    }
+
+    /// Holds the copy in `slot` like a read.
+    pub(super) fn hold(&mut self, slot: SlotId) -> Option<WriteBack> {
+        let stored = self.slots[slot.at()].live_mut()?;
+        stored.readers += 1;
+        let (version, durable_at) = (stored.version, stored.durable_at);
+        Some(WriteBack { slot, page: version.page, stamp: version.stamp, durable_at })
+    }
+
+    /// The write-back is over; when `ok`, the HDD was flushed after it, and the slot is clean if it still
+    /// holds that version (I5).
+    pub fn end_write_back(&mut self, done: WriteBack, ok: bool) {
+        let live = self.slots[done.slot.at()].live_mut();
+        if let Some(stored) = live.filter(|stored| ok && stored.version.stamp == done.stamp) {
+            stored.version.standing = Standing::Clean;
+            self.counts.written_back += 1;
+            self.policy.copied_home(done.page, done.slot);
+        }
+        self.end_read(done.slot);
+    }
+}
