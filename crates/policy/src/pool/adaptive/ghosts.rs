@@ -9,7 +9,7 @@ use crate::{Access, Costs, FrameId, Home, PageId};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
 /// The frames of a ghost, at least, unless the pool has fewer.
-const FRAMES_MIN: usize = 256;
+const FRAMES_MIN: usize = 192;
 
 /// The share of the frames that a ghost has beyond that.
 const SHARE: f64 = 1.0 / 32.0;

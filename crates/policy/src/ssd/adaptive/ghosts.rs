@@ -46,9 +46,8 @@ const SLOTS_MIN: usize = 768;
 /// The share of the slots that a ghost has beyond that.
 const SHARE: usize = 12;
 
-/// Slots of a ghost for each frame of the pool, at most: what bounds the memory that ghosts take to a hundredth
-/// of the pool's.
-const PER_FRAME: usize = 2;
+/// Records that are kept for ghosts alone, for each of their slots.
+const RECORDS: usize = 2;
 
 /// Slots of a ghost that any pool can afford.
 const SLOTS_ALWAYS: usize = 128;
@@ -100,7 +99,7 @@ impl Ghosts {
 
     /// The most records that are kept for ghosts alone.
     pub(crate) fn records_max(&self) -> usize {
-        self.slots
+        RECORDS * self.slots
     }
 
     /// Whether `page` belongs to the sample.
@@ -262,6 +261,7 @@ impl Ghosts {
 
 /// The slots that a ghost has.
 fn sampled_slots(slots: usize, frames: usize) -> usize {
-    let affordable = frames.saturating_mul(PER_FRAME).max(SLOTS_ALWAYS);
+    // Ghosts take some 140 bytes for a slot: at 16 KiB a page, a hundredth of the pool's memory.
+    let affordable = frames.saturating_add(frames / 2).max(SLOTS_ALWAYS);
     (slots / SHARE).max(SLOTS_MIN).min(affordable).min(slots)
 }
