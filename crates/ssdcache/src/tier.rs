@@ -8,7 +8,7 @@ use crate::{maintain, write};
 use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::{Lsn, PageId, SpaceId};
-use pagetier_policy::{Access, Costs, GroupStats, Home, PageCounts};
+use pagetier_policy::{Access, Choice, Costs, GroupStats, Home, PageCounts};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -99,6 +99,12 @@ impl SsdTier {
     #[must_use]
     pub fn groups(&self) -> Vec<GroupStats> {
         self.core.state.lock().slots.policy().groups()
+    }
+
+    /// What the policy follows, if it adapts.
+    #[must_use]
+    pub fn choice(&self) -> Option<Choice> {
+        self.core.state.lock().slots.policy().choice()
     }
 
     /// The anticipated benefit of having `page` on the SSD, in milliseconds, if the policy tracks it.
