@@ -17,6 +17,12 @@ const SHARE: f64 = 1.0 / 32.0;
 /// Misses of the sample, for each frame of a ghost, after which costs are compared.
 const STRETCH: usize = 4;
 
+/// A ghost is not told of a use that follows the last one within this part of its frames.
+const NEAR: usize = 8;
+
+/// Uses that ghosts are told of for each miss, at most: what bounds their part of a hit.
+const USES_PER_MISS: usize = 32;
+
 /// What of an average is kept at each new value.
 const KEPT: f64 = 0.99;
 
@@ -36,6 +42,10 @@ pub(crate) struct Ghosts {
     below: u64,
     costs: Costs,
     misses: usize,
+    /// References that the ghosts were told of.
+    clock: u32,
+    /// Uses that they may still be told of before the next miss.
+    credit: usize,
     /// What a miss of the store costs, on average.
     miss_ms: f64,
     /// What the cleaning of a page without a copy on the SSD costs, on average.
@@ -58,6 +68,8 @@ impl Ghosts {
             below: if rate >= 1.0 { u64::MAX } else { (rate * u64::MAX as f64) as u64 },
             costs,
             misses: 0,
+            clock: 0,
+            credit: 0,
             miss_ms: costs.hdd_read_ms,
             clean_ms: costs.hdd_write_ms,
         }
@@ -68,9 +80,22 @@ impl Ghosts {
         mixed(page).wrapping_mul(0xA24B_AED4_963E_E407) <= self.below
     }
 
+    /// References that the ghosts were told of, modulo 2^32.
+    pub(crate) const fn clock(&self) -> u32 {
+        self.clock
+    }
+
+    /// Whether the ghosts are to be told of a use of a page that they were told of when the clock said `told`. A
+    /// page used that lately is still among the last to go, and where nothing is missed nothing is to choose.
+    pub(crate) fn wants(&self, told: u32) -> bool {
+        self.credit > 0 && self.clock.wrapping_sub(told) as usize >= self.frames / NEAR
+    }
+
     /// The store's pool missed the page, which was read from `home`.
     pub(crate) fn missed(&mut self, page: PageId, home: Home, access: Access) {
         self.misses += 1;
+        self.clock = self.clock.wrapping_add(1);
+        self.credit = (self.credit + USES_PER_MISS).min(4 * self.frames);
         let read_ms = self.read_ms(home);
         self.miss_ms = self.miss_ms * KEPT + read_ms * (1.0 - KEPT);
         for at in 0..self.ghosts.len() {
@@ -80,6 +105,8 @@ impl Ghosts {
 
     /// The store's pool holds the page, and it was used.
     pub(crate) fn used(&mut self, page: PageId, home: Home) {
+        self.clock = self.clock.wrapping_add(1);
+        self.credit = self.credit.saturating_sub(1);
         let read_ms = if home == Home::Ssd { self.costs.ssd_read_ms } else { self.miss_ms };
         for at in 0..self.ghosts.len() {
             self.refer(at, page, home, read_ms, Access::Random);

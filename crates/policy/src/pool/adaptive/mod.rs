@@ -15,6 +15,8 @@ struct Framed {
     page: PageId,
     /// Whether the page belongs to the ghosts' sample.
     sampled: bool,
+    /// When the ghosts were last told of a use.
+    told: u32,
 }
 
 /// The default pool policy; see the module's text.
@@ -54,7 +56,7 @@ impl FramePolicy for AdaptivePool {
             self.frames.resize(frame.at() + 1, Framed::default());
         }
         let sampled = !self.pinned && self.ghosts.take(page);
-        self.frames[frame.at()] = Framed { page, sampled };
+        self.frames[frame.at()] = Framed { page, sampled, told: self.ghosts.clock() };
         self.ranked.insert(frame, home, access);
         if sampled {
             self.ghosts.missed(page, home, access);
@@ -68,10 +70,12 @@ impl FramePolicy for AdaptivePool {
 
     fn hit(&mut self, frame: FrameId, _write: bool) {
         self.ranked.hit(frame);
-        if let Some(page) = self.sampled(frame)
-            && let Some(facts) = self.ranked.facts(frame)
+        let Some(framed) = self.frames.get_mut(frame.at()).filter(|framed| framed.sampled) else { return };
+        if let Some(facts) = self.ranked.facts(frame)
+            && self.ghosts.wants(framed.told)
         {
-            self.ghosts.used(page, facts.home);
+            self.ghosts.used(framed.page, facts.home);
+            framed.told = self.ghosts.clock();
         }
     }
 
