@@ -1,7 +1,7 @@
 //! Following the cheapest of some settings, with hysteresis.
 
 /// What of the cost of earlier stretches counts in the next.
-const REMEMBERED: f64 = 0.85;
+const REMEMBERED: f64 = 0.92;
 
 /// By how much another setting must have been cheaper, as a share, over as long as costs are remembered.
 const HYSTERESIS: f64 = 0.02;
