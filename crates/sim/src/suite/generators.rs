@@ -7,8 +7,11 @@ use pagetier_policy::{PageId, SpaceId};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+/// Appends all references of a workload.
+type Generator = fn(&mut Stream);
+
 /// What a workload does. The names are what tables print.
-pub(crate) const KINDS: [(&str, fn(&mut Stream)); 17] = [
+pub(crate) const KINDS: [(&str, Generator); 17] = [
     ("stack-narrow", stack_narrow),
     ("stack-middle", stack_middle),
     ("stack-wide", stack_wide),
@@ -58,10 +61,13 @@ pub(crate) struct Stream {
 impl Stream {
     /// `length` references of the kind numbered `kind`, with parameter set `set` of this seed.
     pub(crate) fn generate(kind: usize, set: usize, seed: u64, length: usize) -> Vec<Reference> {
-        let mut rng = SmallRng::seed_from_u64(seed << 16 ^ (kind as u64) << 8 ^ set as u64);
+        let mut rng = SmallRng::seed_from_u64((seed << 16) ^ ((kind as u64) << 8) ^ set as u64);
         let share = [0.08, 0.25, 0.5][(set + kind) % 3] * rng.random_range(0.7..1.3);
-        let writes =
-            if (set + kind / 3) % 2 == 0 { Writes::Anywhere(share) } else { Writes::SomePages(share) };
+        let writes = if (set + kind / 3).is_multiple_of(2) {
+            Writes::Anywhere(share)
+        } else {
+            Writes::SomePages(share)
+        };
         let pages = rng.random_range(8_000..16_000);
         let out = Vec::with_capacity(length + 64);
         let mut stream = Self { rng, writes, set, pages, length, out };
@@ -113,7 +119,7 @@ impl Stream {
     fn touch(&mut self, space: SpaceId, no: u32) {
         let writes = match self.writes {
             Writes::Anywhere(share) => self.chance(share),
-            Writes::SomePages(share) => scattered(no, u32::MAX) % 3 == 0 && self.chance(3.0 * share),
+            Writes::SomePages(share) => scattered(no, u32::MAX).is_multiple_of(3) && self.chance(3.0 * share),
         };
         if writes { self.write(space, no) } else { self.read(space, no) }
     }
@@ -123,7 +129,7 @@ impl Stream {
 /// and nearly so below `n`.
 fn scattered(rank: u32, n: u32) -> u32 {
     let hash = rank.wrapping_mul(0x9E37_79B1);
-    (u64::from(hash ^ hash >> 15) * u64::from(n) >> 32) as u32
+    ((u64::from(hash ^ (hash >> 15)) * u64::from(n)) >> 32) as u32
 }
 
 /// Ranks drawn with a probability that goes with (rank + 1)^-skew.
