@@ -34,8 +34,8 @@ impl<const N: usize> Chooser<N> {
         Self { costs_ms: [0.0; N], weight: 0.0, chosen: first, changes: 0 }
     }
 
-    /// What each setting cost in the stretch that is over. Returns the one that is to be followed from here on,
-    /// if that is another than before.
+    /// What each setting cost in the stretch that is over. Returns the one that is to be followed from here
+    /// on, if that is another than before.
     pub(crate) fn compare(&mut self, costs_ms: [f64; N]) -> Option<usize> {
         for (sum, cost) in self.costs_ms.iter_mut().zip(costs_ms) {
             *sum = *sum * REMEMBERED + cost;

@@ -1,5 +1,5 @@
-//! The default policies: what they cost beside fixed settings, what they follow, and that they do so alike each
-//! time.
+//! The default policies: what they cost beside fixed settings, what they follow, and that they do so alike
+//! each time.
 
 use pagetier_policy::{Costs, FramePolicyParams, PageId, PoolPolicy, SlotPolicyParams, SpaceId, SsdPolicy};
 use pagetier_sim::suite::{CLASSICS, Row, Suite, judge};

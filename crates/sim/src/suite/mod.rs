@@ -2,8 +2,8 @@
 //! policies in question and under settings that never change.
 //!
 //! A pair of policies is judged by its *regret*: what its I/O cost beyond that of the best of the fixed
-//! settings on the same references, chosen in hindsight for each. Generated workloads depend on a seed, and so
-//! do their parameters: what one seed was tuned by, another tests.
+//! settings on the same references, chosen in hindsight for each. Generated workloads depend on a seed, and
+//! so do their parameters: what one seed was tuned by, another tests.
 
 mod chart;
 mod generators;

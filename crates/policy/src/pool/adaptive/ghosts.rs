@@ -1,7 +1,7 @@
 //! Miniature simulations of the pool, one for each ranking, over a sample of the pages.
 //!
-//! What a miss costs a ghost is told by where the store keeps the page. A page that the store's own pool holds
-//! has never had to be placed below: for it a miss costs what the store's misses cost on average.
+//! What a miss costs a ghost is told by where the store keeps the page. A page that the store's own pool
+//! holds has never had to be placed below: for it a miss costs what the store's misses cost on average.
 
 use super::ranked::{Ranked, Ranking};
 use crate::collections::page_index::mixed;
@@ -85,8 +85,9 @@ impl Ghosts {
         self.clock
     }
 
-    /// Whether the ghosts are to be told of a use of a page that they were told of when the clock said `told`. A
-    /// page used that lately is still among the last to go, and where nothing is missed nothing is to choose.
+    /// Whether the ghosts are to be told of a use of a page that they were told of when the clock said
+    /// `told`. A page used that lately is still among the last to go, and where nothing is missed nothing is
+    /// to choose.
     pub(crate) fn wants(&self, told: u32) -> bool {
         self.credit > 0 && self.clock.wrapping_sub(told) as usize >= self.frames / NEAR
     }

@@ -1,4 +1,5 @@
-//! The default: GD2L, GD2L with frequency and write-back cost, or LRU, whichever would have cost least lately.
+//! The default: GD2L, GD2L with frequency and write-back cost, or LRU, whichever would have cost least
+//! lately.
 
 mod ghosts;
 mod ranked;

@@ -1,16 +1,17 @@
-//! GreedyDual's queues under a ranking that may change: GD2L, GD2L with frequency and write-back cost, or LRU.
+//! GreedyDual's queues under a ranking that may change: GD2L, GD2L with frequency and write-back cost, or
+//! LRU.
 //!
-//! What a frame's page is, its *facts*, is kept whatever the ranking; the ranking says what of it counts. A page
-//! is filed by the ranking in force when it is used. So a change of ranking moves no page: those filed before it
-//! keep their H until they are used again, or L has risen to it.
+//! What a frame's page is, its *facts*, is kept whatever the ranking; the ranking says what of it counts. A
+//! page is filed by the ranking in force when it is used. So a change of ranking moves no page: those filed
+//! before it keep their H until they are used again, or L has risen to it.
 
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
 use crate::pool::FREQUENCY_MAX;
 use crate::{Access, CleanReason, Costs, FrameId, Home};
 
-/// What counts when a page of the pool is used: what the default pool policy chooses among. By name: `weighted`,
-/// `gd2l`, `lru`.
+/// What counts when a page of the pool is used: what the default pool policy chooses among. By name:
+/// `weighted`, `gd2l`, `lru`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Ranking {
     /// What the page costs to read and write again, times its uses.

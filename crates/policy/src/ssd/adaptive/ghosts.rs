@@ -1,5 +1,5 @@
-//! Miniature simulations of the SSD, one for each setting, over a sample of the pages that the pool misses and
-//! writes.
+//! Miniature simulations of the SSD, one for each setting, over a sample of the pages that the pool misses
+//! and writes.
 //!
 //! What a page was worth does not depend on which pages an SSD holds: its accesses are the pool's misses and
 //! writes. So the ghosts share the records of the policy that they advise; a ghost is a few bits of each
@@ -157,8 +157,8 @@ impl Ghosts {
         ghost.used += 1;
         ghost.cost_ms += self.costs.ssd_write_ms;
         if newer {
-            // The copy home that its eviction will take is owed from here on: charged then, a setting that fills
-            // its slots with such pages would look cheap for as long as that takes.
+            // The copy home that its eviction will take is owed from here on: charged then, a setting that
+            // fills its slots with such pages would look cheap for as long as that takes.
             ghost.cost_ms += self.costs.ssd_read_ms + self.costs.hdd_write_ms;
         }
         pages.get_mut(id).kept.ghosts.set(ghost.setting, true, newer);

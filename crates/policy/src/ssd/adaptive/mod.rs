@@ -22,7 +22,8 @@ use tracked::{RecordId, Tracked};
 const ROUNDS_MAX: usize = 4;
 
 /// One of the settings that the default SSD policy chooses among: for [`SsdPolicy::Pinned`]. By name
-/// (`Display`, `FromStr`): `forever`, `half-life-16`, `half-life-4`, `half-life-1`, `half-life-0.25`, `plain`.
+/// (`Display`, `FromStr`): `forever`, `half-life-16`, `half-life-4`, `half-life-1`, `half-life-0.25`,
+/// `plain`.
 ///
 /// [`SsdPolicy::Pinned`]: crate::SsdPolicy::Pinned
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -6,7 +6,8 @@ use crate::Costs;
 /// Ticks of the clock in as many accesses as there are slots.
 pub(crate) const TICKS_PER_SLOT: u32 = 64;
 
-/// How long scores remember: the accesses per slot after which an access counts half. The first never forgets.
+/// How long scores remember: the accesses per slot after which an access counts half. The first never
+/// forgets.
 pub(crate) const HALF_LIVES: [f64; 5] = [f64::INFINITY, 16.0, 4.0, 1.0, 0.25];
 
 pub(crate) const RATES: usize = HALF_LIVES.len();

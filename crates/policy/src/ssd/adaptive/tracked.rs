@@ -1,5 +1,5 @@
-//! The pages that an SSD policy keeps something of: those in the pool, on the SSD, and in an outqueue of pages
-//! that are in neither. Found by page and by slot.
+//! The pages that an SSD policy keeps something of: those in the pool, on the SSD, and in an outqueue of
+//! pages that are in neither. Found by page and by slot.
 
 use crate::collections::page_index::PageIndex;
 use crate::{PageId, SlotId};
@@ -50,8 +50,8 @@ pub(crate) struct Tracked<T> {
 }
 
 impl<T: Copy + Default> Tracked<T> {
-    /// For so many slots and frames, and an outqueue that is full at `queued_max` pages; room for `spare` more
-    /// records is reserved.
+    /// For so many slots and frames, and an outqueue that is full at `queued_max` pages; room for `spare`
+    /// more records is reserved.
     pub(crate) fn new(slots: usize, frames: usize, queued_max: usize, spare: usize) -> Self {
         let most = slots + frames + queued_max + spare;
         Self {
@@ -67,8 +67,8 @@ impl<T: Copy + Default> Tracked<T> {
         }
     }
 
-    /// The page's record. A page is asked for again and again while it is cleaned or leaves: the last one found
-    /// is looked at first.
+    /// The page's record. A page is asked for again and again while it is cleaned or leaves: the last one
+    /// found is looked at first.
     pub(crate) fn find(&mut self, page: PageId) -> Option<RecordId> {
         let last = self.records.get(self.found_last as usize);
         if !last.is_some_and(|record| record.page == page && record.place != 0) {

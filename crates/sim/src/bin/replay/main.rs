@@ -19,7 +19,8 @@ use suite::SuiteArgs;
 /// I/O
 ///
 /// The references come from a page trace or a generator (TPC-C, Zipf). Costs are the devices' time: reads and
-/// writes times --costs. `replay --suite` judges policies by many workloads at once: see `replay --suite --help`.
+/// writes times --costs. `replay --suite` judges policies by many workloads at once: see `replay --suite
+/// --help`.
 #[derive(Parser, Debug)]
 #[command(name = "replay", after_help = table::LEGEND)]
 struct Args {

@@ -13,9 +13,9 @@ use std::sync::atomic::AtomicBool;
 
 /// Judges policies by what they cost beyond the best fixed setting of each workload
 ///
-/// Generators and real traces, each at three sizes of pool and SSD (2:10, 4:25 and 8:50 per cent of its pages),
-/// under the policies in question and under every fixed setting. Costs are the devices' time; two fifths of the
-/// references warm the tiers up.
+/// Generators and real traces, each at three sizes of pool and SSD (2:10, 4:25 and 8:50 per cent of its
+/// pages), under the policies in question and under every fixed setting. Costs are the devices' time; two
+/// fifths of the references warm the tiers up.
 #[derive(Parser, Debug)]
 #[command(name = "replay --suite")]
 pub(crate) struct SuiteArgs {
@@ -37,8 +37,8 @@ pub(crate) struct SuiteArgs {
     /// References of a workload [default: 400000, with --quick 130000]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1000..=100_000_000))]
     references: Option<usize>,
-    /// The folder of the page traces (*.ptr), each of which is a workload [default: ../shared/traces, if it is
-    /// there]
+    /// The folder of the page traces (*.ptr), each of which is a workload [default: ../shared/traces, if it
+    /// is there]
     #[arg(long, value_name = "DIR")]
     traces: Option<PathBuf>,
     /// Workloads replayed at a time [default: as many as there are processors]
