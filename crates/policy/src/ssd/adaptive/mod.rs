@@ -1,5 +1,16 @@
 //! The default: what an SSD slot saves, summed over the past at several memories, with the memory that would
 //! have cost least lately.
+//!
+//! - *Worth*: an access that the pool could not serve is worth what it costs the HDD more than the SSD. A
+//!   page has one sum of these for each memory (`score`); LRFU has such sums with one memory (Lee et al.
+//!   2001).
+//! - *Settings* (`setting`): which memory ranks, and what the write at hand, rewrites and the sketch weigh.
+//! - *Ghosts* (`ghosts`): what each setting would have cost, on a sample of the pages. They share the records
+//!   (`tracked`), since which pages an SSD holds does not change what the pool misses and writes.
+//! - *Choice*: the cheapest of late, with hysteresis. A change moves no page; the zone begins anew.
+//!
+//! An access costs O(memories) and O(log zone); a decision O(log zone); a sampled access O(settings) beside,
+//! and the zone of a ghost O(records) once in a tenth of its slots. 48 bytes a record.
 
 mod ghosts;
 mod score;
