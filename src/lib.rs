@@ -47,7 +47,9 @@ pub use pagetier_ghost::{Cost, Sampled, WhatIf};
 pub use pagetier_page::{Lsn, PageId, PageSize, PageSizeError, SpaceId};
 pub use pagetier_policy::pool::{Gd2lOptions, WindowPercent};
 pub use pagetier_policy::ssd::{Ageing, Alpha, CacOptions, EvictionCost};
-pub use pagetier_policy::{Costs, GroupStats, Home, PageCounts, PoolPolicy, SsdPolicy, UnknownPolicy};
+pub use pagetier_policy::{
+    Choice, Costs, GroupStats, Home, PageCounts, PoolPolicy, SsdPolicy, UnknownPolicy,
+};
 pub use pagetier_ssdcache::{
     DrainProgress, DrainReport, Progress, ReadmitError, ReadmitReport, RecoveryReport, SlotCounts, SsdEvent,
     SsdMode, SsdState, TierStats,

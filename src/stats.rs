@@ -2,6 +2,7 @@
 
 use pagetier_bufpool::{PoolMemory, PoolStats};
 use pagetier_devio::DeviceStats;
+use pagetier_policy::Choice;
 use pagetier_ssdcache::TierStats;
 
 /// Counters since the store was opened, and current sizes. The difference of two snapshots describes the
@@ -21,6 +22,11 @@ pub struct Stats {
     pub ssd_device: DeviceStats,
     /// The number of frames in the pool.
     pub frames: u64,
+    /// What the pool's policy follows, and what its settings cost in its simulations; `None` if it does not
+    /// adapt.
+    pub pool_choice: Option<Choice>,
+    /// The same of the SSD's policy.
+    pub ssd_choice: Option<Choice>,
 }
 
 impl Stats {

@@ -404,6 +404,8 @@ impl PageStore {
             hdd_device: self.hdd.stats(),
             ssd_device: self.tier.ssd_device().stats(),
             frames: self.pool.params().frames as u64,
+            pool_choice: self.pool.choice(),
+            ssd_choice: self.tier.choice(),
         }
     }
 

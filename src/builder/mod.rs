@@ -19,10 +19,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The memory budget for a pool policy, in bytes per frame; covers GD2L and its relatives.
-pub(crate) const POOL_POLICY_BYTES: usize = 24;
-/// Memory per slot in bytes: its entry, its entry in the page map, and the policy's record.
-const SLOT_BYTES: u64 = 40 + 24 + 72;
+/// The memory budget for a pool policy, in bytes per frame; covers GD2L and its relatives, and the
+/// simulations of the default in pools that are not small.
+pub(crate) const POOL_POLICY_BYTES: usize = 48;
+/// Memory per slot in bytes: its entry, its entry in the page map, the policy's record, and the policy's
+/// simulations.
+const SLOT_BYTES: u64 = 40 + 24 + 72 + 12;
 /// Memory per entry of the outqueue in bytes.
 const OUTQUEUE_BYTES: u64 = 72;
 

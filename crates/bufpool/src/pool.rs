@@ -281,6 +281,12 @@ impl<T: Tier> Pool<T> {
         &self.inner.params
     }
 
+    /// What the policy follows, if it adapts.
+    #[must_use]
+    pub fn choice(&self) -> Option<pagetier_policy::Choice> {
+        self.inner.policy.lock().choice()
+    }
+
     /// Sets the policy's costs.
     pub fn set_costs(&self, costs: pagetier_policy::Costs) {
         self.inner.policy.lock().set_costs(costs);

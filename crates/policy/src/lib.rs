@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod choice;
+mod choosing;
 mod collections;
 #[cfg(feature = "hostile")]
 mod hostile;
@@ -15,10 +16,13 @@ pub mod ssd;
 mod types;
 
 pub use choice::UnknownPolicy;
+pub use choosing::Choice;
 #[cfg(feature = "hostile")]
 #[doc(hidden)]
 pub use hostile::{HostilePool, HostileSsd};
 pub use placement::{PageLoad, Placed, Placement, optimal_placement, placed_cost_ms, two_step_placement};
-pub use pool::{CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicy, FramePolicyParams, FrameState, PoolPolicy};
-pub use ssd::{Cause, GroupStats, PageCounts, SlotPolicy, SlotPolicyParams, SsdPolicy, Verdict};
+pub use pool::{
+    CLUSTER_PAGES, CLUSTER_PAGES_MAX, FramePolicy, FramePolicyParams, FrameState, PoolPolicy, Ranking,
+};
+pub use ssd::{Cause, GroupStats, PageCounts, SlotPolicy, SlotPolicyParams, SsdPolicy, SsdSetting, Verdict};
 pub use types::{Access, CleanReason, Costs, FrameId, Home, Millis, PageId, SlotId, SpaceId};

@@ -12,7 +12,7 @@ const FRAMES: u32 = 24;
 /// Policies of every name with their options, and with windows of all sizes.
 fn pool_choices() -> Vec<PoolPolicy> {
     let windowed = ["cflru-1", "cflru-100", "ref-10", "ref-100", "cfdc-25", "cfdc-75", "cfdc-100"];
-    let weighted = ["gd2l:frequency", "gd2l:write-back"];
+    let weighted = ["gd2l:frequency", "gd2l:write-back", "auto:pin=gd2l", "auto:pin=lru"];
     let named = windowed.iter().chain(&weighted).map(|name| name.parse().expect(name));
     PoolPolicy::ALL.iter().copied().chain(named).collect()
 }
@@ -242,6 +242,8 @@ fn ssd_policies() -> impl Iterator<Item = (SsdPolicy, Box<dyn SlotPolicy>)> {
         "cac:ageing=2,write-at-hand,rewrite,sketch",
         "cac:ageing=2,dirty,strict-zone",
         "cc:ageing=2,rewrite",
+        "auto:pin=forever",
+        "auto:pin=half-life-1",
     ];
     let each = SsdPolicy::PARTS.iter().flat_map(|part| [format!("cac:{part}"), format!("cc:{part}")]);
     let named = each.chain(many.map(str::to_owned)).map(|name| name.parse().expect("a policy"));

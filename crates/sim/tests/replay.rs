@@ -76,7 +76,7 @@ fn a_trace_is_costed() {
 
 #[test]
 fn alpha_is_told_by_group() {
-    let report = json(&["--tpcc", "1", "--ratio", "30:10:2", "--batches", "2000"]);
+    let report = json(&["--tpcc", "1", "--ratio", "30:10:2", "--batches", "2000", "--ssd-policy", "cac"]);
     let groups = report["alpha"].as_array().unwrap();
     let stock: Vec<_> = groups.iter().filter(|g| g["name"] == "stock").collect();
     assert!(!stock.is_empty() && stock.iter().all(|g| g["alpha"].as_f64().unwrap() > 0.0), "{groups:?}");

@@ -15,7 +15,7 @@ use crate::protocol::slots::{FreeSlots, SlotCounts};
 use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
 use pagetier_page::{Lsn, PageId, SpaceId};
-use pagetier_policy::{Access, Costs, GroupStats, Home, PageCounts, SlotId};
+use pagetier_policy::{Access, Choice, Costs, GroupStats, Home, PageCounts, SlotId};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -108,6 +108,12 @@ impl SsdTier {
     #[must_use]
     pub fn groups(&self) -> Vec<GroupStats> {
         self.core.state.lock().slots.policy().groups()
+    }
+
+    /// What the policy follows, if it adapts.
+    #[must_use]
+    pub fn choice(&self) -> Option<Choice> {
+        self.core.state.lock().slots.policy().choice()
     }
 
     /// The anticipated benefit of having `page` on the SSD, in milliseconds, if the policy tracks it.

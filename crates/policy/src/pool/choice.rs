@@ -1,8 +1,8 @@
 //! Which pool policy runs, typed and by name.
 
 use super::{
-    CLUSTER_PAGES, Casa, CcfLru, Cfdc, Cflru, FramePolicy, Gd2l, Gd2lOptions, Gd2lWeighted, Lru, LruWsr,
-    MidpointLru, Ref, Sawc, WindowPercent,
+    AdaptivePool, CLUSTER_PAGES, Casa, CcfLru, Cfdc, Cflru, FramePolicy, Gd2l, Gd2lOptions, Gd2lWeighted,
+    Lru, LruWsr, MidpointLru, Ranking, Ref, Sawc, WindowPercent,
 };
 use crate::choice::{by_name, split, write_options};
 use crate::{Costs, UnknownPolicy};
@@ -14,9 +14,11 @@ use std::str::FromStr;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum PoolPolicy {
-    /// `auto`: the one to take. At present GD2L with frequency and write-back cost.
+    /// `auto`: the one to take. It adapts: see [`AdaptivePool`].
     #[default]
     Auto,
+    /// `auto:pin=NAME`: the same, with one of its rankings for good.
+    Pinned(Ranking),
     /// `gd2l`: GreedyDual restricted to two costs (Liu & Salem 2013); options `frequency` and `write-back`.
     Gd2l(Gd2lOptions),
     /// `lru`.
@@ -91,7 +93,8 @@ impl PoolPolicy {
     pub fn build(self, params: &FramePolicyParams) -> Box<dyn FramePolicy> {
         let FramePolicyParams { frames, costs, cluster_pages } = *params;
         match self {
-            Self::Auto => Box::new(Gd2lWeighted::new(frames, costs, Gd2lOptions::BOTH)),
+            Self::Auto => Box::new(AdaptivePool::new(frames, costs, None)),
+            Self::Pinned(ranking) => Box::new(AdaptivePool::new(frames, costs, Some(ranking))),
             Self::Gd2l(Gd2lOptions::PAPER) => Box::new(Gd2l::new(frames, costs)),
             Self::Gd2l(options) => Box::new(Gd2lWeighted::new(frames, costs, options)),
             Self::Lru => Box::new(Lru::new(frames)),
@@ -114,8 +117,9 @@ impl PoolPolicy {
         let names: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
         format!(
             "{}; gd2l also with options, as gd2l:{FREQUENCY},{WRITE_BACK}; cflru, ref and cfdc also with their window \
-             in per cent of the pool, as cfdc-75",
-            names.join(", ")
+             in per cent of the pool, as cfdc-75; auto also with one ranking for good, as auto:pin=lru, of {}",
+            names.join(", "),
+            Ranking::ALL.map(Ranking::name).join(", ")
         )
     }
 
@@ -131,6 +135,10 @@ impl PoolPolicy {
 
     /// This policy with the option `name` on, if it has it.
     fn with_option(self, name: &str) -> Option<Self> {
+        if self == Self::Auto {
+            let pinned = name.strip_prefix("pin=")?;
+            return Ranking::ALL.into_iter().find(|ranking| ranking.name() == pinned).map(Self::Pinned);
+        }
         let Self::Gd2l(options) = self else { return None };
         match name {
             FREQUENCY => Some(Self::Gd2l(Gd2lOptions { frequency: true, ..options })),
@@ -163,6 +171,7 @@ impl fmt::Display for PoolPolicy {
         };
         match self {
             Self::Auto => f.pad("auto"),
+            Self::Pinned(ranking) => f.pad(&format!("auto:pin={}", ranking.name())),
             Self::Gd2l(options) => {
                 let parts = [(options.frequency, FREQUENCY), (options.write_back, WRITE_BACK)];
                 write_options(
@@ -212,7 +221,9 @@ mod tests {
             assert_eq!((read(&name), read(&name.to_uppercase())), (Some(*policy), Some(*policy)), "{name}");
             assert!(PoolPolicy::known().contains(&name), "{name}");
         }
-        for text in ["gd2l:frequency", "gd2l:frequency,write-back", "cfdc-75", "cflru-1", "ref-100"] {
+        for text in
+            ["gd2l:frequency", "gd2l:frequency,write-back", "auto:pin=lru", "cfdc-75", "cflru-1", "ref-100"]
+        {
             assert_eq!(read(text).map(|policy| policy.to_string()).as_deref(), Some(text));
         }
         assert_eq!(read("cfdc-50"), read("cfdc"));

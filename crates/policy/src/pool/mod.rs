@@ -1,5 +1,6 @@
 //! The buffer pool's policies: they hear what happens to frames, and say which to evict and which to clean.
 
+mod adaptive;
 mod casa;
 mod ccf_lru;
 mod cfdc;
@@ -15,6 +16,7 @@ mod ref_window;
 mod sawc;
 mod window;
 
+pub use adaptive::{AdaptivePool, Ranking};
 pub use casa::Casa;
 pub use ccf_lru::CcfLru;
 pub use cfdc::Cfdc;
@@ -30,7 +32,7 @@ pub use ref_window::Ref;
 pub use sawc::Sawc;
 pub use window::WindowPercent;
 
-use crate::{Access, CleanReason, Costs, FrameId, Home, PageId};
+use crate::{Access, Choice, CleanReason, Costs, FrameId, Home, PageId};
 
 /// What the shell says of a frame when the policy looks for pages to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,6 +142,16 @@ pub trait FramePolicy: Send + std::fmt::Debug {
 
     /// New costs, from calibration or online measurement. Nothing to a policy that does not weigh them.
     fn set_costs(&mut self, _costs: Costs) {}
+
+    /// What the policy follows, if it adapts.
+    fn choice(&self) -> Option<Choice> {
+        None
+    }
+
+    /// The memory of tables beside the few bytes per frame that every policy takes, in bytes.
+    fn extra_memory_bytes(&self) -> usize {
+        0
+    }
 
     /// How many frames are tracked.
     fn len(&self) -> usize;

@@ -78,16 +78,6 @@ impl CacOptions {
     /// The paper's CC: α = 1.
     pub const CC: Self = Self { alpha: Alpha::One, ..Self::CAC };
 
-    /// What [`SsdPolicy::Auto`](crate::SsdPolicy::Auto) runs: every extension that improved both TPC-C and
-    /// the moving hot set in our measurements.
-    pub(crate) const AUTO: Self = Self {
-        ageing: Some(Ageing::DEFAULT),
-        write_at_hand: true,
-        eviction_cost: EvictionCost::IfRewritten,
-        sketch: true,
-        ..Self::CAC
-    };
-
     /// What one access counts in a record: enough that its halves and quarters count where counts are halved.
     const fn step(&self) -> u32 {
         if self.ageing.is_some() { 64 } else { 1 }

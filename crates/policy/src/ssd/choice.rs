@@ -1,8 +1,8 @@
 //! Which SSD policy runs, typed and by name.
 
 use super::{
-    Ageing, Alpha, Cac, CacOptions, Doublewrite, EvictionCost, Lru2, MvFifo, NoSsd, SlotPolicy,
-    SlotPolicyParams, Tac,
+    Adaptive, Ageing, Alpha, Cac, CacOptions, Doublewrite, EvictionCost, Lru2, MvFifo, NoSsd, SlotPolicy,
+    SlotPolicyParams, SsdSetting, Tac,
 };
 use crate::UnknownPolicy;
 use crate::choice::{by_name, split, write_options};
@@ -14,9 +14,11 @@ use std::str::FromStr;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum SsdPolicy {
-    /// `auto`: the one to take. At present CAC with ageing, the write at hand, spared rewrites and a sketch.
+    /// `auto`: the one to take. It adapts: see [`Adaptive`].
     #[default]
     Auto,
+    /// `auto:pin=NAME`: the same, with one of its settings for good.
+    Pinned(SsdSetting),
     /// `cac` and, with α = 1, `cc` (Liu & Salem 2013); options as [`CacOptions`] has them.
     Cac(CacOptions),
     /// `lru2`: LRU-2 with lazy cleaning (Do et al. 2011).
@@ -60,7 +62,8 @@ impl SsdPolicy {
     #[must_use]
     pub fn build(self, params: &SlotPolicyParams) -> Box<dyn SlotPolicy> {
         match self {
-            Self::Auto => Box::new(Cac::new(CacOptions::AUTO, params)),
+            Self::Auto => Box::new(Adaptive::new(params, None)),
+            Self::Pinned(setting) => Box::new(Adaptive::new(params, Some(setting))),
             Self::Cac(options) => Box::new(Cac::new(options, params)),
             Self::Lru2 => Box::new(Lru2::new(params)),
             Self::Tac => Box::new(Tac::new(params)),
@@ -77,14 +80,19 @@ impl SsdPolicy {
     pub fn known() -> String {
         let names: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
         format!(
-            "{}; cac and cc also with options, as cac:ageing,sketch, of {} and ageing=N (halved every N accesses per slot)",
+            "{}; cac and cc also with options, as cac:ageing,sketch, of {} and ageing=N (halved every N accesses per slot); \
+             auto also with one setting for good, as auto:pin=plain, of {}",
             names.join(", "),
-            Self::PARTS.join(", ")
+            Self::PARTS.join(", "),
+            SsdSetting::all().map(SsdSetting::name).collect::<Vec<_>>().join(", ")
         )
     }
 
     /// This policy with the option `text` on, if it has it.
     fn with_option(self, text: &str) -> Option<Self> {
+        if self == Self::Auto {
+            return SsdSetting::named(text.strip_prefix("pin=")?).map(Self::Pinned);
+        }
         let Self::Cac(mut options) = self else { return None };
         match text.split_once('=') {
             Some(("ageing", per_slot)) => {
@@ -140,6 +148,7 @@ impl fmt::Display for SsdPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.pad("auto"),
+            Self::Pinned(setting) => f.pad(&format!("auto:pin={}", setting.name())),
             Self::Cac(options) => {
                 let name = match options.alpha {
                     Alpha::ByGroup => "cac",
@@ -211,8 +220,12 @@ mod tests {
     }
 
     #[test]
-    fn auto_is_cac_with_the_parts_that_its_docs_name() {
-        let auto = SsdPolicy::Cac(CacOptions::AUTO);
-        assert_eq!(auto.to_string(), "cac:ageing,write-at-hand,rewrite,sketch");
+    fn the_default_can_be_pinned_to_each_of_its_settings() {
+        for setting in SsdSetting::all() {
+            let text = format!("auto:pin={}", setting.name());
+            assert_eq!(read(&text), Some(SsdPolicy::Pinned(setting)));
+            assert_eq!(SsdPolicy::Pinned(setting).to_string(), text);
+        }
+        assert_eq!((read("auto:pin="), read("auto:pin=x"), read("cac:pin=plain")), (None, None, None));
     }
 }

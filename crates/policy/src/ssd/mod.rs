@@ -4,6 +4,7 @@
 //! The shell (`ssdcache`) owns the slots' durability: it tells the policy what happened, asks for a verdict,
 //! and carries it out in a safe order. A bad policy costs speed, never data.
 
+mod adaptive;
 mod ageing;
 mod cac;
 mod choice;
@@ -17,6 +18,7 @@ mod tac;
 mod zone;
 mod zoned_slots;
 
+pub use adaptive::{Adaptive, SsdSetting};
 pub use ageing::Ageing;
 pub use cac::{Alpha, Cac, CacOptions, EvictionCost, SlotPolicyParams};
 pub use choice::SsdPolicy;
@@ -27,7 +29,7 @@ pub use mv_fifo::{MvFifo, VersionQueue};
 pub use no_ssd::NoSsd;
 pub use tac::Tac;
 
-use crate::{Access, Costs, Home, Millis, PageId, SlotId};
+use crate::{Access, Choice, Costs, Home, Millis, PageId, SlotId};
 
 /// How many candidates one decision looks at before it gives up on finding a usable one. The shell cleans the
 /// lowest ahead of time ([`SlotPolicy::next_victims`]), so that usable ones come first.
@@ -210,6 +212,11 @@ pub trait SlotPolicy: Send + Sync + std::fmt::Debug {
     /// α by group; empty for policies without.
     fn groups(&self) -> Vec<GroupStats> {
         Vec::new()
+    }
+
+    /// What the policy follows, if it adapts.
+    fn choice(&self) -> Option<Choice> {
+        None
     }
 
     /// New costs, from calibration or online measurement. Nothing to a policy that does not weigh them.

@@ -231,6 +231,13 @@ impl Zone {
         }
     }
 
+    /// No slot is a candidate any more, until the next zone.
+    pub(crate) fn clear(&mut self) {
+        for entry in self.heap.drain(..) {
+            self.at[entry.slot().at()] = 0;
+        }
+    }
+
     /// Costs went from `before` to `after`, and benefits with them, about as much as what a read saves.
     pub(crate) fn reprice(&mut self, before: &Costs, after: &Costs, now: impl Fn(SlotId) -> f64) {
         self.scale(after.read_saving_ms() / before.read_saving_ms(), now);

@@ -2,6 +2,7 @@
 
 mod report;
 mod run;
+mod suite;
 mod table;
 
 use clap::Parser;
@@ -12,12 +13,14 @@ use report::Report;
 use run::Run;
 use std::error::Error;
 use std::process::ExitCode;
+use suite::SuiteArgs;
 
 /// Replays page references over a buffer pool and an SSD cache without devices, and reports the cost of their
 /// I/O
 ///
 /// The references come from a page trace or a generator (TPC-C, Zipf). Costs are the devices' time: reads and
-/// writes times --costs.
+/// writes times --costs. `replay --suite` judges policies by many workloads at once: see `replay --suite
+/// --help`.
 #[derive(Parser, Debug)]
 #[command(name = "replay", after_help = table::LEGEND)]
 struct Args {
@@ -120,7 +123,10 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    // The suite brings its own references: none of the options that choose some apply.
+    let is_suite = std::env::args_os().any(|arg| arg == "--suite");
+    let done = if is_suite { suite::run(&SuiteArgs::parse()) } else { run(&Args::parse()) };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("replay: {error}");

@@ -1,8 +1,9 @@
 //! The results of a replay; the fields are those of the JSON object. Times are in milliseconds.
 
-use pagetier_policy::GroupStats;
+use pagetier_policy::{Choice, GroupStats};
 use pagetier_sim::{Bound, Counts};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// One run.
 #[derive(Serialize)]
@@ -34,11 +35,32 @@ pub(crate) struct Report {
     pub(crate) db_pages: Option<u64>,
     pub(crate) ssd_used: usize,
     pub(crate) policy_memory_bytes: usize,
+    /// What adapting policies follow, and what each of their settings cost in their simulations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pool_choice: Option<Chosen>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ssd_choice: Option<Chosen>,
     pub(crate) requests_per_second: f64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) alpha: Vec<Alpha>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) bounds: Vec<Beside>,
+}
+
+/// What an adapting policy follows at the end.
+#[derive(Serialize)]
+pub(crate) struct Chosen {
+    pub(crate) setting: &'static str,
+    pub(crate) changes: u64,
+    /// Costs of late over those of the cheapest, by setting.
+    pub(crate) costs: BTreeMap<&'static str, f64>,
+}
+
+impl From<Choice> for Chosen {
+    fn from(choice: Choice) -> Self {
+        let Choice { setting, changes, costs } = choice;
+        Self { setting, changes, costs: costs.into_iter().collect() }
+    }
 }
 
 impl Report {

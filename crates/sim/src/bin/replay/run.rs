@@ -106,6 +106,8 @@ impl Run<'_> {
             db_pages: source.db_pages(),
             ssd_used: tiers.ssd_used(),
             policy_memory_bytes: tiers.ssd_policy().memory_bytes(),
+            pool_choice: tiers.pool_policy().choice().map(Into::into),
+            ssd_choice: tiers.ssd_policy().choice().map(Into::into),
             requests_per_second: tiers.counts().requests as f64 / seconds.max(1e-9),
             alpha,
             bounds: Vec::new(),

@@ -1,6 +1,6 @@
 //! Reports in human-readable form: a line per run, about 140 columns wide.
 
-use crate::report::{Alpha, Beside, Report};
+use crate::report::{Alpha, Beside, Chosen, Report};
 use std::fmt::Write;
 
 /// Explains the headings.
@@ -106,6 +106,16 @@ fn details(out: &mut String, r: &Report) {
         "  {} write-backs, {} invalidations, {} zones, {} second chances; {} SSD pages in use; the SSD's policy takes {} bytes",
         c.write_backs, c.invalidations, c.zones, c.second_chances, r.ssd_used, r.policy_memory_bytes
     );
+    for (tier, chosen) in [("pool", &r.pool_choice), ("SSD", &r.ssd_choice)] {
+        if let Some(Chosen { setting, changes, costs }) = chosen {
+            let costs: Vec<String> = costs.iter().map(|(name, cost)| format!("{name} {cost:.3}")).collect();
+            let _ = writeln!(
+                out,
+                "  {tier}: follows {setting} after {changes} changes; simulated costs of late: {}",
+                costs.join(", ")
+            );
+        }
+    }
     if !r.alpha.is_empty() {
         let groups: Vec<String> = r.alpha.iter().map(group).collect();
         let _ = writeln!(out, "  α by space/subrange (pages): {}", groups.join(", "));

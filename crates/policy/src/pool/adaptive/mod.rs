@@ -1,0 +1,145 @@
+//! The default: GD2L, GD2L with frequency and write-back cost, or LRU, whichever would have cost least
+//! lately.
+
+mod ghosts;
+mod ranked;
+
+use super::FramePolicy;
+use crate::choosing::Chooser;
+use crate::{Access, Choice, CleanReason, Costs, FrameId, Home, PageId};
+use ghosts::Ghosts;
+use ranked::Ranked;
+pub use ranked::Ranking;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Framed {
+    page: PageId,
+    /// Whether the page belongs to the ghosts' sample.
+    sampled: bool,
+    /// When the ghosts were last told of a use.
+    told: u32,
+}
+
+/// The default pool policy; see the module's text.
+#[derive(Debug)]
+pub struct AdaptivePool {
+    ranked: Ranked,
+    frames: Vec<Framed>,
+    ghosts: Ghosts,
+    chooser: Chooser<{ Ranking::ALL.len() }>,
+    pinned: bool,
+}
+
+impl AdaptivePool {
+    /// For a pool of `frames` frames.
+    #[must_use]
+    pub fn new(frames: usize, costs: Costs, pin: Option<Ranking>) -> Self {
+        let first = pin.unwrap_or(Ranking::Weighted);
+        Self {
+            ranked: Ranked::new(frames, costs, first),
+            frames: vec![Framed::default(); frames],
+            ghosts: Ghosts::new(frames, costs),
+            chooser: Chooser::new(first as usize),
+            pinned: pin.is_some(),
+        }
+    }
+
+    /// The page in `frame`, if it is tracked and of the sample.
+    fn sampled(&self, frame: FrameId) -> Option<PageId> {
+        let framed = self.frames.get(frame.at()).filter(|framed| framed.sampled)?;
+        self.ranked.facts(frame).map(|_| framed.page)
+    }
+}
+
+impl FramePolicy for AdaptivePool {
+    fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access) {
+        if frame.at() >= self.frames.len() {
+            self.frames.resize(frame.at() + 1, Framed::default());
+        }
+        let sampled = !self.pinned && self.ghosts.take(page);
+        self.frames[frame.at()] = Framed { page, sampled, told: self.ghosts.clock() };
+        self.ranked.insert(frame, home, access);
+        if sampled {
+            self.ghosts.missed(page, home, access);
+            if let Some(costs) = self.ghosts.stretch()
+                && let Some(chosen) = self.chooser.compare(costs)
+            {
+                self.ranked.ranking = Ranking::ALL[chosen];
+            }
+        }
+    }
+
+    fn hit(&mut self, frame: FrameId, _write: bool) {
+        self.ranked.hit(frame);
+        let Some(framed) = self.frames.get_mut(frame.at()).filter(|framed| framed.sampled) else { return };
+        if let Some(facts) = self.ranked.facts(frame)
+            && self.ghosts.wants(framed.told)
+        {
+            self.ghosts.used(framed.page, facts.home);
+            framed.told = self.ghosts.clock();
+        }
+    }
+
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.ranked.eviction_order().find(|&frame| accept(frame))
+    }
+
+    fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.ranked.victim(evictable)
+    }
+
+    fn remove(&mut self, frame: FrameId, evicted: bool) {
+        self.ranked.remove(frame, evicted);
+    }
+
+    fn dirtied(&mut self, frame: FrameId) {
+        self.ranked.dirtied(frame);
+        if let Some(page) = self.sampled(frame) {
+            self.ghosts.dirtied(page);
+        }
+    }
+
+    fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
+        let before = self.ranked.facts(frame).map(|facts| facts.home);
+        self.ranked.cleaned(frame, home, reason);
+        if before == Some(Home::Hdd) {
+            self.ghosts.cleaned(home);
+        }
+    }
+
+    fn ssd_evicted(&mut self, frame: FrameId) {
+        self.ranked.ssd_evicted(frame);
+        if let Some(page) = self.sampled(frame) {
+            self.ghosts.left_ssd(page, false);
+        }
+    }
+
+    fn ssd_invalidated(&mut self, frame: FrameId) {
+        self.ranked.ssd_invalidated(frame);
+        if let Some(page) = self.sampled(frame) {
+            self.ghosts.left_ssd(page, true);
+        }
+    }
+
+    fn set_costs(&mut self, costs: Costs) {
+        self.ranked.costs = costs;
+        self.ghosts.set_costs(costs);
+    }
+
+    fn choice(&self) -> Option<Choice> {
+        Some(self.chooser.choice(Ranking::ALL.map(Ranking::name)))
+    }
+
+    fn extra_memory_bytes(&self) -> usize {
+        self.ghosts.memory_bytes() + self.frames.capacity() * size_of::<Framed>()
+    }
+
+    fn len(&self) -> usize {
+        self.ranked.len()
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.ranked.validate()?;
+        self.ghosts.validate()
+    }
+}

@@ -1,0 +1,267 @@
+//! GreedyDual's queues under a ranking that may change: GD2L, GD2L with frequency and write-back cost, or
+//! LRU.
+//!
+//! What a frame's page is, its *facts*, is kept whatever the ranking; the ranking says what of it counts. A
+//! page is filed by the ranking in force when it is used. So a change of ranking moves no page: those filed
+//! before it keep their H until they are used again, or L has risen to it.
+
+use crate::collections::links::QueueNo;
+use crate::collections::queues::Queues;
+use crate::pool::FREQUENCY_MAX;
+use crate::{Access, CleanReason, Costs, FrameId, Home};
+
+/// What counts when a page of the pool is used: what the default pool policy chooses among. By name:
+/// `weighted`, `gd2l`, `lru`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Ranking {
+    /// What the page costs to read and write again, times its uses.
+    Weighted,
+    /// What it costs to read again, as in GD2L.
+    Cost,
+    /// That it was used.
+    Recency,
+}
+
+impl Ranking {
+    /// Every ranking.
+    pub const ALL: [Self; 3] = [Self::Weighted, Self::Cost, Self::Recency];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Weighted => "weighted",
+            Self::Cost => "gd2l",
+            Self::Recency => "lru",
+        }
+    }
+}
+
+/// One queue for each home, clean or dirty, and each number of uses; and one for pages ranked by recency.
+const QUEUES: usize = 4 * FREQUENCY_MAX as usize + 1;
+const RECENT: QueueNo = QueueNo(QUEUES as u8 - 1);
+
+/// What a frame's page is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Facts {
+    pub(crate) home: Home,
+    pub(crate) dirty: bool,
+    /// Uses since it was loaded, up to [`FREQUENCY_MAX`].
+    uses: u8,
+}
+
+const NEW: Facts = Facts { home: Home::Hdd, dirty: false, uses: 1 };
+
+/// Frames in order of H; see the module's text.
+#[derive(Debug)]
+pub(crate) struct Ranked {
+    queues: Queues<f64, QUEUES>,
+    facts: Vec<Facts>,
+    pub(crate) ranking: Ranking,
+    inflation: f64,
+    chosen: Option<(FrameId, f64)>,
+    pub(crate) costs: Costs,
+}
+
+impl Ranked {
+    pub(crate) fn new(frames: usize, costs: Costs, ranking: Ranking) -> Self {
+        Self {
+            queues: Queues::new(frames),
+            facts: vec![NEW; frames],
+            ranking,
+            inflation: 0.0,
+            chosen: None,
+            costs,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    pub(crate) fn facts(&self, frame: FrameId) -> Option<Facts> {
+        self.queues.tracks(frame.0).then(|| self.facts[frame.at()])
+    }
+
+    fn queue(&self, facts: Facts) -> QueueNo {
+        let home = matches!(facts.home, Home::Hdd) as u8;
+        match self.ranking {
+            Ranking::Weighted => QueueNo(home | (facts.dirty as u8) << 1 | (facts.uses - 1) << 2),
+            Ranking::Cost => QueueNo(home),
+            Ranking::Recency => RECENT,
+        }
+    }
+
+    /// H of a page of these facts that is used now.
+    fn fresh(&self, facts: Facts) -> f64 {
+        let costs = &self.costs;
+        let (read, write) = match facts.home {
+            Home::Ssd => (costs.ssd_read_ms, costs.ssd_write_ms),
+            Home::Hdd => (costs.hdd_read_ms, costs.hdd_write_ms),
+        };
+        let worth = match self.ranking {
+            Ranking::Weighted => (if facts.dirty { read + write } else { read }) * f64::from(facts.uses),
+            Ranking::Cost => read,
+            Ranking::Recency => costs.hdd_read_ms,
+        };
+        self.inflation + worth
+    }
+
+    fn put_mru(&mut self, frame: FrameId) {
+        let facts = self.facts[frame.at()];
+        let (queue, fresh) = (self.queue(facts), self.fresh(facts));
+        let before = self.queues.mru(queue).map_or(fresh, |mru| self.queues.value(mru));
+        self.queues.set_value(frame.0, before.max(fresh));
+        self.queues.put_mru(queue, frame.0);
+    }
+
+    fn put_midpoint(&mut self, frame: FrameId) {
+        let facts = self.facts[frame.at()];
+        let queue = self.queue(facts);
+        self.queues.take_out(frame.0);
+        let h = self.queues.midpoint(queue).map_or_else(|| self.fresh(facts), |at| self.queues.value(at));
+        self.queues.set_value(frame.0, h);
+        self.queues.put_midpoint(queue, frame.0);
+    }
+
+    fn put_lru(&mut self, frame: FrameId) {
+        let facts = self.facts[frame.at()];
+        let queue = self.queue(facts);
+        self.queues.take_out(frame.0);
+        let last = self.queues.lru(queue).map_or_else(|| self.fresh(facts), |at| self.queues.value(at));
+        self.queues.set_value(frame.0, self.queues.value(frame.0).min(last));
+        self.queues.put_lru(queue, frame.0);
+    }
+
+    pub(crate) fn insert(&mut self, frame: FrameId, home: Home, access: Access) {
+        self.queues.cover(frame.0);
+        if frame.at() >= self.facts.len() {
+            self.facts.resize(frame.at() + 1, NEW);
+        }
+        self.queues.take_out(frame.0);
+        self.facts[frame.at()] = Facts { home, ..NEW };
+        match access {
+            Access::Random => self.put_mru(frame),
+            Access::Sequential => self.put_midpoint(frame),
+        }
+    }
+
+    pub(crate) fn hit(&mut self, frame: FrameId) {
+        if self.queues.tracks(frame.0) {
+            let facts = &mut self.facts[frame.at()];
+            facts.uses = (facts.uses + 1).min(FREQUENCY_MAX);
+            self.put_mru(frame);
+        }
+    }
+
+    pub(crate) fn dirtied(&mut self, frame: FrameId) {
+        if self.queues.tracks(frame.0) {
+            self.facts[frame.at()].dirty = true;
+            if self.ranking == Ranking::Weighted {
+                self.put_mru(frame);
+            }
+        }
+    }
+
+    pub(crate) fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
+        let Some(before) = self.facts(frame) else { return };
+        let facts = Facts { home, dirty: false, ..before };
+        self.facts[frame.at()] = facts;
+        if self.queue(facts) == self.queue(before) {
+            return;
+        }
+        let back_home = (before.home, home) == (Home::Ssd, Home::Hdd);
+        match reason {
+            CleanReason::Replacement if !back_home => self.put_lru(frame),
+            _ => self.put_midpoint(frame),
+        }
+    }
+
+    pub(crate) fn ssd_evicted(&mut self, frame: FrameId) {
+        if self.leaves_ssd(frame) && self.ranking != Ranking::Recency {
+            self.put_midpoint(frame);
+        }
+    }
+
+    pub(crate) fn ssd_invalidated(&mut self, frame: FrameId) {
+        if self.leaves_ssd(frame) {
+            self.put_mru(frame);
+        }
+    }
+
+    fn leaves_ssd(&mut self, frame: FrameId) -> bool {
+        let was = self.facts(frame).is_some_and(|facts| facts.home == Home::Ssd);
+        if was {
+            self.facts[frame.at()].home = Home::Hdd;
+        }
+        was
+    }
+
+    /// The page's home is another than was told. Nothing moves.
+    pub(crate) fn correct_home(&mut self, frame: FrameId, home: Home) {
+        self.facts[frame.at()].home = home;
+    }
+
+    /// Every frame in the order in which they would go: by H, and by queue when equal.
+    pub(crate) fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
+        let mut heads = [(f64::INFINITY, None); QUEUES];
+        for (no, head) in heads.iter_mut().enumerate() {
+            if let Some(frame) = self.queues.lru(QueueNo(no as u8)) {
+                *head = (self.queues.value(frame), Some(frame));
+            }
+        }
+        std::iter::from_fn(move || {
+            let mut least = 0;
+            for no in 1..QUEUES {
+                if heads[no].0 < heads[least].0 {
+                    least = no;
+                }
+            }
+            let frame = heads[least].1?;
+            let next = self.queues.newer(frame);
+            heads[least] = (next.map_or(f64::INFINITY, |next| self.queues.value(next)), next);
+            Some(FrameId(frame))
+        })
+    }
+
+    pub(crate) fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        let mut passed = None;
+        let found = self.eviction_order().find(|&frame| {
+            let takes = evictable(frame);
+            if !takes {
+                passed = Some(frame);
+            }
+            takes
+        });
+        self.chosen = found.map(|frame| (frame, self.queues.value(passed.unwrap_or(frame).0)));
+        found
+    }
+
+    pub(crate) fn remove(&mut self, frame: FrameId, evicted: bool) {
+        if evicted && self.queues.tracks(frame.0) {
+            let chosen = self.chosen.take().filter(|(chosen, _)| *chosen == frame);
+            let level = chosen.map_or_else(|| self.queues.value(frame.0), |(_, level)| level);
+            self.inflation = self.inflation.max(level);
+        }
+        self.queues.take_out(frame.0);
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.queues.memory_bytes() + self.facts.capacity() * size_of::<Facts>()
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        self.queues.validate()?;
+        for no in 0..QUEUES as u8 {
+            let mut behind = f64::NEG_INFINITY;
+            for frame in self.queues.lru_first(QueueNo(no)) {
+                let h = self.queues.value(frame);
+                if !h.is_finite() || h < behind {
+                    return Err(format!("frame {frame}: H {h} after {behind}"));
+                }
+                behind = h;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,267 @@
+//! Miniature simulations of the SSD, one for each setting, over a sample of the pages that the pool misses
+//! and writes.
+//!
+//! What a page was worth does not depend on which pages an SSD holds: its accesses are the pool's misses and
+//! writes. So the ghosts share the records of the policy that they advise; a ghost is a few bits of each
+//! record of the sample, and a list of these.
+
+use super::score::Seen;
+use super::setting::{SETTINGS, Scale};
+use super::tracked::{RecordId, Tracked};
+use crate::collections::page_index::mixed;
+use crate::{Cause, Costs, PageId};
+
+/// Which ghosts hold a page, and in which of these it is newer than on the HDD: a bit each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Held {
+    held: u8,
+    newer: u8,
+}
+
+const _: () = assert!(SETTINGS.len() <= 8);
+
+impl Held {
+    pub(crate) const fn by_any(self) -> bool {
+        self.held != 0
+    }
+
+    const fn by(self, ghost: usize) -> bool {
+        self.held >> ghost & 1 != 0
+    }
+
+    const fn newer_in(self, ghost: usize) -> bool {
+        self.newer >> ghost & 1 != 0
+    }
+
+    fn set(&mut self, ghost: usize, held: bool, newer: bool) {
+        let bit = 1 << ghost;
+        self.held = if held { self.held | bit } else { self.held & !bit };
+        self.newer = if newer { self.newer | bit } else { self.newer & !bit };
+    }
+}
+
+/// The slots of a ghost, at least, unless SSD or pool are too small for so many.
+const SLOTS_MIN: usize = 768;
+
+/// The share of the slots that a ghost has beyond that.
+const SHARE: usize = 12;
+
+/// Records that are kept for ghosts alone, for each of their slots.
+const RECORDS: usize = 2;
+
+/// Slots of a ghost that any pool can afford.
+const SLOTS_ALWAYS: usize = 128;
+
+/// The share of a ghost's slots that are candidates at a time: its eviction zone.
+const ZONE: usize = 10;
+
+/// One setting's SSD.
+#[derive(Debug)]
+struct Ghost {
+    setting: usize,
+    used: usize,
+    /// Candidates for eviction, the best first, and what each was worth.
+    zone: Vec<(u32, f64)>,
+    /// What the best page of the zone was worth.
+    ceiling: f64,
+    /// Cost of this stretch, in milliseconds.
+    cost_ms: f64,
+}
+
+/// All ghosts.
+#[derive(Debug)]
+pub(crate) struct Ghosts {
+    ghosts: Vec<Ghost>,
+    slots: usize,
+    /// Pages whose hash is below it are the sample.
+    below: u64,
+    costs: Costs,
+    /// Accesses of the sample in this stretch.
+    accesses: usize,
+    scratch: Vec<(u32, f64)>,
+}
+
+impl Ghosts {
+    /// Empty ghosts of an SSD of `slots` slots under a pool of `frames` frames.
+    pub(crate) fn new(slots: usize, frames: usize, costs: Costs) -> Self {
+        let sampled = sampled_slots(slots, frames);
+        let rate = sampled as f64 / slots.max(1) as f64;
+        let ghost = |setting| Ghost { setting, used: 0, zone: Vec::new(), ceiling: 0.0, cost_ms: 0.0 };
+        Self {
+            ghosts: (0..SETTINGS.len()).map(ghost).collect(),
+            slots: sampled,
+            below: if rate >= 1.0 { u64::MAX } else { (rate * u64::MAX as f64) as u64 },
+            costs,
+            accesses: 0,
+            scratch: Vec::with_capacity(sampled),
+        }
+    }
+
+    /// The most records that are kept for ghosts alone.
+    pub(crate) fn records_max(&self) -> usize {
+        RECORDS * self.slots
+    }
+
+    /// Whether `page` belongs to the sample.
+    pub(crate) fn take(&self, page: PageId) -> bool {
+        mixed(page).wrapping_mul(0xD6E8_FEB8_6659_FD93) <= self.below
+    }
+
+    pub(crate) fn set_costs(&mut self, costs: Costs) {
+        self.costs = costs;
+    }
+
+    /// A page of the sample was read from a device.
+    pub(crate) fn read(&mut self, held: Held) {
+        self.accesses += 1;
+        for ghost in &mut self.ghosts {
+            let hit = held.by(ghost.setting);
+            ghost.cost_ms += if hit { self.costs.ssd_read_ms } else { self.costs.hdd_read_ms };
+        }
+    }
+
+    /// A page of the sample was written, or left the pool clean.
+    pub(crate) fn offer(&mut self, pages: &mut Tracked<Seen>, id: RecordId, cause: Cause, scale: &Scale) {
+        self.accesses += usize::from(cause == Cause::Cleaned);
+        for at in 0..self.ghosts.len() {
+            let held = pages.get(id).kept.ghosts;
+            let setting = self.ghosts[at].setting;
+            match cause {
+                Cause::Cleaned if held.newer_in(setting) => {
+                    self.ghosts[at].cost_ms += self.costs.ssd_write_ms
+                }
+                // A copy that was as the HDD's went when the page was changed.
+                Cause::Cleaned if held.by(setting) => {
+                    self.ghosts[at].used -= 1;
+                    pages.get_mut(id).kept.ghosts.set(setting, false, false);
+                    self.consider(at, pages, id, cause, scale);
+                }
+                _ if held.by(setting) => {}
+                _ => self.consider(at, pages, id, cause, scale),
+            }
+        }
+    }
+
+    fn consider(&mut self, at: usize, pages: &mut Tracked<Seen>, id: RecordId, cause: Cause, scale: &Scale) {
+        let setting = &SETTINGS[self.ghosts[at].setting];
+        let newer = cause == Cause::Cleaned;
+        if self.ghosts[at].used >= self.slots {
+            let key = scale.key_of_candidate(setting, &pages.get(id).kept, cause);
+            let Some(victim) = self.victim(at, pages, key, scale) else {
+                self.ghosts[at].cost_ms += if newer { self.costs.hdd_write_ms } else { 0.0 };
+                return;
+            };
+            self.evict(at, pages, victim);
+        }
+        let ghost = &mut self.ghosts[at];
+        ghost.used += 1;
+        ghost.cost_ms += self.costs.ssd_write_ms;
+        if newer {
+            // The copy home that its eviction will take is owed from here on: charged then, a setting that
+            // fills its slots with such pages would look cheap for as long as that takes.
+            ghost.cost_ms += self.costs.ssd_read_ms + self.costs.hdd_write_ms;
+        }
+        pages.get_mut(id).kept.ghosts.set(ghost.setting, true, newer);
+    }
+
+    fn evict(&mut self, at: usize, pages: &mut Tracked<Seen>, victim: RecordId) {
+        let ghost = &mut self.ghosts[at];
+        let held = &mut pages.get_mut(victim).kept.ghosts;
+        held.set(ghost.setting, false, false);
+        ghost.used -= 1;
+    }
+
+    /// The page that ghost `at` would evict for one of this key.
+    fn victim(&mut self, at: usize, pages: &Tracked<Seen>, key: f64, scale: &Scale) -> Option<RecordId> {
+        for _ in 0..2 {
+            let ghost = &mut self.ghosts[at];
+            let setting = &SETTINGS[ghost.setting];
+            while let Some(&(no, on_file)) = ghost.zone.last() {
+                let id = RecordId(no);
+                let seen = &pages.get(id).kept;
+                if !seen.ghosts.by(ghost.setting) {
+                    ghost.zone.pop();
+                    continue;
+                }
+                let now = scale.key_of_held(setting, seen, seen.ghosts.newer_in(ghost.setting));
+                if now > on_file && now > ghost.ceiling {
+                    ghost.zone.pop();
+                    continue;
+                }
+                if now >= key {
+                    return None;
+                }
+                ghost.zone.pop();
+                return Some(id);
+            }
+            self.renew_zone(at, pages, scale);
+        }
+        None
+    }
+
+    #[cold]
+    fn renew_zone(&mut self, at: usize, pages: &Tracked<Seen>, scale: &Scale) {
+        let ghost = &mut self.ghosts[at];
+        let setting = &SETTINGS[ghost.setting];
+        let all = &mut self.scratch;
+        all.clear();
+        let held = pages.live().filter(|(_, record)| record.kept.ghosts.by(ghost.setting));
+        all.extend(held.map(|(id, record)| {
+            let seen = &record.kept;
+            (id.0, scale.key_of_held(setting, seen, seen.ghosts.newer_in(ghost.setting)))
+        }));
+        let keep = (self.slots / ZONE).max(1).min(all.len());
+        if keep == 0 {
+            return;
+        }
+        let by_key = |a: &(u32, f64), b: &(u32, f64)| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0));
+        all.select_nth_unstable_by(keep - 1, by_key);
+        ghost.zone.clear();
+        ghost.zone.extend_from_slice(&all[..keep]);
+        ghost.zone.sort_unstable_by(|a, b| by_key(b, a));
+        ghost.ceiling = ghost.zone.first().map_or(f64::INFINITY, |(_, key)| *key);
+    }
+
+    /// A record is being removed.
+    pub(crate) fn forget(&mut self, held: Held) {
+        for ghost in &mut self.ghosts {
+            ghost.used -= usize::from(held.by(ghost.setting));
+        }
+    }
+
+    /// The costs of the settings since the last stretch, once a stretch of one access per slot is over.
+    pub(crate) fn stretch(&mut self) -> Option<[f64; SETTINGS.len()]> {
+        if self.accesses < (self.slots / 2).max(1) {
+            return None;
+        }
+        self.accesses = 0;
+        let mut costs = [0.0; SETTINGS.len()];
+        for ghost in &mut self.ghosts {
+            costs[ghost.setting] = std::mem::take(&mut ghost.cost_ms);
+        }
+        Some(costs)
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let zones: usize = self.ghosts.iter().map(|ghost| ghost.zone.capacity()).sum();
+        (zones + self.scratch.capacity()) * size_of::<(u32, f64)>()
+    }
+
+    /// Recounts the slots.
+    pub(crate) fn validate(&self, pages: &Tracked<Seen>) -> Result<(), String> {
+        for ghost in &self.ghosts {
+            let held = pages.live().filter(|(_, record)| record.kept.ghosts.by(ghost.setting)).count();
+            if held != ghost.used || held > self.slots {
+                return Err(format!("ghost {}: {held} pages, {} counted", ghost.setting, ghost.used));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The slots that a ghost has.
+fn sampled_slots(slots: usize, frames: usize) -> usize {
+    // Ghosts take some 140 bytes for a slot: at 16 KiB a page, a hundredth of the pool's memory.
+    let affordable = frames.saturating_add(frames / 2).max(SLOTS_ALWAYS);
+    (slots / SHARE).max(SLOTS_MIN).min(affordable).min(slots)
+}

@@ -1,0 +1,332 @@
+//! The default: what an SSD slot saves, summed over the past at several memories, with the memory that would
+//! have cost least lately.
+//!
+//! - *Worth*: an access that the pool could not serve is worth what it costs the HDD more than the SSD. A
+//!   page has one sum of these for each memory (`score`); LRFU has such sums with one memory (Lee et al.
+//!   2001).
+//! - *Settings* (`setting`): which memory ranks, and what the write at hand, rewrites and the sketch weigh.
+//! - *Ghosts* (`ghosts`): what each setting would have cost, on a sample of the pages. They share the records
+//!   (`tracked`), since which pages an SSD holds does not change what the pool misses and writes.
+//! - *Choice*: the cheapest of late, with hysteresis. A change moves no page; the zone begins anew.
+//!
+//! An access costs O(memories) and O(log zone); a decision O(log zone); a sampled access O(settings) beside,
+//! and the zone of a ghost O(records) once in a tenth of its slots. 48 bytes a record.
+
+mod ghosts;
+mod score;
+mod setting;
+mod tracked;
+
+use super::zone::Zone;
+use crate::choosing::Chooser;
+use crate::collections::dirty_slots::DirtySlots;
+use crate::collections::sketch::Sketch;
+use crate::{
+    Access, Cause, Choice, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict,
+};
+use ghosts::Ghosts;
+use score::{Seen, TICKS_PER_SLOT};
+use setting::{FIRST, SETTINGS, Scale};
+use tracked::{RecordId, Tracked};
+
+/// Records of the outqueue that are looked at for each page that comes into it.
+const ROUNDS_MAX: usize = 4;
+
+/// One of the settings that the default SSD policy chooses among: for [`SsdPolicy::Pinned`]. By name
+/// (`Display`, `FromStr`): `forever`, `half-life-16`, `half-life-4`, `half-life-1`, `half-life-0.25`,
+/// `plain`.
+///
+/// [`SsdPolicy::Pinned`]: crate::SsdPolicy::Pinned
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SsdSetting(u8);
+
+impl SsdSetting {
+    /// Every setting.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..SETTINGS.len() as u8).map(Self)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        SETTINGS[self.index()].name
+    }
+
+    /// The setting of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::all().find(|setting| setting.name() == name)
+    }
+
+    const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The default SSD policy; see the module's text.
+#[derive(Debug)]
+pub struct Adaptive {
+    pages: Tracked<Seen>,
+    zone: Zone,
+    dirty: DirtySlots,
+    sketch: Sketch,
+    ghosts: Ghosts,
+    costs: Costs,
+    slots: u64,
+    /// Accesses after which the sketch is halved.
+    sketch_halved_after: u64,
+    /// Physical accesses.
+    accesses: u64,
+    chooser: Chooser<{ SETTINGS.len() }>,
+    pinned: bool,
+}
+
+impl Adaptive {
+    /// With nothing known yet.
+    #[must_use]
+    pub fn new(params: &SlotPolicyParams, pin: Option<SsdSetting>) -> Self {
+        let SlotPolicyParams { slots, frames, outqueue_entries, costs, .. } = *params;
+        let ghosts = Ghosts::new(slots, frames, costs);
+        Self {
+            pages: Tracked::new(slots, frames, outqueue_entries, ghosts.records_max()),
+            zone: Zone::new(slots),
+            dirty: DirtySlots::default(),
+            sketch: Sketch::new(params.sketch_bytes_per_slot.saturating_mul(slots)),
+            ghosts,
+            costs,
+            slots: slots.max(1) as u64,
+            sketch_halved_after: u64::from(params.sketch_halved_after_per_slot.max(1)) * slots.max(1) as u64,
+            accesses: 0,
+            chooser: Chooser::new(pin.map_or(FIRST, SsdSetting::index)),
+            pinned: pin.is_some(),
+        }
+    }
+
+    fn scale(&self) -> Scale {
+        let tick = (self.accesses * u64::from(TICKS_PER_SLOT) / self.slots) as u32;
+        Scale { costs: self.costs, tick }
+    }
+
+    fn key_in_slot(&self, slot: SlotId) -> f64 {
+        let Some(id) = self.pages.in_slot(slot) else { return f64::NEG_INFINITY };
+        let seen = &self.pages.get(id).kept;
+        self.scale().key_of_held(&SETTINGS[self.chooser.chosen], seen, self.dirty.contains(slot))
+    }
+
+    fn reposition(&mut self, id: RecordId) {
+        if let Some(slot) = self.pages.get(id).slot().filter(|&slot| self.zone.contains(slot)) {
+            let key = self.key_in_slot(slot);
+            self.zone.update(slot, key);
+        }
+    }
+
+    fn count(&mut self, id: RecordId, write: bool) {
+        self.accesses += 1;
+        if self.accesses.is_multiple_of(self.sketch_halved_after) {
+            self.sketch.halve();
+        }
+        let Scale { costs, tick } = self.scale();
+        let seen = &mut self.pages.get_mut(id).kept;
+        let saved = if write { costs.hdd_write_ms - costs.ssd_write_ms } else { costs.read_saving_ms() };
+        seen.add(tick, saved, write);
+        self.reposition(id);
+    }
+
+    fn samples(&self, page: PageId) -> bool {
+        !self.pinned && self.ghosts.take(page)
+    }
+
+    /// Chooses again if a stretch of the ghosts is over.
+    fn choose(&mut self) {
+        let Some(costs) = self.ghosts.stretch() else { return };
+        if self.chooser.compare(costs).is_some() {
+            // Its order is another setting's.
+            self.zone.clear();
+        }
+    }
+
+    /// Drops what the outqueue has no room for. What a ghost holds goes round once more, as long as there are
+    /// no more of those than ghosts may keep.
+    fn trim(&mut self) {
+        for _ in 0..ROUNDS_MAX {
+            let Some((id, surplus)) = self.pages.surplus() else { return };
+            let held = self.pages.get(id).kept.ghosts;
+            if held.by_any() && surplus <= self.ghosts.records_max() {
+                self.pages.requeue(id);
+                continue;
+            }
+            self.ghosts.forget(held);
+            let record = self.pages.forget(id);
+            self.sketch.raise(record.page, record.kept.reads(&self.costs));
+        }
+    }
+
+    fn zone_and_keys(&mut self) -> (&mut Zone, impl Fn(SlotId) -> f64) {
+        let scale = self.scale();
+        let Self { zone, pages, dirty, chooser, .. } = self;
+        let setting = &SETTINGS[chooser.chosen];
+        (zone, move |slot| {
+            pages.in_slot(slot).map_or(f64::NEG_INFINITY, |id| {
+                scale.key_of_held(setting, &pages.get(id).kept, dirty.contains(slot))
+            })
+        })
+    }
+}
+
+impl SlotPolicy for Adaptive {
+    fn read(&mut self, page: PageId, from: Option<Home>, access: Access, _now: Millis) {
+        let id = self.pages.find(page).unwrap_or_else(|| {
+            let id = self.pages.track(page);
+            if from.is_some() {
+                let tick = self.scale().tick;
+                let reads = self.sketch.estimate(page);
+                self.pages.get_mut(id).kept.restore(tick, reads);
+            }
+            id
+        });
+        self.pages.set_buffered(id, true);
+        if from.is_some() {
+            if self.samples(page) {
+                self.ghosts.read(self.pages.get(id).kept.ghosts);
+            }
+            if access == Access::Random {
+                self.count(id, false);
+            }
+            self.choose();
+        }
+    }
+
+    fn consider(
+        &mut self,
+        page: PageId,
+        cause: Cause,
+        free_slots: usize,
+        usable: &mut dyn FnMut(SlotId) -> bool,
+        _now: Millis,
+    ) -> Verdict {
+        if free_slots > 0 {
+            return Verdict::AdmitFree;
+        }
+        let Some(id) = self.pages.find(page) else { return Verdict::Reject };
+        let key =
+            self.scale().key_of_candidate(&SETTINGS[self.chooser.chosen], &self.pages.get(id).kept, cause);
+        let (zone, keys) = self.zone_and_keys();
+        zone.decide(key, keys, usable).map_or(Verdict::Reject, Verdict::AdmitOver)
+    }
+
+    fn wrote(&mut self, page: PageId, home: Home, _now: Millis) {
+        let Some(id) = self.pages.find(page) else { return };
+        if let (Home::Ssd, Some(slot)) = (home, self.pages.get(id).slot()) {
+            self.dirty.set(slot, true);
+        }
+        if self.samples(page) {
+            let scale = self.scale();
+            self.ghosts.offer(&mut self.pages, id, Cause::Cleaned, &scale);
+        }
+        self.count(id, true);
+        self.choose();
+    }
+
+    fn inserted(&mut self, page: PageId, slot: SlotId, now: Millis) {
+        let before = self.pages.in_slot(slot).map(|id| self.pages.get(id).page);
+        if let Some(before) = before.filter(|&before| before != page) {
+            self.removed(before, true, now);
+        }
+        let id = self.pages.find(page).unwrap_or_else(|| self.pages.track(page));
+        if let Some(before) = self.pages.get(id).slot() {
+            self.zone.remove(before);
+        }
+        self.zone.remove(slot);
+        self.dirty.set(slot, false);
+        self.pages.set_slot(id, Some(slot));
+        self.trim();
+    }
+
+    fn copied_home(&mut self, page: PageId, slot: SlotId) {
+        if let Some(id) = self.pages.find(page).filter(|id| self.pages.get(*id).slot() == Some(slot)) {
+            self.dirty.set(slot, false);
+            self.reposition(id);
+        }
+    }
+
+    fn removed(&mut self, page: PageId, _evicted: bool, _now: Millis) {
+        let Some(id) = self.pages.find(page) else { return };
+        let Some(slot) = self.pages.get(id).slot() else { return };
+        self.zone.remove(slot);
+        self.pages.set_slot(id, None);
+        self.trim();
+    }
+
+    fn left_pool(&mut self, page: PageId, _now: Millis) {
+        let Some(id) = self.pages.find(page) else { return };
+        if self.samples(page) {
+            let scale = self.scale();
+            self.ghosts.offer(&mut self.pages, id, Cause::Evicted, &scale);
+        }
+        self.pages.set_buffered(id, false);
+        self.trim();
+    }
+
+    fn forget(&mut self, page: PageId) {
+        let Some(id) = self.pages.find(page) else { return };
+        if let Some(slot) = self.pages.get(id).slot() {
+            self.zone.remove(slot);
+        }
+        let record = self.pages.forget(id);
+        self.ghosts.forget(record.kept.ghosts);
+    }
+
+    fn start_zone(
+        &mut self,
+        k: usize,
+        eligible: &mut dyn FnMut(SlotId) -> bool,
+        _now: Millis,
+        out: &mut Vec<SlotId>,
+    ) {
+        let scale = self.scale();
+        let Self { zone, pages, dirty, chooser, .. } = self;
+        let setting = &SETTINGS[chooser.chosen];
+        let occupied = pages.occupied().filter(|&(slot, _)| eligible(slot));
+        let keys = occupied
+            .map(|(slot, record)| (slot, scale.key_of_held(setting, &record.kept, dirty.contains(slot))));
+        zone.start(k, keys, out);
+    }
+
+    fn next_victims(&mut self, n: usize, _now: Millis, out: &mut Vec<SlotId>) {
+        let (zone, keys) = self.zone_and_keys();
+        zone.next_victims(n, keys, out);
+    }
+
+    fn benefit(&self, page: PageId) -> Option<f64> {
+        let tick = self.scale().tick;
+        self.pages.get_by_page(page).map(|record| {
+            Scale { costs: self.costs, tick }.worth(&SETTINGS[self.chooser.chosen], &record.kept)
+        })
+    }
+
+    fn choice(&self) -> Option<Choice> {
+        let names = SETTINGS.map(|setting| setting.name);
+        Some(self.chooser.choice(names))
+    }
+
+    fn set_costs(&mut self, costs: Costs) {
+        self.costs = costs;
+        self.ghosts.set_costs(costs);
+        let (zone, keys) = self.zone_and_keys();
+        zone.scale(1.0, keys);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.pages.memory_bytes()
+            + self.zone.memory_bytes()
+            + self.dirty.memory_bytes()
+            + self.sketch.memory_bytes()
+            + self.ghosts.memory_bytes()
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.pages.validate()?;
+        self.zone.validate(|slot| self.pages.in_slot(slot).is_some())?;
+        self.ghosts.validate(&self.pages)
+    }
+}

@@ -1,0 +1,77 @@
+//! The settings that the policy chooses among, and what a page ranks under each.
+
+use super::score::{HALF_LIVES, Seen, TICKS_PER_SLOT};
+use crate::{Cause, Costs};
+
+/// A way to rank pages.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Setting {
+    pub(crate) name: &'static str,
+    /// Which of the memories counts: its index.
+    pub(crate) rate: usize,
+    /// What the write at hand weighs.
+    pub(crate) at_hand: f64,
+    /// What a write-back that a rewrite will probably save weighs.
+    pub(crate) rewrite: f64,
+    /// Whether reads that the sketch remembered count.
+    pub(crate) sketch: bool,
+}
+
+/// All of them. The write at hand weighs less where the memory is short: the sums that it stands beside are
+/// those of fewer accesses.
+pub(crate) const SETTINGS: [Setting; 6] = [
+    Setting { name: "forever", rate: 0, at_hand: 3.0, rewrite: 2.0, sketch: true },
+    Setting { name: "half-life-16", rate: 1, at_hand: 3.0, rewrite: 2.0, sketch: false },
+    Setting { name: "half-life-4", rate: 2, at_hand: 2.0, rewrite: 2.0, sketch: false },
+    Setting { name: "half-life-1", rate: 3, at_hand: 1.0, rewrite: 1.0, sketch: false },
+    Setting { name: "plain", rate: 0, at_hand: 0.0, rewrite: 0.0, sketch: false },
+    Setting { name: "half-life-0.25", rate: 4, at_hand: 1.0, rewrite: 1.0, sketch: false },
+];
+
+/// The setting in force until the ghosts have something to say.
+pub(crate) const FIRST: usize = 4;
+
+/// Costs and the present tick: what turns sums into keys.
+///
+/// A key is the logarithm of what a page is worth, raised with the clock as fast as sums decay: between two
+/// accesses it stays what it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scale {
+    pub(crate) costs: Costs,
+    pub(crate) tick: u32,
+}
+
+impl Scale {
+    /// The key of a page that holds a slot.
+    pub(crate) fn key_of_held(&self, setting: &Setting, seen: &Seen, newer: bool) -> f64 {
+        let copy = if newer {
+            setting.rewrite * seen.rewritten() * (self.costs.ssd_read_ms + self.costs.hdd_write_ms)
+        } else {
+            0.0
+        };
+        // The copy is remembered as the accesses are: a key changes with the page's accesses only.
+        let restored = if setting.sketch { seen.restored() * self.costs.read_saving_ms() } else { 0.0 };
+        let (sum, stamp) = seen.at_stamp(setting.rate);
+        key(setting, sum + restored + copy, stamp)
+    }
+
+    /// The key of a page that is considered.
+    pub(crate) fn key_of_candidate(&self, setting: &Setting, seen: &Seen, cause: Cause) -> f64 {
+        let at_once = match cause {
+            Cause::Cleaned => self.costs.hdd_write_ms - self.costs.ssd_write_ms,
+            Cause::Evicted | Cause::Read => -self.costs.ssd_write_ms,
+        };
+        key(setting, self.worth(setting, seen) + setting.at_hand * at_once, self.tick)
+    }
+
+    /// What the page is worth at present, in milliseconds.
+    pub(crate) fn worth(&self, setting: &Setting, seen: &Seen) -> f64 {
+        let restored = if setting.sketch { seen.restored() * self.costs.read_saving_ms() } else { 0.0 };
+        seen.sum(setting.rate, self.tick) + restored
+    }
+}
+
+fn key(setting: &Setting, worth_ms: f64, tick: u32) -> f64 {
+    let half_life = HALF_LIVES[setting.rate];
+    worth_ms.max(f64::MIN_POSITIVE).log2() + f64::from(tick) / (half_life * f64::from(TICKS_PER_SLOT))
+}

@@ -1,0 +1,280 @@
+//! The pages that an SSD policy keeps something of: those in the pool, on the SSD, and in an outqueue of
+//! pages that are in neither. Found by page and by slot.
+
+use crate::collections::page_index::PageIndex;
+use crate::{PageId, SlotId};
+
+const NIL: u32 = u32::MAX;
+
+const BUFFERED: u8 = 1;
+const ON_SSD: u8 = 1 << 1;
+const QUEUED: u8 = 1 << 2;
+
+/// What is kept of a page, and where the page is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record<T> {
+    pub(crate) page: PageId,
+    /// The slot of a page on the SSD; the next older record of a queued page; the next free one of a free
+    /// record.
+    slot_or_older: u32,
+    /// The next newer record of a queued page.
+    newer: u32,
+    pub(crate) kept: T,
+    place: u8,
+}
+
+impl<T> Record<T> {
+    /// The page's slot, if it is on the SSD.
+    pub(crate) fn slot(&self) -> Option<SlotId> {
+        (self.place & ON_SSD != 0).then_some(SlotId(self.slot_or_older))
+    }
+}
+
+/// A record's place; valid as long as the record lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RecordId(pub(crate) u32);
+
+/// The records.
+#[derive(Debug)]
+pub(crate) struct Tracked<T> {
+    records: Vec<Record<T>>,
+    free: u32,
+    index: PageIndex,
+    by_slot: Vec<u32>,
+    oldest: u32,
+    newest: u32,
+    queued: usize,
+    queued_max: usize,
+    /// The record that was found last, alive or not.
+    found_last: u32,
+}
+
+impl<T: Copy + Default> Tracked<T> {
+    /// For so many slots and frames, and an outqueue that is full at `queued_max` pages; room for `spare`
+    /// more records is reserved.
+    pub(crate) fn new(slots: usize, frames: usize, queued_max: usize, spare: usize) -> Self {
+        let most = slots + frames + queued_max + spare;
+        Self {
+            records: Vec::with_capacity(most + 1),
+            free: NIL,
+            index: PageIndex::with_capacity(most),
+            by_slot: vec![NIL; slots],
+            oldest: NIL,
+            newest: NIL,
+            queued: 0,
+            queued_max,
+            found_last: NIL,
+        }
+    }
+
+    /// The page's record. A page is asked for again and again while it is cleaned or leaves: the last one
+    /// found is looked at first.
+    pub(crate) fn find(&mut self, page: PageId) -> Option<RecordId> {
+        let last = self.records.get(self.found_last as usize);
+        if !last.is_some_and(|record| record.page == page && record.place != 0) {
+            self.found_last = self.index.find(page, |at| self.records[at as usize].page)?;
+        }
+        Some(RecordId(self.found_last))
+    }
+
+    /// The page's record, for a report.
+    pub(crate) fn get_by_page(&self, page: PageId) -> Option<&Record<T>> {
+        let found = self.index.find(page, |at| self.records[at as usize].page)?;
+        Some(&self.records[found as usize])
+    }
+
+    /// A record for a page that has none. It is in no place yet: [`Tracked::set_buffered`] or
+    /// [`Tracked::set_slot`] follows at once.
+    pub(crate) fn track(&mut self, page: PageId) -> RecordId {
+        let record = Record { page, slot_or_older: NIL, newer: NIL, kept: T::default(), place: 0 };
+        let at = if self.free == NIL {
+            self.records.push(record);
+            (self.records.len() - 1) as u32
+        } else {
+            let at = self.free;
+            self.free = self.records[at as usize].slot_or_older;
+            self.records[at as usize] = record;
+            at
+        };
+        let records = &self.records;
+        self.index.insert(page, at, |at| records[at as usize].page);
+        self.found_last = at;
+        RecordId(at)
+    }
+
+    pub(crate) fn get(&self, id: RecordId) -> &Record<T> {
+        &self.records[id.0 as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, id: RecordId) -> &mut Record<T> {
+        &mut self.records[id.0 as usize]
+    }
+
+    /// The record of the page in `slot`.
+    pub(crate) fn in_slot(&self, slot: SlotId) -> Option<RecordId> {
+        self.by_slot.get(slot.at()).copied().filter(|&at| at != NIL).map(RecordId)
+    }
+
+    /// The slots that hold a page, with their records, in the order of memory.
+    pub(crate) fn occupied(&self) -> impl Iterator<Item = (SlotId, &Record<T>)> {
+        self.records.iter().filter_map(|record| Some((record.slot()?, record)))
+    }
+
+    /// The page is in the pool, or no more.
+    pub(crate) fn set_buffered(&mut self, id: RecordId, buffered: bool) {
+        let record = self.get_mut(id);
+        record.place = if buffered { record.place | BUFFERED } else { record.place & !BUFFERED };
+        self.settle(id);
+    }
+
+    /// The page is in `slot`, or on the SSD no more.
+    pub(crate) fn set_slot(&mut self, id: RecordId, slot: Option<SlotId>) {
+        self.unqueue(id);
+        if let Some(before) = self.get(id).slot() {
+            self.by_slot[before.at()] = NIL;
+        }
+        let record = self.get_mut(id);
+        match slot {
+            Some(slot) => {
+                record.place |= ON_SSD;
+                record.slot_or_older = slot.0;
+                if slot.at() >= self.by_slot.len() {
+                    self.by_slot.resize(slot.at() + 1, NIL);
+                }
+                self.by_slot[slot.at()] = id.0;
+            }
+            None => {
+                record.place &= !ON_SSD;
+                record.slot_or_older = NIL;
+            }
+        }
+        self.settle(id);
+    }
+
+    /// The least recently queued record if the outqueue holds more than it should, and by how many.
+    pub(crate) fn surplus(&self) -> Option<(RecordId, usize)> {
+        (self.queued > self.queued_max).then(|| (RecordId(self.oldest), self.queued - self.queued_max))
+    }
+
+    /// Moves a queued record to the newer end of the outqueue.
+    pub(crate) fn requeue(&mut self, id: RecordId) {
+        self.unqueue(id);
+        self.settle(id);
+    }
+
+    /// Removes the record.
+    pub(crate) fn forget(&mut self, id: RecordId) -> Record<T> {
+        self.unqueue(id);
+        let record = *self.get(id);
+        if let Some(slot) = record.slot() {
+            self.by_slot[slot.at()] = NIL;
+        }
+        let records = &self.records;
+        self.index.remove(record.page, |at| records[at as usize].page);
+        let freed = &mut self.records[id.0 as usize];
+        freed.place = 0;
+        freed.kept = T::default();
+        freed.slot_or_older = self.free;
+        self.free = id.0;
+        record
+    }
+
+    /// Puts the record into the outqueue if its page is neither buffered nor on the SSD, and takes it out
+    /// otherwise.
+    fn settle(&mut self, id: RecordId) {
+        let place = self.get(id).place;
+        if place & (BUFFERED | ON_SSD) != 0 {
+            return self.unqueue(id);
+        }
+        if place & QUEUED != 0 {
+            return;
+        }
+        let newest = self.newest;
+        let record = self.get_mut(id);
+        record.place |= QUEUED;
+        record.slot_or_older = newest;
+        record.newer = NIL;
+        match newest {
+            NIL => self.oldest = id.0,
+            at => self.records[at as usize].newer = id.0,
+        }
+        self.newest = id.0;
+        self.queued += 1;
+    }
+
+    fn unqueue(&mut self, id: RecordId) {
+        let Record { slot_or_older: older, newer, place, .. } = *self.get(id);
+        if place & QUEUED == 0 {
+            return;
+        }
+        match older {
+            NIL => self.oldest = newer,
+            at => self.records[at as usize].newer = newer,
+        }
+        match newer {
+            NIL => self.newest = older,
+            at => self.records[at as usize].slot_or_older = older,
+        }
+        let record = self.get_mut(id);
+        record.place &= !QUEUED;
+        record.slot_or_older = NIL;
+        record.newer = NIL;
+        self.queued -= 1;
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.records.capacity() * size_of::<Record<T>>()
+            + self.by_slot.capacity() * size_of::<u32>()
+            + self.index.memory_bytes()
+    }
+
+    /// Every record of a page that is tracked.
+    pub(crate) fn live(&self) -> impl Iterator<Item = (RecordId, &Record<T>)> {
+        let all = self.records.iter().enumerate();
+        all.filter(|(_, record)| record.place != 0).map(|(at, record)| (RecordId(at as u32), record))
+    }
+
+    /// Recounts index, slots, outqueue and free list.
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        let (mut live, mut in_slots, mut queued) = (0, 0, 0);
+        for (id, record) in self.live() {
+            live += 1;
+            let found = self.index.find(record.page, |at| self.records[at as usize].page);
+            if found != Some(id.0) {
+                return Err(format!("page {} is not in the index", record.page));
+            }
+            if let Some(slot) = record.slot() {
+                in_slots += 1;
+                if self.in_slot(slot) != Some(id) {
+                    return Err(format!("slot {slot:?} does not know page {}", record.page));
+                }
+            }
+            if record.place & QUEUED != 0 {
+                queued += 1;
+                if record.place != QUEUED {
+                    return Err(format!("page {} is queued and elsewhere", record.page));
+                }
+            }
+        }
+        if live != self.index.len() || in_slots != self.by_slot.iter().filter(|&&at| at != NIL).count() {
+            return Err(format!("{live} records, {} in the index, {in_slots} in slots", self.index.len()));
+        }
+        let (mut walked, mut at) = (0, self.oldest);
+        while at != NIL && walked <= queued {
+            walked += 1;
+            at = self.records[at as usize].newer;
+        }
+        if walked != queued || queued != self.queued {
+            return Err(format!("outqueue: {queued} records, {walked} linked, {} counted", self.queued));
+        }
+        let (mut unused, mut at) = (0, self.free);
+        while at != NIL && unused <= self.records.len() {
+            unused += 1;
+            at = self.records[at as usize].slot_or_older;
+        }
+        if unused + live != self.records.len() {
+            return Err(format!("{} records: {live} live, {unused} free", self.records.len()));
+        }
+        Ok(())
+    }
+}

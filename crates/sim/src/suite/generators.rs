@@ -1,0 +1,429 @@
+//! The generated workloads: each a kind of reference stream that a page store meets, with parameters that
+//! depend on a seed.
+
+use super::stack::Stack;
+use pagetier_ghost::{Reference, Use};
+use pagetier_policy::{PageId, SpaceId};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+/// Appends all references of a workload.
+type Generator = fn(&mut Stream);
+
+/// What a workload does. The names are what tables print.
+pub(crate) const KINDS: [(&str, Generator); 17] = [
+    ("stack-narrow", stack_narrow),
+    ("stack-middle", stack_middle),
+    ("stack-wide", stack_wide),
+    ("stack-far", stack_far),
+    ("phases", phases),
+    ("day-night", day_night),
+    ("tenants", tenants),
+    ("drift", drift),
+    ("append", append),
+    ("cyclic", cyclic),
+    ("loop-hot", loop_hot),
+    ("queue", queue),
+    ("latest", latest),
+    ("scans", scans),
+    ("zipf", zipf),
+    ("moving", moving),
+    ("index", index),
+];
+
+/// Pages of one space; the others of a workload lie in spaces of their own.
+const TABLE: SpaceId = SpaceId(1);
+const SECOND: SpaceId = SpaceId(2);
+const THIRD: SpaceId = SpaceId(3);
+
+/// Which references write.
+#[derive(Clone, Copy, Debug)]
+enum Writes {
+    /// Any, with this probability.
+    Anywhere(f64),
+    /// Those of a third of the pages, with this probability.
+    SomePages(f64),
+}
+
+/// References being generated.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    rng: SmallRng,
+    writes: Writes,
+    /// 0, 1 or 2: which of a kind's parameter sets.
+    set: usize,
+    /// Pages of the main table.
+    pages: u32,
+    length: usize,
+    out: Vec<Reference>,
+}
+
+impl Stream {
+    /// `length` references of the kind numbered `kind`, with parameter set `set` of this seed.
+    pub(crate) fn generate(kind: usize, set: usize, seed: u64, length: usize) -> Vec<Reference> {
+        let mut rng = SmallRng::seed_from_u64((seed << 16) ^ ((kind as u64) << 8) ^ set as u64);
+        let share = [0.08, 0.25, 0.5][(set + kind) % 3] * rng.random_range(0.7..1.3);
+        let writes = if (set + kind / 3).is_multiple_of(2) {
+            Writes::Anywhere(share)
+        } else {
+            Writes::SomePages(share)
+        };
+        let pages = rng.random_range(8_000..16_000);
+        let out = Vec::with_capacity(length + 64);
+        let mut stream = Self { rng, writes, set, pages, length, out };
+        KINDS[kind].1(&mut stream);
+        stream.out.truncate(length);
+        stream.out
+    }
+
+    fn more(&self) -> bool {
+        self.out.len() < self.length
+    }
+
+    /// How much of the stream is told, from 0 to 1.
+    fn progress(&self) -> f64 {
+        self.out.len() as f64 / self.length as f64
+    }
+
+    /// The set's own value, up to a quarter more or less by the seed.
+    fn pick(&mut self, of: [f64; 3]) -> f64 {
+        of[self.set] * self.rng.random_range(0.8..1.25)
+    }
+
+    fn chance(&mut self, share: f64) -> bool {
+        self.rng.random_bool(share.clamp(0.0, 1.0))
+    }
+
+    fn below(&mut self, n: u32) -> u32 {
+        self.rng.random_range(0..n.max(1))
+    }
+
+    /// Exponentially distributed, with this mean.
+    fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.rng.random::<f64>()).ln()
+    }
+
+    fn read(&mut self, space: SpaceId, no: u32) {
+        self.out.push(Reference::read(PageId::new(space, no)));
+    }
+
+    fn write(&mut self, space: SpaceId, no: u32) {
+        self.out.push(Reference::write(PageId::new(space, no)));
+    }
+
+    fn create(&mut self, space: SpaceId, no: u32) {
+        self.out.push(Reference { page: PageId::new(space, no), used: Use::Create, sequential: false });
+    }
+
+    /// Reads a page, or writes it, as the workload's share of writes says.
+    fn touch(&mut self, space: SpaceId, no: u32) {
+        let writes = match self.writes {
+            Writes::Anywhere(share) => self.chance(share),
+            Writes::SomePages(share) => scattered(no, u32::MAX).is_multiple_of(3) && self.chance(3.0 * share),
+        };
+        if writes { self.write(space, no) } else { self.read(space, no) }
+    }
+}
+
+/// `rank` below `n` moved to where its neighbours are not, one-to-one for a fixed odd multiplier modulo 2^32,
+/// and nearly so below `n`.
+fn scattered(rank: u32, n: u32) -> u32 {
+    let hash = rank.wrapping_mul(0x9E37_79B1);
+    ((u64::from(hash ^ (hash >> 15)) * u64::from(n)) >> 32) as u32
+}
+
+/// Ranks drawn with a probability that goes with (rank + 1)^-skew.
+#[derive(Debug)]
+struct Ranks(Vec<f64>);
+
+impl Ranks {
+    fn new(n: u32, skew: f64) -> Self {
+        let mut sum = 0.0;
+        let mut cumulative: Vec<f64> = (1..=n.max(1))
+            .map(|rank| {
+                sum += f64::from(rank).powf(-skew);
+                sum
+            })
+            .collect();
+        cumulative.iter_mut().for_each(|c| *c /= sum);
+        Self(cumulative)
+    }
+
+    fn draw(&self, stream: &mut Stream) -> u32 {
+        let at = stream.rng.random::<f64>();
+        self.0.partition_point(|&c| c < at).min(self.0.len() - 1) as u32
+    }
+}
+
+/// References by stack depth: `depth` draws it as a share of the pages.
+fn stacked(stream: &mut Stream, mut depth: impl FnMut(&mut Stream) -> f64) {
+    let pages = stream.pages;
+    let mut stack = Stack::new(pages, stream.length);
+    while stream.more() {
+        let at = depth(stream) * f64::from(pages);
+        let page = stack.take(at as usize);
+        stream.touch(TABLE, page);
+    }
+}
+
+fn stack_narrow(stream: &mut Stream) {
+    let mean = stream.pick([0.015, 0.03, 0.06]);
+    let anywhere = stream.pick([0.0, 0.02, 0.05]);
+    stacked(stream, |s| if s.chance(anywhere) { s.rng.random() } else { s.exponential(mean) });
+}
+
+fn stack_middle(stream: &mut Stream) {
+    let mean = stream.pick([0.09, 0.14, 0.22]);
+    stacked(stream, |s| s.exponential(mean));
+}
+
+fn stack_wide(stream: &mut Stream) {
+    let near = stream.pick([0.75, 0.55, 0.35]);
+    stacked(stream, |s| if s.chance(near) { s.exponential(0.04) } else { s.rng.random() });
+}
+
+fn stack_far(stream: &mut Stream) {
+    let (middle, spread) = (stream.pick([0.2, 0.4, 0.6]), stream.pick([0.05, 0.08, 0.1]));
+    let near = stream.pick([0.6, 0.4, 0.25]);
+    stacked(stream, |s| {
+        let far = middle + spread * (s.rng.random::<f64>() + s.rng.random::<f64>() - 1.0);
+        if s.chance(near) { s.exponential(0.02) } else { far }
+    });
+}
+
+/// A hot set that changes as a whole, some times.
+fn phases(stream: &mut Stream) {
+    let hot_pages = (f64::from(stream.pages) * stream.pick([0.15, 0.3, 0.5])) as u32;
+    let times = [3.0, 6.0, 12.0][stream.set];
+    let ranks = Ranks::new(hot_pages, stream.pick([0.7, 0.9, 0.6]));
+    let pages = stream.pages;
+    while stream.more() {
+        let phase = (stream.progress() * times) as u32;
+        let page = if stream.chance(0.9) {
+            let rank = ranks.draw(stream);
+            scattered(rank + phase * hot_pages, pages)
+        } else {
+            stream.below(pages)
+        };
+        stream.touch(TABLE, page);
+    }
+}
+
+/// Skewed transactions by day; by night a batch over a part of the pages in order.
+fn day_night(stream: &mut Stream) {
+    let pages = stream.pages;
+    let ranks = Ranks::new(pages, stream.pick([0.8, 1.0, 0.9]));
+    let days = [3.0, 5.0, 8.0][stream.set];
+    let (night, part) = (stream.pick([0.25, 0.3, 0.4]), stream.pick([0.8, 0.5, 0.3]));
+    let batch = (f64::from(pages) * part.min(1.0)) as u32;
+    let mut at = 0;
+    while stream.more() {
+        if (stream.progress() * days).fract() < 1.0 - night {
+            let rank = ranks.draw(stream);
+            stream.touch(TABLE, scattered(rank, pages));
+        } else {
+            at = (at + 1) % batch.max(1);
+            stream.touch(TABLE, at);
+        }
+    }
+}
+
+/// Tenants with tables of their own, each busy for a while.
+fn tenants(stream: &mut Stream) {
+    let count = [4, 8, 20][stream.set];
+    let each = stream.pages / count;
+    let ranks = Ranks::new(each, stream.pick([0.6, 0.8, 1.0]));
+    let turns = [8.0, 16.0, 30.0][stream.set];
+    let busy_share = stream.pick([0.8, 0.6, 0.7]);
+    while stream.more() {
+        let busy = (stream.progress() * turns) as u32 * 7 % count;
+        let tenant = if stream.chance(busy_share) { busy } else { stream.below(count) };
+        let rank = ranks.draw(stream);
+        stream.touch(TABLE, tenant * each + scattered(rank, each));
+    }
+}
+
+/// A hot window that slides over the pages.
+fn drift(stream: &mut Stream) {
+    let pages = stream.pages;
+    let window = (f64::from(pages) * stream.pick([0.1, 0.25, 0.4])) as u32;
+    let travels = stream.pick([0.8, 1.5, 3.0]);
+    let ranks = Ranks::new(window, stream.pick([0.5, 0.8, 0.3]));
+    while stream.more() {
+        let front = (stream.progress() * travels * f64::from(pages)) as u32;
+        let rank = ranks.draw(stream);
+        let page =
+            if stream.chance(0.93) { (front + scattered(rank, window)) % pages } else { stream.below(pages) };
+        stream.touch(TABLE, page);
+    }
+}
+
+/// Tables that only grow, read in bursts while their pages are new, beside master data.
+fn append(stream: &mut Stream) {
+    let master = stream.pages / 4;
+    let ranks = Ranks::new(master, stream.pick([0.7, 0.9, 1.0]));
+    let (grows, reach) = (stream.pick([0.03, 0.05, 0.08]), stream.pick([150.0, 500.0, 1500.0]));
+    let burst = stream.pick([6.0, 3.0, 10.0]);
+    let mut tail = stream.pages / 2;
+    while stream.more() {
+        if stream.chance(grows) {
+            tail += 1;
+            stream.create(SECOND, tail);
+            stream.write(SECOND, tail);
+        } else if stream.chance(0.5) {
+            let back = stream.exponential(reach) as u32;
+            let page = tail - back.min(tail);
+            for _ in 0..1 + stream.exponential(burst) as u32 / 2 {
+                stream.touch(SECOND, page);
+            }
+        } else if stream.chance(0.1) {
+            let page = stream.below(tail);
+            stream.read(SECOND, page);
+        } else {
+            let rank = ranks.draw(stream);
+            stream.touch(TABLE, scattered(rank, master));
+        }
+    }
+}
+
+/// Batches that update the same pages in the same order, again and again.
+fn cyclic(stream: &mut Stream) {
+    let round = (f64::from(stream.pages) * [0.3, 0.6, 1.0][stream.set]) as u32;
+    let other = Ranks::new(stream.pages, stream.pick([0.8, 0.9, 0.7]));
+    let share = stream.pick([0.7, 0.8, 0.9]);
+    let mut at = 0;
+    while stream.more() {
+        if stream.chance(share) {
+            at = (at + 1) % round;
+            stream.read(SECOND, at);
+            if stream.chance(0.7) {
+                stream.write(SECOND, at);
+            }
+        } else {
+            let rank = other.draw(stream);
+            stream.touch(TABLE, scattered(rank, stream.pages));
+        }
+    }
+}
+
+/// A loop of reads beside a hot set.
+fn loop_hot(stream: &mut Stream) {
+    let round = (f64::from(stream.pages) * stream.pick([0.2, 0.5, 0.9])) as u32;
+    let hot = stream.pages / 5;
+    let ranks = Ranks::new(hot, stream.pick([0.8, 0.6, 0.9]));
+    let share = stream.pick([0.4, 0.5, 0.6]);
+    let mut at = 0;
+    while stream.more() {
+        if stream.chance(share) {
+            at = (at + 1) % round;
+            stream.read(SECOND, at);
+        } else {
+            let rank = ranks.draw(stream);
+            stream.touch(TABLE, scattered(rank, hot));
+        }
+    }
+}
+
+/// Queues: written at one end, read at the other some time later, beside tables.
+fn queue(stream: &mut Stream) {
+    let lag = (f64::from(stream.pages) * stream.pick([0.05, 0.2, 0.5])) as u32;
+    let ranks = Ranks::new(stream.pages / 2, stream.pick([0.8, 0.9, 1.0]));
+    let share = stream.pick([0.15, 0.2, 0.3]);
+    let round = 2 * lag;
+    let mut tail = lag;
+    while stream.more() {
+        if stream.chance(share) {
+            tail += 1;
+            for _ in 0..3 {
+                stream.write(THIRD, tail % round);
+            }
+            stream.read(THIRD, (tail - lag) % round);
+        } else {
+            let rank = ranks.draw(stream);
+            stream.touch(TABLE, scattered(rank, stream.pages / 2));
+        }
+    }
+}
+
+/// The newest pages are read most.
+fn latest(stream: &mut Stream) {
+    let ranks = Ranks::new(stream.pages, stream.pick([0.7, 0.9, 1.05]));
+    let grows = stream.pick([0.005, 0.015, 0.03]);
+    let mut newest = stream.pages;
+    while stream.more() {
+        if stream.chance(grows) {
+            newest += 1;
+            stream.create(TABLE, newest);
+        }
+        let back = ranks.draw(stream);
+        stream.touch(TABLE, newest - back);
+    }
+}
+
+/// Skewed references, and scans of ranges: some say that they are one, some do not.
+fn scans(stream: &mut Stream) {
+    let pages = stream.pages;
+    let ranks = Ranks::new(pages, stream.pick([0.8, 1.0, 0.9]));
+    let often = stream.pick([0.0005, 0.002, 0.004]);
+    let long = stream.pick([1500.0, 300.0, 100.0]);
+    let told = stream.set == 1;
+    while stream.more() {
+        if stream.chance(often) {
+            let (start, length) = (stream.below(pages), stream.exponential(long) as u32 + 1);
+            for no in start..start + length {
+                let page = PageId::new(TABLE, no % pages);
+                stream.out.push(Reference { page, used: Use::Read, sequential: told });
+            }
+        } else {
+            let rank = ranks.draw(stream);
+            stream.touch(TABLE, scattered(rank, pages));
+        }
+    }
+}
+
+/// A hot set that stays.
+fn zipf(stream: &mut Stream) {
+    let pages = stream.pages;
+    let ranks = Ranks::new(pages, stream.pick([0.6, 0.85, 1.05]));
+    while stream.more() {
+        let rank = ranks.draw(stream);
+        stream.touch(TABLE, scattered(rank, pages));
+    }
+}
+
+/// Skewed references whose pages change their ranks one by one.
+fn moving(stream: &mut Stream) {
+    let pages = stream.pages;
+    let ranks = Ranks::new(pages, stream.pick([0.9, 0.8, 1.0]));
+    let exchanges = stream.pick([0.005, 0.02, 0.06]);
+    let mut page_of: Vec<u32> = (0..pages).map(|rank| scattered(rank, pages)).collect();
+    while stream.more() {
+        if stream.chance(exchanges) {
+            let (a, b) = (stream.below(pages), stream.below(pages));
+            page_of.swap(a as usize, b as usize);
+        }
+        let rank = ranks.draw(stream);
+        stream.touch(TABLE, page_of[rank as usize]);
+    }
+}
+
+/// Lookups from the root of an index to a leaf and a row; some are range scans of leaves.
+fn index(stream: &mut Stream) {
+    let leaves = stream.pages / 3;
+    let inner = (leaves / 60).max(1);
+    let keys = Ranks::new(leaves, stream.pick([0.3, 0.6, 0.9]));
+    let ranges = stream.pick([0.0, 0.05, 0.15]);
+    while stream.more() {
+        let leaf = scattered(keys.draw(stream), leaves);
+        stream.read(SECOND, 0);
+        stream.read(SECOND, 1 + leaf % inner);
+        if stream.chance(ranges) {
+            for no in leaf..leaf + 8 {
+                stream.read(THIRD, no % leaves);
+            }
+        } else {
+            stream.touch(THIRD, leaf);
+            stream.touch(TABLE, scattered(leaf ^ 0x5555, stream.pages));
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Regret: what a pair of policies costs beyond the best fixed setting of each case.
+
+use super::Row;
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+/// How a pair of policies did over all cases.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Judged {
+    /// The policies.
+    pub pair: String,
+    /// Cases: workloads times sizes.
+    pub cases: usize,
+    /// The geometric mean of its cost over that of the best fixed setting, minus 1, in per cent.
+    pub mean_percent: f64,
+    /// The highest of them, in per cent.
+    pub worst_percent: f64,
+    /// The workload of the highest, and its pages of pool and SSD.
+    pub worst_case: String,
+    /// Cases in which it costs more than 2 % beyond the best fixed setting.
+    pub over_2_percent: usize,
+    /// Cases in which it costs more than 10 % beyond it.
+    pub over_10_percent: usize,
+    /// Of every case the cost over that of the best fixed setting, minus 1, in per cent; ascending.
+    pub regrets: Vec<f64>,
+}
+
+/// Judges every pair of `rows` by the cheapest of `fixed` in each case. Cases without a cost are left out.
+#[must_use]
+pub fn judge(rows: &[Row], fixed: &[String]) -> Vec<Judged> {
+    let mut best: FxHashMap<String, f64> = FxHashMap::default();
+    for row in rows.iter().filter(|row| fixed.contains(&row.pair) && row.cost_ms > 0.0) {
+        let least = best.entry(row.case()).or_insert(f64::INFINITY);
+        *least = least.min(row.cost_ms);
+    }
+    let mut order: Vec<&str> = Vec::new();
+    let mut by_pair: FxHashMap<&str, Vec<(f64, String)>> = FxHashMap::default();
+    for row in rows {
+        let Some(least) = best.get(&row.case()) else { continue };
+        if !by_pair.contains_key(row.pair.as_str()) {
+            order.push(&row.pair);
+        }
+        by_pair.entry(&row.pair).or_default().push((row.cost_ms / least, row.case()));
+    }
+    let judged = |pair: &str| Some(of_pair(pair, by_pair.remove(pair)?));
+    let mut judged: Vec<Judged> = order.into_iter().filter_map(judged).collect();
+    judged.sort_by(|a, b| a.mean_percent.total_cmp(&b.mean_percent));
+    judged
+}
+
+fn of_pair(pair: &str, mut ratios: Vec<(f64, String)>) -> Judged {
+    ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let percent = |ratio: f64| 100.0 * (ratio - 1.0);
+    let over = |limit: f64| ratios.iter().filter(|(ratio, _)| percent(*ratio) > limit).count();
+    let logs: f64 = ratios.iter().map(|(ratio, _)| ratio.ln()).sum();
+    let (worst, case) = ratios.last().cloned().unwrap_or((1.0, String::new()));
+    Judged {
+        pair: pair.to_owned(),
+        cases: ratios.len(),
+        mean_percent: percent((logs / ratios.len().max(1) as f64).exp()),
+        worst_percent: percent(worst),
+        worst_case: case,
+        over_2_percent: over(2.0),
+        over_10_percent: over(10.0),
+        regrets: ratios.iter().map(|(ratio, _)| percent(*ratio)).collect(),
+    }
+}

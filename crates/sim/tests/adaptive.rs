@@ -1,0 +1,126 @@
+//! The default policies: what they cost beside fixed settings, what they follow, and that they do so alike
+//! each time.
+
+use pagetier_policy::{Costs, FramePolicyParams, PageId, PoolPolicy, SlotPolicyParams, SpaceId, SsdPolicy};
+use pagetier_sim::suite::{CLASSICS, Row, Suite, judge};
+use pagetier_sim::{Reference, TierParams, Tiers};
+use pagetier_tpcc::args::PolicyPair;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::sync::atomic::AtomicBool;
+
+const DEFAULT: &str = "auto+auto";
+
+fn rows(seed: u64, only: &str, references: usize, pairs: &[&str], jobs: usize) -> Vec<Row> {
+    let pairs: Vec<PolicyPair> = pairs.iter().map(|pair| pair.parse().unwrap()).collect();
+    let mut suite = Suite::new(seed, pairs);
+    (suite.quick, suite.references, suite.only) = (true, references, Some(only.to_owned()));
+    suite.run(jobs, &AtomicBool::new(false), |_| {}).unwrap()
+}
+
+/// Costs of simulated I/O are deterministic: bounds may be asserted.
+#[test]
+fn the_default_is_within_its_bounds_on_a_small_suite() {
+    let fixed: Vec<String> = CLASSICS.iter().map(ToString::to_string).collect();
+    let pairs = [&[DEFAULT], &CLASSICS[..]].concat();
+    let rows = rows(4711, "/2", 120_000, &pairs, 2);
+    let judged = judge(&rows, &fixed);
+    let default = judged.iter().find(|one| one.pair == DEFAULT).unwrap();
+    assert_eq!(default.cases, 17);
+    assert!(default.mean_percent < 0.0 && default.worst_percent < 10.0, "{default:?}");
+    // A suite under which every policy does well would show nothing.
+    assert!(judged.iter().all(|one| one.pair == DEFAULT || one.mean_percent > 5.0), "{judged:?}");
+}
+
+#[test]
+fn the_same_seed_costs_the_same_whatever_runs_beside_it() {
+    let pairs = [DEFAULT, "auto:pin=lru+auto:pin=plain"];
+    let once = rows(5, "drift", 30_000, &pairs, 1);
+    assert_eq!(once.len(), 6);
+    assert_eq!(once, rows(5, "drift", 30_000, &pairs, 3));
+    assert_ne!(once, rows(6, "drift", 30_000, &pairs, 1));
+}
+
+const POOL: u32 = 100;
+const SSD: u32 = 1000;
+
+fn tiers(pair: &str) -> Tiers {
+    let pair: PolicyPair = pair.parse().unwrap();
+    let pool = pair.pool.build(&FramePolicyParams::new(POOL as usize, Costs::PAPER));
+    let ssd = pair.ssd.build(&SlotPolicyParams::new(Costs::PAPER, SSD as usize, POOL as usize));
+    Tiers::new(TierParams::new(POOL, SSD), pool, ssd)
+}
+
+fn page(no: u32) -> PageId {
+    PageId::new(SpaceId(1), no)
+}
+
+/// A loop over twice the SSD: keeping any half of it is best, keeping what came last is worst.
+fn circle(length: u32) -> impl Iterator<Item = Reference> {
+    (0..length).map(|at| Reference::read(page(at % (2 * SSD))))
+}
+
+/// A window of pages that moves on: what came last is all that will come again.
+fn window(length: u32) -> impl Iterator<Item = Reference> {
+    let mut rng = SmallRng::seed_from_u64(3);
+    (0..length).map(move |at| Reference::read(page(100_000 + at / 8 + rng.random_range(0..700))))
+}
+
+fn cost_ms(tiers: &mut Tiers, references: impl Iterator<Item = Reference>) -> f64 {
+    let before = *tiers.counts();
+    references.for_each(|reference| tiers.apply(reference));
+    let counts = tiers.counts().since(&before);
+    counts.hdd_ms(&Costs::PAPER) + counts.ssd_ms(&Costs::PAPER)
+}
+
+fn setting(tiers: &Tiers) -> &'static str {
+    tiers.ssd_policy().choice().unwrap().setting
+}
+
+#[test]
+fn a_change_of_workload_is_followed_within_ten_accesses_per_slot() {
+    let mut default = tiers(DEFAULT);
+    cost_ms(&mut default, circle(40 * SSD));
+    let in_circle = setting(&default);
+    assert!(["plain", "forever", "half-life-16"].contains(&in_circle), "{in_circle}");
+    cost_ms(&mut default, window(10 * SSD));
+    let in_window = setting(&default);
+    assert!(["half-life-4", "half-life-1", "half-life-0.25"].contains(&in_window), "{in_window}");
+    default.validate().unwrap();
+    // And it shows: what comes next costs about what the best setting would have made it cost from the start.
+    let mut best = tiers("auto:pin=weighted+auto:pin=half-life-1");
+    cost_ms(&mut best, circle(40 * SSD).chain(window(10 * SSD)));
+    let next = || window(20 * SSD).skip(10 * SSD as usize);
+    let (default, best) = (cost_ms(&mut default, next()), cost_ms(&mut best, next()));
+    assert!(default < 1.1 * best, "{default} ms, {best} ms");
+}
+
+#[test]
+fn a_pinned_default_stays_where_it_is() {
+    let mut pinned = tiers("auto:pin=lru+auto:pin=half-life-1");
+    cost_ms(&mut pinned, circle(40 * SSD));
+    let (pool, ssd) = (pinned.pool_policy().choice().unwrap(), pinned.ssd_policy().choice().unwrap());
+    assert_eq!((pool.setting, pool.changes), ("lru", 0));
+    assert_eq!((ssd.setting, ssd.changes), ("half-life-1", 0));
+}
+
+#[test]
+fn adapting_takes_a_bounded_share_of_the_pools_memory() {
+    for (frames, slots) in [(1_000, 10_000), (4_000, 16_000), (50_000, 1_000_000)] {
+        let slot_params = SlotPolicyParams::new(Costs::PAPER, slots, frames);
+        let before: SsdPolicy = "cac:ageing,write-at-hand,rewrite,sketch".parse().unwrap();
+        let mut ssd = SsdPolicy::Auto.build(&slot_params);
+        let mut pool = PoolPolicy::Auto.build(&FramePolicyParams::new(frames, Costs::PAPER));
+        // Ten times as many pages as there is room for.
+        for no in 0..slots as u32 {
+            use pagetier_policy::{Access, FrameId, Home, Millis};
+            ssd.read(page(no), Some(Home::Hdd), Access::Random, Millis(0));
+            ssd.left_pool(page(no), Millis(0));
+            pool.insert(FrameId(no % frames as u32), page(no), Home::Hdd, Access::Random);
+        }
+        let more = ssd.memory_bytes().saturating_sub(before.build(&slot_params).memory_bytes())
+            + pool.extra_memory_bytes();
+        let share = more as f64 / (frames * 16_384) as f64;
+        assert!(share < 0.02, "{frames} frames, {slots} slots: {:.2} %", 100.0 * share);
+    }
+}
