@@ -394,12 +394,14 @@ impl SsdTier {
         self.core.layout().slots
     }
 
-    /// Recounts the slots; for tests.
+    /// Recounts the slots and the home writes; for tests.
     ///
     /// # Errors
     /// What does not add up.
     pub fn validate(&self) -> Result<(), String> {
-        self.core.state.lock().slots.validate()
+        let state = self.core.state.lock();
+        state.slots.validate()?;
+        state.home.validate()
     }
 }
 

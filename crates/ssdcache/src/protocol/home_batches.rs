@@ -353,6 +353,7 @@ impl HomeBatches {
                 self.batch(id).into_iter().for_each(|batch| batch.versions.retain(still));
             }
         }
+        versions.iter().for_each(|(page, _)| self.forget_discard(*page));
     }
 
     /// The slots of the write-back under way are let go of: a checkpoint names them as what they are.
@@ -428,8 +429,20 @@ impl HomeBatches {
     /// `page` is of no value any more. If its home write failed, one more attempt is all that its image is
     /// held for.
     pub fn discard(&mut self, page: PageId) {
-        if self.batches.iter().any(|batch| batch.is_torn(page)) {
+        if self.is_writing(page) || self.is_torn(page) {
             self.discarded.insert(page);
+        }
+    }
+
+    /// Whether a home write of `page` failed that nothing has mended.
+    fn is_torn(&self, page: PageId) -> bool {
+        self.batches.iter().any(|batch| batch.is_torn(page))
+    }
+
+    /// Forgets that `page` was discarded, if no home write of it is under way or has failed.
+    fn forget_discard(&mut self, page: PageId) {
+        if self.discarded.contains(&page) && !self.is_writing(page) && !self.is_torn(page) {
+            self.discarded.remove(&page);
         }
     }
 
@@ -469,6 +482,7 @@ impl HomeBatches {
     pub fn end_mend(&mut self, page: PageId) {
         self.disclaim(page, |claims| &mut claims.writing);
         self.release(page);
+        self.forget_discard(page);
     }
 
     // ---- the ring
@@ -611,6 +625,15 @@ impl HomeBatches {
         let held: u64 = self.ringed().map(|batch| batch.ring.end - batch.ring.start).sum();
         if held != self.ring_used() {
             return Err(format!("{held} images in the ring, {} counted", self.ring_used()));
+        }
+        let mut writing: FxHashMap<PageId, u32> = FxHashMap::default();
+        let under_way = self.batches.iter().filter(|batch| batch.is_under_way());
+        for (page, _) in under_way.flat_map(|batch| &batch.versions) {
+            *writing.entry(*page).or_default() += 1;
+        }
+        // Mending claims pages, too.
+        if let Some((page, count)) = writing.iter().find(|(page, n)| self.claims(**page).writing < **n) {
+            return Err(format!("{page} is in {count} batches under way, which its claims do not say"));
         }
         let mut backed: FxHashMap<PageId, u32> = FxHashMap::default();
         let begun = self.batches.iter().filter(|batch| batch.backing == Backing::Appended);

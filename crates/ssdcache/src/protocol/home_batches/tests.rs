@@ -68,6 +68,23 @@ fn an_image_whose_home_write_failed_is_held_until_its_page_is_home_after_all() {
 }
 
 #[test]
+fn a_page_discarded_between_its_failed_home_write_and_the_end_of_its_batch_gets_one_attempt() {
+    let mut home = HomeBatches::new(8, 0, 0, 0..0);
+    let batch = begin(&mut home, Backing::Ring, versions(1, 10, 2));
+    home.discard(page(1));
+    home.discard(page(2));
+    home.end(batch.id, true, vec![page(2)], HddFlush(1));
+    assert_eq!(home.begin_mend().len(), 1);
+    assert!(home.mended(page(2), false, HddFlush(2)), "it is of no value");
+    home.end_mend(page(2));
+    // The discard of page 1, whose home write went well, says nothing about its next version.
+    let batch = begin(&mut home, Backing::Ring, versions(1, 20, 1));
+    home.end(batch.id, true, vec![page(1)], HddFlush(3));
+    assert_eq!(home.begin_mend().len(), 1);
+    assert!(!home.mended(page(1), false, HddFlush(4)), "one attempt is not enough");
+}
+
+#[test]
 fn a_batch_that_was_not_written_home_mends_no_older_failure() {
     let mut home = HomeBatches::new(8, 0, 0, 0..0);
     let torn = begin(&mut home, Backing::Ring, versions(1, 10, 1));

@@ -79,6 +79,9 @@ pub(super) enum SlotState {
     Bad,
 }
 
+/// The memory that a slot takes is in the budget of `Builder`: `SLOT_BYTES` there.
+const _: () = assert!(size_of::<Slot>() <= 72);
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) state: SlotState,
