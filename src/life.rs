@@ -432,9 +432,9 @@ impl PageStore {
     /// [`SsdMode::WriteThrough`] first to keep the SSD free of only copies. Cancel-safe: a dropped drain ends
     /// after its batch of at most 32 pages.
     ///
-    /// Reports how many pages are left when the deadline passes, when copies cannot be read, or when a
-    /// device stops the drain ([`DrainReport::stopped_by`]). Pages whose only copy is damaged but which are in memory
-    /// are rewritten from there soon after.
+    /// Reports how many pages are left when the deadline passes, when copies cannot be read, or when a device
+    /// stops the drain ([`DrainReport::stopped_by`]). Pages whose only copy is damaged but which are in
+    /// memory are rewritten from there soon after.
     pub async fn drain_ssd(&self, drain: Drain) -> DrainReport {
         let Drain { deadline, progress } = drain;
         let report = self.life.tier.drain(deadline, progress).await;

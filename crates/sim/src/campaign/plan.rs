@@ -370,8 +370,8 @@ impl Plan {
 
     /// The store's options, without its devices.
     pub(super) fn builder(&self) -> Builder {
-        let tables = u64::from(self.slots) * 136 + u64::from(self.outqueue) * 72;
-        let pool_bytes = u64::from(self.frames + 4) * (PAGE_BYTES + 96) + tables;
+        let tables = u64::from(self.slots) * 180 + u64::from(self.outqueue) * 72;
+        let pool_bytes = u64::from(self.frames + 4) * (PAGE_BYTES + 104) + tables;
         PageStore::builder()
             .page_size(PageSize::MIN)
             .ssd_bytes(self.ssd_bytes())

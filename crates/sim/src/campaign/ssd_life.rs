@@ -215,7 +215,9 @@ impl World {
         checked.states = self.states;
         checked.states.add_if(self.told.loss.is_some(), State::LossTold);
         totals.crash(&checked);
-        (self.states, self.background) = (States::default(), false);
+        (self.states, self.background, self.failed) = (States::default(), false, false);
+        let newest = self.model().last_version();
+        self.opened_at = newest;
         Ok(store)
     }
 
@@ -384,6 +386,7 @@ impl World {
     async fn fail(&mut self, store: &Arc<PageStore>) -> Result<(), String> {
         self.story.push("SSD gone".to_owned());
         self.probe.ssd.set_present(false);
+        self.failed = true;
         let ops = self.rng.random_range(0..20);
         self.worker(store).run(ops).await?;
         if self.rng.random_bool(0.4) && !self.background {
