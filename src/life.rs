@@ -240,9 +240,9 @@ impl Life {
                 lost.lost = only.to_vec();
                 lost.exact = self.tier.are_only_copies(only);
                 // Includes pages that a read has brought into memory since they were rewritten.
-                let saved = only
-                    .iter()
-                    .filter(|(page, lsn)| self.pool.is_unwritten(*page) || self.pool.try_rewrite(*page, *lsn));
+                let saved = only.iter().filter(|(page, lsn)| {
+                    self.pool.is_unwritten(*page) || self.pool.try_rewrite(*page, *lsn)
+                });
                 lost.in_memory = saved.map(|(page, _)| *page).collect();
             }
             self.change_loss(meta, |manifest| {
