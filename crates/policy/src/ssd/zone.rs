@@ -4,8 +4,8 @@
 //! left outside when the zone began; a candidate whose benefit rises above it is not of low priority. A zone
 //! with only such candidates is exhausted and drops them. Otherwise a few pages that became hot after the
 //! zone began would keep it alive, and the SSD would reject every page below them. A zone of k slots is not
-//! exhausted before k decisions: if all benefits drift upwards together, each zone would be exhausted at
-//! once.
+//! exhausted before k decisions: otherwise, with all benefits drifting upwards, each zone would be exhausted
+//! at once.
 
 use super::LOOK_MAX;
 use crate::{Costs, SlotId};
@@ -179,7 +179,7 @@ impl Zone {
 
     /// Returns the candidate of lowest benefit that `accept` takes, out of at most `look` candidates. A
     /// candidate whose benefit `now` differs from the filed one, because its group's factor changed, is first
-    /// filed anew, up to [`REFILE_MAX`] of them.
+    /// re-filed, up to [`REFILE_MAX`] of them.
     fn lowest(
         &mut self,
         look: usize,
