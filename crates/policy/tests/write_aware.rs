@@ -1,5 +1,5 @@
-//! The write-aware pool policies of Ou, Jin & Härder, section 2: hand-computed traces, and comparison with an
-//! obvious model of that section.
+//! The write-aware pool policies of Ou, Jin & Härder, section 2: hand-computed traces, and comparison with a
+//! literal model of that section.
 
 mod buffer;
 
@@ -144,7 +144,7 @@ fn ref_takes_the_pages_of_its_victim_blocks_in_lru_order() {
     let mut small = buffer("ref-50", 24);
     run(&mut small, &[10, 14, 18, 22, 26, 30, 34, 38, 42, 0, 46, 1]);
     run(&mut small, &[100, 104, 108, 112, 116, 120, 124, 128, 132, 136, 140, 144]);
-    // Block 0 is a victim block although its pages entered last. The blocks of 38, 42 and 46 are not: they
+    // Block 0 is a victim block although its pages entered late. The blocks of 38, 42 and 46 are not: they
     // wait for the next search.
     assert_eq!(small.order()[..12], [10, 14, 18, 22, 26, 30, 34, 0, 1, 38, 42, 46]);
     assert_eq!(evictions(&mut small, &[200, 204, 208]), [10, 14, 18]);

@@ -94,7 +94,7 @@ impl CcfLru {
         self.queues.put_mru(class.queue(), frame);
     }
 
-    /// Hot pages last used before `time` become cold, at the MRU end.
+    /// Makes the hot pages last used before `time` cold, at the MRU end.
     fn second_chances(&mut self, time: u64) {
         loop {
             let oldest = [HotClean, HotDirty]

@@ -5,8 +5,8 @@
 //!
 //! - *Frequency* (`gd2l:frequency`): H = L + f · R, where f counts the uses since loading, up to
 //!   [`FREQUENCY_MAX`], as in GreedyDual-Size-Frequency (Cherkasova 1998, which also divides by size). A page
-//!   read once leaves before a page read often. A page used often long ago leaves in the end: L rises past
-//!   its H.
+//!   read once is evicted before a page read often. A page used often long ago is evicted in the end: L rises
+//!   past its H.
 //! - *Write-back* (`gd2l:write-back`): a dirty page costs W more to evict: W_S or W_D, depending on its home.
 //!   H = L + R + W while it is dirty, so that repeated changes of a page are absorbed by one write.
 //! - Both (`gd2l:frequency,write-back`): H = L + f · (R + W).

@@ -2,10 +2,10 @@
 //!
 //! The zone holds the pages of low priority (2013 paper, section 5.4). Its *ceiling* is the lowest benefit
 //! left outside when the zone began; a candidate whose benefit rises above it is not of low priority. A zone
-//! with only such candidates is exhausted and drops them. Otherwise a few pages that became hot after the
-//! zone began would keep it alive, and the SSD would reject every page below them. A zone of k slots is not
-//! exhausted before k decisions: otherwise, with all benefits drifting upwards, each zone would be exhausted
-//! at once.
+//! with only such candidates is exhausted and drops them. Without this rule a few pages that became hot after
+//! the zone began would keep it alive, and the SSD would reject every page below them. A zone of k slots is
+//! not exhausted before k decisions: otherwise, with all benefits drifting upwards, each zone would be
+//! exhausted at once.
 
 use super::LOOK_MAX;
 use crate::{Costs, SlotId};
