@@ -184,7 +184,7 @@ async fn a_page_never_written_does_not_exist_even_if_its_home_was_torn() {
 }
 
 /// Fails the flush that should make a growth's zeroes durable: the next opening can read the zeroes, and a
-/// power cut loses them. Returns the unwritten pages that read as something after that.
+/// power cut loses them. Returns the unwritten pages that can be read after that.
 async fn blank_again(broken: bool, cut: u64) -> Vec<u32> {
     let fixture = Fixture::new();
     let store = fixture.open().await;
