@@ -3,7 +3,6 @@
 use super::Core;
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::map::{MapHeader, encode_mark};
-use crate::mutation::Mutation;
 use crate::protocol::checkpoint::{Checkpoint, Step};
 use futures_util::future::join;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
@@ -19,12 +18,8 @@ impl Core {
         let in_memory = self.redo_from.get().map(|redo_from| redo_from());
         let planned = {
             let mut state = self.state.lock();
-            if self.broken.is(Mutation::JournalFreedEarly) {
-                let next = state.home.journal_next();
-                state.home.free_journal(next);
-            }
             let planned = state.begin_checkpoint(self.stamps.last(), in_memory, now);
-            self.broken.spoil_checkpoint(planned, state.home.journal_next())
+            self.rules.checkpoint(&mut state, planned)
         };
         let Checkpoint { mut header, body, steps } = planned;
         let (body, body_crc) = body.encode(self.seed);
@@ -70,7 +65,7 @@ impl Core {
         cache.device.write(cache.layout.map_mark_at(area), mark, IoClass::Meta).await.result
     }
 
-    /// Writes both headers of the map in force, of which one was damaged, once more, and flushes.
+    /// Rewrites both headers of the map in force, of which one was damaged, and flushes.
     pub(crate) async fn restate_map(&self, header: &MapHeader) -> Result<(), DeviceError> {
         self.write_headers((header.generation % 2) as u8, &header.encode(self.seed)).await?;
         self.flush_ssd().await

@@ -1,15 +1,15 @@
 //! One flush for many waiters.
 //!
 //! Flushes of a device are numbered. A write that completed is durable once a flush that *started* afterwards
-//! is over: [`GroupFlush::next`] tells that flush's number, [`GroupFlush::cover`] waits for it, starting it
-//! if none runs. A flush runs in a task of its own, so its result is kept even when every waiter is dropped.
-//! A failed flush is final: what it should have made durable may be lost, so nothing that relies on it may go
-//! on. It is noted durably ([`Remember`]) before any waiter learns of it (I14).
+//! has completed: [`GroupFlush::next`] returns that flush's number, [`GroupFlush::cover`] waits for it,
+//! starting it if none runs. A flush runs in a task of its own, so its result is kept even when every waiter
+//! is dropped. A failed flush is final: what it should have made durable may be lost, so nothing that relies
+//! on it may go on. It is noted durably ([`Remember`]) before any waiter learns of it (I14).
 
 use crate::exec::remember::{Flushed, Remember, Unproved};
 use crate::exec::unflushed::UnflushedHomes;
-use crate::mutation::{Broken, Mutation};
 use crate::protocol::flushes::FlushNumber;
+use crate::rules::Rules;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass, IoOp, SharedDevice};
 use parking_lot::Mutex;
 use std::any::Any;
@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 pub(crate) struct Failures {
     pub(crate) remember: Arc<dyn Remember>,
     pub(crate) unflushed: Arc<UnflushedHomes>,
-    pub(crate) broken: Broken,
+    pub(crate) rules: Rules,
 }
 
 impl Failures {
@@ -37,9 +37,6 @@ impl Failures {
             Flushed::Hdd => Unproved { hdd: true, ssd: false, homes: self.unflushed.fail(&error) },
             Flushed::Ssd => Unproved { hdd: false, ssd: true, homes: Vec::new() },
         };
-        if self.broken.is(Mutation::FailureNotRemembered) {
-            return error;
-        }
         match self.remember.note(&unproved) {
             Ok(()) => error,
             Err(cause) => {
@@ -83,7 +80,7 @@ struct Shared {
     over: Notify,
 }
 
-enum Turn {
+enum Next {
     Run(u64),
     Wait,
     Done(Result<u64, DeviceError>),
@@ -106,12 +103,12 @@ impl<N: FlushNumber> GroupFlush<N> {
         N::nth(self.0.numbers.lock().started + 1)
     }
 
-    /// The number of the newest flush that is over.
+    /// The number of the newest flush that has completed.
     pub(crate) fn completed(&self) -> N {
         N::nth(self.0.numbers.lock().completed)
     }
 
-    /// Waits until flush `number` (or a later one) is over and returns the newest number that is.
+    /// Waits until flush `number` (or a later one) has completed. Returns the number of the newest that has.
     /// Cancel-safe: a flush that was started goes on, and its result counts for every later caller.
     pub(crate) async fn cover(&self, number: N) -> Result<N, DeviceError> {
         loop {
@@ -119,9 +116,9 @@ impl<N: FlushNumber> GroupFlush<N> {
             tokio::pin!(over);
             over.as_mut().enable();
             match self.0.turn(number.get()) {
-                Turn::Done(result) => return result.map(N::nth),
-                Turn::Wait => over.await,
-                Turn::Run(mine) => self.run(mine).await,
+                Next::Done(result) => return result.map(N::nth),
+                Next::Wait => over.await,
+                Next::Run(mine) => self.run(mine).await,
             }
         }
     }
@@ -132,29 +129,26 @@ impl<N: FlushNumber> GroupFlush<N> {
         let hold = self.0.failures.remember.hold();
         let running = Running { shared: Arc::clone(&self.0), number, outcome: None, _hold: hold };
         let flush = self.0.device.flush(IoClass::Meta);
-        if self.0.failures.broken.is(Mutation::FlushInCaller) {
-            running.end(flush.await);
-            return;
-        }
-        self.0.runtime.spawn(async move { running.end(flush.await) });
+        let run = async move { running.end(flush.await) };
+        self.0.failures.rules.run_flush(&self.0.runtime, run).await;
     }
 }
 
 impl Shared {
-    fn turn(&self, number: u64) -> Turn {
+    fn turn(&self, number: u64) -> Next {
         let mut n = self.numbers.lock();
         if n.completed >= number {
-            return Turn::Done(Ok(n.completed));
+            return Next::Done(Ok(n.completed));
         }
         if let Some(error) = &n.failed {
-            return Turn::Done(Err(error.clone()));
+            return Next::Done(Err(error.clone()));
         }
         if n.running {
-            return Turn::Wait;
+            return Next::Wait;
         }
         n.running = true;
         n.started += 1;
-        Turn::Run(n.started)
+        Next::Run(n.started)
     }
 
     /// The error of a flush whose result will never be known.
@@ -182,14 +176,12 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let forgets = self.shared.failures.broken.is(Mutation::FlushInCaller);
         let mut n = self.shared.numbers.lock();
         n.running = false;
         match self.outcome.take() {
             Some(Ok(())) => n.completed = self.number,
             Some(Err(error)) => n.failed = Some(error),
-            None if forgets => {}
-            None => n.failed = Some(self.shared.unknown()),
+            None => n.failed = self.shared.failures.rules.unfinished_flush(self.shared.unknown()),
         }
         drop(n);
         self.shared.over.notify_waiters();
@@ -216,7 +208,7 @@ mod tests {
         let failures = Arc::new(Failures {
             remember: Arc::clone(&remember) as Arc<dyn Remember>,
             unflushed: Arc::default(),
-            broken: Broken::default(),
+            rules: Rules::default(),
         });
         let device = Arc::clone(device) as SharedDevice;
         (remember, GroupFlush::new(device, Flushed::Hdd, &failures, &Handle::current()))

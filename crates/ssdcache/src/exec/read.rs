@@ -2,7 +2,6 @@
 
 use crate::exec::Core;
 use crate::mode::SsdEvent;
-use crate::mutation::Mutation;
 use crate::protocol::Protocol;
 use crate::protocol::slots::Located;
 use pagetier_bufpool::{Fetched, TierError};
@@ -113,13 +112,10 @@ impl Core {
         }
     }
 
-    /// The version that the home of `page` was given since the last flush of the HDD, if `home`, as read from
-    /// there, is not that: after a failed flush a device may show what was there before.
+    /// The version that was written to the home of `page` since the last flush of the HDD, if `home`, as read
+    /// from there, is another: after a failed flush a device may return older contents.
     fn missing(&self, page: PageId, home: &IoBuf) -> Option<Stamp> {
-        if self.broken.is(Mutation::HomesTrusted) {
-            return None;
-        }
-        let written = self.unflushed.expected(page)?;
+        let written = self.rules.expected_home(self.unflushed.expected(page))?;
         self.check(home.as_slice(), page, Some(written)).is_err().then_some(written)
     }
 
@@ -158,12 +154,9 @@ impl Core {
             Ok(_) => self.fetched(page, buf, Home::Hdd, access),
             // Nothing was written there: a space's extents are blank when it gets them.
             Err(Defect::Blank) => Fetched { buf, result: Err(TierError::NoSuchPage { page }) },
-            Err(Defect::WrongPage { .. }) if self.broken.is(Mutation::MisplacedMissing) => {
-                Fetched { buf, result: Err(TierError::NoSuchPage { page }) }
-            }
             Err(defect) => {
                 let error = self.corrupt(page, &self.hdd, offset, defect);
-                Fetched { buf, result: Err(error) }
+                Fetched { buf, result: Err(self.rules.bad_home(error)) }
             }
         }
     }
@@ -177,13 +170,13 @@ impl Core {
             let fresh = &mut || self.stamps.fresh();
             if let Some(ticket) = state.slots.plan_copy(page, Cause::Read, now, fresh) {
                 // A read cannot report displaced pages; queue it for the next write.
-                state.slots.note_untold(ticket.displaced);
+                state.slots.note_unreported(ticket.displaced);
                 self.copy_to_slot(&mut state, ticket, buf.as_slice());
             } else if state.slots.wants_look() {
                 self.wake.notify_one();
             }
         }
-        // Told as it is now: an eviction from the SSD may have come in between.
+        // Asked again, since the SSD may have evicted the page meanwhile.
         let home = state.slots.home(page);
         Fetched { buf, result: Ok(home) }
     }
@@ -233,7 +226,7 @@ impl Core {
         for ((index, page), buf) in pages.into_iter().zip(done.bufs) {
             let one = match &done.result {
                 Ok(()) if self.is_at_home(page, &buf) => self.judge_home(page, at, buf, Access::Sequential),
-                // It went to the SSD, or the stretch failed somewhere: look again, alone.
+                // It went to the SSD, or the read of the stretch failed: read it alone.
                 _ => self.read_page(page, Access::Sequential, buf).await,
             };
             fetched.push((index, one));

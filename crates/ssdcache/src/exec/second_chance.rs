@@ -1,7 +1,7 @@
 //! Second chances: pages whose slots are taken back are copied to the front of the circle.
 //!
 //! A copy is written as any other slot: with a fresh stamp, into a slot of the zone. The old slot is retired,
-//! free after the next flush. If the page is written anew meanwhile, the copy does not count.
+//! free after the next flush. If the page is rewritten meanwhile, the copy does not count.
 
 use crate::exec::Core;
 use crate::exec::read::read_one;
@@ -11,23 +11,30 @@ use pagetier_bufpool::WrittenPage;
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::Lsn;
 
-/// Ends moves also when they are dropped half-way.
+/// Ends the moves, also when they are dropped half-way.
 struct Moving<'a> {
     core: &'a Core,
     moves: Vec<Move>,
+    /// The images are on their way to their new slots, or there.
+    copied: bool,
 }
 
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
-        for one in std::mem::take(&mut self.moves) {
-            self.core.end_move(one, false);
+        if self.moves.is_empty() {
+            return;
         }
+        let now = self.core.now();
+        let mut state = self.core.state.lock();
+        self.moves.drain(..).for_each(|one| state.slots.end_move(one, self.copied, now));
+        drop(state);
+        self.core.changed.notify_waiters();
     }
 }
 
 impl Core {
     /// Judges the next slots that are due, and copies the pages that stay. Called with the write-back's duty
-    /// held, so that none of them is on its way home.
+    /// held, so that none of these pages is being written home.
     pub(crate) async fn give_second_chances(&self) {
         while let Some(moves) = self.take_back() {
             // Writers may have waited for the judgement.
@@ -41,37 +48,29 @@ impl Core {
     fn take_back(&self) -> Option<Vec<Move>> {
         let now = self.now();
         let mut state = self.state.lock();
-        let state = &mut *state;
-        let may = state.may_admit(usize::MAX) && state.drains == 0;
-        if state.ssd_error.is_some() || self.refusing.cause().is_some() {
-            return None;
-        }
-        let home = &state.home;
-        let busy = |page| !may || home.is_writing(page) || home.keeps_copy(page);
-        state.slots.take_back(now, &busy, &mut || self.stamps.fresh())
+        let usable = state.ssd_error.is_none() && self.refusing.cause().is_none();
+        if usable { state.take_back(now, &mut || self.stamps.fresh()) } else { None }
     }
 
     async fn move_all(&self, moves: Vec<Move>) {
-        let mut moving = Moving { core: self, moves };
-        let images = self.read_moving(&moving.moves).await;
-        let mut slots = Vec::with_capacity(images.len());
-        let mut copied = Vec::with_capacity(images.len());
-        for (one, image) in std::mem::take(&mut moving.moves).into_iter().zip(images) {
+        let mut reading = Moving { core: self, moves, copied: false };
+        let images = self.read_moving(&reading.moves).await;
+        let mut writing = Moving { core: self, moves: Vec::with_capacity(images.len()), copied: true };
+        let (mut slots, mut bad) = (Vec::with_capacity(images.len()), Vec::new());
+        for (one, image) in reading.moves.drain(..).zip(images) {
             match image {
                 Some(image) => {
                     slots.push((one.to, image, Lsn(0)));
-                    copied.push(one);
+                    writing.moves.push(one);
                 }
-                None => self.end_move(one, false),
+                None => bad.push(one),
             }
         }
+        reading.moves = bad;
+        drop(reading);
         let back = |written: WrittenPage| self.give_back(written.image);
         let written = self.write_slots(slots, IoClass::Clean, &back).await;
         written.failed.into_iter().for_each(|failed| self.give_back(failed.image));
-        for one in copied {
-            self.end_move(one, true);
-        }
-        self.changed.notify_waiters();
     }
 
     /// The images, in order; `None`: it is not what it should be.
@@ -91,10 +90,5 @@ impl Core {
             }
         });
         join_all(reads).await
-    }
-
-    fn end_move(&self, one: Move, copied: bool) {
-        let now = self.now();
-        self.state.lock().slots.end_move(one, copied, now);
     }
 }

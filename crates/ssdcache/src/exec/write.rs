@@ -1,8 +1,8 @@
 //! Writing: a dirty page goes to the SSD or home, or to both; a clean one that leaves memory may get a copy.
 
 use crate::exec::Core;
-use crate::exec::coalesce::{Piece, coalesce};
-use crate::exec::write_home::{Arrived, HomeBound, Outcome};
+use crate::exec::coalesce::Piece;
+use crate::exec::write_home::{HomeBound, Outcome, write_runs};
 use crate::format::journal::Backing;
 use crate::protocol::Protocol;
 use crate::protocol::slots::{Plan, Ticket};
@@ -96,7 +96,7 @@ impl Core {
             }
             let home = state.slots.home(page);
             state.slots.policy().logical(page, std::mem::take(&mut dirty.logical), home, now);
-            match state.slots.plan_dirty(page, now, &mut || self.stamps.fresh()) {
+            match self.rules.plan_dirty(&mut state.slots, page, now, &mut || self.stamps.fresh()) {
                 Plan::Ssd(ticket) => {
                     state.slots.note_lsn(ticket.slot, lsn);
                     if ticket.backs_home {
@@ -128,9 +128,9 @@ impl Core {
             })
             .collect();
         let mut back = SlotsWritten::default();
-        let mut runs = self.write_runs(&ssd, coalesce(pieces), class);
-        while let Some((tickets, bufs, result)) = runs.next().await {
-            for ((ticket, lsn), image) in tickets.into_iter().zip(bufs) {
+        let mut runs = write_runs(&ssd, pieces, class);
+        while let Some((written, result)) = runs.next().await {
+            for ((ticket, lsn), image) in written {
                 self.end_slot_write(ticket, &result);
                 let page = ticket.page;
                 if result.is_ok() && !ticket.backs_home {
@@ -176,8 +176,7 @@ impl Core {
         class: IoClass,
         done: &(dyn Fn(WrittenPage) + Send + Sync),
     ) {
-        let each = |arrived: Arrived| {
-            let Arrived { page, image, outcome } = arrived;
+        let each = |page, image: IoBuf, outcome| {
             let mut displaced = displaced.get(&page).copied();
             let result = match outcome {
                 Outcome::Failed(error) => Err(error),
@@ -191,7 +190,7 @@ impl Core {
         };
         let (pages, failed) = self.only_copies_first(pages).await;
         for (HomeBound { page, image, .. }, error) in failed {
-            each(Arrived { page, image, outcome: Outcome::Failed(error) });
+            each(page, image, Outcome::Failed(error));
         }
         self.write_home(Backing::Ring, pages, class, &each).await;
     }
@@ -206,8 +205,7 @@ impl Core {
         done: &(dyn Fn(WrittenPage) + Send + Sync),
     ) {
         let again = Mutex::new(Vec::new());
-        let each = |arrived: Arrived| {
-            let Arrived { page, image, outcome } = arrived;
+        let each = |page, image: IoBuf, outcome| {
             let now = self.now();
             let mut state = self.state.lock();
             state.home.give_up_append(page, Header::peek(image.as_slice()).stamp);
@@ -224,7 +222,7 @@ impl Core {
                     Ok(state.slots.home(page))
                 }
             };
-            let displaced = displaced.get(&page).copied().or_else(|| state.slots.take_untold());
+            let displaced = displaced.get(&page).copied().or_else(|| state.slots.take_unreported());
             drop(state);
             done(WrittenPage { page, result, displaced: Displaced(displaced), image });
         };
@@ -245,12 +243,13 @@ impl Core {
                 state.slots.discard(page);
             }
             state.slots.policy().wrote(page, Home::Hdd, now);
-            return (Home::Hdd, state.slots.take_untold());
+            return (Home::Hdd, state.slots.take_unreported());
         }
         state.slots.policy().wrote(page, Home::Hdd, now);
         let may = state.may_admit(self.admissions_max);
-        let ticket = state.slots.plan_arrived(page, may, now, &mut || self.stamps.fresh());
-        let displaced = ticket.and_then(|ticket| ticket.displaced).or_else(|| state.slots.take_untold());
+        let fresh = &mut || self.stamps.fresh();
+        let ticket = self.rules.plan_arrived(&mut state.slots, page, may, now, fresh);
+        let displaced = ticket.and_then(|ticket| ticket.displaced).or_else(|| state.slots.take_unreported());
         if let Some(ticket) = ticket {
             self.copy_to_slot(&mut state, ticket, image);
         }
@@ -268,7 +267,7 @@ impl Core {
         let task = Arc::clone(self);
         self.runtime.spawn(async move {
             let back = |written: WrittenPage| task.give_back(written.image);
-            // The pool was told of the displaced page when this was planned, or will be.
+            // The displaced page was reported to the pool when this was planned, or is queued for that.
             let written = task.write_slots(vec![(ticket, buf, Lsn(0))], IoClass::Clean, &back).await;
             written.failed.into_iter().for_each(|f| task.give_back(f.image));
             task.state.lock().admissions -= 1;
@@ -292,7 +291,7 @@ pub(crate) fn evicted(core: &Arc<Core>, page: PageId, logical: u32, image: &[u8]
     state.slots.policy().left_pool(page, now);
     let Some(ticket) = ticket else {
         let look = state.slots.wants_look();
-        let displaced = Displaced(state.slots.take_untold());
+        let displaced = Displaced(state.slots.take_unreported());
         drop(state);
         if look {
             core.wake.notify_one();

@@ -5,9 +5,8 @@
 
 use super::Core;
 use super::read::read_one;
-use super::write_home::{Arrived, HomeBound, Outcome};
+use super::write_home::{HomeBound, Outcome};
 use crate::format::journal::Backing;
-use crate::mutation::Mutation;
 use crate::protocol::slots::WriteBack;
 use futures_util::future::join_all;
 use pagetier_bufpool::TierError;
@@ -31,20 +30,20 @@ pub(crate) struct Copied {
 }
 
 impl Core {
-    /// Copies held slots home; they are let go of.
+    /// Copies held slots home, then releases them.
     pub(crate) async fn copy_home(&self, batch: Vec<WriteBack>, class: IoClass) -> Copied {
         let held = Held { core: self, batch, class, home: Vec::new() };
         held.copy().await
     }
 
-    /// Without a ring nothing backs `pages` on their way home, and their records void the copies that the SSD
-    /// alone has of the versions before: those go home first, durably. Gives back the pages that may follow,
-    /// and those that may not. A copy that is damaged is not worth waiting for.
+    /// Without a ring nothing backs the home writes of `pages`, and their records void the SSD's only copies
+    /// of older versions. So this writes those copies home first, durably. Returns the pages that may follow,
+    /// and those that may not. It does not wait for damaged copies.
     pub(super) async fn only_copies_first(
         &self,
         pages: Vec<HomeBound>,
     ) -> (Vec<HomeBound>, Vec<(HomeBound, TierError)>) {
-        if self.doublewrite() || !self.has_slots() || self.broken.is(Mutation::OnlyCopyVoided) {
+        if self.doublewrite() || !self.has_slots() {
             return (pages, Vec::new());
         }
         let mut failed: FxHashMap<PageId, TierError> = FxHashMap::default();
@@ -55,7 +54,7 @@ impl Core {
                 let slots = &state.slots;
                 let only = pages.iter().map(|b| b.page).filter(|page| slots.is_only_copy(*page));
                 let only = only.filter(|page| !failed.contains_key(page) && !damaged.contains(page));
-                let left: Vec<PageId> = only.take(BATCH_MAX).collect();
+                let left = self.rules.sent_first(only.take(BATCH_MAX).collect());
                 let flush =
                     left.iter().any(|page| slots.waits_for_home(*page) || state.home.is_backed(*page));
                 (left, flush)
@@ -93,13 +92,13 @@ impl Core {
         (ready, not)
     }
 
-    /// Copies of `pages`, whatever they are, home. Waits for readers of their slots; those without a copy are
-    /// left out.
+    /// Copies the slots of `pages` home, clean or dirty. Waits for readers of these slots, and skips pages
+    /// without a copy.
     pub(crate) async fn copy_pages_home(&self, pages: &[PageId]) -> Copied {
         let _duty = self.home_duty.lock().await;
         let batch: Vec<WriteBack> = pages.iter().filter_map(|page| self.hold_copy(*page)).collect();
         if batch.is_empty() {
-            // All are being read, or gone: a read ends soon.
+            // Each is gone or being read. Reads end soon.
             tokio::time::sleep(Duration::from_millis(1)).await;
             return Copied { home: Vec::new(), failed: Vec::new(), result: Ok(()) };
         }
@@ -109,14 +108,12 @@ impl Core {
     fn hold_copy(&self, page: PageId) -> Option<WriteBack> {
         let mut state = self.state.lock();
         let held = state.slots.hold_copy(page)?;
-        if !self.broken.is(Mutation::DrainedPageDiscarded) {
-            state.home.hold(page);
-        }
+        state.home.hold(page);
         Some(held)
     }
 }
 
-/// Held slots; let go of also when the copying is dropped.
+/// Held slots. Released when this is dropped, also if the copying was cut short.
 struct Held<'a> {
     core: &'a Core,
     batch: Vec<WriteBack>,
@@ -153,23 +150,22 @@ impl Held<'_> {
 
     async fn all(&mut self, failed: &mut Vec<(PageId, TierError)>) -> Result<(), DeviceError> {
         let core = self.core;
-        let durable_at = self.batch.iter().filter_map(|w| w.durable_at).max();
-        let flushes = !core.broken.is(Mutation::WriteBackBeforeFlush);
+        let durable_at = core.rules.durable_first(self.batch.iter().filter_map(|w| w.durable_at).max());
         let completed = core.cache_device().flush.completed();
-        if let Some(number) = durable_at.filter(|number| flushes && completed < *number) {
+        if let Some(number) = durable_at.filter(|number| completed < *number) {
             core.cover_ssd(number).await?;
         }
         let pages = self.read(failed).await;
         let arrived = Mutex::new(Vec::with_capacity(pages.len()));
         let errors = Mutex::new(Vec::new());
-        let each = |a: Arrived| {
-            core.give_back(a.image);
-            match a.outcome {
-                Outcome::Home => arrived.lock().push(a.page),
+        let each = |page, image, outcome| {
+            core.give_back(image);
+            match outcome {
+                Outcome::Home => arrived.lock().push(page),
                 Outcome::Superseded => {}
                 // The copy is not worth another try.
-                Outcome::SpaceDropped => core.state.lock().slots.discard(a.page),
-                Outcome::Failed(error) => errors.lock().push((a.page, error)),
+                Outcome::SpaceDropped => core.state.lock().slots.discard(page),
+                Outcome::Failed(error) => errors.lock().push((page, error)),
             }
         };
         core.write_home(Backing::WriteBack, pages, self.class, &each).await;
@@ -178,9 +174,7 @@ impl Held<'_> {
             core.state.lock().slots.note_home(!arrived.lock().is_empty());
         }
         failed.extend(errors);
-        if !core.broken.is(Mutation::CleanBeforeFlush) {
-            core.flush_hdd().await?;
-        }
+        core.flush(core.rules.flushed_by_write_back()).await?;
         let arrived = arrived.into_inner();
         self.home = self.batch.iter().filter(|one| arrived.contains(&one.page)).copied().collect();
         Ok(())

@@ -7,9 +7,8 @@
 //! what is on its way is [`crate::protocol::home_batches`].
 
 use super::Core;
-use super::coalesce::{Piece, Run, coalesce};
+use super::coalesce::{Piece, coalesce};
 use crate::format::journal::{Backing, Block};
-use crate::mutation::Mutation;
 use crate::protocol::home_batches::NoPlace;
 use crate::protocol::{HomePage, HomePlan};
 use futures_util::future::{join, join_all};
@@ -23,7 +22,7 @@ use std::sync::Arc;
 /// Writes of a batch in flight at once: enough for the disk to sort, few enough that reads get through.
 const WRITES_MAX: usize = 8;
 
-/// The same of a batch that must get done: its share of the disk is that of its writes among all that wait.
+/// Writes of an urgent batch in flight at once. Its share of the disk is its share of the queued writes.
 const URGENT_WRITES_MAX: usize = 32;
 
 /// A page image on its way home.
@@ -61,16 +60,8 @@ pub(super) enum Outcome {
     Failed(TierError),
 }
 
-/// How it ended.
-#[derive(Debug)]
-pub(super) struct Arrived {
-    pub(super) page: PageId,
-    pub(super) image: IoBuf,
-    pub(super) outcome: Outcome,
-}
-
-/// Called with every page as its way ends.
-pub(super) type Each<'a> = &'a (dyn Fn(Arrived) + Send + Sync);
+/// Called once for every page, with its image, when its home write has ended.
+pub(super) type Each<'a> = &'a (dyn Fn(PageId, IoBuf, Outcome) + Send + Sync);
 
 impl Core {
     /// Writes `pages` to the HDD. Returns when the writes completed; they are durable then if the ring is on
@@ -99,18 +90,22 @@ impl Core {
     ) {
         let plan = match self.plan_batch(backing, &mut batch, each).await {
             Ok(Some(plan)) => plan,
-            Ok(None) => return,
+            Ok(None) => {
+                // Wake the tasks that wait for these pages, or for the slots that backed them.
+                self.changed.notify_waiters();
+                return;
+            }
             Err(error) => return fail_all(batch, &error, each),
         };
         let (id, versions) = (plan.id, plan.versions.clone());
         let failed = Mutex::new(Vec::new());
-        let each_noted = |arrived: Arrived| {
-            self.unflushed.ended(arrived.page, self.hdd_flush.next());
-            let unbacked = matches!(arrived.outcome, Outcome::SpaceDropped) && backing != Backing::Ring;
-            if unbacked || matches!(arrived.outcome, Outcome::Failed(_)) {
-                failed.lock().push(arrived.page);
+        let each_noted = |page, image, outcome| {
+            self.unflushed.ended(page, self.hdd_flush.next());
+            let unbacked = matches!(outcome, Outcome::SpaceDropped) && backing != Backing::Ring;
+            if unbacked || matches!(outcome, Outcome::Failed(_)) {
+                failed.lock().push(page);
             }
-            each(arrived);
+            each(page, image, outcome);
         };
         let (batch, prepared) = self.prepare(batch, plan).await;
         let refused = match prepared {
@@ -135,9 +130,6 @@ impl Core {
         let flush = self.hdd_flush.next();
         let mut state = self.state.lock();
         state.home.end(id, begun, failed.into_inner(), flush);
-        if self.broken.frees_before_flush(backing) {
-            state.hdd_flushed(flush);
-        }
         drop(state);
         self.changed.notify_waiters();
         self.wake.slots.notify_one();
@@ -165,7 +157,7 @@ impl Core {
             }
             let (planned, superseded) = self.try_plan(backing, batch);
             for HomeBound { page, image, .. } in superseded {
-                each(Arrived { page, image, outcome: Outcome::Superseded });
+                each(page, image, Outcome::Superseded);
             }
             let why = match planned {
                 Ok(plan) => return Ok(plan),
@@ -179,7 +171,9 @@ impl Core {
                 continue;
             }
             if why == NoPlace::Ring && self.state.lock().home.ring_is_stuck() {
-                self.mend_for_place().await?;
+                // If that fails, the writes that want a place fail, and their pages stay dirty; the next ones
+                // try again, since the error may pass.
+                self.mend_homes().await.inspect_err(|error| self.rules.mend_failed(self, error))?;
                 continue;
             }
             self.flush_for_place(why).await?;
@@ -194,19 +188,16 @@ impl Core {
         batch: &mut Vec<HomeBound>,
     ) -> (Result<Option<HomePlan>, NoPlace>, Vec<HomeBound>) {
         let mut state = self.state.lock();
-        let one_at_a_time = !self.broken.is(Mutation::TwoInFlight);
-        if one_at_a_time && batch.iter().any(|b| state.home.is_writing(b.page)) {
+        let mut pages: Vec<HomePage> = batch.iter().map(HomeBound::plain).collect();
+        let way = self.rules.in_the_way(state.in_the_way(backing, &pages));
+        if way.writing {
             return (Err(NoPlace::Busy), Vec::new());
         }
-        // Once nothing newer is on its way: what is in the slot must still be the page's newest version, or a
-        // newer one would be written over (I8).
-        let checked = backing != Backing::Ring && !self.broken.is(Mutation::StaleWriteBack);
-        let stale = |b: &mut HomeBound| checked && !state.slots.holds(b.page, stamp_of(&b.image));
-        let superseded: Vec<HomeBound> = batch.extract_if(.., stale).collect();
+        pages.retain(|one| !way.superseded.contains(&one.page));
+        let superseded: Vec<HomeBound> = batch.extract_if(.., |b| way.superseded.contains(&b.page)).collect();
         if batch.is_empty() {
             return (Ok(None), superseded);
         }
-        let pages: Vec<HomePage> = batch.iter().map(HomeBound::plain).collect();
         let planned = state.begin_home_batch(backing, &pages, &mut || self.stamps.fresh());
         drop(state);
         if let Ok(plan) = &planned
@@ -216,19 +207,7 @@ impl Core {
                 pagetier_page::seal(self.seed, b.image.as_mut_slice(), *stamp, Flags::NONE);
             }
         }
-        (planned.map(|plan| Some(self.broken.spoil(plan))), superseded)
-    }
-
-    /// Mends what the ring's places are held for. If that fails, the writes that want a place fail, and their
-    /// pages stay dirty; the next ones try again, since the error may pass.
-    async fn mend_for_place(&self) -> Result<(), TierError> {
-        let mended = self.mend_homes().await;
-        if let Err(error) = &mended
-            && self.broken.is(Mutation::FailedMendFinal)
-        {
-            self.refuse(&error.to_string(), false);
-        }
-        mended
+        (planned.map(|plan| Some(self.rules.home_plan(plan))), superseded)
     }
 
     fn map_failure(&self) -> Option<Arc<str>> {
@@ -300,11 +279,9 @@ impl Core {
         let pieces =
             pieces.map(|(b, place)| Piece { offset: at(*place), buf: b.image, tag: (b.page, b.lsn) });
         let (mut back, mut result) = (Vec::with_capacity(places.len()), Ok(()));
-        let mut runs = self.write_runs(&cache.device, coalesce(pieces.collect()), IoClass::Ring);
-        while let Some((tags, bufs, done)) = runs.next().await {
-            back.extend(
-                tags.into_iter().zip(bufs).map(|((page, lsn), image)| HomeBound::new(page, image, lsn)),
-            );
+        let mut runs = write_runs(&cache.device, pieces.collect(), IoClass::Ring);
+        while let Some((written, done)) = runs.next().await {
+            back.extend(written.map(|((page, lsn), image)| HomeBound::new(page, image, lsn)));
             result = result.and(done);
         }
         (back, result)
@@ -325,39 +302,39 @@ impl Core {
         for HomeBound { page, image, .. } in batch {
             match self.homes.offset(page) {
                 Some(offset) => pieces.push(Piece { offset, buf: image, tag: page }),
-                None => each(Arrived { page, image, outcome: Outcome::SpaceDropped }),
+                None => each(page, image, Outcome::SpaceDropped),
             }
         }
-        let mut runs = self.write_runs(&self.hdd, coalesce(pieces), class);
-        while let Some((pages, bufs, done)) = runs.next().await {
-            for (page, image) in pages.into_iter().zip(bufs) {
+        let mut runs = write_runs(&self.hdd, pieces, class);
+        while let Some((written, done)) = runs.next().await {
+            for (page, image) in written {
                 let outcome = match done.clone() {
                     Ok(()) => Outcome::Home,
                     Err(source) => Outcome::Failed(TierError::Device { page, source }),
                 };
-                each(Arrived { page, image, outcome });
+                each(page, image, outcome);
             }
         }
     }
+}
 
-    /// Writes runs, a bounded number at a time; they come back as they complete.
-    pub(crate) fn write_runs<T: Send>(
-        &self,
-        device: &SharedDevice,
-        runs: Vec<Run<T>>,
-        class: IoClass,
-    ) -> impl Stream<Item = (Vec<T>, IoBufs, Result<(), DeviceError>)> + Send + Unpin + use<T> {
-        let device = Arc::clone(device);
-        let writes = runs.into_iter().map(move |run| {
-            let device = Arc::clone(&device);
-            async move {
-                let done = device.write(run.offset, run.bufs, class).await;
-                (run.tags, done.bufs, done.result)
-            }
-        });
-        let at_once = if class == IoClass::UrgentWriteBack { URGENT_WRITES_MAX } else { WRITES_MAX };
-        Box::pin(futures_util::stream::iter(writes).buffer_unordered(at_once))
-    }
+/// Writes `pieces` in runs of neighbours, a bounded number at a time. The runs come back as they complete.
+pub(super) fn write_runs<T: Send>(
+    device: &SharedDevice,
+    pieces: Vec<Piece<T>>,
+    class: IoClass,
+) -> impl Stream<Item = (impl Iterator<Item = (T, IoBuf)> + use<T>, Result<(), DeviceError>)> + Send + Unpin + use<T>
+{
+    let device = Arc::clone(device);
+    let writes = coalesce(pieces).into_iter().map(move |run| {
+        let device = Arc::clone(&device);
+        async move {
+            let done = device.write(run.offset, run.bufs, class).await;
+            (run.tags.into_iter().zip(done.bufs), done.result)
+        }
+    });
+    let at_once = if class == IoClass::UrgentWriteBack { URGENT_WRITES_MAX } else { WRITES_MAX };
+    Box::pin(futures_util::stream::iter(writes).buffer_unordered(at_once))
 }
 
 fn stamp_of(image: &IoBuf) -> Stamp {
@@ -373,7 +350,7 @@ fn fail_all(batch: Vec<HomeBound>, error: &TierError, each: Each<'_>) {
             }
             other => other,
         };
-        each(Arrived { page, image, outcome: Outcome::Failed(error) });
+        each(page, image, Outcome::Failed(error));
     }
 }
 

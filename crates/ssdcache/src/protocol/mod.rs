@@ -14,14 +14,14 @@ use flushes::HddFlush;
 use home_batches::{BatchId, HomeBatches, NoPlace, Places};
 use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::Millis;
-use slots::{Slots, WriteBack};
+use slots::{Move, Slots, WriteBack};
 use std::sync::Arc;
 
 /// A page that is to go home.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HomePage {
     pub(crate) page: PageId,
-    /// Its image's, unless the ring is to back it: then it is sealed anew.
+    /// The stamp of its image. If the ring backs it, the image gets a new one.
     pub(crate) stamp: Stamp,
     /// The HDD has every change older than this.
     pub(crate) lsn: Lsn,
@@ -46,6 +46,16 @@ pub(crate) struct HomePlan {
     pub(crate) flush: bool,
 }
 
+/// What keeps pages from going home.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct InTheWay {
+    /// The home of one of them is being written.
+    pub(crate) writing: bool,
+    /// Pages whose slots have a newer version by now, which must not be written over.
+    pub(crate) superseded: Vec<PageId>,
+}
+
+/// The state of the protocol.
 #[derive(Debug)]
 pub(crate) struct Protocol {
     pub(crate) slots: Slots,
@@ -62,7 +72,7 @@ pub(crate) struct Protocol {
     pub(crate) map_doubtful: bool,
     /// What the SSD is used for, as long as there is one.
     pub(crate) mode: SsdMode,
-    /// Drains under way: until they are over the SSD gets no only copies.
+    /// Drains under way: until they have ended the SSD gets no only copies.
     pub(crate) drains: usize,
     /// A task waits for quiet: no new admissions.
     pub(crate) closing: bool,
@@ -71,6 +81,22 @@ pub(crate) struct Protocol {
 }
 
 impl Protocol {
+    /// Nothing is under way. `lsn_floor`: no change older than this is on the SSD alone.
+    pub(crate) fn new(slots: Slots, home: HomeBatches, mode: SsdMode, lsn_floor: Lsn) -> Self {
+        Self {
+            slots,
+            home,
+            admissions: 0,
+            ssd_error: None,
+            map_failed: false,
+            map_doubtful: false,
+            mode,
+            drains: 0,
+            closing: false,
+            lsn_floor,
+        }
+    }
+
     /// The oldest change that the HDD may lack if the SSD were lost now; `None`: it lacks none.
     pub(crate) fn oldest_lsn(&self) -> Option<Lsn> {
         self.slots.oldest_lsn().into_iter().chain(self.home.oldest_lsn()).min()
@@ -93,6 +119,13 @@ impl Protocol {
 
     // ---- home writes
     // ----------------------------------------------------------------------------------------
+
+    /// What keeps `pages` from going home (I8). What their slots hold counts once nothing else is on its way.
+    pub(crate) fn in_the_way(&self, backing: Backing, pages: &[HomePage]) -> InTheWay {
+        let writing = pages.iter().any(|one| self.home.is_writing(one.page));
+        let stale = |one: &&HomePage| backing != Backing::Ring && !self.slots.holds(one.page, one.stamp);
+        InTheWay { writing, superseded: pages.iter().filter(stale).map(|one| one.page).collect() }
+    }
 
     /// A batch of pages begins to go home, none of which is being written there. Stamps come from `fresh`.
     ///
@@ -144,7 +177,7 @@ impl Protocol {
         if self.slots.is_only_copy(one.page) { one.lsn.min(self.slots.lsn_of(one.page)) } else { one.lsn }
     }
 
-    /// HDD flush number `over` is over.
+    /// HDD flush number `over` has completed.
     pub(crate) fn hdd_flushed(&mut self, over: HddFlush) {
         for (page, stamp) in self.home.flushed(over) {
             self.slots.backed_home(page, stamp);
@@ -171,14 +204,55 @@ impl Protocol {
         batch
     }
 
-    /// The write-back is over. `ok`: the HDD was flushed after it.
+    /// Ends a write-back. `ok`: the HDD was flushed after it.
     pub(crate) fn end_write_back(&mut self, done: WriteBack, ok: bool) {
         self.home.release(done.page);
         self.slots.end_write_back(done, ok);
     }
 
+    /// Judges the next slots that are due. The pages that get a second chance, each with its new slot: none
+    /// that is on its way home, or whose slot backs a home write (I4). `None`: nothing was due.
+    pub(crate) fn take_back(&mut self, now: Millis, fresh: &mut dyn FnMut() -> Stamp) -> Option<Vec<Move>> {
+        let may = self.may_admit(usize::MAX) && self.drains == 0;
+        let Self { slots, home, .. } = self;
+        let busy = |page| !may || home.is_writing(page) || home.keeps_copy(page);
+        slots.take_back(now, &busy, fresh)
+    }
+
     /// Whether changed pages may go to the SSD alone.
     pub(crate) fn writes_back(&self) -> bool {
         self.mode == SsdMode::WriteBack && self.drains == 0 && self.ssd_error.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::map::Entry;
+    use crate::protocol::slots::SlotParams;
+    use pagetier_page::SpaceId;
+    use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy};
+
+    #[test]
+    fn a_slot_that_backs_a_home_write_is_not_moved_whatever_the_policy_says() {
+        let page = |no| PageId::new(SpaceId(1), no);
+        let stamp = |no: u32| Stamp::from_bits(u64::from(no) + 1);
+        let entry = |no| Entry { page: page(no), stamp: stamp(no), clean: false };
+        let full: Vec<_> = (0..40).map(|no| Some(entry(no))).collect();
+        let params = SlotParams { slots: 48, zone: 32, reserve: 4, clean_ahead: 4 };
+        // All get a second chance that may.
+        let policy = "hostile:1".parse::<SsdPolicy>().expect("a policy");
+        let policy = policy.build(&SlotPolicyParams::new(Costs::PAPER, 48, 8));
+        let slots = Slots::new(params, policy, &full, 0);
+        let mut state = Protocol::new(slots, HomeBatches::new(8, 0, 8, 0..0), SsdMode::WriteBack, Lsn(0));
+        state.slots.begin_checkpoint(Millis(0));
+        state.slots.end_checkpoint(true);
+        (0..40).step_by(2).for_each(|no| state.home.append(page(no), stamp(no)));
+        let mut moved = Vec::new();
+        while let Some(moves) = state.take_back(Millis(0), &mut || stamp(100)) {
+            moved.extend(moves.iter().map(|one| one.from.page.no));
+        }
+        assert!(!moved.is_empty(), "nothing was moved");
+        assert!(moved.iter().all(|no| no % 2 == 1), "{moved:?}: the even ones back home writes");
     }
 }

@@ -6,10 +6,10 @@
 //! left.
 //!
 //! A process can be killed between the failure of a flush and the note of it. So after any end but a close in
-//! order a flush may have failed, noted or not, and what this recovery goes by and no flush is known to have
-//! covered is written once more. A sound header of the map says that a flush has covered its body and the
-//! slots that it vouches for. That leaves the headers and marks, the journal, the ring, and the slots of the
-//! zone that were written since or were being written then.
+//! order a flush may have failed, noted or not. Recovery rewrites what it relies on and no flush is known to
+//! have covered. A sound header of the map says that a flush has covered its body and the slots that it
+//! vouches for. That leaves the headers and marks, the journal, the ring, and the slots of the zone that were
+//! written since or were being written then.
 
 use crate::exec::check;
 use crate::exec::open::images::readable;
@@ -17,7 +17,6 @@ use crate::exec::open::{OpenParams, Reader, RecoveryFlushes};
 use crate::exec::read::read_one;
 use crate::exec::remember::Unproved;
 use crate::format::layout::BLOCK_BYTES;
-use crate::mutation::Mutation;
 use crate::protocol::recovery::Evidence;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::PageId;
@@ -34,16 +33,16 @@ const READS_MAX: usize = 4;
 impl OpenParams {
     /// What may never become durable although it can be read. `noted` of it is what the manifest knows.
     pub(crate) fn unproved(&self, noted: &Unproved) -> Unproved {
-        let broken = self.broken();
-        let trusts = [Mutation::KilledTrusted, Mutation::FailureNotRemembered, Mutation::RecoveryUnflushed];
-        let unknown = !self.closed && !trusts.into_iter().any(|rule| broken.is(rule));
-        Unproved { hdd: noted.hdd || unknown, ssd: noted.ssd || unknown, homes: noted.homes.clone() }
+        let unknown = !self.closed;
+        let homes = noted.homes.clone();
+        let unproved = Unproved { hdd: noted.hdd || unknown, ssd: noted.ssd || unknown, homes };
+        self.rules().unproved(unproved, noted)
     }
 }
 
 impl Reader<'_> {
-    /// Flushes both devices; what a failed flush of the SSD left unproved is written once more before. The
-    /// pages and blocks that were.
+    /// Rewrites what a failed flush of the SSD left unproved, then flushes both devices. Returns the number
+    /// of pages and blocks rewritten.
     pub(crate) async fn prove(
         &self,
         evidence: &Evidence,
@@ -56,16 +55,11 @@ impl Reader<'_> {
                 rewritten += self.rewrite(range).await?;
             }
         }
-        if !self.params.broken().is(Mutation::RecoveryUnflushed) {
-            flushes.ssd().await?;
-            flushes.hdd().await?;
-        } else if unproved.ssd {
-            flushes.ssd().await?;
-        }
+        flushes.flush(self.rules().flushed_by_recovery(unproved)).await?;
         Ok(rewritten)
     }
 
-    /// Where on the SSD is what this recovery goes by and no flush may have covered.
+    /// The ranges of the SSD that this recovery relies on and that no flush may have covered.
     fn evidence_ranges(&self, evidence: &Evidence) -> Vec<Range<u64>> {
         let layout = self.params.layout;
         let mut ranges = Vec::new();
@@ -92,8 +86,8 @@ impl Reader<'_> {
         ranges
     }
 
-    /// Writes what stands in `range` of the SSD there once more. The pages or blocks that it is. Leaves out
-    /// blocks that cannot be read: it does not go by them.
+    /// Rewrites `range` of the SSD with its own contents. Skips blocks that cannot be read, since recovery
+    /// does not rely on them. Returns the number of pages or blocks.
     async fn rewrite(&self, range: Range<u64>) -> Result<u64, DeviceError> {
         let (ssd, mut at) = (&self.params.ssd, range.start);
         while at < range.end {
@@ -108,8 +102,8 @@ impl Reader<'_> {
         Ok((range.end - range.start).div_ceil(self.params.layout.page_size.bytes() as u64))
     }
 
-    /// Writes the homes of `pages` once more that nothing on the SSD backs: each is what can be read there,
-    /// if that is sound.
+    /// Rewrites those homes of `pages` that nothing on the SSD backs, each with what it reads as, if that is
+    /// sound.
     pub(crate) async fn rewrite_homes(
         &self,
         pages: &[PageId],
@@ -128,15 +122,6 @@ impl Reader<'_> {
             }
         }
         Ok(rewritten)
-    }
-
-    /// Voids the images of the ring that a newer one of their page makes superfluous. They would outlive it
-    /// where the ring goes on, and a later recovery would mend a home with them that rotted.
-    pub(crate) async fn void_outdated(&self, outdated: &[u32]) -> Result<(), DeviceError> {
-        for place in outdated {
-            self.void(self.params.layout.ring_at(*place)).await?;
-        }
-        Ok(())
     }
 
     /// Leaves no image at `at` of the SSD.

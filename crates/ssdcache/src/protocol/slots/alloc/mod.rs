@@ -69,7 +69,7 @@ impl Slots {
             Alloc::Zone(lists) => lists.count(),
             Alloc::Circle(_) => {
                 let free = || self.slots.iter().filter(|s| s.is_free());
-                let now = free().filter(|s| s.writable(self.capturing, self.broken)).count();
+                let now = free().filter(|s| s.writable(self.capturing)).count();
                 (now, free().count() - now)
             }
         }
@@ -91,9 +91,9 @@ impl Slots {
         }
     }
 
-    /// Whether the next write-back is urgent: a circle cannot go on before it is over; and since this was
-    /// taken last, a dirty page went to the disk though it would have replaced a victim that was dirty still,
-    /// which cost the disk what a write-back in time would have.
+    /// Whether the next write-back is urgent: always for a circle, which cannot advance before it. For a
+    /// zone, if a dirty page went to the disk since the last call because its victim was still dirty: that
+    /// cost the disk as much as an earlier write-back would have.
     pub fn take_urgency(&mut self) -> bool {
         match &mut self.alloc {
             Alloc::Zone(lists) => lists.take_urgency(),
@@ -124,8 +124,8 @@ impl Slots {
 
     /// The zones have changed: free slots may or may not be written.
     pub(super) fn zones_changed(&mut self) {
-        let (slots, capturing, broken) = (&self.slots, self.capturing, self.broken);
-        let writable = |slot: SlotId| slots[slot.at()].writable(capturing, broken);
+        let (slots, capturing) = (&self.slots, self.capturing);
+        let writable = |slot: SlotId| slots[slot.at()].writable(capturing);
         if let Alloc::Zone(lists) = &mut self.alloc {
             lists.sort(&writable);
         }
