@@ -2,7 +2,7 @@
 
 use super::node;
 use super::tree::{Tree, TreeError};
-use crate::wal::MiniTx;
+use pagetier_wal::MiniTx;
 use pagetier::PageMut;
 
 /// Appends entries to a tree that has no other user. Fills pages completely.

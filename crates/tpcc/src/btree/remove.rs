@@ -2,7 +2,7 @@
 
 use super::node::{self, FREE, LEAF};
 use super::tree::{Tree, TreeError};
-use crate::wal::MiniTx;
+use pagetier_wal::MiniTx;
 use pagetier::PageMut;
 
 impl Tree {

@@ -6,7 +6,7 @@
 
 use super::node::{self, FREE, INNER, LEAF, Layout, META};
 use super::tree::{META_PAGE, Tree, TreeError};
-use crate::wal::MiniTx;
+use pagetier_wal::MiniTx;
 use pagetier::{PageId, PageMut};
 
 /// Latched pages for new nodes, taken from the free list or allocated.

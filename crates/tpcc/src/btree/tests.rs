@@ -2,7 +2,7 @@
 
 use super::node::{self, NONE};
 use super::{Appender, RowLens, Tree};
-use crate::wal::{Wal, WalLimits, redo};
+use pagetier_wal::{Wal, WalLimits, redo};
 use pagetier::{PageId, PageSize, PageStore};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

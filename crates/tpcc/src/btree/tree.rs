@@ -1,7 +1,7 @@
 //! The tree: lookups, scans, and changes confined to one leaf.
 
 use super::node::{self, INNER, LEAF, Layout, META, RowLens};
-use crate::wal::{MiniTx, Wal};
+use pagetier_wal::{MiniTx, Wal};
 use pagetier::{PageId, PageMut, PageRef, PageSize, PageStore, SpaceId};
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use crate::consistency;
 use crate::database::{Database, DbError, Recovered};
 use crate::load::load;
 use crate::schema::{self, Table, district};
-use crate::wal::{Wal, WalLimits};
+use pagetier_wal::{Wal, WalLimits};
 use pagetier::{PageSize, PageStore};
 use std::ops::ControlFlow;
 use std::path::Path;
