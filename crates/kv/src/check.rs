@@ -105,7 +105,9 @@ impl Walk<'_, '_> {
         }
         match self.uses.get_mut(no as usize) {
             None => self.report.problem(no, format_args!("page {by} points to it, beyond the end")),
-            Some(used) if *used => self.report.problem(no, format_args!("it is used twice, by page {by} too")),
+            Some(used) if *used => {
+                self.report.problem(no, format_args!("it is used twice, by page {by} too"))
+            }
             Some(used) => {
                 *used = true;
                 return true;
@@ -176,7 +178,8 @@ impl Walk<'_, '_> {
             self.report.problem(visit.no, "an inner node without children");
         }
         for slot in 0..node.count() {
-            let high = if slot + 1 < node.count() { Some(node.key(slot + 1).to_vec()) } else { visit.high.clone() };
+            let high =
+                if slot + 1 < node.count() { Some(node.key(slot + 1).to_vec()) } else { visit.high.clone() };
             if self.take(node.child(slot), visit.no) {
                 self.child_level(visit.no, node, slot).await;
                 below.push(Visit { no: node.child(slot), low: node.key(slot).to_vec(), high });
@@ -239,7 +242,8 @@ impl Walk<'_, '_> {
                 return;
             }
             if i + 1 == pages && no != chain.last {
-                self.report.problem(no, format_args!("page {leaf} has {} as the value's last page", chain.last));
+                self.report
+                    .problem(no, format_args!("page {leaf} has {} as the value's last page", chain.last));
             }
             self.report.overflow += 1;
             left -= part;

@@ -427,12 +427,21 @@ impl Shared {
             }
             state.end
         };
-        let start = end - writing.len() as u64;
-        let written = segments.append(start, writing, self.limits.segment_bytes());
-        self.failing.store(written.is_err(), Ordering::Release);
-        written?;
-        writing.clear();
-        self.durable.store(end, Ordering::Release);
+        // Large batches fill several segments, so that truncation can remove what is old.
+        let segment_bytes = self.limits.segment_bytes();
+        while !writing.is_empty() {
+            let start = end - writing.len() as u64;
+            let chunk = record::whole_records(writing, segment_bytes as usize);
+            let written = segments.append(start, &writing[..chunk], segment_bytes);
+            self.failing.store(written.is_err(), Ordering::Release);
+            written?;
+            self.durable.store(start + chunk as u64, Ordering::Release);
+            if chunk == writing.len() {
+                writing.clear();
+            } else {
+                writing.drain(..chunk);
+            }
+        }
         Ok(())
     }
 

@@ -141,6 +141,18 @@ pub(crate) fn apply(mut ops: &[u8], index: u8, payload: &mut [u8]) -> Option<()>
     ops.is_empty().then_some(())
 }
 
+/// The length of the shortest run of whole records at the front of `bytes` that has at least `wanted` bytes;
+/// of all records if they have less.
+pub(crate) fn whole_records(bytes: &[u8], wanted: usize) -> usize {
+    let mut end = 0;
+    while end < wanted.min(bytes.len()) {
+        let Some(len) = bytes.get(end..end + 4) else { return bytes.len() };
+        let len = u32::from_le_bytes([len[0], len[1], len[2], len[3]]) as usize;
+        end += len.max(HEADER_BYTES);
+    }
+    end.min(bytes.len())
+}
+
 /// Iterates over a segment's records, from its first byte to the first unsound record.
 pub(crate) struct Records<'a> {
     bytes: &'a [u8],

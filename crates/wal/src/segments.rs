@@ -50,8 +50,7 @@ impl Segments {
         }
         let (oldest, last) = (starts[0], starts[starts.len() - 1]);
         media.create(last, &tail).map_err(|e| at(&*media, last, e))?;
-        let segments =
-            Self { media, starts: starts.into(), active_bytes: tail.len() as u64, failed: false };
+        let segments = Self { media, starts: starts.into(), active_bytes: tail.len() as u64, failed: false };
         Ok((segments, oldest, end))
     }
 

@@ -48,7 +48,8 @@ async fn a_log_cut_anywhere_keeps_its_whole_records_and_continues() {
     for cut in HEADER as usize..bytes.len() {
         std::fs::write(&file, &bytes[..cut]).unwrap();
         let wal = Wal::open(dir.path(), LIMITS).unwrap();
-        let kept: Vec<_> = whole.iter().filter(|(lsn, _)| lsn - FIRST_LSN + HEADER <= cut as u64).cloned().collect();
+        let kept: Vec<_> =
+            whole.iter().filter(|(lsn, _)| lsn - FIRST_LSN + HEADER <= cut as u64).cloned().collect();
         assert_eq!(bodies(&wal), kept);
         append_and_flush(&wal, b"next").await;
         assert_eq!(bodies(&wal).last().unwrap().1, b"next");

@@ -59,14 +59,7 @@ pub(crate) fn rebuild(m: &mut MiniTx<'_>, page: usize, cells: &[Vec<u8>]) {
 }
 
 /// Formats a page as a node with these cells.
-pub(crate) fn build(
-    m: &mut MiniTx<'_>,
-    page: usize,
-    kind: u8,
-    level: u8,
-    next: u32,
-    cells: &[Vec<u8>],
-) {
+pub(crate) fn build(m: &mut MiniTx<'_>, page: usize, kind: u8, level: u8, next: u32, cells: &[Vec<u8>]) {
     let payload = m.payload(page).len();
     let heap = payload - cells.iter().map(Vec::len).sum::<usize>();
     let mut front = vec![0; HEADER_BYTES];
