@@ -7,8 +7,9 @@ use pagetier::{Lsn, PageStore};
 use pagetier_wal::{Keep, Wal, checkpoint};
 use parking_lot::Mutex;
 use std::ops::{Bound, RangeBounds};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 /// The pause after a checkpoint that failed.
@@ -23,6 +24,7 @@ const CHECKPOINT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Kv {
     pub(crate) tree: Arc<Tree>,
     stall_max: Duration,
+    keep: Keep,
     recovered: Recovered,
     checkpoints: Checkpoints,
 }
@@ -44,8 +46,13 @@ impl Kv {
     pub(crate) fn new(tree: Tree, keep: Keep, stall_max: Duration, recovered: Recovered) -> Self {
         let tree = Arc::new(tree);
         let failure = Arc::default();
-        let task = tokio::spawn(keep_log_short(Arc::clone(&tree), keep, Arc::clone(&failure)));
-        Self { tree, stall_max, recovered, checkpoints: Checkpoints { task, failure } }
+        let task = tokio::spawn(keep_log_short(
+            Arc::downgrade(&tree),
+            tree.wal.growth(),
+            keep,
+            Arc::clone(&failure),
+        ));
+        Self { tree, stall_max, keep, recovered, checkpoints: Checkpoints { task, failure } }
     }
 
     /// The value of `key`.
@@ -153,7 +160,7 @@ impl Kv {
     /// # Errors
     /// The first failure. The store is closed all the same, as by a crash.
     pub async fn close(self) -> Result<(), KvError> {
-        let Self { tree, checkpoints, .. } = self;
+        let Self { tree, keep, checkpoints, .. } = self;
         checkpoints.task.abort();
         // Wait until the task has dropped the tree, however it ends.
         while !checkpoints.task.is_finished() {
@@ -161,10 +168,12 @@ impl Kv {
         }
         drop(checkpoints);
         let Some(Tree { store, wal, .. }) = Arc::into_inner(tree) else { return Err(KvError::Busy) };
-        wal.flush(wal.end()).await?;
+        // Once everything is written, what the SSD alone has can only become less.
+        store.sync().await?;
+        let on_ssd = store.oldest_ssd_lsn().filter(|_| keep == Keep::ForSsdLoss);
         store.close().await?;
         let end = wal.end();
-        wal.truncate(end, end).await?;
+        wal.truncate(end, on_ssd.unwrap_or(end)).await?;
         Ok(())
     }
 
@@ -191,14 +200,23 @@ impl Kv {
     }
 }
 
-async fn keep_log_short(tree: Arc<Tree>, keep: Keep, failure: Arc<Mutex<Option<String>>>) {
+/// Holds the tree only during a checkpoint: a store that is dropped is free for the next opener.
+async fn keep_log_short(
+    tree: Weak<Tree>,
+    growth: Arc<Notify>,
+    keep: Keep,
+    failure: Arc<Mutex<Option<String>>>,
+) {
     loop {
-        tree.wal.grown().await;
-        while let Err(error) = checkpoint(&tree.store, &tree.wal, keep).await {
+        growth.notified().await;
+        loop {
+            let Some(tree) = tree.upgrade() else { return };
+            let done = checkpoint(&tree.store, &tree.wal, keep).await;
+            drop(tree);
+            *failure.lock() = done.as_ref().err().map(ToString::to_string);
+            let Err(error) = done else { break };
             tracing::warn!(%error, "a checkpoint failed");
-            *failure.lock() = Some(error.to_string());
             tokio::time::sleep(CHECKPOINT_PAUSE).await;
         }
-        *failure.lock() = None;
     }
 }

@@ -13,15 +13,14 @@ use crate::kv::Kv;
 use crate::options::Options;
 use crate::tree::node::Meta;
 use crate::tree::{META_PAGE, ROOT, Tree, edit};
-use pagetier::{Builder, Error, OpenError, PageId, PageStore, SpaceId};
+use pagetier::{Builder, Error, OpenError, PageId, PageSize, PageStore, SpaceId};
 use pagetier_wal::{Keep, MiniTx, Redone, Wal, WalLimits, redo};
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::RwLock;
 
 pub(crate) const SPACE: &str = "kv";
-/// The smallest log that holds the record of the longest value with any page size, several times.
-const LOG_BYTES_MIN: u64 = 16 << 20;
+/// The smallest log, in pages: the records of a few of the longest values.
+const LOG_PAGES_MIN: u64 = 256;
 
 /// What an opening did to recover.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -48,7 +47,8 @@ impl Kv {
         }
         let fresh = !options.log_dir().exists();
         std::fs::create_dir_all(&options.dir).map_err(KvError::io(&options.dir))?;
-        let limits = WalLimits { capacity_bytes: options.log_bytes.max(LOG_BYTES_MIN) };
+        let page_bytes = options.page_bytes.unwrap_or(PageSize::DEFAULT.bytes() as u64);
+        let limits = WalLimits { capacity_bytes: options.log_bytes.max(LOG_PAGES_MIN * page_bytes) };
         let wal = Wal::open(&options.log_dir(), limits)?;
         let survives = options.survives_file();
         if fresh && options.survives_ssd_loss {
@@ -81,7 +81,7 @@ impl Kv {
         keep: Keep,
         stall_max: Duration,
     ) -> Result<Self, KvError> {
-        let store = builder.log_gate(Arc::new(wal.clone())).open().await?;
+        let store = builder.log_gate(wal.gate()).open().await?;
         let space = match store.space(SPACE) {
             Some(space) => space,
             None => store.create_space(SPACE).await?,

@@ -30,8 +30,8 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
 /// The start of a new log: above zero, the LSN of a page that no record has touched.
@@ -116,7 +116,7 @@ struct Shared {
     /// The log will not be truncated any more: waiting for that is pointless.
     abandoned: AtomicBool,
     leader: tokio::sync::Mutex<()>,
-    grown: Notify,
+    grown: Arc<Notify>,
     truncated: Notify,
 }
 
@@ -195,9 +195,16 @@ impl Wal {
             failing: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             leader: tokio::sync::Mutex::new(()),
-            grown: Notify::new(),
+            grown: Arc::default(),
             truncated: Notify::new(),
         })))
+    }
+
+    /// The log as a store's gate that does not keep the log open: tasks of a dropped store may hold the gate
+    /// for a while, and the log would be locked for the next opener.
+    #[must_use]
+    pub fn gate(&self) -> Arc<dyn LogGate> {
+        Arc::new(Gate(Arc::downgrade(&self.0)))
     }
 
     /// The log's identity. An engine keeps it in its pages, and compares both before redo: the log of another
@@ -314,6 +321,12 @@ impl Wal {
     /// Waits until the log has grown by another fraction of its capacity.
     pub async fn grown(&self) {
         self.0.grown.notified().await;
+    }
+
+    /// What [`Wal::grown`] waits for. A task that waits for it does not keep the log open.
+    #[must_use]
+    pub fn growth(&self) -> Arc<Notify> {
+        Arc::clone(&self.0.grown)
     }
 
     /// Wakes the current or the next call of [`Wal::grown`].
@@ -458,5 +471,18 @@ impl Shared {
 impl LogGate for Wal {
     fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
         Box::pin(async move { self.flush(lsn).await.map_err(|error| Arc::new(error) as GateError) })
+    }
+}
+
+/// See [`Wal::gate`].
+struct Gate(Weak<Shared>);
+
+impl LogGate for Gate {
+    fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
+        let log = self.0.upgrade().map(Wal);
+        Box::pin(async move {
+            let log = log.ok_or_else(|| Arc::new(WalError::Stopped) as GateError)?;
+            log.flush(lsn).await.map_err(|error| Arc::new(error) as GateError)
+        })
     }
 }

@@ -40,14 +40,19 @@ struct LogDisk {
 
 /// The log's disk: what was not synced may be lost, or land in part.
 #[derive(Clone, Debug)]
-pub(crate) struct SimLog(Arc<Mutex<LogDisk>>);
+pub(crate) struct SimLog(Arc<Mutex<LogDisk>>, u64);
 
 impl SimLog {
     fn new(segments: BTreeMap<u64, Segment>, seed: u64, power: &SimPower) -> Self {
         let rng = SmallRng::seed_from_u64(seed);
         let power = power.clone();
         let disk = LogDisk { segments, active: 0, power, rng, cut_at: None, writes: 0, failures: 0 };
-        Self(Arc::new(Mutex::new(disk)))
+        Self(Arc::new(Mutex::new(disk)), 7)
+    }
+
+    /// The same disk under another identity.
+    pub(crate) fn with_id(&self, id: u64) -> Self {
+        Self(Arc::clone(&self.0), id)
     }
 
     /// Cuts the power during the `n`-th write from now on.
@@ -103,7 +108,7 @@ impl LogDisk {
 
 impl Media for SimLog {
     fn id(&self) -> u64 {
-        7
+        self.1
     }
 
     fn list(&mut self) -> Result<Vec<u64>> {
@@ -228,25 +233,30 @@ impl World {
     }
 }
 
+/// What is wrong with the store, if anything.
+pub(crate) async fn soundness(kv: &Kv) -> std::result::Result<(), String> {
+    let report = kv.check(|_, _| ()).await.map_err(|error| error.to_string())?;
+    if report.is_sound() { Ok(()) } else { Err(format!("{:#?}", report.listed)) }
+}
+
 /// Panics unless the store is sound.
 pub(crate) async fn expect_sound(kv: &Kv) {
-    let report = kv.check(|_, _| ()).await.unwrap();
-    assert!(report.is_sound(), "{:#?}", report.listed);
+    soundness(kv).await.unwrap();
 }
 
 /// All entries, by a scan forward and one backward.
-pub(crate) async fn contents(kv: &Kv) -> BTreeMap<Vec<u8>, Vec<u8>> {
+pub(crate) async fn contents(kv: &Kv) -> std::result::Result<BTreeMap<Vec<u8>, Vec<u8>>, KvError> {
     let (mut forward, mut backward) = (Vec::new(), Vec::new());
     let mut scan = kv.scan(..);
-    while let Some(entry) = scan.next().await.unwrap() {
+    while let Some(entry) = scan.next().await? {
         forward.push(entry);
     }
     let mut scan = kv.scan(..).backward();
-    while let Some(entry) = scan.next().await.unwrap() {
+    while let Some(entry) = scan.next().await? {
         backward.push(entry);
     }
     backward.reverse();
     assert!(forward == backward, "the scans differ: {} and {} entries", forward.len(), backward.len());
     assert!(forward.is_sorted_by(|a, b| a.0 < b.0), "the scan is out of order");
-    forward.into_iter().collect()
+    Ok(forward.into_iter().collect())
 }
