@@ -8,6 +8,7 @@
 //! The copy is made beside its destination, recovered, checked, closed, and renamed: a directory of the
 //! destination's name is a whole backup.
 
+use crate::durable;
 use crate::error::KvError;
 use crate::kv::Kv;
 use crate::open::SPACE;
@@ -66,7 +67,7 @@ impl Kv {
                 return Err(KvError::io(taken)(std::io::ErrorKind::AlreadyExists.into()));
             }
         }
-        std::fs::create_dir_all(&partial).map_err(KvError::io(&partial))?;
+        durable::create_dir(&partial)?;
         // From here on the log stays: every change from now on is in its copy.
         let (hold, _) = self.wal().hold();
         let options = Options::new(&partial).pool_bytes(COPY_POOL_BYTES).ssd_bytes(0).create(false);
@@ -83,7 +84,7 @@ impl Kv {
             return Err(KvError::BadCopy { problem });
         }
         std::fs::rename(&partial, to).map_err(KvError::io(to))?;
-        sync_parent(to)?;
+        durable::sync_parent(to)?;
         Ok(BackupReport { lsn, pages, entries: report.entries })
     }
 
@@ -101,7 +102,7 @@ impl Kv {
         let end = Meta::read(&meta).map_or(0, |meta| meta.end);
         drop(meta);
         let mut scan = source.store.scan(source.space, 0..end);
-        let mut pages = 0;
+        let mut pages = 0_u64;
         while let Some(page) = scan.next().await {
             let page = page.map_err(pagetier::Error::from)?;
             let (no, lsn, payload) = (page.id().no, page.lsn(), page.to_vec());
@@ -110,7 +111,7 @@ impl Kv {
             to.copy_from_slice(&payload);
             to.set_lsn(lsn);
             pages += 1;
-            if pages % 256 == 0 || pages == u64::from(end) {
+            if pages.is_multiple_of(256) || pages == u64::from(end) {
                 progress(BackupProgress::Pages(pages, end.into()));
             }
         }
@@ -155,9 +156,4 @@ fn partial_name(to: &Path) -> PathBuf {
     let mut name = to.as_os_str().to_owned();
     name.push(".partial");
     name.into()
-}
-
-fn sync_parent(path: &Path) -> Result<(), KvError> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::File::open(parent).and_then(|dir| dir.sync_all()).map_err(KvError::io(parent))
 }

@@ -54,8 +54,8 @@ impl Kv {
     /// no page is used twice and none is lost; and that no page is newer than the log. Calls `progress` with
     /// the pages seen and their total.
     ///
-    /// Readers and changes within one page continue meanwhile, until one change of several pages is asked for:
-    /// it waits, and all that come after it.
+    /// Readers and changes within one page continue meanwhile, until one change of several pages is asked
+    /// for: it waits, and all that come after it.
     ///
     /// # Errors
     /// The meta page cannot be read. Other pages that cannot be read are problems of the report.

@@ -37,6 +37,7 @@
 
 mod backup;
 mod check;
+mod durable;
 mod error;
 mod kv;
 mod open;

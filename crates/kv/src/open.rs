@@ -8,6 +8,7 @@
 //! 6. A new store gets its first two pages, as a log record like any other.
 //! 7. Acknowledge the loss of the SSD once the repaired pages are durable.
 
+use crate::durable;
 use crate::error::KvError;
 use crate::kv::Kv;
 use crate::options::Options;
@@ -45,14 +46,13 @@ impl Kv {
         if !options.create && !pages.exists() {
             return Err(OpenError::NoStore { path: options.dir.clone() }.into());
         }
-        let fresh = !options.log_dir().exists();
-        std::fs::create_dir_all(&options.dir).map_err(KvError::io(&options.dir))?;
+        durable::create_dir(&options.dir)?;
         let page_bytes = options.page_bytes.unwrap_or(PageSize::DEFAULT.bytes() as u64);
         let limits = WalLimits { capacity_bytes: options.log_bytes.max(LOG_PAGES_MIN * page_bytes) };
         let wal = Wal::open(&options.log_dir(), limits)?;
         let survives = options.survives_file();
-        if fresh && options.survives_ssd_loss {
-            std::fs::write(&survives, b"").map_err(KvError::io(&survives))?;
+        if wal.is_new() && options.survives_ssd_loss {
+            durable::create_file(&survives)?;
         }
         let keep = if survives.exists() { Keep::ForSsdLoss } else { Keep::ForCrash };
         let mut builder = PageStore::builder().directory(&pages).create(options.create);

@@ -116,10 +116,10 @@ async fn a_backup_under_load_is_the_store_at_one_moment() {
             number += 1;
             changed.put_unsynced(b"a", &number.to_le_bytes()).await.unwrap();
             let other = format!("{:05}x", number % 3_000);
-            if number % 3 == 0 {
+            if number.is_multiple_of(3) {
                 changed.delete_unsynced(other.as_bytes()).await.unwrap();
             } else {
-                let bytes = if number % 50 == 0 { 12_000 } else { 200 };
+                let bytes = if number.is_multiple_of(50) { 12_000 } else { 200 };
                 changed.put_unsynced(other.as_bytes(), &vec![2; bytes]).await.unwrap();
             }
             changed.put_unsynced(b"z", &number.to_le_bytes()).await.unwrap();

@@ -60,7 +60,7 @@ pub(crate) async fn bench(kv: &Arc<Kv>, args: &BenchArgs, stop: &Stop) -> Result
     }
     bar.finish_and_clear();
     if let Some(error) = failure {
-        return Err(error.into());
+        return Err(error);
     }
     report(args, &mut micros, began.elapsed());
     Ok(ExitCode::SUCCESS)
