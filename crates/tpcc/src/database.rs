@@ -8,8 +8,8 @@ use crate::catalog::Catalog;
 use crate::locks::{LockTable, RowKey, RowLock};
 use crate::operations::{Operation, Operations};
 use crate::schema::Table;
-use crate::wal::{RedoError, Redone, Wal, WalError, redo};
-use pagetier::{Lsn, PageStore};
+use pagetier::PageStore;
+use pagetier_wal::{CheckpointError, Keep, RedoError, Redone, Wal, WalError, checkpoint, redo};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -30,6 +30,9 @@ pub(crate) enum DbError {
     /// Redo failed.
     #[error("recovery: {0}")]
     Redo(#[from] RedoError),
+    /// A checkpoint failed.
+    #[error(transparent)]
+    Checkpoint(CheckpointError),
     /// A row that must exist does not.
     #[error("{table:?} has no row {key:02x?}")]
     MissingRow {
@@ -170,24 +173,14 @@ impl Database {
         Ok(())
     }
 
-    /// One step of a fuzzy checkpoint: when the log is three quarters full, writes the pages with the oldest
-    /// changes; then truncates the log to what a recovery needs.
+    /// One step of a fuzzy checkpoint.
     pub(crate) async fn checkpoint_step(&self) -> Result<(), DbError> {
-        // Read the end first: a change that is not yet in the store's minimum has a later LSN.
-        let end = self.wal.end();
-        let capacity = self.wal.capacity_bytes();
-        if self.wal.len_bytes() > capacity / 4 * 3 {
-            self.store.flush_to(Lsn(end.0.saturating_sub(capacity / 8 * 5))).await?;
+        match checkpoint(&self.store, &self.wal, Keep::ForCrash).await {
+            Ok(()) => Ok(()),
+            Err(CheckpointError::Store(error)) => Err(error.into()),
+            Err(CheckpointError::Log(error)) => Err(error.into()),
+            Err(other) => Err(DbError::Checkpoint(other)),
         }
-        let pages = self.store.min_recovery_lsn().unwrap_or(end);
-        let commits = self.wal.oldest_unapplied().unwrap_or(end);
-        let keep = end.min(pages).min(commits);
-        if self.wal.can_truncate(keep) {
-            // Pages written by this point are clean, but durable only after a flush.
-            self.store.flush_to(Lsn(0)).await?;
-            self.wal.truncate(keep).await?;
-        }
-        Ok(())
     }
 
     /// Stops the database: no transaction begins, locks another row, or waits for room in the log.

@@ -1,12 +1,12 @@
 //! Where a database lives: files in a folder, given files or devices, or memory.
 
 use crate::cli::{Cli, HddModel, Io, Policies};
-use crate::wal::{Wal, WalError, WalLimits};
 use pagetier::{
     Backend, Builder, Clock, EmulatedDevice, MemoryDevice, MemoryManifest, Model, PageSize, PageStore,
     SharedDevice, SsdPolicy,
 };
 use pagetier_devio::{OpenOptions, VirtualClock, open_file};
+use pagetier_wal::{Wal, WalError, WalLimits};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

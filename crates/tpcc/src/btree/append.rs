@@ -2,8 +2,8 @@
 
 use super::node;
 use super::tree::{Tree, TreeError};
-use crate::wal::MiniTx;
 use pagetier::PageMut;
+use pagetier_wal::MiniTx;
 
 /// Appends entries to a tree that has no other user. Fills pages completely.
 pub(crate) struct Appender<'t> {

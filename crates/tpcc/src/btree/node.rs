@@ -13,7 +13,7 @@
 //! An entry of an inner node is a child and the lowest key that it may contain; the lowest key of the
 //! leftmost node of a level is all zeroes. Integers are little-endian.
 
-use crate::wal::MiniTx;
+use pagetier_wal::MiniTx;
 use std::cmp::Ordering;
 
 pub(super) const LEAF: u8 = 1;

@@ -2,8 +2,8 @@
 
 use super::node::{self, FREE, LEAF};
 use super::tree::{Tree, TreeError};
-use crate::wal::MiniTx;
 use pagetier::PageMut;
+use pagetier_wal::MiniTx;
 
 impl Tree {
     /// Removes `key`, which was recently the only key in its leaf, and the leaf with it.

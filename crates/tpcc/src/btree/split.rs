@@ -6,8 +6,8 @@
 
 use super::node::{self, FREE, INNER, LEAF, Layout, META};
 use super::tree::{META_PAGE, Tree, TreeError};
-use crate::wal::MiniTx;
 use pagetier::{PageId, PageMut};
+use pagetier_wal::MiniTx;
 
 /// Latched pages for new nodes, taken from the free list or allocated.
 struct Spare<'s> {

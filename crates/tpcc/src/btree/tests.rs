@@ -2,8 +2,8 @@
 
 use super::node::{self, NONE};
 use super::{Appender, RowLens, Tree};
-use crate::wal::{Wal, WalLimits, redo};
 use pagetier::{PageId, PageSize, PageStore};
+use pagetier_wal::{Wal, WalLimits, redo};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;

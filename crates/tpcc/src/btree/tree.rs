@@ -1,8 +1,8 @@
 //! The tree: lookups, scans, and changes confined to one leaf.
 
 use super::node::{self, INNER, LEAF, Layout, META, RowLens};
-use crate::wal::{MiniTx, Wal};
 use pagetier::{PageId, PageMut, PageRef, PageSize, PageStore, SpaceId};
+use pagetier_wal::{MiniTx, Wal};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 

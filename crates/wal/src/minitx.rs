@@ -1,47 +1,65 @@
 //! A mini-transaction: pages changed together by one log record, or not at all.
 
-use super::{Wal, record};
+use crate::log::Wal;
+use crate::record;
 use pagetier::{Lsn, PageId, PageMut};
 
 /// The pages latched for one change, and the operations on them so far.
 ///
 /// [`MiniTx::commit`] releases the latches, after the record's LSN is set on the pages. Dropping it without a
 /// commit leaves changed pages without a record: callers check before they write.
-pub(crate) struct MiniTx<'s> {
+pub struct MiniTx<'s> {
     wal: Option<&'s Wal>,
     pages: Vec<PageMut<'s>>,
     ops: Vec<u8>,
 }
 
+/// The maximum number of pages of a mini-transaction.
+const PAGES_MAX: usize = 255;
+
+impl std::fmt::Debug for MiniTx<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MiniTx({:?})", self.pages)
+    }
+}
+
 impl<'s> MiniTx<'s> {
     /// Without a log (`None`), as in a bulk load, changes are not recorded and no LSN is set.
-    pub(crate) fn new(wal: Option<&'s Wal>) -> Self {
+    #[must_use]
+    pub fn new(wal: Option<&'s Wal>) -> Self {
         Self { wal, pages: Vec::new(), ops: Vec::new() }
     }
 
     /// A mini-transaction on one page.
-    pub(crate) fn on(wal: Option<&'s Wal>, page: PageMut<'s>) -> Self {
+    #[must_use]
+    pub fn on(wal: Option<&'s Wal>, page: PageMut<'s>) -> Self {
         Self { wal, pages: vec![page], ops: Vec::with_capacity(if wal.is_some() { 256 } else { 0 }) }
     }
 
     /// Adds a latched page; returns its index.
-    pub(crate) fn add(&mut self, page: PageMut<'s>) -> usize {
+    ///
+    /// # Panics
+    /// When there are 255 pages already: a record has one byte for the index.
+    pub fn add(&mut self, page: PageMut<'s>) -> usize {
+        assert!(self.pages.len() < PAGES_MAX, "a mini-transaction of more than {PAGES_MAX} pages");
         self.pages.push(page);
         self.pages.len() - 1
     }
 
     /// The payload of a page.
-    pub(crate) fn payload(&self, page: usize) -> &[u8] {
+    #[must_use]
+    pub fn payload(&self, page: usize) -> &[u8] {
         &self.pages[page]
     }
 
     /// The id of a page.
-    pub(crate) fn id(&self, page: usize) -> PageId {
+    #[must_use]
+    pub fn id(&self, page: usize) -> PageId {
         self.pages[page].id()
     }
 
     /// Zeroes a page: redo of the page starts here, regardless of its contents.
-    pub(crate) fn zero(&mut self, page: usize) {
+    pub fn zero(&mut self, page: usize) {
         self.pages[page].fill(0);
         if self.wal.is_some() {
             record::put_zero(&mut self.ops, page as u8);
@@ -49,7 +67,7 @@ impl<'s> MiniTx<'s> {
     }
 
     /// Overwrites a range of a page's payload.
-    pub(crate) fn write(&mut self, page: usize, offset: usize, bytes: &[u8]) {
+    pub fn write(&mut self, page: usize, offset: usize, bytes: &[u8]) {
         self.pages[page][offset..offset + bytes.len()].copy_from_slice(bytes);
         if self.wal.is_some() {
             record::put_write(&mut self.ops, page as u8, offset, bytes);
@@ -57,7 +75,7 @@ impl<'s> MiniTx<'s> {
     }
 
     /// Moves a range within a page, as `memmove` does.
-    pub(crate) fn shift(&mut self, page: usize, from: usize, to: usize, len: usize) {
+    pub fn shift(&mut self, page: usize, from: usize, to: usize, len: usize) {
         if len > 0 {
             self.pages[page].copy_within(from..from + len, to);
             if self.wal.is_some() {
@@ -67,15 +85,15 @@ impl<'s> MiniTx<'s> {
     }
 
     /// Copies a range of one page to another one.
-    pub(crate) fn copy(&mut self, source: usize, from: usize, target: usize, to: usize, len: usize) {
+    pub fn copy(&mut self, source: usize, from: usize, target: usize, to: usize, len: usize) {
         if len > 0 {
             let bytes = self.pages[source][from..from + len].to_vec();
             self.write(target, to, &bytes);
         }
     }
 
-    /// Records the change and releases the pages.
-    pub(crate) fn commit(mut self) -> Lsn {
+    /// Records the change, releases the pages, and returns the record's LSN; zero without a log or a change.
+    pub fn commit(mut self) -> Lsn {
         match self.wal {
             Some(wal) if !self.ops.is_empty() => wal.append_pages(&mut self.pages, &self.ops),
             _ => Lsn(0),
@@ -83,7 +101,11 @@ impl<'s> MiniTx<'s> {
     }
 
     /// Records the change and keeps the latch of the first page added.
-    pub(crate) fn commit_keeping_first(mut self) -> PageMut<'s> {
+    ///
+    /// # Panics
+    /// Without a page.
+    #[must_use]
+    pub fn commit_keeping_first(mut self) -> PageMut<'s> {
         if let Some(wal) = self.wal.filter(|_| !self.ops.is_empty()) {
             wal.append_pages(&mut self.pages, &self.ops);
         }

@@ -13,14 +13,14 @@
 
 use pagetier::{PageId, PageMut};
 
-pub(super) const HEADER_BYTES: usize = 17;
+pub(crate) const HEADER_BYTES: usize = 17;
 
 const WRITE: u8 = 1;
 const MOVE: u8 = 2;
 const ZERO: u8 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Pages = 1,
     Commit = 2,
     Applied = 3,
@@ -28,14 +28,14 @@ pub(super) enum Kind {
 
 /// A record in a segment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Record<'a> {
-    pub(super) lsn: u64,
-    pub(super) kind: Kind,
-    pub(super) body: &'a [u8],
+pub(crate) struct Record<'a> {
+    pub(crate) lsn: u64,
+    pub(crate) kind: Kind,
+    pub(crate) body: &'a [u8],
 }
 
 /// Appends a record that starts at position `at`; returns its LSN.
-pub(super) fn put(buf: &mut Vec<u8>, at: u64, kind: Kind, body: impl FnOnce(&mut Vec<u8>)) -> u64 {
+pub(crate) fn put(buf: &mut Vec<u8>, at: u64, kind: Kind, body: impl FnOnce(&mut Vec<u8>)) -> u64 {
     let start = buf.len();
     buf.extend_from_slice(&[0; HEADER_BYTES]);
     body(buf);
@@ -51,7 +51,7 @@ pub(super) fn put(buf: &mut Vec<u8>, at: u64, kind: Kind, body: impl FnOnce(&mut
 }
 
 /// Appends a `pages` record.
-pub(super) fn put_pages(buf: &mut Vec<u8>, at: u64, pages: &[PageMut<'_>], ops: &[u8]) -> u64 {
+pub(crate) fn put_pages(buf: &mut Vec<u8>, at: u64, pages: &[PageMut<'_>], ops: &[u8]) -> u64 {
     put(buf, at, Kind::Pages, |body| {
         body.push(pages.len() as u8);
         for page in pages {
@@ -61,34 +61,51 @@ pub(super) fn put_pages(buf: &mut Vec<u8>, at: u64, pages: &[PageMut<'_>], ops: 
     })
 }
 
-pub(super) fn put_write(ops: &mut Vec<u8>, page: u8, offset: usize, bytes: &[u8]) {
+pub(crate) fn put_write(ops: &mut Vec<u8>, page: u8, offset: usize, bytes: &[u8]) {
     ops.extend_from_slice(&[page, WRITE]);
     ops.extend_from_slice(&(offset as u16).to_le_bytes());
     ops.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
     ops.extend_from_slice(bytes);
 }
 
-pub(super) fn put_move(ops: &mut Vec<u8>, page: u8, from: usize, to: usize, len: usize) {
+pub(crate) fn put_move(ops: &mut Vec<u8>, page: u8, from: usize, to: usize, len: usize) {
     ops.extend_from_slice(&[page, MOVE]);
     for n in [from, to, len] {
         ops.extend_from_slice(&(n as u16).to_le_bytes());
     }
 }
 
-pub(super) fn put_zero(ops: &mut Vec<u8>, page: u8) {
+pub(crate) fn put_zero(ops: &mut Vec<u8>, page: u8) {
     ops.extend_from_slice(&[page, ZERO]);
 }
 
 /// The page ids of a `pages` body, and its operations.
-pub(super) fn split_pages(body: &[u8]) -> Option<(impl Iterator<Item = PageId>, &[u8])> {
+pub(crate) fn split_pages(body: &[u8]) -> Option<(impl Iterator<Item = PageId>, &[u8])> {
     let (&count, rest) = body.split_first()?;
     let (ids, ops) = rest.split_at_checked(usize::from(count) * 8)?;
     let ids = ids.chunks_exact(8).map(|id| PageId::from_u64(u64_at(id, 0)));
     Some((ids, ops))
 }
 
+/// Whether the operations zero page number `index`, so that redo needs none of its earlier contents.
+pub(crate) fn starts_anew(ops: &[u8], index: u8) -> bool {
+    let mut rest = ops;
+    while let Some((head, args)) = rest.split_at_checked(2) {
+        let len = match head[1] {
+            WRITE if args.len() >= 4 => 4 + u16_at(args, 2),
+            MOVE => 6,
+            ZERO if head[0] == index => return true,
+            ZERO => 0,
+            _ => return false,
+        };
+        let Some(next) = args.get(len..) else { return false };
+        rest = next;
+    }
+    false
+}
+
 /// Applies the operations to page number `index` of the record; `None` when they are malformed.
-pub(super) fn apply(mut ops: &[u8], index: u8, payload: &mut [u8]) -> Option<()> {
+pub(crate) fn apply(mut ops: &[u8], index: u8, payload: &mut [u8]) -> Option<()> {
     while let Some((head, rest)) = ops.split_at_checked(2) {
         let mine = head[0] == index;
         ops = match head[1] {
@@ -124,20 +141,32 @@ pub(super) fn apply(mut ops: &[u8], index: u8, payload: &mut [u8]) -> Option<()>
     ops.is_empty().then_some(())
 }
 
+/// The length of the shortest run of whole records at the front of `bytes` that has at least `wanted` bytes;
+/// of all records if they have less.
+pub(crate) fn whole_records(bytes: &[u8], wanted: usize) -> usize {
+    let mut end = 0;
+    while end < wanted.min(bytes.len()) {
+        let Some(len) = bytes.get(end..end + 4) else { return bytes.len() };
+        let len = u32::from_le_bytes([len[0], len[1], len[2], len[3]]) as usize;
+        end += len.max(HEADER_BYTES);
+    }
+    end.min(bytes.len())
+}
+
 /// Iterates over a segment's records, from its first byte to the first unsound record.
-pub(super) struct Records<'a> {
+pub(crate) struct Records<'a> {
     bytes: &'a [u8],
     position: u64,
 }
 
 impl<'a> Records<'a> {
     /// The records in `bytes`, the first of which starts at `position`.
-    pub(super) fn new(position: u64, bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(position: u64, bytes: &'a [u8]) -> Self {
         Self { bytes, position }
     }
 
     /// The start of the next record; after the last record, the end of the sound part.
-    pub(super) fn position(&self) -> u64 {
+    pub(crate) fn position(&self) -> u64 {
         self.position
     }
 }
@@ -166,7 +195,7 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(word)

@@ -1,23 +1,29 @@
 //! Redo: repeats the pages' history from the log.
+//!
+//! A page that a record formats is overwritten without being read, whatever the store has of it: an older
+//! version, none, or a damaged one. The records from there on give it its newest contents.
 
-use super::{Kind, Record, Records, Wal, WalError, record};
+use crate::log::{Wal, WalError};
+use crate::record::{self, Kind, Record, Records};
 use pagetier::{Lsn, PageId, PageMut, PageStore};
 use std::collections::BTreeMap;
 
 /// The results of redo.
 #[derive(Debug, Default)]
-pub(crate) struct Redone {
+#[non_exhaustive]
+pub struct Redone {
     /// Page records read.
-    pub(crate) records: u64,
+    pub records: u64,
     /// Changes applied: a page record counts once per page that lacked it.
-    pub(crate) applied: u64,
+    pub applied: u64,
     /// Commits without their `Applied`, oldest first: their operations must be executed again.
-    pub(crate) commits: BTreeMap<Lsn, Vec<u8>>,
+    pub commits: BTreeMap<Lsn, Vec<u8>>,
 }
 
 /// Why redo stopped.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RedoError {
+#[non_exhaustive]
+pub enum RedoError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] pagetier::Error),
@@ -39,7 +45,10 @@ struct Part<'a> {
 
 /// Repeats the history of every page, segment by segment; within a segment page by page, since the records of
 /// different pages are independent.
-pub(crate) async fn redo(store: &PageStore, wal: &Wal) -> Result<Redone, RedoError> {
+///
+/// # Errors
+/// The store or the log failed, or a record cannot be applied. Redo may be repeated.
+pub async fn redo(store: &PageStore, wal: &Wal) -> Result<Redone, RedoError> {
     let mut done = Redone::default();
     for start in wal.segment_starts() {
         let bytes = wal.segment(start)?;
@@ -78,12 +87,18 @@ fn sort_out<'a>(record: &Record<'a>, parts: &mut Vec<Part<'a>>, done: &mut Redon
 }
 
 async fn redo_page(store: &PageStore, parts: &[Part<'_>]) -> Result<u64, RedoError> {
-    let mut page = get_or_recreate(store, parts[0].page).await?;
+    let anew = parts.iter().rposition(|part| record::starts_anew(part.ops, part.index));
+    let (mut page, parts) = match anew {
+        Some(first) => (store.overwrite(parts[0].page).await?, &parts[first..]),
+        None => (get_or_recreate(store, parts[0].page).await?, parts),
+    };
     let mut applied = 0;
-    for part in parts.iter().filter(|part| part.lsn > page.lsn().0).collect::<Vec<_>>() {
-        record::apply(part.ops, part.index, &mut page).ok_or(RedoError::Record(Lsn(part.lsn)))?;
-        page.set_lsn(Lsn(part.lsn));
-        applied += 1;
+    for part in parts {
+        if part.lsn > page.lsn().0 {
+            record::apply(part.ops, part.index, &mut page).ok_or(RedoError::Record(Lsn(part.lsn)))?;
+            page.set_lsn(Lsn(part.lsn));
+            applied += 1;
+        }
     }
     Ok(applied)
 }

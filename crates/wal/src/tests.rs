@@ -1,10 +1,16 @@
 //! Tests of the log alone: what survives a cut at any byte, and what truncation keeps.
 
-use super::record::{self, Kind, Records};
-use super::{FIRST_LSN, Wal, WalError, WalLimits, redo};
+use crate::log::FIRST_LSN;
+use crate::record::{self, Kind, Records};
+use crate::{Media, MemoryMedia, Wal, WalError, WalLimits, redo};
 use pagetier::{Lsn, PageStore};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The bytes of a segment's header.
+const HEADER: u64 = 32;
 
 const LIMITS: WalLimits = WalLimits { capacity_bytes: 1 << 20 };
 
@@ -41,10 +47,11 @@ async fn a_log_cut_anywhere_keeps_its_whole_records_and_continues() {
     drop(wal);
     let file = segments(dir.path()).pop().unwrap();
     let bytes = std::fs::read(&file).unwrap();
-    for cut in 0..bytes.len() {
+    for cut in HEADER as usize..bytes.len() {
         std::fs::write(&file, &bytes[..cut]).unwrap();
         let wal = Wal::open(dir.path(), LIMITS).unwrap();
-        let kept: Vec<_> = whole.iter().filter(|(lsn, _)| lsn - FIRST_LSN <= cut as u64).cloned().collect();
+        let kept: Vec<_> =
+            whole.iter().filter(|(lsn, _)| lsn - FIRST_LSN + HEADER <= cut as u64).cloned().collect();
         assert_eq!(bodies(&wal), kept);
         append_and_flush(&wal, b"next").await;
         assert_eq!(bodies(&wal).last().unwrap().1, b"next");
@@ -89,7 +96,7 @@ async fn truncation_keeps_every_record_from_the_given_one_on() {
         }
         let before = wal.len_bytes();
         let keep = lsns[40];
-        wal.truncate(keep).await.unwrap();
+        wal.truncate(keep, keep).await.unwrap();
         let kept = bodies(&wal);
         assert!(kept.first().unwrap().0 <= keep.0 && kept.first().unwrap().0 > lsns[20].0);
         assert_eq!(kept.last().unwrap().0, lsns[59].0);
@@ -158,4 +165,113 @@ async fn many_committers_share_syncs_and_all_become_durable() {
     drop(wal);
     let wal = Wal::open(dir.path(), LIMITS).unwrap();
     assert_eq!(bodies(&wal).len(), 160);
+}
+
+/// A medium whose next appends fail, after half of the bytes have landed.
+#[derive(Clone, Debug, Default)]
+struct Failing {
+    memory: Arc<parking_lot::Mutex<MemoryMedia>>,
+    failures: Arc<AtomicU32>,
+}
+
+impl Media for Failing {
+    fn id(&self) -> u64 {
+        1
+    }
+
+    fn list(&mut self) -> io::Result<Vec<u64>> {
+        self.memory.lock().list()
+    }
+
+    fn read(&mut self, start: u64) -> io::Result<Vec<u8>> {
+        self.memory.lock().read(start)
+    }
+
+    fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        self.memory.lock().create(start, bytes)
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.failures.load(Ordering::Relaxed) == 0 {
+            return self.memory.lock().append(bytes);
+        }
+        self.failures.fetch_sub(1, Ordering::Relaxed);
+        self.memory.lock().append(&bytes[..bytes.len() / 2])?;
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
+    fn remove(&mut self, start: u64) -> io::Result<()> {
+        self.memory.lock().remove(start)
+    }
+
+    fn path(&self, start: u64) -> PathBuf {
+        start.to_string().into()
+    }
+
+    fn blocks(&self) -> bool {
+        false
+    }
+}
+
+#[tokio::test]
+async fn a_failed_write_is_tried_again_in_a_new_segment() {
+    let media = Failing::default();
+    let wal = Wal::on(Box::new(media.clone()), LIMITS).unwrap();
+    append_and_flush(&wal, b"first").await;
+    let durable = wal.durable();
+    media.failures.store(1, Ordering::Relaxed);
+    let second = wal.append_commit(b"second");
+    assert!(matches!(wal.flush(second).await, Err(WalError::Io { .. })));
+    assert!(wal.is_failing() && wal.durable() == durable);
+    append_and_flush(&wal, b"third").await;
+    assert!(!wal.is_failing());
+    assert_eq!(wal.segment_starts(), [FIRST_LSN, durable.0]);
+    let expected = [&b"first"[..], b"second", b"third"];
+    assert_eq!(bodies(&wal).into_iter().map(|b| b.1).collect::<Vec<_>>(), expected);
+    // Half of the second record follows the first one; a later opening ignores it.
+    let reopened = Wal::on(Box::new(media), LIMITS).unwrap();
+    assert_eq!(bodies(&reopened).into_iter().map(|b| b.1).collect::<Vec<_>>(), expected);
+}
+
+#[tokio::test]
+async fn a_large_batch_fills_several_segments() {
+    let wal = Wal::in_memory(LIMITS);
+    let mut last = Lsn(0);
+    for n in 0..40_u8 {
+        last = wal.append_commit(&[n; 10_000]);
+    }
+    wal.flush(last).await.unwrap();
+    assert!(wal.segment_starts().len() > 3);
+    assert_eq!(bodies(&wal).len(), 40);
+    wal.truncate(last, last).await.unwrap();
+    assert!(wal.len_bytes() < 150_000 && wal.segment_starts().len() == 1);
+}
+
+#[tokio::test]
+async fn held_log_stays_and_does_not_count() {
+    let wal = Wal::in_memory(LIMITS);
+    append_and_flush(&wal, b"held").await;
+    let (hold, oldest) = wal.hold();
+    for n in 0..40_u8 {
+        append_and_flush(&wal, &[n; 10_000]).await;
+    }
+    wal.truncate(wal.end(), wal.end()).await.unwrap();
+    assert_eq!((wal.oldest(), bodies(&wal).len()), (oldest, 41));
+    assert!(wal.len_bytes() < 150_000, "{}", wal.len_bytes());
+    drop(hold);
+    wal.truncate(wal.end(), wal.end()).await.unwrap();
+    assert!(bodies(&wal).len() < 20);
+}
+
+#[test]
+fn a_segment_of_another_log_is_an_error() {
+    let [one, other] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    for dir in [&one, &other] {
+        drop(Wal::open(dir.path(), LIMITS).unwrap());
+    }
+    let from = segments(other.path()).remove(0);
+    let mut at_1000 = std::fs::read(&from).unwrap();
+    at_1000.truncate(20);
+    std::fs::write(one.path().join("0000000000001000.log"), at_1000).unwrap();
+    assert!(matches!(Wal::open(one.path(), LIMITS), Err(WalError::Io { .. })));
 }

@@ -1,0 +1,159 @@
+//! A consistent copy of a running store.
+//!
+//! The pages are copied one by one while they change: a fuzzy copy, in which each page is whole. The log is
+//! held from the beginning of the copy to its end, and copied last. Redo over the copied log brings every
+//! copied page to the log's end, so the copy is the store as it was at that moment. A page that did not exist
+//! when the copy began is created by redo.
+//!
+//! The copy is made beside its destination, recovered, checked, closed, and renamed: a directory of the
+//! destination's name is a whole backup.
+
+use crate::durable;
+use crate::error::KvError;
+use crate::kv::Kv;
+use crate::open::SPACE;
+use crate::options::Options;
+use crate::tree::META_PAGE;
+use crate::tree::node::Meta;
+use pagetier::{Lsn, PageId, PageStore, SpaceId};
+use pagetier_wal::{FileMedia, Media, WalError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The pool of the copy while it is made, in bytes.
+const COPY_POOL_BYTES: u64 = 16 << 20;
+
+/// How far a backup is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum BackupProgress {
+    /// Pages are copied: so many of so many.
+    Pages(u64, u64),
+    /// The log is copied, and the copy recovered.
+    Recovering,
+    /// The copy is checked: so many pages of so many.
+    Checking(u64, u64),
+}
+
+/// What a backup contains.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct BackupReport {
+    /// The position in the log of the last change that it contains.
+    pub lsn: Lsn,
+    /// Pages copied.
+    pub pages: u64,
+    /// Keys in it.
+    pub entries: u64,
+}
+
+impl Kv {
+    /// Copies the store to the new directory `to` while it is in use: the copy has every change that was
+    /// confirmed before this call, and is the store as it was at one moment before this call returned. It is
+    /// opened like any other store. `to` exists once the copy is complete, checked and durable.
+    ///
+    /// The log is kept while the backup runs. Dropped half-way it leaves `<to>.partial`.
+    ///
+    /// # Errors
+    /// `to` or `<to>.partial` exists or cannot be written, a page cannot be read, or the copy is not sound.
+    pub async fn backup(
+        &self,
+        to: &Path,
+        mut progress: impl FnMut(BackupProgress) + Send,
+    ) -> Result<BackupReport, KvError> {
+        let partial = partial_name(to);
+        for taken in [to, &partial] {
+            if taken.exists() {
+                return Err(KvError::io(taken)(std::io::ErrorKind::AlreadyExists.into()));
+            }
+        }
+        durable::create_dir(&partial)?;
+        // From here on the log stays: every change from now on is in its copy.
+        let (hold, _) = self.wal().hold();
+        let options = Options::new(&partial).pool_bytes(COPY_POOL_BYTES).ssd_bytes(0).create(false);
+        let pages = self.copy_pages(&options, &mut progress).await?;
+        progress(BackupProgress::Recovering);
+        self.copy_log(&options).await?;
+        drop(hold);
+
+        let copy = Self::open(&options).await?;
+        let lsn = copy.wal().end();
+        let report = copy.check(|seen, of| progress(BackupProgress::Checking(seen, of))).await?;
+        copy.close().await?;
+        if let Some(problem) = report.listed.into_iter().next() {
+            return Err(KvError::BadCopy { problem });
+        }
+        std::fs::rename(&partial, to).map_err(KvError::io(to))?;
+        durable::sync_parent(to)?;
+        Ok(BackupReport { lsn, pages, entries: report.entries })
+    }
+
+    async fn copy_pages(
+        &self,
+        options: &Options,
+        progress: &mut (impl FnMut(BackupProgress) + Send),
+    ) -> Result<u64, KvError> {
+        let source = &self.tree;
+        let builder = PageStore::builder().directory(options.pages_dir()).ssd_bytes(0);
+        let builder = builder.pool_bytes(COPY_POOL_BYTES).page_size(source.store.page_size());
+        let copy = builder.open().await?;
+        let space = same_space(&copy, source.space).await?;
+        let meta = source.store.get(PageId::new(source.space, META_PAGE)).await?;
+        let end = Meta::read(&meta).map_or(0, |meta| meta.end);
+        drop(meta);
+        let mut scan = source.store.scan(source.space, 0..end);
+        let mut pages = 0_u64;
+        while let Some(page) = scan.next().await {
+            let page = page.map_err(pagetier::Error::from)?;
+            let (no, lsn, payload) = (page.id().no, page.lsn(), page.to_vec());
+            drop(page);
+            let mut to = copy.overwrite(PageId::new(space, no)).await?;
+            to.copy_from_slice(&payload);
+            to.set_lsn(lsn);
+            pages += 1;
+            if pages.is_multiple_of(256) || pages == u64::from(end) {
+                progress(BackupProgress::Pages(pages, end.into()));
+            }
+        }
+        copy.close().await?;
+        Ok(pages)
+    }
+
+    /// Copies the durable log. All of it: a record that the copied pages have already is skipped by redo.
+    async fn copy_log(&self, options: &Options) -> Result<(), KvError> {
+        let wal = self.wal().clone();
+        wal.flush(wal.end()).await?;
+        let dir = options.log_dir();
+        let copied = tokio::task::spawn_blocking(move || {
+            let failed = |source| WalError::Io { path: dir.clone(), source: Arc::new(source) };
+            let mut media = FileMedia::open(&dir).map_err(failed)?;
+            media.set_id(wal.id());
+            for start in wal.segment_starts() {
+                let bytes = wal.segment(start)?;
+                media.create(start, &bytes).map_err(failed)?;
+            }
+            Ok::<(), WalError>(())
+        });
+        Ok(copied.await.map_err(|_| WalError::Stopped)??)
+    }
+}
+
+/// Creates the space under the id that the log's records name.
+async fn same_space(copy: &PageStore, wanted: SpaceId) -> Result<SpaceId, KvError> {
+    loop {
+        let space = copy.create_space(SPACE).await?;
+        if space == wanted {
+            return Ok(space);
+        }
+        if space > wanted {
+            return Err(KvError::BadCopy { problem: format!("space {space} instead of {wanted}") });
+        }
+        copy.drop_space(space).await?;
+    }
+}
+
+fn partial_name(to: &Path) -> PathBuf {
+    let mut name = to.as_os_str().to_owned();
+    name.push(".partial");
+    name.into()
+}

@@ -1,0 +1,162 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use pagetier_kv::Options;
+use std::path::PathBuf;
+
+/// An ordered key-value store on Pagetier.
+///
+/// Every change is durable when its command ends. Stopping a command, even with SIGKILL, loses nothing that
+/// was confirmed; the next one recovers.
+#[derive(Parser)]
+#[command(name = "kv", version)]
+pub(crate) struct Cli {
+    /// The store's directory; created by `put`, `load` and `bench` if it does not exist
+    #[arg(short, long, env = "KV_DIR", default_value = "kv-data", global = true)]
+    dir: PathBuf,
+    /// Memory for pages, in MiB
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(4..), global = true)]
+    pool_mib: u64,
+    /// The SSD cache, in MiB; only for a new store. 0: none
+    #[arg(long, default_value_t = 256, global = true)]
+    ssd_mib: u64,
+    /// A file or block device for the SSD cache; by default a file in the directory
+    #[arg(long, global = true)]
+    ssd: Option<PathBuf>,
+    /// A file or block device for the pages' homes; by default a file in the directory
+    #[arg(long, global = true)]
+    hdd: Option<PathBuf>,
+    /// How much log a recovery may have to read, in MiB
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(16..), global = true)]
+    log_mib: u64,
+    /// For a new store: keep as much log as restores what a lost SSD had
+    #[arg(long, global = true)]
+    survive_ssd_loss: bool,
+    /// Open although the SSD is lost; the log must reach back far enough
+    #[arg(long, global = true)]
+    accept_ssd_loss: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Insert a key, or replace its value
+    Put {
+        /// The key
+        key: String,
+        /// The value; without it, standard input to its end
+        value: Option<String>,
+    },
+    /// Print the value of a key; exit code 2 if there is none
+    Get {
+        /// The key
+        key: String,
+    },
+    /// Remove a key; exit code 2 if there is none
+    Delete {
+        /// The key
+        key: String,
+    },
+    /// Print entries in key order, one a line: key, tab, value
+    Scan(ScanArgs),
+    /// Insert lines of standard input or a file, `key<TAB>value`, or numbered entries with --count
+    Load(LoadArgs),
+    /// Read every page and verify order, links, chains and free pages; exit code 1 if something is wrong
+    Check,
+    /// Run a YCSB workload on the store and print its throughput and latencies
+    Bench(BenchArgs),
+    /// Copy the store to a new directory while it is in use
+    Backup {
+        /// The directory to create
+        to: PathBuf,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct ScanArgs {
+    /// The first key
+    #[arg(long)]
+    pub(crate) from: Option<String>,
+    /// The first key that is not printed
+    #[arg(long)]
+    pub(crate) to: Option<String>,
+    /// Only keys that begin so
+    #[arg(long, conflicts_with_all = ["from", "to"])]
+    pub(crate) prefix: Option<String>,
+    /// Descending order
+    #[arg(long)]
+    pub(crate) backward: bool,
+    /// At most so many entries
+    #[arg(long)]
+    pub(crate) limit: Option<u64>,
+}
+
+#[derive(Args)]
+pub(crate) struct LoadArgs {
+    /// The file; standard input without it
+    #[arg(conflicts_with = "count")]
+    pub(crate) file: Option<PathBuf>,
+    /// Insert this many entries `user0000000000`, … instead of reading
+    #[arg(long)]
+    pub(crate) count: Option<u64>,
+    /// The length of the values of --count, in bytes
+    #[arg(long, default_value_t = 100, requires = "count")]
+    pub(crate) value_bytes: usize,
+}
+
+/// The workloads of YCSB's core package.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Workload {
+    /// Half reads, half updates
+    A,
+    /// 95 % reads, 5 % updates
+    B,
+    /// Reads
+    C,
+    /// 95 % reads of recent entries, 5 % inserts
+    D,
+    /// 95 % short scans, 5 % inserts
+    E,
+    /// Half reads, half read-modify-writes
+    F,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchArgs {
+    /// The workload
+    #[arg(long, value_enum, ignore_case = true, default_value = "A")]
+    pub(crate) workload: Workload,
+    /// Entries, which `load --count` has inserted
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) records: u64,
+    /// The length of new values, in bytes
+    #[arg(long, default_value_t = 1000)]
+    pub(crate) value_bytes: usize,
+    /// Tasks that work at the same time
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub(crate) tasks: u64,
+    /// Seconds
+    #[arg(long, default_value_t = 10)]
+    pub(crate) seconds: u64,
+}
+
+impl Cli {
+    pub(crate) fn options(&self) -> Options {
+        let creates = matches!(self.command, Command::Put { .. } | Command::Load(_) | Command::Bench(_));
+        let mut options = Options::new(&self.dir)
+            .create(creates)
+            .pool_bytes(self.pool_mib << 20)
+            .ssd_bytes(self.ssd_mib << 20)
+            .log_bytes(self.log_mib << 20)
+            .survives_ssd_loss(self.survive_ssd_loss)
+            .accept_ssd_loss(self.accept_ssd_loss);
+        if let Some(hdd) = &self.hdd {
+            options = options.hdd(hdd);
+        }
+        if let Some(ssd) = &self.ssd {
+            options = options.ssd(ssd);
+        }
+        options
+    }
+}

@@ -1,0 +1,134 @@
+//! The commands of one or a few lines.
+
+use crate::args::ScanArgs;
+use crate::{Failure, Stop, show};
+use pagetier_kv::{BackupProgress, Kv};
+use std::io::{self, BufWriter, IsTerminal, Read, Write};
+use std::ops::Bound;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// There is no such key.
+const ABSENT: u8 = 2;
+
+pub(crate) async fn put(kv: &Kv, key: &str, value: Option<&str>) -> Result<ExitCode, Failure> {
+    let value = match value {
+        Some(value) => value.as_bytes().to_vec(),
+        None => {
+            let mut read = Vec::new();
+            io::stdin().lock().read_to_end(&mut read)?;
+            read
+        }
+    };
+    kv.put(key.as_bytes(), &value).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn get(kv: &Kv, key: &str) -> Result<ExitCode, Failure> {
+    let Some(value) = kv.get(key.as_bytes()).await? else {
+        eprintln!("kv: no such key");
+        return Ok(ABSENT.into());
+    };
+    let mut out = io::stdout().lock();
+    out.write_all(&value)?;
+    if out.is_terminal() {
+        out.write_all(b"\n")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn delete(kv: &Kv, key: &str) -> Result<ExitCode, Failure> {
+    if kv.delete(key.as_bytes()).await? {
+        Ok(ExitCode::SUCCESS)
+    } else {
+        eprintln!("kv: no such key");
+        Ok(ABSENT.into())
+    }
+}
+
+/// The first key that does not begin with `prefix`, if there is one.
+fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let keep = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
+    let mut after = prefix[..=keep].to_vec();
+    after[keep] += 1;
+    Some(after)
+}
+
+pub(crate) async fn scan(kv: &Kv, args: &ScanArgs, stop: &Stop) -> Result<ExitCode, Failure> {
+    let (from, to) = match &args.prefix {
+        Some(prefix) => (Some(prefix.as_bytes().to_vec()), after_prefix(prefix.as_bytes())),
+        None => (args.from.clone().map(String::into_bytes), args.to.clone().map(String::into_bytes)),
+    };
+    let from = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
+    let to = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    let mut scan = kv.scan((from, to));
+    if args.backward {
+        scan = scan.backward();
+    }
+    let mut out = BufWriter::new(io::stdout());
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    while left > 0 && !stop.is_asked() {
+        let Some((key, value)) = scan.next().await? else { break };
+        let written = out.write_all(&[&key[..], b"\t", &value, b"\n"].concat());
+        if written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        written?;
+        left -= 1;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn check(kv: &Kv) -> Result<ExitCode, Failure> {
+    let bar = show::bar("checking", Some(0));
+    let report = kv
+        .check(|seen, of| {
+            bar.set_length(of);
+            bar.set_position(seen);
+        })
+        .await?;
+    bar.finish_and_clear();
+    println!(
+        "{} entries, {} bytes; height {}, {} leaves, {} inner nodes, {} pages of long values, {} free pages",
+        report.entries,
+        report.bytes,
+        report.height,
+        report.leaves,
+        report.inner,
+        report.overflow,
+        report.free
+    );
+    for problem in &report.listed {
+        eprintln!("{problem}");
+    }
+    if report.is_sound() {
+        println!("sound");
+        Ok(ExitCode::SUCCESS)
+    } else {
+        eprintln!("kv: {} problems", report.problems);
+        Ok(ExitCode::FAILURE)
+    }
+}
+
+pub(crate) async fn backup(kv: &Kv, to: &Path) -> Result<ExitCode, Failure> {
+    let bar = show::bar("copying", Some(0));
+    let report = kv
+        .backup(to, |at| match at {
+            BackupProgress::Pages(done, of) => {
+                bar.set_length(of);
+                bar.set_position(done);
+            }
+            BackupProgress::Recovering => bar.set_message("recovering the copy"),
+            BackupProgress::Checking(done, of) => {
+                bar.set_message("checking the copy");
+                bar.set_length(of);
+                bar.set_position(done);
+            }
+            _ => {}
+        })
+        .await?;
+    bar.finish_and_clear();
+    println!("{} entries in {} pages, up to log position {}", report.entries, report.pages, report.lsn);
+    Ok(ExitCode::SUCCESS)
+}

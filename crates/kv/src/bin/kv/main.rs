@@ -1,0 +1,100 @@
+//! `kv`: an ordered key-value store in a directory.
+
+mod args;
+mod bench;
+mod commands;
+mod load;
+mod show;
+
+use args::{Cli, Command};
+use clap::Parser;
+use pagetier_kv::{Kv, KvError};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Why a command failed.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// A request to stop, from Ctrl-C or SIGTERM.
+#[derive(Clone, Default)]
+pub(crate) struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    pub(crate) fn is_asked(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// The first signal asks the command to end; it then closes the store. The second one ends the process
+    /// at once, which loses nothing that was confirmed.
+    async fn watch(self) {
+        for first in [true, false] {
+            asked_to_stop().await;
+            if !first {
+                std::process::exit(130);
+            }
+            eprintln!("stopping; a second signal stops at once");
+            self.0.store(true, Ordering::Release);
+        }
+    }
+}
+
+async fn asked_to_stop() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let interrupted = tokio::signal::ctrl_c();
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminated) => tokio::select! {
+            _ = interrupted => {}
+            _ = terminated.recv() => {}
+        },
+        Err(_) => drop(interrupted.await),
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("kv: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(run(cli)) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("kv: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    let stop = Stop::default();
+    let watcher = tokio::spawn(stop.clone().watch());
+    let options = cli.options();
+    let kv = Arc::new(Kv::open(&options).await?);
+    let result = command(&kv, cli.command, &stop).await;
+    // The store is closed even if the command failed: what it did before is kept.
+    let closed = match Arc::into_inner(kv) {
+        Some(kv) => kv.close().await,
+        None => Err(KvError::Busy),
+    };
+    watcher.abort();
+    let code = result?;
+    closed?;
+    Ok(code)
+}
+
+async fn command(kv: &Arc<Kv>, command: Command, stop: &Stop) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Put { key, value } => commands::put(kv, &key, value.as_deref()).await,
+        Command::Get { key } => commands::get(kv, &key).await,
+        Command::Delete { key } => commands::delete(kv, &key).await,
+        Command::Scan(scan) => commands::scan(kv, &scan, stop).await,
+        Command::Load(load) => load::load(kv, &load, stop).await,
+        Command::Check => commands::check(kv).await,
+        Command::Bench(bench) => bench::bench(kv, &bench, stop).await,
+        Command::Backup { to } => commands::backup(kv, &to).await,
+    }
+}

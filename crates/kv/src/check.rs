@@ -1,0 +1,278 @@
+//! Walks the whole store: order, links, fences, chains, and every page accounted for exactly once.
+
+use crate::error::KvError;
+use crate::kv::Kv;
+use crate::tree::node::{Chain, HEADER_BYTES, Meta, NONE, Node, OVERFLOW, Stored};
+use crate::tree::{META_PAGE, ROOT, Tree, edit};
+use pagetier::{Lsn, PageId, PageRef};
+use std::collections::BTreeMap;
+
+/// Problems beyond this many are counted only.
+const LISTED_MAX: usize = 50;
+
+/// What [`Kv::check`] found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct CheckReport {
+    /// Keys.
+    pub entries: u64,
+    /// Bytes of keys and values.
+    pub bytes: u64,
+    /// Levels of the tree.
+    pub height: u32,
+    /// Leaves.
+    pub leaves: u64,
+    /// Inner nodes.
+    pub inner: u64,
+    /// Pages of long values.
+    pub overflow: u64,
+    /// Free pages.
+    pub free: u64,
+    /// The number of problems; 0: the store is sound.
+    pub problems: u64,
+    /// The first of them, in words.
+    pub listed: Vec<String>,
+}
+
+impl CheckReport {
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.problems == 0
+    }
+
+    fn problem(&mut self, page: u32, what: impl std::fmt::Display) {
+        self.problems += 1;
+        if self.listed.len() < LISTED_MAX {
+            self.listed.push(format!("page {page}: {what}"));
+        }
+    }
+}
+
+impl Kv {
+    /// Reads every page of the store and verifies the tree: order, links, counts, chains, free pages; that
+    /// no page is used twice and none is lost; and that no page is newer than the log. Calls `progress` with
+    /// the pages seen and their total.
+    ///
+    /// Readers and changes within one page continue meanwhile, until one change of several pages is asked
+    /// for: it waits, and all that come after it.
+    ///
+    /// # Errors
+    /// The meta page cannot be read. Other pages that cannot be read are problems of the report.
+    pub async fn check(&self, progress: impl FnMut(u64, u64) + Send) -> Result<CheckReport, KvError> {
+        let tree = &*self.tree;
+        let _frozen = tree.structure.read().await;
+        let meta = tree.store.get(PageId::new(tree.space, META_PAGE)).await?;
+        let Some(found) = Meta::read(&meta) else {
+            return Err(KvError::Damaged { page: meta.id(), what: "its kind" });
+        };
+        drop(meta);
+        let mut walk = Walk {
+            tree,
+            report: CheckReport::default(),
+            uses: vec![false; found.end as usize],
+            seen: 0,
+            progress: Box::new(progress),
+        };
+        walk.take(META_PAGE, META_PAGE);
+        walk.nodes().await;
+        walk.free_list(found).await;
+        walk.unused();
+        Ok(walk.report)
+    }
+}
+
+struct Walk<'t, 'p> {
+    tree: &'t Tree,
+    report: CheckReport,
+    uses: Vec<bool>,
+    seen: u64,
+    progress: Box<dyn FnMut(u64, u64) + Send + 'p>,
+}
+
+/// A node to visit: its page, and the keys that it may hold: from `low` up to and without `high`.
+struct Visit {
+    no: u32,
+    low: Vec<u8>,
+    high: Option<Vec<u8>>,
+}
+
+impl Walk<'_, '_> {
+    /// Notes the use of a page; false if it was in use already or does not exist.
+    fn take(&mut self, no: u32, by: u32) -> bool {
+        self.seen += 1;
+        if self.seen.is_multiple_of(256) || self.seen == self.uses.len() as u64 {
+            (self.progress)(self.seen, self.uses.len() as u64);
+        }
+        match self.uses.get_mut(no as usize) {
+            None => self.report.problem(no, format_args!("page {by} points to it, beyond the end")),
+            Some(used) if *used => {
+                self.report.problem(no, format_args!("it is used twice, by page {by} too"))
+            }
+            Some(used) => {
+                *used = true;
+                return true;
+            }
+        }
+        false
+    }
+
+    async fn get(&mut self, no: u32) -> Option<PageRef<'_>> {
+        let log_end = self.tree.wal.end();
+        match self.tree.store.get(PageId::new(self.tree.space, no)).await {
+            Ok(page) => {
+                if page.lsn() > log_end || page.lsn() == Lsn(0) {
+                    let what = format!("its LSN is {}, the log ends at {log_end}", page.lsn());
+                    self.report.problem(no, what);
+                }
+                Some(page)
+            }
+            Err(error) => {
+                self.report.problem(no, error);
+                None
+            }
+        }
+    }
+
+    /// Visits the nodes level by level, from left to right.
+    async fn nodes(&mut self) {
+        let mut level = vec![Visit { no: ROOT, low: Vec::new(), high: None }];
+        self.take(ROOT, META_PAGE);
+        while !level.is_empty() {
+            self.report.height += 1;
+            let mut below = Vec::new();
+            for i in 0..level.len() {
+                let next = level.get(i + 1).map(|visit| visit.no);
+                if let Some(chains) = self.node(&level[i], next, &mut below).await {
+                    for chain in chains {
+                        self.chain(level[i].no, chain).await;
+                    }
+                }
+            }
+            level = below;
+        }
+    }
+
+    /// Visits a node; returns the chains of its values, and adds its children to `below`.
+    async fn node(&mut self, visit: &Visit, next: Option<u32>, below: &mut Vec<Visit>) -> Option<Vec<Chain>> {
+        let payload = self.get(visit.no).await?.to_vec();
+        let node = Node(&payload);
+        if node.kind() != edit::kind_of(node.level()) {
+            self.report.problem(visit.no, "its kind");
+            return None;
+        }
+        if let Err(what) = node.validate() {
+            self.report.problem(visit.no, what);
+            return None;
+        }
+        self.fences(visit, node);
+        let link = if node.level() == 0 { next.unwrap_or(NONE) } else { NONE };
+        if node.next() != link {
+            self.report.problem(visit.no, format_args!("its link leads to {}, not to {link}", node.next()));
+        }
+        if node.level() == 0 {
+            self.report.leaves += 1;
+            return Some(self.entries(node));
+        }
+        self.report.inner += 1;
+        if node.count() == 0 {
+            self.report.problem(visit.no, "an inner node without children");
+        }
+        for slot in 0..node.count() {
+            let high =
+                if slot + 1 < node.count() { Some(node.key(slot + 1).to_vec()) } else { visit.high.clone() };
+            if self.take(node.child(slot), visit.no) {
+                self.child_level(visit.no, node, slot).await;
+                below.push(Visit { no: node.child(slot), low: node.key(slot).to_vec(), high });
+            }
+        }
+        None
+    }
+
+    async fn child_level(&mut self, no: u32, node: Node<'_>, slot: usize) {
+        let child = node.child(slot);
+        let level = self.get(child).await.map(|page| Node(&page).level());
+        if level.is_some_and(|level| level + 1 != node.level()) {
+            self.report.problem(child, format_args!("its level does not follow its parent's, page {no}"));
+        }
+    }
+
+    fn fences(&mut self, visit: &Visit, node: Node<'_>) {
+        let Some(last) = node.count().checked_sub(1) else { return };
+        if node.key(0) < &visit.low[..] {
+            self.report.problem(visit.no, "a key is below its range");
+        }
+        if node.level() > 0 && node.key(0) != visit.low {
+            self.report.problem(visit.no, "its first key is not its parent's");
+        }
+        if visit.high.as_ref().is_some_and(|high| node.key(last) >= &high[..]) {
+            self.report.problem(visit.no, "a key is above its range");
+        }
+    }
+
+    fn entries(&mut self, leaf: Node<'_>) -> Vec<Chain> {
+        let mut chains = Vec::new();
+        for slot in 0..leaf.count() {
+            let bytes = match leaf.value(slot) {
+                Stored::Inline(value) => value.len(),
+                Stored::Chain(chain) => {
+                    chains.push(chain);
+                    chain.bytes
+                }
+            };
+            self.report.entries += 1;
+            self.report.bytes += (leaf.key(slot).len() + bytes) as u64;
+        }
+        chains
+    }
+
+    async fn chain(&mut self, leaf: u32, chain: Chain) {
+        let pages = chain.pages(self.tree.payload());
+        let (mut no, mut left) = (chain.first, chain.bytes);
+        for i in 0..pages {
+            if !self.take(no, leaf) {
+                return;
+            }
+            let part_max = self.tree.payload() - HEADER_BYTES;
+            let Some(page) = self.get(no).await else { return };
+            let node = Node(&page);
+            let (kind, part, next) = (node.kind(), node.part().len(), node.next());
+            drop(page);
+            if kind != OVERFLOW || part != left.min(part_max) {
+                self.report.problem(no, format_args!("it is not part {i} of a value of page {leaf}"));
+                return;
+            }
+            if i + 1 == pages && no != chain.last {
+                self.report
+                    .problem(no, format_args!("page {leaf} has {} as the value's last page", chain.last));
+            }
+            self.report.overflow += 1;
+            left -= part;
+            no = next;
+        }
+    }
+
+    async fn free_list(&mut self, meta: Meta) {
+        let (mut no, mut by) = (meta.head, META_PAGE);
+        while no != NONE {
+            if !self.take(no, by) {
+                return;
+            }
+            self.report.free += 1;
+            let Some(page) = self.get(no).await else { return };
+            (by, no) = (no, Node(&page).next());
+        }
+        if self.report.free != u64::from(meta.free) {
+            let free = self.report.free;
+            self.report.problem(META_PAGE, format_args!("it counts {} free pages, not {free}", meta.free));
+        }
+    }
+
+    fn unused(&mut self) {
+        let lost: BTreeMap<u32, ()> =
+            (0..).zip(&self.uses).filter(|(_, used)| !**used).map(|(no, _)| (no, ())).collect();
+        for no in lost.into_keys() {
+            self.report.problem(no, "it is neither used nor free");
+        }
+    }
+}

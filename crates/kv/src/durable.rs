@@ -1,0 +1,25 @@
+//! Files and directories whose names survive a power cut.
+
+use crate::error::KvError;
+use std::fs::{self, File};
+use std::path::Path;
+
+/// Creates the directory and those above it that do not exist.
+pub(crate) fn create_dir(dir: &Path) -> Result<(), KvError> {
+    let missing: Vec<&Path> =
+        dir.ancestors().filter(|dir| !dir.as_os_str().is_empty()).take_while(|dir| !dir.exists()).collect();
+    fs::create_dir_all(dir).map_err(KvError::io(dir))?;
+    missing.into_iter().try_for_each(sync_parent)
+}
+
+/// Creates an empty file.
+pub(crate) fn create_file(path: &Path) -> Result<(), KvError> {
+    File::create(path).and_then(|file| file.sync_all()).map_err(KvError::io(path))?;
+    sync_parent(path)
+}
+
+/// Makes the name of `path` durable.
+pub(crate) fn sync_parent(path: &Path) -> Result<(), KvError> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent).and_then(|dir| dir.sync_all()).map_err(KvError::io(parent))
+}

@@ -1,0 +1,103 @@
+//! What can go wrong.
+
+use pagetier::PageId;
+use pagetier_wal::{CheckpointError, RedoError, WalError};
+use std::path::PathBuf;
+
+/// Why an operation on a [`Kv`](crate::Kv) failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KvError {
+    /// The page store did not open.
+    #[error(transparent)]
+    Open(#[from] pagetier::OpenError),
+    /// The page store failed. The operation has changed nothing.
+    #[error(transparent)]
+    Store(#[from] pagetier::Error),
+    /// The log failed. A change that returns this error may be visible, and becomes durable once the log
+    /// works again; a crash before that loses it.
+    #[error(transparent)]
+    Log(#[from] WalError),
+    /// Redo failed; opening again repeats it.
+    #[error("recovery: {0}")]
+    Redo(#[from] RedoError),
+    /// A checkpoint failed.
+    #[error("checkpoint: {0}")]
+    Checkpoint(#[from] CheckpointError),
+    /// A page is not what the tree expects there: a defect of this crate, or pages of another program.
+    #[error("page {page} is not what the tree expects: {what}; `check` lists all such pages")]
+    Damaged {
+        /// The page.
+        page: PageId,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The key is empty or too long.
+    #[error("a key of {bytes} bytes: keys have from 1 to {max} bytes with this page size")]
+    BadKey {
+        /// Its length.
+        bytes: usize,
+        /// The maximum.
+        max: usize,
+    },
+    /// The value is too long.
+    #[error("a value of {bytes} bytes: values have at most {max} bytes with this page size")]
+    ValueTooLong {
+        /// Its length.
+        bytes: usize,
+        /// The maximum.
+        max: usize,
+    },
+    /// The log is full, and checkpoints could not shorten it in time.
+    #[error("the log is full and could not be shortened{}", .cause.as_ref().map(|c| format!(": {c}")).unwrap_or_default())]
+    LogFull {
+        /// Why the last checkpoint failed.
+        cause: Option<String>,
+    },
+    /// The log in the directory belongs to other pages. Redo has not begun.
+    #[error(
+        "the log is not the one of these pages (log {log:016x}, pages {pages:016x}): put the right one back"
+    )]
+    OtherLog {
+        /// The log's identity.
+        log: u64,
+        /// The identity that the pages name.
+        pages: u64,
+    },
+    /// The pages lack what an engine writes first, and the log does not have it either.
+    #[error("the store holds no key-value data, and the log does not start from nothing: restore a backup")]
+    NoMeta,
+    /// The SSD was given up, and the log does not reach back to the changes that it alone had.
+    #[error(
+        "{pages} pages lost changes with the SSD, and the log does not go back far enough: restore a backup"
+    )]
+    SsdLost {
+        /// How many pages.
+        pages: u64,
+    },
+    /// A file or directory cannot be used.
+    #[error("{path}: {source}", path = .path.display())]
+    Io {
+        /// The path.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The store is in use by a task of its own that did not end.
+    #[error("the store is still in use")]
+    Busy,
+    /// A backup's copy is not sound.
+    #[error("the copy is not sound: {problem}")]
+    BadCopy {
+        /// The first problem.
+        problem: String,
+    },
+}
+
+impl KvError {
+    pub(crate) fn io(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { path, source }
+    }
+}

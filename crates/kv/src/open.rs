@@ -1,0 +1,142 @@
+//! Opening a store: the log, the pages, redo, and only then the tree.
+//!
+//! 1. Open the log. It proves its own tail: what it calls durable, it has written anew.
+//! 2. Open the page store with the log as its gate.
+//! 3. Compare the identities of log and pages, before redo changes a page.
+//! 4. If an SSD was given up, see whether the log goes back far enough.
+//! 5. Redo.
+//! 6. A new store gets its first two pages, as a log record like any other.
+//! 7. Acknowledge the loss of the SSD once the repaired pages are durable.
+
+use crate::durable;
+use crate::error::KvError;
+use crate::kv::Kv;
+use crate::options::Options;
+use crate::tree::node::Meta;
+use crate::tree::{META_PAGE, ROOT, Tree, edit};
+use pagetier::{Builder, Error, OpenError, PageId, PageSize, PageStore, SpaceId};
+use pagetier_wal::{Keep, MiniTx, Redone, Wal, WalLimits, redo};
+use std::time::Duration;
+use tokio::sync::RwLock;
+
+pub(crate) const SPACE: &str = "kv";
+/// The smallest log, in pages: the records of a few of the longest values.
+const LOG_PAGES_MIN: u64 = 256;
+
+/// What an opening did to recover.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Recovered {
+    /// Records read from the log.
+    pub records: u64,
+    /// Changes applied again: a record counts once per page that lacked it.
+    pub applied: u64,
+    /// Pages that were listed as lost with an SSD, and that redo restored.
+    pub lost_pages: u64,
+}
+
+impl Kv {
+    /// Opens the store that `options` describe, recovering it if it was not closed.
+    ///
+    /// # Errors
+    /// The pages or the log cannot be opened, do not belong together, or recovery fails. Opening again is
+    /// always safe.
+    pub async fn open(options: &Options) -> Result<Self, KvError> {
+        let pages = options.pages_dir();
+        if !options.create && !pages.exists() {
+            return Err(OpenError::NoStore { path: options.dir.clone() }.into());
+        }
+        durable::create_dir(&options.dir)?;
+        let page_bytes = options.page_bytes.unwrap_or(PageSize::DEFAULT.bytes() as u64);
+        let limits = WalLimits { capacity_bytes: options.log_bytes.max(LOG_PAGES_MIN * page_bytes) };
+        let wal = Wal::open(&options.log_dir(), limits)?;
+        let survives = options.survives_file();
+        if wal.is_new() && options.survives_ssd_loss {
+            durable::create_file(&survives)?;
+        }
+        let keep = if survives.exists() { Keep::ForSsdLoss } else { Keep::ForCrash };
+        let mut builder = PageStore::builder().directory(&pages).create(options.create);
+        builder = builder.pool_bytes(options.pool_bytes).ssd_bytes(options.ssd_bytes);
+        builder = builder.accept_ssd_loss(options.accept_ssd_loss);
+        if let Some(bytes) = options.page_bytes {
+            builder = builder.page_bytes(bytes);
+        }
+        if let Some(hdd) = &options.hdd {
+            builder = builder.hdd(hdd);
+        }
+        if let Some(ssd) = &options.ssd {
+            builder = builder.ssd(ssd);
+        }
+        Self::open_on(builder, wal, keep, options.stall_max).await
+    }
+
+    /// Opens the store on the devices of `builder` and a log, for stores that are not in one directory. The
+    /// log becomes the store's gate.
+    ///
+    /// # Errors
+    /// As [`Kv::open`].
+    pub async fn open_on(
+        builder: Builder,
+        wal: Wal,
+        keep: Keep,
+        stall_max: Duration,
+    ) -> Result<Self, KvError> {
+        let store = builder.log_gate(wal.gate()).open().await?;
+        let space = match store.space(SPACE) {
+            Some(space) => space,
+            None => store.create_space(SPACE).await?,
+        };
+        let found = read_meta(&store, space).await?;
+        if let Some(meta) = found
+            && meta.log_id != wal.id()
+        {
+            return Err(KvError::OtherLog { log: wal.id(), pages: meta.log_id });
+        }
+        let lost_pages = check_loss(&store, &wal, keep)?;
+        let Redone { records, applied, .. } = redo(&store, &wal).await?;
+        match read_meta(&store, space).await? {
+            Some(_) => {}
+            None if wal.is_new() => create(&store, &wal, space).await?,
+            None => return Err(KvError::NoMeta),
+        }
+        if store.ssd_loss().is_some() {
+            store.sync().await?;
+            store.acknowledge_loss().await?;
+        }
+        let tree = Tree { store, wal, space, structure: RwLock::new(()) };
+        Ok(Self::new(tree, keep, stall_max, Recovered { records, applied, lost_pages }))
+    }
+}
+
+/// The meta page; `None` when it was never written, or only redo can tell.
+async fn read_meta(store: &PageStore, space: SpaceId) -> Result<Option<Meta>, KvError> {
+    match store.get(PageId::new(space, META_PAGE)).await {
+        Ok(page) => Ok(Meta::read(&page)),
+        Err(Error::NoSuchPage { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The number of pages listed as lost with an SSD; an error if redo cannot restore them.
+fn check_loss(store: &PageStore, wal: &Wal, keep: Keep) -> Result<u64, KvError> {
+    let Some(loss) = store.ssd_loss() else { return Ok(0) };
+    let pages = loss.pages();
+    let reaches = loss.redo_from.is_some_and(|from| wal.oldest() < from);
+    if pages == 0 || reaches || keep == Keep::ForSsdLoss {
+        Ok(pages)
+    } else {
+        Err(KvError::SsdLost { pages })
+    }
+}
+
+/// Writes the first two pages, durably.
+async fn create(store: &PageStore, wal: &Wal, space: SpaceId) -> Result<(), KvError> {
+    let meta = store.overwrite(PageId::new(space, META_PAGE)).await?;
+    let root = store.overwrite(PageId::new(space, ROOT)).await?;
+    let mut m = MiniTx::new(Some(wal));
+    let [meta, root] = [meta, root].map(|page| m.add(page));
+    edit::build_first(&mut m, meta, root, wal.id());
+    let lsn = m.commit();
+    wal.flush(lsn).await?;
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! The options for opening a store.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Options for [`Kv::open`](crate::Kv::open). Each has a default.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Options {
+    pub(crate) dir: PathBuf,
+    pub(crate) create: bool,
+    pub(crate) pool_bytes: u64,
+    pub(crate) ssd_bytes: u64,
+    pub(crate) page_bytes: Option<u64>,
+    pub(crate) hdd: Option<PathBuf>,
+    pub(crate) ssd: Option<PathBuf>,
+    pub(crate) log_bytes: u64,
+    pub(crate) survives_ssd_loss: bool,
+    pub(crate) accept_ssd_loss: bool,
+    pub(crate) stall_max: Duration,
+}
+
+impl Options {
+    /// The store in directory `dir`.
+    pub fn new(dir: impl AsRef<Path>) -> Self {
+        Self {
+            dir: dir.as_ref().to_owned(),
+            create: true,
+            pool_bytes: 64 << 20,
+            ssd_bytes: 256 << 20,
+            page_bytes: None,
+            hdd: None,
+            ssd: None,
+            log_bytes: 64 << 20,
+            survives_ssd_loss: false,
+            accept_ssd_loss: false,
+            stall_max: Duration::from_secs(30),
+        }
+    }
+
+    /// Whether to create a store that does not exist. Default: yes.
+    pub fn create(mut self, create: bool) -> Self {
+        self.create = create;
+        self
+    }
+
+    /// Memory for pages, in bytes. Default: 64 MiB.
+    pub fn pool_bytes(mut self, bytes: u64) -> Self {
+        self.pool_bytes = bytes;
+        self
+    }
+
+    /// Bytes of the SSD to use when the store is created; 0: none. Default: 256 MiB.
+    pub fn ssd_bytes(mut self, bytes: u64) -> Self {
+        self.ssd_bytes = bytes;
+        self
+    }
+
+    /// The page size of a new store, in bytes. Default: 16 KiB.
+    pub fn page_bytes(mut self, bytes: u64) -> Self {
+        self.page_bytes = Some(bytes);
+        self
+    }
+
+    /// The HDD: a file or block device. Default: a file in the directory.
+    pub fn hdd(mut self, path: impl AsRef<Path>) -> Self {
+        self.hdd = Some(path.as_ref().to_owned());
+        self
+    }
+
+    /// The SSD: a file or block device. Default: a file in the directory.
+    pub fn ssd(mut self, path: impl AsRef<Path>) -> Self {
+        self.ssd = Some(path.as_ref().to_owned());
+        self
+    }
+
+    /// How much log a recovery may have to read, in bytes. Default: 64 MiB.
+    pub fn log_bytes(mut self, bytes: u64) -> Self {
+        self.log_bytes = bytes;
+        self
+    }
+
+    /// For a new store: whether the log is kept for as long as the SSD has changes that the HDD lacks, so
+    /// that redo restores what a lost SSD had. Default: no; a lost SSD then needs a backup.
+    pub fn survives_ssd_loss(mut self, survives: bool) -> Self {
+        self.survives_ssd_loss = survives;
+        self
+    }
+
+    /// Whether to open without the SSD, or with a blank one in its place. Default: no.
+    pub fn accept_ssd_loss(mut self, accept: bool) -> Self {
+        self.accept_ssd_loss = accept;
+        self
+    }
+
+    /// How long a change waits for room in the log before it fails. Default: 30 s.
+    pub fn stall_max(mut self, wait: Duration) -> Self {
+        self.stall_max = wait;
+        self
+    }
+
+    pub(crate) fn pages_dir(&self) -> PathBuf {
+        self.dir.join("pages")
+    }
+
+    pub(crate) fn log_dir(&self) -> PathBuf {
+        self.dir.join("log")
+    }
+
+    /// The file whose presence means [`Options::survives_ssd_loss`].
+    pub(crate) fn survives_file(&self) -> PathBuf {
+        self.log_dir().join("kept-for-ssd-loss")
+    }
+}

@@ -1,0 +1,303 @@
+//! The byte layout of a page's payload.
+//!
+//! ```text
+//! 0   1  kind: 1 leaf, 2 inner, 3 overflow, 4 meta, 5 free
+//! 1   1  level: 0 for leaves
+//! 2   2  number of entries
+//! 4   2  where the lowest cell begins; the payload's length without cells
+//! 6   2  bytes of cells that were removed from among the others
+//! 8   4  leaf: its right neighbour; overflow and free: the next page; meta: the first free page; u32::MAX: none
+//! 12  4  overflow: bytes of the value in this page
+//! 16     slots (2 each): where the cells begin, in key order; cells grow down from the end of the payload
+//! ```
+//! A cell is the key's length (2), a word (4), the key, and the rest. In an inner node the word is the child,
+//! whose keys are at or above the cell's; the first key of the leftmost node of a level is empty. In a leaf
+//! the word is the value's length and the rest the value; with bit 31 set the rest is the first and the last
+//! page of the value's chain. Integers are little-endian.
+//!
+//! The meta page: the magic (8, at 16), the log's identity (8), the number of pages ever taken (4), and of
+//! free ones (4).
+
+use std::cmp::Ordering;
+
+pub(crate) const LEAF: u8 = 1;
+pub(crate) const INNER: u8 = 2;
+pub(crate) const OVERFLOW: u8 = 3;
+pub(crate) const META: u8 = 4;
+pub(crate) const FREE: u8 = 5;
+
+/// "No page" in a link.
+pub(crate) const NONE: u32 = u32::MAX;
+/// "PTKV" and the version, 1.
+pub(crate) const MAGIC: &[u8; 8] = b"PTKV\0\0\0\x01";
+
+pub(crate) const HEADER_BYTES: usize = 16;
+pub(crate) const SLOT_BYTES: usize = 2;
+/// A cell without its key and rest.
+pub(crate) const CELL_BYTES: usize = 6;
+const CHAINED: u32 = 1 << 31;
+const CHAIN_BYTES: usize = 8;
+
+/// The longest key, in bytes. Four cells fit into a page, whatever they are.
+pub(crate) fn key_bytes_max(payload: usize) -> usize {
+    payload / 8
+}
+
+/// The longest cell, in bytes: a longer value goes to pages of its own.
+pub(crate) fn cell_bytes_max(payload: usize) -> usize {
+    (payload - HEADER_BYTES) / 4 - SLOT_BYTES
+}
+
+/// A value as a leaf has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stored<'p> {
+    Inline(&'p [u8]),
+    Chain(Chain),
+}
+
+/// The pages of a long value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Chain {
+    /// The value's length.
+    pub(crate) bytes: usize,
+    pub(crate) first: u32,
+    pub(crate) last: u32,
+}
+
+impl Chain {
+    /// The number of its pages.
+    pub(crate) fn pages(&self, payload: usize) -> usize {
+        self.bytes.div_ceil(payload - HEADER_BYTES)
+    }
+}
+
+/// Reads a payload. Never panics: what lies outside of the payload reads as empty, and [`Node::validate`]
+/// says so.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node<'p>(pub(crate) &'p [u8]);
+
+impl<'p> Node<'p> {
+    pub(crate) fn kind(self) -> u8 {
+        self.0[0]
+    }
+
+    pub(crate) fn level(self) -> u8 {
+        self.0[1]
+    }
+
+    pub(crate) fn count(self) -> usize {
+        u16_at(self.0, 2)
+    }
+
+    pub(crate) fn heap(self) -> usize {
+        u16_at(self.0, 4)
+    }
+
+    pub(crate) fn dead(self) -> usize {
+        u16_at(self.0, 6)
+    }
+
+    pub(crate) fn next(self) -> u32 {
+        u32_at(self.0, 8)
+    }
+
+    /// Overflow: the bytes of the value in this page.
+    pub(crate) fn part(self) -> &'p [u8] {
+        let bytes = u32_at(self.0, 12) as usize;
+        self.0.get(HEADER_BYTES..HEADER_BYTES + bytes).unwrap_or_default()
+    }
+
+    /// The bytes that cells and slots may still take, after the page is compacted.
+    pub(crate) fn room(self) -> usize {
+        self.gap() + self.dead()
+    }
+
+    /// The bytes between slots and cells.
+    pub(crate) fn gap(self) -> usize {
+        self.heap().saturating_sub(HEADER_BYTES + self.count() * SLOT_BYTES)
+    }
+
+    /// The bytes of cells and slots.
+    pub(crate) fn used(self) -> usize {
+        (self.0.len() - HEADER_BYTES).saturating_sub(self.room())
+    }
+
+    /// Where the cell in `slot` begins.
+    pub(crate) fn cell_at(self, slot: usize) -> usize {
+        u16_at(self.0, HEADER_BYTES + slot * SLOT_BYTES)
+    }
+
+    /// The cell in `slot`, with everything behind it.
+    fn tail(self, slot: usize) -> &'p [u8] {
+        let at = self.cell_at(slot);
+        self.0.get(at..).filter(|tail| tail.len() >= CELL_BYTES).unwrap_or(&[0; CELL_BYTES])
+    }
+
+    pub(crate) fn key(self, slot: usize) -> &'p [u8] {
+        let tail = self.tail(slot);
+        tail.get(CELL_BYTES..CELL_BYTES + u16_at(tail, 0)).unwrap_or_default()
+    }
+
+    /// The child in `slot` of an inner node.
+    pub(crate) fn child(self, slot: usize) -> u32 {
+        u32_at(self.tail(slot), 2)
+    }
+
+    /// The bytes behind the key in `slot`.
+    fn rest_bytes(self, slot: usize) -> usize {
+        let word = u32_at(self.tail(slot), 2);
+        match self.kind() {
+            INNER => 0,
+            _ if word & CHAINED != 0 => CHAIN_BYTES,
+            _ => word as usize,
+        }
+    }
+
+    pub(crate) fn cell(self, slot: usize) -> &'p [u8] {
+        let tail = self.tail(slot);
+        let bytes = CELL_BYTES + u16_at(tail, 0) + self.rest_bytes(slot);
+        tail.get(..bytes).unwrap_or_default()
+    }
+
+    /// The value in `slot` of a leaf.
+    pub(crate) fn value(self, slot: usize) -> Stored<'p> {
+        let tail = self.tail(slot);
+        let (word, from) = (u32_at(tail, 2), CELL_BYTES + u16_at(tail, 0));
+        let rest = tail.get(from..from + self.rest_bytes(slot)).unwrap_or_default();
+        match rest.len() {
+            CHAIN_BYTES if word & CHAINED != 0 => Stored::Chain(Chain {
+                bytes: (word & !CHAINED) as usize,
+                first: u32_at(rest, 0),
+                last: u32_at(rest, 4),
+            }),
+            _ => Stored::Inline(rest),
+        }
+    }
+
+    /// The slot of `key`, or its insertion point.
+    pub(crate) fn search(self, key: &[u8]) -> Result<usize, usize> {
+        let (mut low, mut high) = (0, self.count());
+        while low < high {
+            let middle = (low + high) / 2;
+            match self.key(middle).cmp(key) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+                Ordering::Equal => return Ok(middle),
+            }
+        }
+        Err(low)
+    }
+
+    /// The slot of the child that covers `key`.
+    pub(crate) fn slot_for(self, key: &[u8]) -> usize {
+        match self.search(key) {
+            Ok(slot) => slot,
+            Err(slot) => slot.saturating_sub(1),
+        }
+    }
+
+    pub(crate) fn cells(self) -> impl Iterator<Item = &'p [u8]> {
+        (0..self.count()).map(move |slot| self.cell(slot))
+    }
+
+    /// Whether a node's slots and cells lie within it, fill it as its header says, and are in order.
+    pub(crate) fn validate(self) -> Result<(), &'static str> {
+        let slots_end = HEADER_BYTES + self.count() * SLOT_BYTES;
+        if self.heap() > self.0.len() || slots_end > self.heap() {
+            return Err("its slots run into its cells");
+        }
+        let mut bytes = 0;
+        for slot in 0..self.count() {
+            if self.cell_at(slot) < self.heap() || self.cell(slot).is_empty() {
+                return Err("a cell lies outside of it");
+            }
+            bytes += self.cell(slot).len();
+            if slot > 0 && self.key(slot - 1) >= self.key(slot) {
+                return Err("its keys are out of order");
+            }
+        }
+        if self.heap() + bytes + self.dead() != self.0.len() {
+            return Err("its cells do not add up");
+        }
+        Ok(())
+    }
+}
+
+/// The meta page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Meta {
+    pub(crate) log_id: u64,
+    /// The number of pages ever taken, which is the next page.
+    pub(crate) end: u32,
+    pub(crate) free: u32,
+    /// The first free page.
+    pub(crate) head: u32,
+}
+
+impl Meta {
+    pub(crate) fn read(payload: &[u8]) -> Option<Self> {
+        if payload[0] != META || payload[16..24] != *MAGIC {
+            return None;
+        }
+        let log_id = u64::from(u32_at(payload, 24)) | u64::from(u32_at(payload, 28)) << 32;
+        let (end, free, head) = (u32_at(payload, 32), u32_at(payload, 36), u32_at(payload, 8));
+        Some(Self { log_id, end, free, head })
+    }
+}
+
+/// A leaf's cell with the value in it.
+pub(crate) fn inline_cell(key: &[u8], value: &[u8]) -> Vec<u8> {
+    cell(key, value.len() as u32, value)
+}
+
+/// A leaf's cell with the value elsewhere.
+pub(crate) fn chain_cell(key: &[u8], chain: Chain) -> Vec<u8> {
+    let mut rest = [0; CHAIN_BYTES];
+    rest[..4].copy_from_slice(&chain.first.to_le_bytes());
+    rest[4..].copy_from_slice(&chain.last.to_le_bytes());
+    cell(key, chain.bytes as u32 | CHAINED, &rest)
+}
+
+/// The length of a leaf's cell, and whether the value is in it.
+pub(crate) fn cell_bytes(key: &[u8], value: &[u8], payload: usize) -> (usize, bool) {
+    let inline = CELL_BYTES + key.len() + value.len();
+    if inline <= cell_bytes_max(payload) {
+        (inline, true)
+    } else {
+        (CELL_BYTES + key.len() + CHAIN_BYTES, false)
+    }
+}
+
+/// An inner node's cell.
+pub(crate) fn child_cell(key: &[u8], child: u32) -> Vec<u8> {
+    cell(key, child, &[])
+}
+
+fn cell(key: &[u8], word: u32, rest: &[u8]) -> Vec<u8> {
+    let mut cell = Vec::with_capacity(CELL_BYTES + key.len() + rest.len());
+    cell.extend_from_slice(&(key.len() as u16).to_le_bytes());
+    cell.extend_from_slice(&word.to_le_bytes());
+    cell.extend_from_slice(key);
+    cell.extend_from_slice(rest);
+    cell
+}
+
+/// The shortest key that is above `left` and at most `right`, which is above `left`.
+pub(crate) fn separator<'k>(left: &[u8], right: &'k [u8]) -> &'k [u8] {
+    let common = left.iter().zip(right).take_while(|(a, b)| a == b).count();
+    &right[..(common + 1).min(right.len())]
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> usize {
+    match bytes.get(at..at + 2) {
+        Some(two) => usize::from(u16::from_le_bytes([two[0], two[1]])),
+        None => 0,
+    }
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    match bytes.get(at..at + 4) {
+        Some(four) => u32::from_le_bytes([four[0], four[1], four[2], four[3]]),
+        None => 0,
+    }
+}

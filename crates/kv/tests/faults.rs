@@ -1,0 +1,208 @@
+//! The log fails, the disk is full, the SSD is lost: what the engine answers, and that nothing confirmed is
+//! lost.
+
+mod world;
+
+use pagetier::{DeviceErrorKind, Error, PoolError, TierError};
+use pagetier_devio::SimDevice;
+use pagetier_kv::{Kv, KvError};
+use pagetier_wal::Keep;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use std::sync::Arc;
+use std::time::Duration;
+use world::{World, contents, expect_sound};
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key {number:06}").into_bytes()
+}
+
+fn value(number: u32, version: u8) -> Vec<u8> {
+    // One in forty goes to pages of its own.
+    let bytes = if number % 40 == 7 { 9_000 } else { 100 + number as usize % 200 };
+    let mut value = vec![version; bytes];
+    value[..4].copy_from_slice(&number.to_le_bytes());
+    value
+}
+
+async fn put_all(kv: &Kv, numbers: std::ops::Range<u32>, version: u8) {
+    for number in numbers {
+        kv.put_unsynced(&key(number), &value(number, version)).await.unwrap();
+    }
+    kv.sync().await.unwrap();
+}
+
+async fn expect_all(kv: &Kv, numbers: std::ops::Range<u32>, version: u8) {
+    for number in numbers {
+        let found = kv.get(&key(number)).await.unwrap();
+        assert!(found == Some(value(number, version)), "entry {number}");
+    }
+}
+
+/// Drops the store as a crash does, and lets what is in flight end.
+async fn crash(world: &mut World, kv: Kv, seed: u64) {
+    drop(kv);
+    world.power.cut_now();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    world.restart(false, &mut SmallRng::seed_from_u64(seed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_fails_for_a_while_delays_changes_and_loses_none() {
+    for seed in 0..4 {
+        let mut world = World::new(seed);
+        let kv = world.open().await.unwrap();
+        put_all(&kv, 0..300, 1).await;
+        world.log.fail(3);
+        assert!(matches!(kv.put(&key(7), b"late").await, Err(KvError::Log(_))));
+        // Until the log works, a change is refused before it changes anything.
+        let refused = kv.put(&key(8), b"refused").await;
+        assert!(matches!(refused, Err(KvError::Log(_))), "{refused:?}");
+        assert_eq!(kv.get(&key(8)).await.unwrap(), Some(value(8, 1)));
+        assert!(matches!(kv.delete(&key(9)).await, Err(KvError::Log(_))));
+        // The disk has room again.
+        put_all(&kv, 300..900, 1).await;
+        assert_eq!(kv.get(&key(7)).await.unwrap().as_deref(), Some(&b"late"[..]));
+        expect_sound(&kv).await;
+        crash(&mut world, kv, seed).await;
+        let kv = world.open().await.unwrap();
+        assert_eq!(kv.get(&key(7)).await.unwrap().as_deref(), Some(&b"late"[..]));
+        expect_all(&kv, 8..900, 1).await;
+        expect_sound(&kv).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_while_the_log_fails_keeps_what_was_confirmed() {
+    for seed in 0..6 {
+        let mut world = World::new(seed);
+        let kv = world.open().await.unwrap();
+        put_all(&kv, 0..400, 1).await;
+        world.log.fail(u64::MAX);
+        assert!(kv.put(&key(5), b"lost").await.is_err());
+        // The gate keeps what the log lacks in memory.
+        assert!(kv.store().sync().await.is_err());
+        crash(&mut world, kv, seed).await;
+        let kv = world.open().await.unwrap();
+        let five = kv.get(&key(5)).await.unwrap().unwrap();
+        assert!(five == value(5, 1) || five == b"lost");
+        expect_all(&kv, 6..400, 1).await;
+        expect_sound(&kv).await;
+    }
+}
+
+/// Whether the error says that there is no room, directly or through a page.
+fn reports_a_full_disk(error: &KvError) -> bool {
+    match error {
+        KvError::Store(Error::Device(device)) => matches!(device.kind, DeviceErrorKind::NoSpace),
+        KvError::Store(Error::Pool(PoolError::Tier(
+            TierError::Device { source, .. } | TierError::Flush { source },
+        ))) => matches!(source.kind, DeviceErrorKind::NoSpace),
+        KvError::Store(Error::Pool(PoolError::Exhausted { .. })) => true,
+        _ => false,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_disk_refuses_growth_serves_the_rest_and_takes_up_again_after_deletes() {
+    let mut world = World::new(3);
+    let power = world.power.clone();
+    let small = SimDevice::new("hdd", 0, 3, &power).with_latency(Duration::from_millis(6));
+    world.hdd = Arc::new(small.with_size_max(8 << 20));
+    let kv = world.open().await.unwrap();
+    let mut entries = 0;
+    let error = loop {
+        assert!(entries < 200_000, "the disk does not fill up");
+        match kv.put_unsynced(&key(entries), &value(entries, 1)).await {
+            Ok(_) => entries += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(reports_a_full_disk(&error), "{error}");
+    kv.sync().await.unwrap();
+    expect_all(&kv, 0..entries, 1).await;
+    expect_sound(&kv).await;
+    // Deleted entries make room for others.
+    for number in 0..entries / 2 {
+        assert!(kv.delete_unsynced(&key(number)).await.unwrap().is_some());
+    }
+    let report = kv.check(|_, _| ()).await.unwrap();
+    assert!(report.free > 100, "{report:?}");
+    put_all(&kv, 0..entries / 4, 2).await;
+    crash(&mut world, kv, 5).await;
+    let kv = world.open().await.unwrap();
+    expect_all(&kv, 0..entries / 4, 2).await;
+    expect_all(&kv, entries / 2..entries, 1).await;
+    assert_eq!(contents(&kv).await.unwrap().len() as u32, entries / 4 + entries - entries / 2);
+    expect_sound(&kv).await;
+}
+
+/// A store that was used for a while, with a crash in between; then its SSD is gone.
+async fn without_its_ssd(keep: Keep, clean: bool) -> World {
+    let mut world = World::new(11);
+    world.keep = keep;
+    let kv = world.open().await.unwrap();
+    put_all(&kv, 0..2_000, 1).await;
+    crash(&mut world, kv, 1).await;
+    let kv = world.open().await.unwrap();
+    for round in 0..4 {
+        // The last version of every entry is 5.
+        put_all(&kv, 0..1_000, 2 + round).await;
+    }
+    assert!(kv.store().oldest_ssd_lsn().is_some(), "nothing is on the SSD alone");
+    if clean {
+        kv.close().await.unwrap();
+        world.restart(false, &mut SmallRng::seed_from_u64(2));
+    } else {
+        crash(&mut world, kv, 2).await;
+    }
+    let blank = SimDevice::new("blank", 0, 9, &world.power);
+    world.ssd = Arc::new(blank.with_latency(Duration::from_millis(1)));
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn redo_restores_what_a_lost_ssd_had_if_the_log_was_kept_for_that() {
+    for clean in [true, false] {
+        let mut world = without_its_ssd(Keep::ForSsdLoss, clean).await;
+        assert!(matches!(world.open().await, Err(KvError::Open(_))), "opened as if nothing were wrong");
+        let kv = world.open_with(world.builder().accept_ssd_loss(true)).await.unwrap();
+        assert!(kv.recovered().lost_pages > 0);
+        expect_all(&kv, 0..1_000, 5).await;
+        expect_all(&kv, 1_000..2_000, 1).await;
+        expect_sound(&kv).await;
+        // The loss is acknowledged once what redo restored is durable.
+        assert!(kv.store().ssd_loss().is_none());
+        crash(&mut world, kv, 4).await;
+        let kv = world.open().await.unwrap();
+        expect_all(&kv, 0..1_000, 5).await;
+        expect_sound(&kv).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_ssd_is_an_error_if_the_log_was_not_kept() {
+    for clean in [true, false] {
+        let world = without_its_ssd(Keep::ForCrash, clean).await;
+        let opened = world.open_with(world.builder().accept_ssd_loss(true)).await;
+        assert!(matches!(opened, Err(KvError::SsdLost { pages }) if pages > 0), "{opened:?}");
+        // It stays one.
+        let opened = world.open_with(world.builder().accept_ssd_loss(true)).await;
+        assert!(matches!(opened, Err(KvError::SsdLost { .. })), "{opened:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_log_of_another_store_is_refused_before_redo() {
+    let mut other = World::new(2);
+    let kv = other.open().await.unwrap();
+    put_all(&kv, 0..500, 2).await;
+    drop(kv);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let own = other.log.clone();
+    other.log = other.log.with_id(8);
+    assert!(matches!(other.open().await, Err(KvError::OtherLog { log: 8, pages: 7 })));
+    other.log = own;
+    let kv = other.open().await.unwrap();
+    expect_all(&kv, 0..500, 2).await;
+}

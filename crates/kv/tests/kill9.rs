@@ -1,0 +1,273 @@
+//! A process killed with SIGKILL while it changes a store on real files: nothing confirmed is lost, `check`
+//! finds nothing wrong. After a third of the kills the recovery is killed as well, up to three times in a
+//! row.
+//!
+//! `PAGETIER_KILL_ROUNDS=500 cargo test --release -p pagetier-kv --test kill9 -- --nocapture` runs a
+//! campaign; the default is a few rounds.
+
+use pagetier::OpenError;
+use pagetier_kv::{Kv, KvError, Options};
+use pagetier_wal::WalError;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const KEYS: u32 = 800;
+const TASKS: u32 = 4;
+const ROUNDS: u64 = 4;
+const DIRECTORY: &str = "PAGETIER_KV_KILL_DIRECTORY";
+const RECOVERED: &str = "PAGETIER_KV_KILL_RECOVERED";
+const SEED: &str = "PAGETIER_KV_KILL_SEED";
+
+/// The approximate time of an opening with recovery, in microseconds.
+const OPENING_US: u64 = 80_000;
+
+/// Per key: the last version that was confirmed, and the last one begun.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    durable: u32,
+    begun: u32,
+}
+
+fn options(directory: &Path) -> Options {
+    Options::new(directory).page_bytes(4096).pool_bytes(2 << 20).ssd_bytes(4 << 20).log_bytes(1 << 20)
+}
+
+/// Opens the store once its former opener has left it: a store that is dropped ends with its last operation.
+async fn open(directory: &Path) -> Kv {
+    for _ in 0..500 {
+        match Kv::open(&options(directory)).await {
+            Err(KvError::Open(OpenError::AlreadyOpen { .. }) | KvError::Log(WalError::InUse { .. })) => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            opened => return opened.unwrap(),
+        }
+    }
+    panic!("the store stays in use");
+}
+
+fn key(number: u32) -> Vec<u8> {
+    let mut key = format!("{number:04}").into_bytes();
+    key.resize(4 + number as usize * 7 % 120, b'.');
+    key
+}
+
+/// The value of a version; every fifth version of a key is its absence.
+fn value(number: u32, version: u32) -> Option<Vec<u8>> {
+    if version.is_multiple_of(5) {
+        return None;
+    }
+    let mut rng = SmallRng::seed_from_u64(u64::from(number) << 32 | u64::from(version));
+    let bytes = match rng.random_range(0..20) {
+        0 => rng.random_range(2_000..20_000),
+        _ => rng.random_range(8..400),
+    };
+    let mut value = vec![0; bytes];
+    rng.fill(&mut value[..]);
+    value[..4].copy_from_slice(&number.to_le_bytes());
+    value[4..8].copy_from_slice(&version.to_le_bytes());
+    Some(value)
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// Prints one line in one system call, so that it is complete before the kill.
+fn say(line: String) {
+    std::io::stdout().write_all(format!("\n@{line}\n").as_bytes()).unwrap();
+}
+
+/// Not a test by itself: the process to be killed.
+#[test]
+fn the_writer_that_is_killed() {
+    let (Some(directory), Ok(seed)) = (std::env::var_os(DIRECTORY), std::env::var(SEED)) else { return };
+    let seed: u64 = seed.parse().unwrap();
+    runtime().block_on(async move {
+        let kv = Arc::new(open(Path::new(&directory)).await);
+        say("ready".into());
+        let writers: Vec<_> = (0..TASKS)
+            .map(|task| tokio::spawn(write(Arc::clone(&kv), seed * 31 + u64::from(task), task)))
+            .collect();
+        for writer in writers {
+            writer.await.unwrap();
+        }
+    });
+}
+
+/// Not a test by itself: the recovery to be killed.
+#[test]
+fn the_recovery_that_is_killed() {
+    let Some(directory) = std::env::var_os(RECOVERED) else { return };
+    runtime().block_on(async move {
+        say("opening".into());
+        let kv = open(Path::new(&directory)).await;
+        say("opened".into());
+        // Wait for the kill.
+        std::future::pending::<()>().await;
+        drop(kv);
+    });
+}
+
+fn version_of(value: Option<&[u8]>) -> Option<u32> {
+    value.map(|value| u32::from_le_bytes(value[4..8].try_into().unwrap()))
+}
+
+/// Each task has its own keys, so the versions of a key are sequential.
+async fn write(kv: Arc<Kv>, seed: u64, task: u32) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut versions = vec![0; KEYS as usize];
+    for number in (task..KEYS).step_by(TASKS as usize) {
+        let found = version_of(kv.get(&key(number)).await.unwrap().as_deref());
+        // An absent key is at any version of absence: go on far above all of them.
+        versions[number as usize] = found.unwrap_or_else(|| (seed as u32 + 2) * 100_000 / 5 * 5);
+    }
+    loop {
+        let unsynced = rng.random_bool(0.3);
+        let mut changed = Vec::new();
+        for _ in 0..rng.random_range(1..12) {
+            let number = rng.random_range(0..KEYS / TASKS) * TASKS + task;
+            let version = versions[number as usize] + 1;
+            versions[number as usize] = version;
+            say(format!("begun {number} {version}"));
+            match (value(number, version), unsynced) {
+                (Some(value), false) => kv.put(&key(number), &value).await.unwrap(),
+                (Some(value), true) => drop(kv.put_unsynced(&key(number), &value).await.unwrap()),
+                (None, false) => drop(kv.delete(&key(number)).await.unwrap()),
+                (None, true) => drop(kv.delete_unsynced(&key(number)).await.unwrap()),
+            }
+            if unsynced {
+                changed.push((number, version));
+            } else {
+                say(format!("durable {number} {version}"));
+            }
+        }
+        kv.sync().await.unwrap();
+        for (number, version) in changed {
+            say(format!("durable {number} {version}"));
+        }
+    }
+}
+
+fn spawn(test: &str, variable: &str, directory: &Path, seed: u64) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(variable, directory)
+        .env(SEED, seed.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Runs the writer and kills it after a random time.
+fn run_and_kill(directory: &Path, seed: u64, known: &mut [Known]) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut writer = spawn("the_writer_that_is_killed", DIRECTORY, directory, seed);
+    let lines = BufReader::new(writer.stdout.take().unwrap()).lines();
+    let mut kill_at = None;
+    // Occasionally kill it during the opening.
+    if rng.random_bool(0.15) {
+        std::thread::park_timeout(Duration::from_millis(rng.random_range(0..60)));
+        writer.kill().unwrap();
+    }
+    for line in lines {
+        let Ok(line) = line else { break };
+        let Some(line) = line.strip_prefix('@') else { continue };
+        let mut words = line.split(' ');
+        let what = words.next().unwrap_or_default();
+        let numbers: Vec<u32> = words.filter_map(|word| word.parse().ok()).collect();
+        match (what, &numbers[..]) {
+            ("begun", [number, version]) => known[*number as usize].begun = *version,
+            ("durable", [number, version]) => known[*number as usize].durable = *version,
+            ("ready", _) => {
+                kill_at = Some(Instant::now() + Duration::from_millis(rng.random_range(5..500)));
+            }
+            _ => {}
+        }
+        if kill_at.is_some_and(|at| Instant::now() >= at) {
+            kill_at = None;
+            // SIGKILL.
+            writer.kill().unwrap();
+        }
+    }
+    let ended = writer.wait().unwrap();
+    assert!(!ended.success() && ended.code().is_none(), "the writer ended by itself: {ended}");
+}
+
+/// Opens the store in another process and kills that process within the time of an opening. Returns true if
+/// the store was not open yet.
+fn kill_a_recovery(directory: &Path, seed: u64) -> bool {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut opener = spawn("the_recovery_that_is_killed", RECOVERED, directory, seed);
+    let mut lines = BufReader::new(opener.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let began = lines.by_ref().any(|line| line.starts_with("@opening"));
+    assert!(began, "the opener ended by itself");
+    std::thread::park_timeout(Duration::from_micros(rng.random_range(0..OPENING_US)));
+    opener.kill().unwrap();
+    let opened = lines.any(|line| line.starts_with("@opened"));
+    let ended = opener.wait().unwrap();
+    assert!(!ended.success() && ended.code().is_none(), "the opener ended by itself: {ended}");
+    !opened
+}
+
+async fn check(directory: &Path, known: &mut [Known], close: bool) -> u64 {
+    let kv = open(directory).await;
+    let report = kv.check(|_, _| ()).await.unwrap();
+    assert!(report.is_sound(), "{:#?}", report.listed);
+    for (number, known) in (0..).zip(known) {
+        let found = kv.get(&key(number)).await.unwrap();
+        let version = match version_of(found.as_deref()) {
+            Some(version) => {
+                assert!(found == value(number, version), "key {number} mixes versions");
+                assert!(
+                    (known.durable..=known.begun).contains(&version),
+                    "key {number} has version {version}: {} was confirmed, {} the last begun",
+                    known.durable,
+                    known.begun
+                );
+                version
+            }
+            // The key is absent: some version of absence is allowed.
+            None => {
+                let absence = (known.durable..=known.begun).find(|version| version.is_multiple_of(5));
+                absence.unwrap_or_else(|| panic!("key {number} of version {} is lost", known.durable))
+            }
+        };
+        *known = Known { durable: version, begun: version };
+    }
+    if close {
+        kv.close().await.unwrap();
+    }
+    report.entries
+}
+
+#[test]
+fn nothing_confirmed_is_lost_when_the_process_is_killed() {
+    let rounds =
+        std::env::var("PAGETIER_KILL_ROUNDS").map_or(ROUNDS, |n| n.parse().expect("a number of rounds"));
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let store = directory.path().join("store");
+    let mut known = vec![Known::default(); KEYS as usize];
+    let (mut recoveries, mut cut, mut entries) = (0, 0, 0);
+    for round in 0..rounds {
+        run_and_kill(&store, round, &mut known);
+        if round % 3 == 1 {
+            for again in 0..=round % 2 + round % 5 % 2 {
+                recoveries += 1;
+                cut += u64::from(kill_a_recovery(&store, round * 7 + again));
+            }
+        }
+        // Dropped without a close, it adds another crash.
+        entries = runtime().block_on(check(&store, &mut known, round % 7 == 6));
+        if round % 50 == 49 {
+            println!("{} kills, and {cut} of recoveries; nothing lost", round + 1);
+        }
+    }
+    println!("{recoveries} recoveries killed, {cut} of them before the store was open");
+    println!("{rounds} kills, {entries} entries at the end; check found nothing wrong");
+    assert!(rounds < 4 || entries > 100, "{entries} entries");
+}

@@ -1,0 +1,61 @@
+//! Fuzzy checkpoints: keep the log short while the engine runs.
+
+use crate::log::{Wal, WalError};
+use pagetier::{Lsn, PageStore};
+
+/// What the log is kept for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keep {
+    /// A crash: the changes that are in memory alone.
+    ForCrash,
+    /// A crash, or the loss of the SSD: also the changes that are not on the HDD. The log grows beyond its
+    /// capacity by as much as the SSD is ahead of the HDD.
+    ForSsdLoss,
+}
+
+/// Why a checkpoint failed. Nothing was removed that a recovery needs.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] pagetier::Error),
+    /// The log failed.
+    #[error(transparent)]
+    Log(#[from] WalError),
+}
+
+/// One step of a fuzzy checkpoint: when the log is three quarters full, writes the pages with the oldest
+/// changes; then truncates the log to what a recovery needs. Call it whenever [`Wal::grown`] returns.
+///
+/// # Errors
+/// The store or the log failed; the next step tries again.
+pub async fn checkpoint(store: &PageStore, wal: &Wal, keep: Keep) -> Result<(), CheckpointError> {
+    let capacity = wal.capacity_bytes();
+    if wal.len_bytes() > capacity / 4 * 3 {
+        store.flush_to(Lsn(wal.end().0.saturating_sub(capacity / 8 * 5))).await?;
+    }
+    truncate(store, wal, keep, false).await?;
+    if wal.len_bytes() > capacity {
+        // What is needed lies in few large segments: only a log that needs nothing is sure to be short.
+        store.flush_to(wal.end()).await?;
+        truncate(store, wal, keep, true).await?;
+    }
+    Ok(())
+}
+
+async fn truncate(store: &PageStore, wal: &Wal, keep: Keep, force: bool) -> Result<(), CheckpointError> {
+    // Read the end first: a change that is not yet in the store's minimum has a later LSN.
+    let end = wal.end();
+    let pages = store.min_recovery_lsn().unwrap_or(end);
+    // After the pages in memory: a page that was written meanwhile is then found on the SSD.
+    let on_ssd = store.oldest_ssd_lsn().filter(|_| keep == Keep::ForSsdLoss);
+    let commits = wal.oldest_unapplied().unwrap_or(end);
+    let needed = end.min(pages).min(commits);
+    if force || wal.can_truncate(needed) {
+        // Pages written by this point are clean, but durable only after a flush.
+        store.flush_to(Lsn(0)).await?;
+        wal.truncate(needed, on_ssd.unwrap_or(needed)).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,488 @@
+//! The log: positions, group commit, truncation.
+//!
+//! **Positions.** An LSN is the log position at which its record *ends*; a record is durable when the log is
+//! durable up to its LSN. Page records carry the changed ranges and are applied where `page.lsn <
+//! record.lsn`, so redo may start anywhere and be repeated.
+//!
+//! **Transactions** of several steps do not touch pages before they commit. `Commit` carries the operations,
+//! which are idempotent. Once it is durable they are applied to the trees (each with its page record); then
+//! `Applied` is written. Recovery repeats the pages' history, then executes the operations of every commit
+//! without an `Applied`. There is nothing to undo, although dirty pages may be written at any time (steal),
+//! and none must be written at commit (no-force). An engine whose every operation is one page record needs
+//! neither.
+//!
+//! **Group commit.** The first commit that needs durability writes and syncs on behalf of all that wait.
+//!
+//! **Failures.** Bytes that could not be made durable stay in memory, and the next flush tries again, in a
+//! new segment: a full disk delays commits until there is room.
+//!
+//! **Locks.** `output` before `state`; neither is held across an `.await`. [`MiniTx::commit`] assigns the LSN
+//! and sets it on the pages under `state`, so a caller that has read [`Wal::end`] finds every earlier record
+//! in the store's `min_recovery_lsn`.
+//!
+//! [`MiniTx::commit`]: crate::MiniTx::commit
+
+use crate::media::{FileMedia, Media, MemoryMedia};
+use crate::record::{self, Kind};
+use crate::segments::Segments;
+use pagetier::{GateError, GateFuture, LogGate, Lsn, PageMut};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use tokio::sync::Notify;
+
+/// The start of a new log: above zero, the LSN of a page that no record has touched.
+pub(crate) const FIRST_LSN: u64 = 64;
+
+/// What went wrong with the log.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WalError {
+    /// A file operation failed. What was not durable is kept in memory; the next flush tries again.
+    #[error("log {path}: {source}")]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's error.
+        source: Arc<io::Error>,
+    },
+    /// Another opener, here or in another process, has the log.
+    #[error("log {path}: it is in use, here or in another process")]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A segment with a successor ends in the middle of a record.
+    #[error("log {path}: damaged at position {at}, though later segments exist")]
+    Damaged {
+        /// The segment.
+        path: PathBuf,
+        /// The position of the first unreadable record.
+        at: u64,
+    },
+    /// The background write did not complete.
+    #[error("the log writer was stopped")]
+    Stopped,
+}
+
+/// Limits of a log.
+#[derive(Clone, Copy, Debug)]
+pub struct WalLimits {
+    /// [`Wal::has_room`] waits while a recovery would read more than this, in bytes.
+    pub capacity_bytes: u64,
+}
+
+impl WalLimits {
+    fn segment_bytes(self) -> u64 {
+        (self.capacity_bytes / 16).clamp(64 << 10, 64 << 20)
+    }
+}
+
+#[derive(Debug)]
+struct Output {
+    segments: Segments,
+    /// Bytes that are not durable and have left `State::buf`.
+    writing: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Records appended since the last flush began.
+    buf: Vec<u8>,
+    end: u64,
+    unapplied: BTreeSet<u64>,
+    next_signal: u64,
+    holds: BTreeMap<u64, u64>,
+    next_hold: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    limits: WalLimits,
+    state: Mutex<State>,
+    output: Mutex<Output>,
+    durable: AtomicU64,
+    /// The start of the segment where a recovery after a crash begins.
+    needed: AtomicU64,
+    /// The start of the log's oldest segment, which a [`Hold`] may keep.
+    oldest: AtomicU64,
+    end: AtomicU64,
+    id: u64,
+    blocks: bool,
+    failing: AtomicBool,
+    /// The log will not be truncated any more: waiting for that is pointless.
+    abandoned: AtomicBool,
+    leader: tokio::sync::Mutex<()>,
+    grown: Arc<Notify>,
+    truncated: Notify,
+}
+
+/// The log; clones share it.
+#[derive(Clone, Debug)]
+pub struct Wal(Arc<Shared>);
+
+/// Keeps the log from a position on, until it is dropped. It does not count towards the capacity.
+#[derive(Debug)]
+pub struct Hold {
+    log: Arc<Shared>,
+    number: u64,
+}
+
+impl Hold {
+    /// Gives up the log before `lsn`.
+    pub fn advance(&self, lsn: Lsn) {
+        self.log.state.lock().holds.insert(self.number, lsn.0);
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.log.state.lock().holds.remove(&self.number);
+    }
+}
+
+impl Wal {
+    /// A log in memory: without delay, and lost with the process.
+    ///
+    /// # Panics
+    /// Never: memory does not fail.
+    #[must_use]
+    pub fn in_memory(limits: WalLimits) -> Self {
+        Self::on(Box::<MemoryMedia>::default(), limits).expect("memory does not fail")
+    }
+
+    /// Opens the log in `dir`, or creates an empty one. Cuts off a torn tail, which was never durable.
+    ///
+    /// # Errors
+    /// The directory cannot be used, is in use, or the log is damaged before its last segment.
+    pub fn open(dir: &Path, limits: WalLimits) -> Result<Self, WalError> {
+        let media = FileMedia::open(dir).map_err(|error| match error.kind() {
+            io::ErrorKind::ResourceBusy => WalError::InUse { path: dir.into() },
+            _ => WalError::Io { path: dir.into(), source: Arc::new(error) },
+        })?;
+        Self::on(Box::new(media), limits)
+    }
+
+    /// Opens the log on `media`, as [`Wal::open`] does.
+    ///
+    /// # Errors
+    /// As [`Wal::open`].
+    pub fn on(media: Box<dyn Media>, limits: WalLimits) -> Result<Self, WalError> {
+        let (segments, oldest, end) = Segments::open(media, FIRST_LSN)?;
+        let next_signal = end + limits.capacity_bytes / 32;
+        let (id, blocks) = (segments.id(), segments.blocks());
+        let state = State {
+            buf: Vec::new(),
+            end,
+            unapplied: BTreeSet::new(),
+            next_signal,
+            holds: BTreeMap::new(),
+            next_hold: 0,
+        };
+        Ok(Self(Arc::new(Shared {
+            limits,
+            state: Mutex::new(state),
+            output: Mutex::new(Output { segments, writing: Vec::new() }),
+            durable: AtomicU64::new(end),
+            needed: AtomicU64::new(oldest),
+            oldest: AtomicU64::new(oldest),
+            end: AtomicU64::new(end),
+            id,
+            blocks,
+            failing: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
+            leader: tokio::sync::Mutex::new(()),
+            grown: Arc::default(),
+            truncated: Notify::new(),
+        })))
+    }
+
+    /// The log as a store's gate that does not keep the log open: tasks of a dropped store may hold the gate
+    /// for a while, and the log would be locked for the next opener.
+    #[must_use]
+    pub fn gate(&self) -> Arc<dyn LogGate> {
+        Arc::new(Gate(Arc::downgrade(&self.0)))
+    }
+
+    /// The log's identity. An engine keeps it in its pages, and compares both before redo: the log of another
+    /// store would overwrite this one's pages.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// The log's end: the LSN of the newest record.
+    #[must_use]
+    pub fn end(&self) -> Lsn {
+        Lsn(self.0.state.lock().end)
+    }
+
+    /// The log is durable up to here.
+    #[must_use]
+    pub fn durable(&self) -> Lsn {
+        Lsn(self.0.durable.load(Ordering::Acquire))
+    }
+
+    /// Whether no record was ever written.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.end().0 == FIRST_LSN
+    }
+
+    /// Whether the last write failed. The next [`Wal::flush`] tries again.
+    #[must_use]
+    pub fn is_failing(&self) -> bool {
+        self.0.failing.load(Ordering::Acquire)
+    }
+
+    /// Bytes that a recovery after a crash would read.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        self.0.end.load(Ordering::Acquire).saturating_sub(self.0.needed.load(Ordering::Acquire))
+    }
+
+    /// The log holds every record that ends after this position.
+    #[must_use]
+    pub fn oldest(&self) -> Lsn {
+        Lsn(self.0.oldest.load(Ordering::Acquire))
+    }
+
+    /// The length at which [`Wal::has_room`] waits, in bytes.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> u64 {
+        self.0.limits.capacity_bytes
+    }
+
+    /// Appends the operations of a mini-transaction and sets its LSN on the pages.
+    pub(crate) fn append_pages(&self, pages: &mut [PageMut<'_>], ops: &[u8]) -> Lsn {
+        let mut state = self.0.state.lock();
+        let at = state.end;
+        let lsn = record::put_pages(&mut state.buf, at, pages, ops);
+        for page in pages {
+            page.set_lsn(Lsn(lsn));
+        }
+        self.appended(&mut state, lsn)
+    }
+
+    /// Appends a transaction's operations; it counts as unapplied until [`Wal::append_applied`].
+    pub fn append_commit(&self, operations: &[u8]) -> Lsn {
+        let mut state = self.0.state.lock();
+        let at = state.end;
+        let lsn = record::put(&mut state.buf, at, Kind::Commit, |body| body.extend_from_slice(operations));
+        state.unapplied.insert(lsn);
+        self.appended(&mut state, lsn)
+    }
+
+    /// Records that every operation of the commit at `commit` is in the trees' pages, and its page record in
+    /// the log.
+    pub fn append_applied(&self, commit: Lsn) -> Lsn {
+        let mut state = self.0.state.lock();
+        let at = state.end;
+        let lsn = record::put(&mut state.buf, at, Kind::Applied, |body| {
+            body.extend_from_slice(&commit.0.to_le_bytes());
+        });
+        state.unapplied.remove(&commit.0);
+        self.appended(&mut state, lsn)
+    }
+
+    fn appended(&self, state: &mut State, lsn: u64) -> Lsn {
+        state.end = lsn;
+        self.0.end.store(lsn, Ordering::Release);
+        if lsn >= state.next_signal {
+            state.next_signal = lsn + self.0.limits.capacity_bytes / 32;
+            self.signal_grown();
+        }
+        Lsn(lsn)
+    }
+
+    /// Makes the log durable at least up to `lsn`. Cancel-safe: a write that has begun continues without the
+    /// caller.
+    ///
+    /// # Errors
+    /// The medium failed. The records stay in memory, and may become durable by a later flush.
+    pub async fn flush(&self, lsn: Lsn) -> Result<(), WalError> {
+        if self.durable() >= lsn {
+            return Ok(());
+        }
+        if !self.0.blocks {
+            return self.0.write_out();
+        }
+        let _leader = self.0.leader.lock().await;
+        if self.durable() >= lsn {
+            return Ok(());
+        }
+        let shared = Arc::clone(&self.0);
+        tokio::task::spawn_blocking(move || shared.write_out()).await.map_err(|_| WalError::Stopped)?
+    }
+
+    /// Waits until the log has grown by another fraction of its capacity.
+    pub async fn grown(&self) {
+        self.0.grown.notified().await;
+    }
+
+    /// What [`Wal::grown`] waits for. A task that waits for it does not keep the log open.
+    #[must_use]
+    pub fn growth(&self) -> Arc<Notify> {
+        Arc::clone(&self.0.grown)
+    }
+
+    /// Wakes the current or the next call of [`Wal::grown`].
+    pub fn signal_grown(&self) {
+        self.0.grown.notify_one();
+    }
+
+    /// Waits until the log is below its capacity, or abandoned. Callers must hold no locks and no pages.
+    pub async fn has_room(&self) {
+        let full =
+            || self.len_bytes() > self.0.limits.capacity_bytes && !self.0.abandoned.load(Ordering::Acquire);
+        while full() {
+            let truncated = self.0.truncated.notified();
+            tokio::pin!(truncated);
+            truncated.as_mut().enable();
+            if !full() {
+                return;
+            }
+            self.signal_grown();
+            truncated.await;
+        }
+    }
+
+    /// Releases all tasks that wait for room: checkpoints have ended.
+    pub fn abandon(&self) {
+        self.0.abandoned.store(true, Ordering::Release);
+        self.0.truncated.notify_waiters();
+    }
+
+    /// Whether [`Wal::abandon`] was called.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.0.abandoned.load(Ordering::Acquire)
+    }
+
+    /// The oldest unapplied commit.
+    #[must_use]
+    pub fn oldest_unapplied(&self) -> Option<Lsn> {
+        self.0.state.lock().unapplied.first().copied().map(Lsn)
+    }
+
+    /// Keeps what the log holds at this moment, for a backup.
+    #[must_use]
+    pub fn hold(&self) -> (Hold, Lsn) {
+        // Truncation runs under `output`: what is the oldest now stays.
+        let _output = self.0.output.lock();
+        let (oldest, mut state) = (self.oldest(), self.0.state.lock());
+        let number = state.next_hold;
+        state.next_hold += 1;
+        state.holds.insert(number, oldest.0);
+        (Hold { log: Arc::clone(&self.0), number }, oldest)
+    }
+
+    /// Whether [`Wal::truncate`] would probably remove a segment.
+    #[must_use]
+    pub fn can_truncate(&self, keep: Lsn) -> bool {
+        keep.0.saturating_sub(self.0.needed.load(Ordering::Acquire)) > self.0.limits.segment_bytes()
+    }
+
+    /// Removes the segments whose records are all older than `needed`, which a recovery after a crash needs,
+    /// and than `keep` and every [`Hold`].
+    ///
+    /// # Errors
+    /// The medium failed.
+    pub async fn truncate(&self, needed: Lsn, keep: Lsn) -> Result<(), WalError> {
+        let shared = Arc::clone(&self.0);
+        let cut = move || shared.truncate(needed.0, keep.0);
+        if self.0.blocks {
+            tokio::task::spawn_blocking(cut).await.map_err(|_| WalError::Stopped)??;
+        } else {
+            cut()?;
+        }
+        self.0.truncated.notify_waiters();
+        Ok(())
+    }
+
+    /// The segments' positions, oldest first.
+    #[must_use]
+    pub fn segment_starts(&self) -> Vec<u64> {
+        self.0.output.lock().segments.starts()
+    }
+
+    /// The durable records of one segment, as bytes.
+    ///
+    /// # Errors
+    /// The medium failed.
+    pub fn segment(&self, start: u64) -> Result<Vec<u8>, WalError> {
+        let mut output = self.0.output.lock();
+        // Under the lock nothing becomes durable.
+        let durable = self.0.durable.load(Ordering::Acquire);
+        output.segments.read(start, durable)
+    }
+
+    /// Marks a commit that recovery found without its `Applied` as unapplied again.
+    pub(crate) fn readopt(&self, commit: Lsn) {
+        self.0.state.lock().unapplied.insert(commit.0);
+    }
+}
+
+impl Shared {
+    /// Writes everything appended so far and makes it durable. Blocks; one caller at a time.
+    fn write_out(&self) -> Result<(), WalError> {
+        let mut output = self.output.lock();
+        let Output { segments, writing } = &mut *output;
+        let end = {
+            let mut state = self.state.lock();
+            if writing.is_empty() {
+                std::mem::swap(&mut state.buf, writing);
+            } else {
+                writing.append(&mut state.buf);
+            }
+            state.end
+        };
+        // Large batches fill several segments, so that truncation can remove what is old.
+        let segment_bytes = self.limits.segment_bytes();
+        while !writing.is_empty() {
+            let start = end - writing.len() as u64;
+            let chunk = record::whole_records(writing, segment_bytes as usize);
+            let written = segments.append(start, &writing[..chunk], segment_bytes);
+            self.failing.store(written.is_err(), Ordering::Release);
+            written?;
+            self.durable.store(start + chunk as u64, Ordering::Release);
+            if chunk == writing.len() {
+                writing.clear();
+            } else {
+                writing.drain(..chunk);
+            }
+        }
+        Ok(())
+    }
+
+    fn truncate(&self, needed: u64, keep: u64) -> Result<(), WalError> {
+        let mut output = self.output.lock();
+        let held = self.state.lock().holds.values().copied().min().unwrap_or(u64::MAX);
+        self.needed.store(output.segments.holding(needed), Ordering::Release);
+        let oldest = output.segments.truncate(needed.min(keep).min(held))?;
+        self.oldest.store(oldest, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl LogGate for Wal {
+    fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
+        Box::pin(async move { self.flush(lsn).await.map_err(|error| Arc::new(error) as GateError) })
+    }
+}
+
+/// See [`Wal::gate`].
+struct Gate(Weak<Shared>);
+
+impl LogGate for Gate {
+    fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
+        let log = self.0.upgrade().map(Wal);
+        Box::pin(async move {
+            let log = log.ok_or_else(|| Arc::new(WalError::Stopped) as GateError)?;
+            log.flush(lsn).await.map_err(|error| Arc::new(error) as GateError)
+        })
+    }
+}

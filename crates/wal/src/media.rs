@@ -1,0 +1,250 @@
+//! Where the log's segments are: files, or memory.
+//!
+//! A file is `<16 hex digits of the first position>.log`: a header of 32 bytes, then contiguous records.
+//!
+//! ```text
+//! 0   8  "PTLOG" and the version, 1
+//! 8   8  the log's identity
+//! 16  8  the position of the first record
+//! 24  4  zero
+//! 28  4  CRC32C of bytes 0 to 27
+//! ```
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, Error, ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+const MAGIC: &[u8; 8] = b"PTLOG\0\0\x01";
+const HEADER_BYTES: usize = 32;
+
+/// The segments of one log, each named by the position of its first byte. The caller has exclusive use.
+pub trait Media: Send + Debug {
+    /// The log's identity, drawn when it was created.
+    fn id(&self) -> u64;
+
+    /// The segments' positions, in any order.
+    ///
+    /// # Errors
+    /// The medium failed.
+    fn list(&mut self) -> io::Result<Vec<u64>>;
+
+    /// The bytes of a segment.
+    ///
+    /// # Errors
+    /// The medium failed, or the segment is another log's.
+    fn read(&mut self, start: u64) -> io::Result<Vec<u8>>;
+
+    /// Creates the segment with these contents, or replaces it as a whole, and makes it durable. After a
+    /// crash the segment has the new contents or is as before. Appends go to it from now on.
+    ///
+    /// # Errors
+    /// The medium failed: a later opening may find either state.
+    fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Appends to the segment created last and makes it durable.
+    ///
+    /// # Errors
+    /// The medium failed. Any part of `bytes` may be readable, and may or may not be durable.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Removes a segment, durably: of several removed in order, a crash leaves the later ones.
+    ///
+    /// # Errors
+    /// The medium failed.
+    fn remove(&mut self, start: u64) -> io::Result<()>;
+
+    /// The segment's name in errors.
+    fn path(&self, start: u64) -> PathBuf;
+
+    /// Whether calls block their thread.
+    fn blocks(&self) -> bool {
+        true
+    }
+}
+
+/// Segments in memory, for stores that live no longer than the process.
+#[derive(Debug, Default)]
+pub struct MemoryMedia {
+    segments: BTreeMap<u64, Vec<u8>>,
+    active: u64,
+}
+
+impl Media for MemoryMedia {
+    fn id(&self) -> u64 {
+        0
+    }
+
+    fn list(&mut self) -> io::Result<Vec<u64>> {
+        Ok(self.segments.keys().copied().collect())
+    }
+
+    fn read(&mut self, start: u64) -> io::Result<Vec<u8>> {
+        self.segments.get(&start).cloned().ok_or_else(|| ErrorKind::NotFound.into())
+    }
+
+    fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        self.segments.insert(start, bytes.to_vec());
+        self.active = start;
+        Ok(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.segments.entry(self.active).or_default().extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn remove(&mut self, start: u64) -> io::Result<()> {
+        self.segments.remove(&start);
+        Ok(())
+    }
+
+    fn path(&self, start: u64) -> PathBuf {
+        format!("memory/{start:016x}").into()
+    }
+
+    fn blocks(&self) -> bool {
+        false
+    }
+}
+
+/// Segments as files of one directory, which is locked while this value lives.
+#[derive(Debug)]
+pub struct FileMedia {
+    dir: PathBuf,
+    id: u64,
+    active: Option<File>,
+    _lock: OwnedFd,
+}
+
+impl FileMedia {
+    /// Opens the log's directory; creates it if it does not exist.
+    ///
+    /// # Errors
+    /// The directory cannot be used; [`ErrorKind::ResourceBusy`] if another opener has it.
+    pub fn open(dir: &Path) -> io::Result<Self> {
+        let fresh = !dir.exists();
+        fs::create_dir_all(dir)?;
+        if fresh && let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            sync_directory(parent)?;
+        }
+        let lock = lock(dir)?;
+        let mut media = Self { dir: dir.into(), id: 0, active: None, _lock: lock };
+        media.id = match media.list()?.first() {
+            Some(first) => identity(&media.whole(*first)?)?,
+            None => RandomState::new().build_hasher().finish(),
+        };
+        Ok(media)
+    }
+
+    /// Makes a new log continue another one, as the copy in a backup does.
+    pub fn set_id(&mut self, id: u64) {
+        self.id = id;
+    }
+
+    fn whole(&self, start: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        File::open(self.path(start))?.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn header(&self, start: u64) -> [u8; HEADER_BYTES] {
+        let mut header = [0; HEADER_BYTES];
+        header[..8].copy_from_slice(MAGIC);
+        header[8..16].copy_from_slice(&self.id.to_le_bytes());
+        header[16..24].copy_from_slice(&start.to_le_bytes());
+        let sum = crc32c::crc32c(&header[..28]);
+        header[28..].copy_from_slice(&sum.to_le_bytes());
+        header
+    }
+}
+
+impl Media for FileMedia {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn list(&mut self) -> io::Result<Vec<u64>> {
+        let mut starts = Vec::new();
+        for entry in fs::read_dir(&self.dir)? {
+            let name = entry?.file_name();
+            let start = name.to_str().and_then(|n| n.strip_suffix(".log")).filter(|n| n.len() == 16);
+            starts.extend(start.and_then(|n| u64::from_str_radix(n, 16).ok()));
+        }
+        Ok(starts)
+    }
+
+    fn read(&mut self, start: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = self.whole(start)?;
+        if bytes.get(..HEADER_BYTES) != Some(&self.header(start)) {
+            return Err(invalid("it is not a segment of this log"));
+        }
+        bytes.drain(..HEADER_BYTES);
+        Ok(bytes)
+    }
+
+    fn create(&mut self, start: u64, bytes: &[u8]) -> io::Result<()> {
+        // Written aside and renamed, so that a crash leaves the old contents or the new ones. The bytes of a
+        // segment that is rewritten may have been readable without being durable: these are on the disk.
+        let (aside, path) = (self.dir.join("next.tmp"), self.path(start));
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+        file.write_all(&self.header(start))?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&aside, &path)?;
+        sync_directory(&self.dir)?;
+        self.active = Some(file);
+        Ok(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(file) = &mut self.active else { return Err(ErrorKind::NotFound.into()) };
+        file.write_all(bytes)?;
+        file.sync_data()
+    }
+
+    fn remove(&mut self, start: u64) -> io::Result<()> {
+        fs::remove_file(self.path(start))?;
+        sync_directory(&self.dir)
+    }
+
+    fn path(&self, start: u64) -> PathBuf {
+        self.dir.join(format!("{start:016x}.log"))
+    }
+}
+
+fn sync_directory(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+fn invalid(why: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidData, why)
+}
+
+/// The identity in a segment's header.
+fn identity(segment: &[u8]) -> io::Result<u64> {
+    let header = segment.get(..HEADER_BYTES).ok_or_else(|| invalid("the segment has no header"))?;
+    let sum = u32::from_le_bytes([header[28], header[29], header[30], header[31]]);
+    if header[..8] != *MAGIC || crc32c::crc32c(&header[..28]) != sum {
+        return Err(invalid("it is not a log segment of this version"));
+    }
+    Ok(crate::record::u64_at(header, 8))
+}
+
+/// Locks out a second opener, which would treat records being written as a torn tail.
+fn lock(dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let lock = rustix::fs::open(dir.join("lock"), flags, Mode::RUSR | Mode::WUSR)?;
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(Errno::WOULDBLOCK) => Err(ErrorKind::ResourceBusy.into()),
+        Err(error) => Err(error.into()),
+    }
+}

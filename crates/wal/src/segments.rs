@@ -1,0 +1,123 @@
+//! The log's segments: which exist, where records go, what a recovery trusts.
+//!
+//! A segment starts at a record's first byte and holds whole records, so positions alone identify segments.
+//! The log is sound up to the start of the next segment, or up to the first unsound record of the last one.
+//!
+//! **Readable is not durable.** After the death of a process, or a failed sync, bytes can be read that a
+//! power cut still takes away. An opening therefore writes the last segment anew before any record in it is
+//! trusted; the ones before it were durable when their successors were created. After a failed append
+//! everything since the last good sync goes to a new segment, which ends the previous one.
+
+use crate::log::WalError;
+use crate::media::Media;
+use crate::record::Records;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(crate) struct Segments {
+    media: Box<dyn Media>,
+    /// The start of each segment, oldest first; the last segment is open.
+    starts: VecDeque<u64>,
+    active_bytes: u64,
+    /// The last append failed: the open segment's tail is unknown.
+    failed: bool,
+}
+
+impl Segments {
+    /// Opens the log; also returns its start and end.
+    pub(crate) fn open(mut media: Box<dyn Media>, first_lsn: u64) -> Result<(Self, u64, u64), WalError> {
+        let mut starts = media.list().map_err(|e| at(&*media, 0, e))?;
+        starts.sort_unstable();
+        let mut end = starts.first().copied().unwrap_or(first_lsn);
+        let mut tail = Vec::new();
+        for (i, &start) in starts.iter().enumerate() {
+            let mut bytes = media.read(start).map_err(|e| at(&*media, start, e))?;
+            if let Some(&next) = starts.get(i + 1) {
+                // What follows in a segment with a successor belongs to a failed append.
+                bytes.truncate((next - start) as usize);
+            }
+            let sound = sound_end(start, &bytes);
+            if starts.get(i + 1).is_some_and(|&next| next != sound) {
+                return Err(WalError::Damaged { path: media.path(start), at: sound });
+            }
+            bytes.truncate((sound - start) as usize);
+            (end, tail) = (sound, bytes);
+        }
+        if starts.is_empty() {
+            starts.push(end);
+        }
+        let (oldest, last) = (starts[0], starts[starts.len() - 1]);
+        media.create(last, &tail).map_err(|e| at(&*media, last, e))?;
+        let segments = Self { media, starts: starts.into(), active_bytes: tail.len() as u64, failed: false };
+        Ok((segments, oldest, end))
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.media.id()
+    }
+
+    pub(crate) fn blocks(&self) -> bool {
+        self.media.blocks()
+    }
+
+    pub(crate) fn starts(&self) -> Vec<u64> {
+        self.starts.iter().copied().collect()
+    }
+
+    /// The sound bytes of a segment, up to position `end` at most.
+    pub(crate) fn read(&mut self, start: u64, end: u64) -> Result<Vec<u8>, WalError> {
+        let mut bytes = self.media.read(start).map_err(|e| at(&*self.media, start, e))?;
+        let next = self.starts.iter().copied().find(|next| *next > start).unwrap_or(end);
+        bytes.truncate(next.min(end).saturating_sub(start) as usize);
+        Ok(bytes)
+    }
+
+    /// Appends `bytes`, whole records of which the first starts at `start`, and makes them durable. After an
+    /// error the caller passes the same bytes again, with the records that came since.
+    pub(crate) fn append(&mut self, start: u64, bytes: &[u8], segment_bytes: u64) -> Result<(), WalError> {
+        let written = if self.failed || self.active_bytes >= segment_bytes {
+            let created = self.media.create(start, bytes);
+            if created.is_ok() {
+                if self.starts.back() != Some(&start) {
+                    self.starts.push_back(start);
+                }
+                self.active_bytes = 0;
+            }
+            created
+        } else {
+            self.media.append(bytes)
+        };
+        self.failed = written.is_err();
+        written.map_err(|e| at(&*self.media, start, e))?;
+        self.active_bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// The start of the segment that holds the record which ends at `lsn`.
+    pub(crate) fn holding(&self, lsn: u64) -> u64 {
+        let later = self.starts.iter().take_while(|start| **start < lsn).last();
+        later.or(self.starts.front()).copied().unwrap_or(0)
+    }
+
+    /// Removes the segments whose records all precede `keep`; returns the log's new start.
+    pub(crate) fn truncate(&mut self, keep: u64) -> Result<u64, WalError> {
+        while self.starts.len() > 1 && self.starts[1] < keep {
+            self.media.remove(self.starts[0]).map_err(|e| at(&*self.media, self.starts[0], e))?;
+            self.starts.pop_front();
+        }
+        Ok(self.starts[0])
+    }
+}
+
+fn at(media: &dyn Media, start: u64, error: io::Error) -> WalError {
+    WalError::Io { path: media.path(start), source: Arc::new(error) }
+}
+
+/// The end of a segment's sound records.
+fn sound_end(start: u64, bytes: &[u8]) -> u64 {
+    let mut records = Records::new(start, bytes);
+    records.by_ref().for_each(drop);
+    records.position()
+}
