@@ -30,6 +30,8 @@ const ERRORS_MIN: f64 = 1.5;
 pub struct Choice {
     /// The setting in force.
     pub setting: &'static str,
+    /// The setting that was in force before it, if it has changed.
+    pub before: Option<&'static str>,
     /// How often another was followed so far.
     pub changes: u64,
     /// Every setting with its cost in the simulations of late, over that of the cheapest.
@@ -91,12 +93,14 @@ pub(crate) struct Chooser<const N: usize> {
     long: Past<N>,
     short: Past<N>,
     pub(crate) chosen: usize,
+    /// What was chosen before, once there was a change.
+    before: Option<usize>,
     changes: u64,
 }
 
 impl<const N: usize> Chooser<N> {
     pub(crate) const fn new(first: usize) -> Self {
-        Self { long: Past::new(LONG), short: Past::new(SHORT), chosen: first, changes: 0 }
+        Self { long: Past::new(LONG), short: Past::new(SHORT), chosen: first, before: None, changes: 0 }
     }
 
     /// What each setting cost in the stretch that is over. Returns the one that is to be followed from here
@@ -105,9 +109,13 @@ impl<const N: usize> Chooser<N> {
         self.long.add(&costs_ms);
         self.short.add(&costs_ms);
         let other = self.long.better_than(self.chosen).or_else(|| self.short.better_than(self.chosen))?;
-        self.chosen = other;
+        self.before = Some(std::mem::replace(&mut self.chosen, other));
         self.changes += 1;
         Some(other)
+    }
+
+    pub(crate) const fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// For a report.
@@ -116,7 +124,12 @@ impl<const N: usize> Chooser<N> {
         let least = costs_ms.iter().copied().fold(f64::INFINITY, f64::min);
         let over = |cost: f64| if least > 0.0 { cost / least } else { 1.0 };
         let costs = names.into_iter().zip(costs_ms.map(over)).collect();
-        Choice { setting: names[self.chosen], changes: self.changes, costs }
+        Choice {
+            setting: names[self.chosen],
+            before: self.before.map(|at| names[at]),
+            changes: self.changes,
+            costs,
+        }
     }
 }
 

@@ -85,7 +85,10 @@ fn a_change_of_workload_is_followed_within_ten_accesses_per_slot() {
     assert!(["plain", "forever", "half-life-16"].contains(&in_circle), "{in_circle}");
     cost_ms(&mut default, window(10 * SSD));
     let in_window = setting(&default);
-    assert!(["half-life-4", "half-life-1", "half-life-0.25"].contains(&in_window), "{in_window}");
+    assert!(
+        ["half-life-4", "half-life-1", "half-life-0.25", "segmented-lru"].contains(&in_window),
+        "{in_window}"
+    );
     default.validate().unwrap();
     // And it shows: what comes next costs about what the best setting would have made it cost from the start.
     let mut best = tiers("auto:pin=weighted+auto:pin=half-life-1");

@@ -315,6 +315,10 @@ impl SlotPolicy for Adaptive {
         })
     }
 
+    fn choice_changes(&self) -> u64 {
+        self.chooser.changes()
+    }
+
     fn choice(&self) -> Option<Choice> {
         let names = SETTINGS.map(|setting| setting.name);
         Some(self.chooser.choice(names))
