@@ -38,7 +38,7 @@ use pagetier_page::{Defect, Header, Lsn, PageId, PageSize, Stamp, StampSource, S
 use pagetier_policy::Millis;
 use parking_lot::{Mutex, RwLock};
 use remember::Flushed;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
@@ -137,6 +137,8 @@ pub(crate) struct Core {
     pub(crate) admissions_max: usize,
     /// Where admissions run: the runtime that the tier was opened on.
     pub(crate) runtime: tokio::runtime::Handle,
+    /// The number of changes of the policy's choice that have been logged.
+    pub(crate) choice_changes: AtomicU64,
     pub(crate) rules: Rules,
 }
 
