@@ -21,6 +21,7 @@ mod manifest;
 mod memory_manifest;
 mod online;
 mod replace;
+mod rules;
 mod scrub;
 mod sizes;
 mod spaces;

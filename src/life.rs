@@ -10,8 +10,8 @@ use pagetier_bufpool::Pool;
 use pagetier_page::{Lsn, PageId, PageSize};
 use pagetier_policy::Costs;
 use pagetier_ssdcache::{
-    DrainProgress, DrainReport, ExchangeError, Exchanged, Mutation, NewCacheDevice, ReadmitReport, SsdEvent,
-    SsdMode, SsdState, SsdTier, Superblock,
+    DrainProgress, DrainReport, ExchangeError, Exchanged, NewCacheDevice, ReadmitReport, SsdEvent, SsdMode,
+    SsdState, SsdTier, Superblock,
 };
 use rustc_hash::FxHashSet;
 use std::future::Future;
@@ -214,7 +214,7 @@ impl Life {
         // An exchange whose record failed may still be in the manifest: the SSD that it names must stay
         // untouched.
         let refusing = self.tier.refusing_for_good();
-        if let Some(cause) = refusing.filter(|_| !self.builder.broken().is(Mutation::AttachInDoubt)) {
+        if let Some(cause) = self.builder.rules().refuses_attach(refusing) {
             return Err(Error::Refusing { cause });
         }
         let frames = self.pool.params().frames;
@@ -247,8 +247,8 @@ impl Life {
             }
             self.change_loss(meta, |manifest| {
                 manifest.ssd = id;
-                if !self.builder.broken().is(Mutation::LossUnrecorded) {
-                    let listed = OnlyCopies::of(only, self.tier.are_only_copies(only), RUNS_MAX);
+                let listed = OnlyCopies::of(only, self.tier.are_only_copies(only), RUNS_MAX);
+                if let Some(listed) = self.builder.rules().listed_loss(Some(listed)) {
                     manifest.loss = added(manifest.loss.take(), listed);
                 }
             })
@@ -332,8 +332,9 @@ impl Life {
         let record = |lost: &[(PageId, Lsn)]| {
             exact = self.tier.are_only_copies(lost);
             let recorded = self.change_loss(&mut meta, |manifest| {
-                if !self.builder.broken().is(Mutation::LossUnrecorded) {
-                    manifest.loss = added(manifest.loss.take(), OnlyCopies::of(lost, exact, RUNS_MAX));
+                let listed = OnlyCopies::of(lost, exact, RUNS_MAX);
+                if let Some(listed) = self.builder.rules().listed_loss(Some(listed)) {
+                    manifest.loss = added(manifest.loss.take(), listed);
                 }
             });
             recorded.map_err(|error| error.to_string())

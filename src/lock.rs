@@ -16,6 +16,7 @@
 //! on a busy disk. An opener therefore also waits for a lock whose holder is dead.
 
 use crate::error::OpenError;
+use crate::rules::Rules;
 use pagetier_devio::{Fence, InFlight, Kept, Occupied, SharedDevice};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
@@ -42,20 +43,11 @@ const LEAVING: u8 = b'L';
 pub(crate) struct Tenure {
     fence: Fence,
     held: Mutex<Option<Held>>,
-    broken: Broken,
-}
-
-/// Test-only: rules that are disabled (`pagetier_ssdcache::Mutation`).
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Broken {
-    /// A dropped store continues to start I/O.
-    pub(crate) fence_open: bool,
-    /// The locks are released when the store is dropped, even with I/O in flight.
-    pub(crate) drain_not_awaited: bool,
+    rules: Rules,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+pub(crate) struct Held {
     devices: Vec<SharedDevice>,
     locks: Locks,
 }
@@ -91,9 +83,9 @@ impl Drop for Leave {
 }
 
 impl Tenure {
-    pub(crate) fn new(broken: Broken) -> (Arc<Self>, Leave) {
+    pub(crate) fn new(rules: Rules) -> (Arc<Self>, Leave) {
         let held = Mutex::new(Some(Held::default()));
-        let tenure = Arc::new(Self { fence: Fence::default(), held, broken });
+        let tenure = Arc::new(Self { fence: Fence::default(), held, rules });
         (Arc::clone(&tenure), Leave(tenure))
     }
 
@@ -117,8 +109,8 @@ impl Tenure {
         if let Some(path) = path {
             self.lock_device(path).await?;
         }
-        if !self.broken.drain_not_awaited && !self.has(&device) {
-            self.occupy(&device).await?;
+        if !self.has(&device) {
+            self.rules.occupy(self.occupy(&device)).await?;
         }
         match &mut *self.held.lock() {
             Some(held) if held.devices.iter().any(|held| Arc::ptr_eq(held, &device)) => {}
@@ -175,13 +167,9 @@ impl Tenure {
 
     /// Closes the fence; the locks are released when the last operation in flight completes. Idempotent.
     fn leave(&self) {
-        if !self.broken.fence_open {
-            self.fence.close();
-        }
-        let Some(Held { devices, locks }) = self.held.lock().take() else { return };
-        if self.broken.drain_not_awaited {
-            return;
-        }
+        self.rules.close(&self.fence);
+        let held = self.held.lock().take();
+        let Some(Held { devices, locks }) = self.rules.held(held) else { return };
         if let Some(directory) = &locks.directory {
             directory.mark(LEAVING);
         }

@@ -7,11 +7,12 @@
 use crate::error::Error;
 use crate::loss::{RUNS_MAX, RUNS_MIN};
 use crate::manifest::OnlyCopies;
+use crate::rules::{GrowthStep, Rules};
 use crate::store::{Meta, PageStore};
 use crate::volume::HddSuperblock;
-use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_devio::{DeviceError, SharedDevice};
 use pagetier_page::SpaceId;
-use pagetier_ssdcache::{Broken, Marks, Mutation};
+use pagetier_ssdcache::Marks;
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
@@ -54,17 +55,13 @@ impl PageStore {
     /// it is gone, as after a cancellation.
     pub async fn drop_space(&self, space: SpaceId) -> Result<(), Error> {
         let mut meta = self.meta.lock().await;
-        let unmarked = self.life.builder.broken().is(Mutation::DropUnmarked);
+        let noted = self.life.builder.rules().notes_drop();
         match self.volume.is_dropping(space) {
             None => return Err(Error::NoSuchSpace { space }),
             Some(true) => {}
             Some(false) => {
                 let marked = meta.change(&self.volume, |manifest| {
-                    manifest
-                        .spaces
-                        .iter_mut()
-                        .filter(|s| s.id == space.0)
-                        .for_each(|s| s.dropping = !unmarked);
+                    manifest.spaces.iter_mut().filter(|s| s.id == space.0).for_each(|s| s.dropping = noted);
                 });
                 if marked.is_err() {
                     self.doubtful.store(true, Ordering::Release);
@@ -93,19 +90,23 @@ impl PageStore {
         }
         let leftovers_to = meta.manifest.leftovers_to;
         let growth = self.volume.plan_growth(space, leftovers_to).ok_or(Error::NoSuchSpace { space })?;
-        if self.life.builder.broken().is(Mutation::GrowthInMemoryFirst) {
-            let end = growth.end;
-            self.volume.grow(growth);
-            self.grow_hdd(&mut meta, end).await?;
-            return meta.save(&self.volume);
+        let (end, used_before) = (growth.end, growth.used_before.then(|| growth.bytes.clone()));
+        let mut growth = Some(growth);
+        for step in self.life.builder.rules().growth() {
+            match step {
+                GrowthStep::Hdd => self.grow_hdd(&mut meta, end).await?,
+                GrowthStep::Blank => {
+                    if let Some(range) = used_before.clone() {
+                        meta = self.blank(meta, range).await?;
+                        self.tier.flush_home().await?;
+                    }
+                }
+                GrowthStep::Manifest => {
+                    meta.change(&self.volume, |manifest| growth.iter().for_each(|g| g.record(manifest)))?;
+                }
+                GrowthStep::Memory => growth.take().into_iter().for_each(|g| self.volume.grow(g)),
+            }
         }
-        self.grow_hdd(&mut meta, growth.end).await?;
-        if growth.used_before && !self.life.builder.broken().is(Mutation::ExtentsNotBlanked) {
-            meta = self.blank(meta, growth.bytes.clone()).await?;
-            self.tier.flush_home().await?;
-        }
-        meta.change(&self.volume, |manifest| growth.record(manifest))?;
-        self.volume.grow(growth);
         Ok(())
     }
 
@@ -135,9 +136,9 @@ impl PageStore {
         meta: OwnedMutexGuard<Meta>,
         range: Range<u64>,
     ) -> Result<OwnedMutexGuard<Meta>, Error> {
-        let (hdd, broken) = (Arc::clone(&self.hdd), self.life.builder.broken());
+        let (hdd, rules) = (Arc::clone(&self.hdd), self.life.builder.rules());
         let task = self.life.runtime.spawn(async move {
-            blank(&hdd, range, broken).await?;
+            blank(&hdd, range, rules).await?;
             Ok(meta)
         });
         let ending = || Error::Refusing { cause: Arc::from("the runtime is shutting down") };
@@ -182,21 +183,12 @@ impl PageStore {
 
 /// Writes zeroes regardless of what reads return: after a failed flush, zeroes from an earlier growth may be
 /// readable and never become durable.
-async fn blank(hdd: &SharedDevice, range: Range<u64>, broken: Broken) -> Result<(), DeviceError> {
-    let zeroes = |bytes: u64| IoBufs::from_iter([IoBuf::zeroed(bytes as usize)]);
+async fn blank(hdd: &SharedDevice, range: Range<u64>, rules: Rules) -> Result<(), DeviceError> {
     let mut at = range.start;
     while at < range.end {
         let bytes = (range.end - at).min(BLANK_BYTES);
-        if !(broken.is(Mutation::BlankByLooks) && looks_blank(hdd, at, zeroes(bytes)).await) {
-            hdd.write(at, zeroes(bytes), IoClass::Meta).await.result?;
-        }
+        rules.blank(hdd, at, bytes).await?;
         at += bytes;
     }
     Ok(())
-}
-
-/// Test-only: whether the range reads as zeroes.
-async fn looks_blank(hdd: &SharedDevice, at: u64, bufs: IoBufs) -> bool {
-    let read = hdd.read(at, bufs, IoClass::Meta).await;
-    read.result.is_ok() && read.bufs.iter().all(|buf| pagetier_page::is_blank(buf.as_slice()))
 }

@@ -5,7 +5,7 @@ use crate::error::{Error, OpenError};
 use crate::life::Life;
 use crate::lock::Leave;
 use crate::manifest::{Manifest, ManifestStore};
-use crate::replace::Slack;
+use crate::rules::Rules;
 use crate::stats::Stats;
 use crate::volume::{SpaceInfo, Volume};
 use crate::what_if::Ghostly;
@@ -13,7 +13,7 @@ use pagetier_bufpool::{Pool, PoolError, Recorded, TierError};
 use pagetier_devio::{Fence, SharedDevice};
 use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
 use pagetier_policy::{Costs, GroupStats, Home, PageCounts};
-use pagetier_ssdcache::{Broken, Homes, Mutation, RecoveryReport, SsdTier};
+use pagetier_ssdcache::{Homes, RecoveryReport, SsdTier};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -70,19 +70,14 @@ pub(crate) struct Meta {
     /// A failed save may have taken effect and would remove a space: `sync` promises nothing until a save
     /// succeeds.
     pub(crate) doubtful: Arc<AtomicBool>,
-    broken: Broken,
+    rules: Rules,
 }
 
 impl Meta {
-    pub(crate) fn new(
-        manifests: Arc<ManifestStore>,
-        manifest: Manifest,
-        fence: Fence,
-        broken: Broken,
-    ) -> Self {
+    pub(crate) fn new(manifests: Arc<ManifestStore>, manifest: Manifest, fence: Fence, rules: Rules) -> Self {
         let durable_generation = manifest.generation;
         let doubtful = Arc::default();
-        Self { manifests, manifest, fence, durable_generation, hdd_bytes_durable: 0, doubtful, broken }
+        Self { manifests, manifest, fence, durable_generation, hdd_bytes_durable: 0, doubtful, rules }
     }
 
     /// Saves the manifest with the volume's table as it is in memory.
@@ -106,8 +101,7 @@ impl Meta {
         next.generation = self.manifest.generation + 1;
         self.manifest.generation = next.generation;
         let closed = || Err(std::io::Error::other("the store was closed or dropped"));
-        let given_away = self.broken.is(Mutation::SlackGivenAway);
-        let slack = if given_away { Slack::Use } else { next.slack_after(&self.manifest) };
+        let slack = self.rules.slack(next.slack_after(&self.manifest));
         let saved = self.fence.while_open(|| self.manifests.save(&next, slack)).unwrap_or_else(closed);
         saved.map_err(|source| Error::Manifest { source })?;
         self.durable_generation = next.generation;

@@ -8,7 +8,7 @@ use crate::error::OpenError;
 use crate::store::Meta;
 use pagetier_page::PageSize;
 use pagetier_policy::Costs;
-use pagetier_ssdcache::{Found, Layout, Mutation, NewCacheDevice, format, identify};
+use pagetier_ssdcache::{Found, Layout, NewCacheDevice, format, identify};
 
 impl Builder {
     /// Formats the ring's file.
@@ -76,8 +76,7 @@ impl Builder {
         match identify(device).await? {
             Found::Superblock(sb) if id_text(sb.store) == store => Ok(()),
             _ if self.force => Ok(()),
-            Found::Blank if self.broken().is(Mutation::AttachedUnchecked) => Ok(()),
-            Found::Blank => refuse_data(device).await,
+            Found::Blank => self.rules().look_for_data(refuse_data(device)).await,
             Found::Superblock(sb) => Err(OpenError::OtherStore {
                 device: name,
                 found: id_text(sb.store),

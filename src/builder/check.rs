@@ -8,7 +8,7 @@ use crate::manifest::Manifest;
 use crate::volume::{DATA_AT, EXTENT_PAGES, FoundHdd, identify_hdd};
 use pagetier_devio::SharedDevice;
 use pagetier_page::PageSize;
-use pagetier_ssdcache::{Found, Layout, Marks, Mutation, Superblock, identify};
+use pagetier_ssdcache::{Found, Layout, Marks, Superblock, identify};
 
 /// How the SSD, or the ring's file, will be used.
 pub(super) struct PreparedSsd {
@@ -49,7 +49,7 @@ impl Builder {
                     let why = format!("it has pages of {asked} bytes, but {device} has pages of {found}");
                     return Err(OpenError::BadManifest { why });
                 }
-                self.check_marks("HDD", &device, found.marks, manifest)?;
+                self.rules().marks_agree(self.check_marks("HDD", &device, found.marks, manifest))?;
                 // The HDD durably had this size before the manifest named the extents.
                 let extent_bytes = u64::from(EXTENT_PAGES) * manifest.page_bytes;
                 let needed = DATA_AT + manifest.extents_used.saturating_mul(extent_bytes);
@@ -91,8 +91,8 @@ impl Builder {
         if !given_up || matches!(refused, OpenError::StaleManifest { .. }) {
             return Err(refused);
         }
-        if blank && !self.force && !self.broken().is(Mutation::AttachedUnchecked) {
-            refuse_data(ssd).await?;
+        if blank && !self.force {
+            self.rules().look_for_data(refuse_data(ssd)).await?;
         }
         let layout = match manifest.ssd {
             Some(_) => self.layout(page_size)?,
@@ -136,7 +136,7 @@ impl Builder {
             return Err(OpenError::OtherPageSize { store, asked });
         }
         let tier = if sb.layout.slots > 0 { "SSD" } else { "ring" };
-        self.check_marks(tier, &device, sb.marks, manifest)?;
+        self.rules().marks_agree(self.check_marks(tier, &device, sb.marks, manifest))?;
         if ssd.size() < sb.layout.end() {
             let (bytes, needed) = (ssd.size(), sb.layout.end());
             return Err(OpenError::TooShort { device, tier, bytes, needed });
@@ -155,16 +155,12 @@ impl Builder {
         marks: Marks,
         manifest: &Manifest,
     ) -> Result<(), OpenError> {
-        if self.broken().is(Mutation::EpochUnchecked) {
-            return Ok(());
-        }
         let device = device.to_owned();
         let Marks { opened, closed, manifest: generation } = marks;
         if opened.max(closed) > manifest.epoch || generation > manifest.generation {
             return Err(OpenError::StaleManifest { device, tier, opened, known: manifest.epoch });
         }
-        let unopened = opened < manifest.opened && !self.broken().is(Mutation::RecoveryUnflushed);
-        if unopened || closed < manifest.closed {
+        if opened < self.rules().opened_at_least(manifest.opened) || closed < manifest.closed {
             let (last, last_closed) = (manifest.opened, manifest.closed);
             return Err(OpenError::StaleDevice { device, tier, opened, closed, last, last_closed });
         }

@@ -22,7 +22,7 @@ use crate::unproved::InManifest;
 use crate::volume::{DATA_AT, HddSuperblock};
 use pagetier_devio::{DeviceError, Fence, IoOp, SharedDevice};
 use pagetier_page::PageSize;
-use pagetier_ssdcache::{Marks, Mutation, Unproved, format, mark};
+use pagetier_ssdcache::{Marks, Unproved, format, mark};
 use std::sync::Arc;
 
 /// The bytes of a new HDD that a calibration uses.
@@ -43,8 +43,8 @@ impl Builder {
         page_size: PageSize,
     ) -> Result<Meta, OpenError> {
         let fresh = manifest.is_unused();
-        let mut meta = Meta::new(Arc::clone(manifests), manifest, fence, self.broken());
-        if fresh && !self.broken().is(Mutation::FirstOpeningUnnamed) {
+        let mut meta = Meta::new(Arc::clone(manifests), manifest, fence, self.rules());
+        if self.rules().named_first(fresh) {
             self.note(&mut meta, |_| ())?;
         }
         let formatted = prepared.format.as_ref();
@@ -63,22 +63,18 @@ impl Builder {
             manifest.epoch += 1;
             manifest.leftovers_to = leftovers_to;
             manifest.costs_ms = costs_ms.or_else(|| manifest.costs_ms.take());
-            if self.broken().is(Mutation::LossForgotten) {
-                manifest.loss = None;
-            }
+            manifest.loss = self.rules().known_loss(manifest.loss.take());
             if let Some(superblock) = formatted {
                 manifest.ssd = (superblock.layout.slots > 0).then(|| id_text(superblock.ssd));
                 // A new SSD holds nothing yet.
                 manifest.ssd_pages = manifest.ssd_pages.take().map(|_| OnlyCopies::default());
             }
-            if let Some(lost) = lost.filter(|_| !self.broken().is(Mutation::LossUnrecorded)) {
+            if let Some(lost) = self.rules().listed_loss(lost) {
                 manifest.loss = added(manifest.loss.take(), lost);
             }
         })?;
         let epoch = meta.manifest.epoch;
-        if !self.broken().is(Mutation::RecoveryUnflushed) {
-            self.mark_devices(manifests, &mut meta, hdd, ssd).await?;
-        }
+        self.rules().mark(self.mark_devices(manifests, &mut meta, hdd, ssd)).await?;
         self.note(&mut meta, |manifest| {
             manifest.opened = epoch;
             manifest.ssd_pages = None;

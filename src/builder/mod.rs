@@ -8,13 +8,14 @@ mod loss;
 mod open;
 mod space_ends;
 
-use crate::lock::{self, Leave, Tenure};
+use crate::lock::{Leave, Tenure};
 use crate::memory_manifest::MemoryManifest;
+use crate::rules::Rules;
 use pagetier_bufpool::LogGate;
 use pagetier_devio::{Backend, DirectIo, SharedDevice};
 use pagetier_page::{PageSize, StoreSeed};
 use pagetier_policy::{CLUSTER_PAGES, Costs, PoolPolicy, SsdPolicy, UnknownPolicy};
-use pagetier_ssdcache::{Broken, Mutation, Progress, SsdMode};
+use pagetier_ssdcache::{Progress, SsdMode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -375,32 +376,22 @@ impl Builder {
 impl Builder {
     /// Begins the tenure of an opening.
     fn begin_tenure(&mut self) -> (Arc<Tenure>, Leave) {
-        let mut broken = lock::Broken::default();
-        #[cfg(feature = "mutations")]
-        {
-            broken.fence_open = self.mutation == Some(pagetier_ssdcache::Mutation::FenceOpen);
-            broken.drain_not_awaited = self.mutation == Some(pagetier_ssdcache::Mutation::DrainNotAwaited);
-        }
-        let _ = &mut broken;
-        let (tenure, leave) = Tenure::new(broken);
+        let (tenure, leave) = Tenure::new(self.rules());
         self.tenure = Some(Arc::clone(&tenure));
         (tenure, leave)
     }
 
     /// The seed of all checksums in the store with this id.
     pub(crate) fn seed(&self, store: &str) -> StoreSeed {
-        if self.broken().is(Mutation::ChecksumsUnseeded) {
-            return StoreSeed::NONE;
-        }
-        StoreSeed::of_store(open::id_bytes(store))
+        self.rules().seed(StoreSeed::of_store(open::id_bytes(store)))
     }
 
-    /// The disabled rule of the protocol, if any.
-    pub(crate) fn broken(&self) -> Broken {
-        Broken(
+    /// The rules of the protocol in force.
+    pub(crate) fn rules(&self) -> Rules {
+        Rules(pagetier_ssdcache::Rules(
             #[cfg(feature = "mutations")]
             self.mutation,
-        )
+        ))
     }
 
     /// The policies of pool and SSD.

@@ -2,18 +2,18 @@
 
 use super::Builder;
 use crate::error::OpenError;
+use crate::rules::Rules;
 use crate::volume::{EXTENT_PAGES, SpaceInfo, Volume};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{PageId, PageSize, StoreSeed};
-use pagetier_ssdcache::{Mutation, SsdTier};
+use pagetier_ssdcache::SsdTier;
 
 /// The pages' homes as a recovery finds them.
 struct Homes<'a> {
     hdd: &'a SharedDevice,
     page_size: PageSize,
     seed: StoreSeed,
-    /// Test-only: ignore damaged homes.
-    sound_only: bool,
+    rules: Rules,
 }
 
 impl Builder {
@@ -29,7 +29,7 @@ impl Builder {
         page_size: PageSize,
         seed: StoreSeed,
     ) -> Result<(), OpenError> {
-        let homes = Homes { hdd, page_size, seed, sound_only: self.broken().is(Mutation::EndsBySoundHomes) };
+        let homes = Homes { hdd, page_size, seed, rules: self.rules() };
         for space in counted {
             let on_ssd = tier.highest_page(space.id).map_or(0, |no| no.saturating_add(1));
             let mut pages = on_ssd.max(space.pages);
@@ -87,9 +87,7 @@ impl Homes<'_> {
     }
 
     fn counts(&self, home: &[u8], page: PageId) -> bool {
-        if self.sound_only {
-            return pagetier_page::verify(self.seed, home, page).is_ok();
-        }
-        !pagetier_page::is_blank(home)
+        let sound = || pagetier_page::verify(self.seed, home, page).is_ok();
+        self.rules.is_written(!pagetier_page::is_blank(home), sound)
     }
 }

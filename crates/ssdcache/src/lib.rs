@@ -13,6 +13,7 @@ mod mode;
 mod moment;
 mod mutation;
 mod protocol;
+mod rules;
 mod tier;
 
 pub use exec::Homes;
@@ -35,11 +36,16 @@ pub use mode::{SsdEvent, SsdMode, SsdState};
 #[doc(hidden)]
 pub use moment::Moment;
 #[doc(hidden)]
-pub use mutation::{Broken, Mutation};
+pub use mutation::Mutation;
 pub use protocol::flushes::{FlushNumber, HddFlush, SsdFlush};
 pub use protocol::home_batches::{BatchId, FailedHome, HomeBatches, NoPlace, Places};
 pub use protocol::recovery::{Evidence, Image, Verdict};
+#[cfg(feature = "mutations")]
+#[doc(hidden)]
+pub use protocol::slots::Tampered;
 pub use protocol::slots::{
     Capture, FreeSlots, Located, MapWork, Move, Plan, SlotCounts, SlotParams, Slots, Ticket, WriteBack,
 };
+#[doc(hidden)]
+pub use rules::Rules;
 pub use tier::{SsdTier, TierStats};

@@ -1,12 +1,7 @@
 //! Deliberately broken protocols, for the simulator's mutation check: a campaign that does not notice them
 //! proves nothing.
 //!
-//! Only with the feature `mutations`, which no store is built with: without it every question here is
-//! answered `false` at compile time.
-
-use crate::format::journal::Backing;
-use crate::protocol::HomePlan;
-use crate::protocol::checkpoint::{Checkpoint, Step};
+//! Only with the feature `mutations`, which no store is built with. How each changes what is done: `rules.rs`.
 
 /// One rule of the protocol (`docs/recovery.md`) that is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -276,77 +271,4 @@ impl Mutation {
         Self::FailedMendFinal,
         Self::CleanerSleeps,
     ];
-}
-
-/// Which rule is left out, if any. Without the feature it takes no space and none is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[doc(hidden)]
-pub struct Broken(#[cfg(feature = "mutations")] pub Option<Mutation>);
-
-impl Broken {
-    /// Whether `rule` is left out.
-    #[inline]
-    #[must_use]
-    pub fn is(self, rule: Mutation) -> bool {
-        #[cfg(feature = "mutations")]
-        return self.0 == Some(rule);
-        #[cfg(not(feature = "mutations"))]
-        {
-            let _ = rule;
-            false
-        }
-    }
-}
-
-/// The seams at which broken protocols change what is about to be done.
-impl Broken {
-    /// Whether a slot passes for one of the present zone, and of the next.
-    pub(crate) fn zones(self, now: bool, next: bool) -> (bool, bool) {
-        let ignored = self.is(Mutation::ZoneIgnored);
-        (now || ignored, next || ignored || self.is(Mutation::NextZoneIgnored))
-    }
-
-    /// The plan of a home write without the rule that is left out.
-    pub(crate) fn spoil(self, mut plan: HomePlan) -> HomePlan {
-        let unrecorded = self.is(Mutation::HomeUnrecorded) && plan.backing != Backing::WriteBack;
-        if unrecorded || self.is(Mutation::NoJournal) {
-            plan.blocks.clear();
-        }
-        plan.images_first &= !self.is(Mutation::RecordBeforeImage);
-        let unflushed = match plan.backing {
-            Backing::Ring => false,
-            Backing::WriteBack => self.is(Mutation::WriteBackBeforeFlush),
-            Backing::Appended => self.is(Mutation::DoublewriteBeforeFlush),
-        };
-        plan.flush &= !(unflushed || self.is(Mutation::HomeBeforeFlush));
-        plan
-    }
-
-    /// The same of a checkpoint, captured when block `journal_next` was the journal's next.
-    pub(crate) fn spoil_checkpoint(self, mut planned: Checkpoint, journal_next: u64) -> Checkpoint {
-        if self.is(Mutation::HomingForgotten) {
-            planned.header.journal_from = journal_next;
-        }
-        let body = planned.steps.iter().position(|step| *step == Step::Body);
-        if let Some(body) = body.filter(|_| self.is(Mutation::HeaderBeforeBody)) {
-            planned.steps.remove(body + 1);
-        }
-        if planned.steps.first() == Some(&Step::WipeMark) && self.is(Mutation::MarkOutlivesHeaders) {
-            planned.steps.drain(..2);
-        }
-        let headers = planned.steps.iter().position(|step| *step == Step::Headers);
-        if let Some(headers) = headers.filter(|_| self.is(Mutation::HeaderNotFlushed)) {
-            planned.steps.truncate(headers + 1);
-        }
-        planned
-    }
-
-    /// Whether what backed a home write is free once that completed.
-    pub(crate) fn frees_before_flush(self, backing: Backing) -> bool {
-        match backing {
-            Backing::Ring => self.is(Mutation::RingFreedEarly),
-            Backing::Appended => self.is(Mutation::DoublewriteFreedEarly),
-            Backing::WriteBack => false,
-        }
-    }
 }

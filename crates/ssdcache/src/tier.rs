@@ -5,11 +5,11 @@ use crate::exec::drain::{DrainProgress, DrainReport};
 use crate::exec::open::{OpenError, OpenParams, RecoveryReport, mark, open};
 use crate::exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
 use crate::exec::readmit::{ReadmitError, ReadmitReport};
+use crate::exec::remember::Flushed;
 use crate::exec::scrub::Checked;
 use crate::exec::{maintenance, write};
 use crate::format::superblock::{Marks, Superblock};
 use crate::mode::{SsdEvent, SsdMode, SsdState};
-use crate::mutation::Mutation;
 use crate::protocol::Protocol;
 use crate::protocol::slots::{FreeSlots, SlotCounts};
 use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
@@ -456,16 +456,12 @@ impl Tier for SsdTier {
         if let Some(refusal) = self.core.refusal() {
             return Err(refusal);
         }
-        if self.core.broken.is(Mutation::SyncNotFlushed) {
-            return Ok(());
-        }
-        if self.core.has_slots() || self.core.doublewrite() {
-            self.core.flush_ssd().await?;
-        }
-        if !self.core.doublewrite() {
-            self.core.flush_hdd().await?;
-        }
-        Ok(())
+        let devices: &[Flushed] = match (self.core.doublewrite(), self.core.has_slots()) {
+            (true, _) => &[Flushed::Ssd],
+            (false, true) => &[Flushed::Ssd, Flushed::Hdd],
+            (false, false) => &[Flushed::Hdd],
+        };
+        Ok(self.core.flush(self.core.rules.flushed_by_sync(devices)).await?)
     }
 
     fn evicted(&self, page: PageId, logical: u32, image: &[u8]) -> Displaced {

@@ -5,9 +5,7 @@
 
 use pagetier_page::{PageId, SpaceId, Stamp};
 use pagetier_policy::{Access, Cause, Costs, Home, Millis, SlotId, SlotPolicyParams, SsdPolicy};
-use pagetier_ssdcache::{
-    Broken, Located, MapWork, Move, Plan, SlotParams, Slots, SsdFlush, Ticket, WriteBack,
-};
+use pagetier_ssdcache::{Located, MapWork, Move, Plan, SlotParams, Slots, SsdFlush, Ticket, WriteBack};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -91,9 +89,8 @@ fn a_page_that_is_being_rewritten_is_not_copied_to_the_front_though_the_policy_s
 
 /// A page gets a second chance, its source is found bad, and it goes home in a newer version before its copy
 /// is complete. Where the page is, according to the slots.
-fn after_a_bad_source(broken: Broken) -> Home {
+fn after_a_bad_source(before_step: &mut dyn FnMut(&mut Slots)) -> Home {
     let mut slots = slots("mv-fifo-gsc", 32);
-    slots.set_broken(broken);
     let mut stamps = Stamps(100);
     while take_back(&mut slots, &mut stamps).is_some() {}
     for no in 0..8 {
@@ -121,11 +118,13 @@ fn after_a_bad_source(broken: Broken) -> Home {
     let one = moves[0];
     let moved = one.from.page;
     assert!(!one.to.dirty, "the HDD has it, too");
+    before_step(&mut slots);
     assert!(slots.drop_bad_copy(moved, one.from.slot, NOW), "a read finds its source bad");
     slots.validate().unwrap();
     // It is changed, goes home, and only then the copy is complete.
     assert_eq!(slots.home(moved), Home::Hdd);
     for other in moves {
+        before_step(&mut slots);
         slots.end_write(other.to, true, SsdFlush(2), NOW);
         slots.end_move(other, true, NOW);
     }
@@ -135,14 +134,15 @@ fn after_a_bad_source(broken: Broken) -> Home {
 
 #[test]
 fn a_second_chance_whose_source_is_dropped_as_bad_makes_no_copy() {
-    assert_eq!(after_a_bad_source(Broken::default()), Home::Hdd, "the HDD has a newer version");
+    assert_eq!(after_a_bad_source(&mut |_| {}), Home::Hdd, "the HDD has a newer version");
 }
 
 #[cfg(feature = "mutations")]
 #[test]
 fn with_a_move_that_survives_an_older_version_is_the_pages_copy() {
-    let broken = Broken(Some(pagetier_ssdcache::Mutation::MoveSurvives));
-    assert_eq!(after_a_bad_source(broken), Home::Ssd, "unnoticed");
+    let mut kept = pagetier_ssdcache::Tampered::default();
+    let mut survives = |slots: &mut Slots| slots.tamper(pagetier_ssdcache::Mutation::MoveSurvives, &mut kept);
+    assert_eq!(after_a_bad_source(&mut survives), Home::Ssd, "unnoticed");
 }
 
 /// A version of a page, by its number and its stamp.

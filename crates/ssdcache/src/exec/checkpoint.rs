@@ -3,7 +3,6 @@
 use super::Core;
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::map::{MapHeader, encode_mark};
-use crate::mutation::Mutation;
 use crate::protocol::checkpoint::{Checkpoint, Step};
 use futures_util::future::join;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
@@ -19,12 +18,8 @@ impl Core {
         let in_memory = self.redo_from.get().map(|redo_from| redo_from());
         let planned = {
             let mut state = self.state.lock();
-            if self.broken.is(Mutation::JournalFreedEarly) {
-                let next = state.home.journal_next();
-                state.home.free_journal(next);
-            }
             let planned = state.begin_checkpoint(self.stamps.last(), in_memory, now);
-            self.broken.spoil_checkpoint(planned, state.home.journal_next())
+            self.rules.checkpoint(&mut state, planned)
         };
         let Checkpoint { mut header, body, steps } = planned;
         let (body, body_crc) = body.encode(self.seed);

@@ -8,8 +8,8 @@
 
 use crate::exec::remember::{Flushed, Remember, Unproved};
 use crate::exec::unflushed::UnflushedHomes;
-use crate::mutation::{Broken, Mutation};
 use crate::protocol::flushes::FlushNumber;
+use crate::rules::Rules;
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoClass, IoOp, SharedDevice};
 use parking_lot::Mutex;
 use std::any::Any;
@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 pub(crate) struct Failures {
     pub(crate) remember: Arc<dyn Remember>,
     pub(crate) unflushed: Arc<UnflushedHomes>,
-    pub(crate) broken: Broken,
+    pub(crate) rules: Rules,
 }
 
 impl Failures {
@@ -37,9 +37,6 @@ impl Failures {
             Flushed::Hdd => Unproved { hdd: true, ssd: false, homes: self.unflushed.fail(&error) },
             Flushed::Ssd => Unproved { hdd: false, ssd: true, homes: Vec::new() },
         };
-        if self.broken.is(Mutation::FailureNotRemembered) {
-            return error;
-        }
         match self.remember.note(&unproved) {
             Ok(()) => error,
             Err(cause) => {
@@ -132,11 +129,8 @@ impl<N: FlushNumber> GroupFlush<N> {
         let hold = self.0.failures.remember.hold();
         let running = Running { shared: Arc::clone(&self.0), number, outcome: None, _hold: hold };
         let flush = self.0.device.flush(IoClass::Meta);
-        if self.0.failures.broken.is(Mutation::FlushInCaller) {
-            running.end(flush.await);
-            return;
-        }
-        self.0.runtime.spawn(async move { running.end(flush.await) });
+        let run = async move { running.end(flush.await) };
+        self.0.failures.rules.run_flush(&self.0.runtime, run).await;
     }
 }
 
@@ -182,14 +176,12 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let forgets = self.shared.failures.broken.is(Mutation::FlushInCaller);
         let mut n = self.shared.numbers.lock();
         n.running = false;
         match self.outcome.take() {
             Some(Ok(())) => n.completed = self.number,
             Some(Err(error)) => n.failed = Some(error),
-            None if forgets => {}
-            None => n.failed = Some(self.shared.unknown()),
+            None => n.failed = self.shared.failures.rules.unfinished_flush(self.shared.unknown()),
         }
         drop(n);
         self.shared.over.notify_waiters();
@@ -216,7 +208,7 @@ mod tests {
         let failures = Arc::new(Failures {
             remember: Arc::clone(&remember) as Arc<dyn Remember>,
             unflushed: Arc::default(),
-            broken: Broken::default(),
+            rules: Rules::default(),
         });
         let device = Arc::clone(device) as SharedDevice;
         (remember, GroupFlush::new(device, Flushed::Hdd, &failures, &Handle::current()))

@@ -3,7 +3,6 @@
 
 use crate::exec::Core;
 use crate::exec::read::read_one;
-use crate::mutation::Mutation;
 use crate::protocol::home_batches::FailedHome;
 use pagetier_bufpool::TierError;
 use pagetier_devio::{IoBufs, IoClass};
@@ -30,9 +29,7 @@ impl Core {
     /// # Errors
     /// Of the homes that can be written now, none was: why not the last one.
     pub(crate) async fn mend_homes(&self) -> Result<(), TierError> {
-        if self.broken.is(Mutation::FailedHomeKept) {
-            return Err(TierError::Refusing { cause: "homes are not mended".into() });
-        }
+        self.rules.may_mend()?;
         let mending = Mending { core: self, pages: self.state.lock().home.begin_mend() };
         let (mut mended, mut failed) = (false, None);
         for one in &mending.pages {

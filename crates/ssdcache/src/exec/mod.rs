@@ -25,9 +25,9 @@ mod write_home;
 
 use crate::format::layout::Layout;
 use crate::mode::SsdEvent;
-use crate::mutation::{Broken, Mutation};
 use crate::protocol::Protocol;
 use crate::protocol::flushes::{HddFlush, SsdFlush};
+use crate::rules::{Rules, State};
 use cache_device::CacheDevice;
 use flush::{Failures, GroupFlush};
 use pagetier_bufpool::TierError;
@@ -35,6 +35,7 @@ use pagetier_devio::{DeviceError, IoBuf, SharedDevice};
 use pagetier_page::{Defect, Header, Lsn, PageId, PageSize, Stamp, StampSource, StoreSeed};
 use pagetier_policy::Millis;
 use parking_lot::{Mutex, RwLock};
+use remember::Flushed;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, broadcast};
@@ -104,7 +105,7 @@ pub(crate) struct Core {
     /// The SSD, or the file that holds the ring of a store without one. Exchanged in
     /// [`crate::exec::quiet::Quiet`] only.
     pub(crate) cache_device: RwLock<Arc<CacheDevice>>,
-    pub(crate) state: Mutex<Protocol>,
+    pub(crate) state: State,
     pub(crate) stamps: StampSource,
     pub(crate) hdd_flush: GroupFlush<HddFlush>,
     /// What failed flushes come to.
@@ -134,7 +135,7 @@ pub(crate) struct Core {
     pub(crate) admissions_max: usize,
     /// Where admissions run: the runtime that the tier was opened on.
     pub(crate) runtime: tokio::runtime::Handle,
-    pub(crate) broken: Broken,
+    pub(crate) rules: Rules,
 }
 
 impl Core {
@@ -204,6 +205,17 @@ impl Core {
         }
     }
 
+    /// Flushes `devices`, one after the other.
+    pub(crate) async fn flush(&self, devices: &[Flushed]) -> Result<(), DeviceError> {
+        for device in devices {
+            match device {
+                Flushed::Ssd => self.flush_ssd().await?,
+                Flushed::Hdd => self.flush_hdd().await?,
+            }
+        }
+        Ok(())
+    }
+
     /// Flushes the SSD at least once from now, and frees what that makes free.
     pub(crate) async fn flush_ssd(&self) -> Result<(), DeviceError> {
         self.cover_ssd(self.next_ssd_flush()).await
@@ -248,8 +260,8 @@ impl Core {
     /// Of a page whose home was written without anything to back it, until that is durable: the oldest change
     /// that the HDD may lack.
     pub(crate) fn unbacked(&self, page: PageId) -> Option<Lsn> {
-        let trusts = self.doublewrite() || self.broken.is(Mutation::CleanUnflushedRingOff);
-        if trusts { None } else { self.unflushed.unflushed(page) }
+        let lsn = if self.doublewrite() { None } else { self.unflushed.unflushed(page) };
+        self.rules.unbacked(lsn)
     }
 
     /// From now on writes are refused: going on could lose data.

@@ -2,7 +2,6 @@
 
 use crate::exec::Core;
 use crate::mode::SsdEvent;
-use crate::mutation::Mutation;
 use crate::protocol::Protocol;
 use crate::protocol::slots::Located;
 use pagetier_bufpool::{Fetched, TierError};
@@ -116,10 +115,7 @@ impl Core {
     /// The version that the home of `page` was given since the last flush of the HDD, if `home`, as read from
     /// there, is not that: after a failed flush a device may show what was there before.
     fn missing(&self, page: PageId, home: &IoBuf) -> Option<Stamp> {
-        if self.broken.is(Mutation::HomesTrusted) {
-            return None;
-        }
-        let written = self.unflushed.expected(page)?;
+        let written = self.rules.expected_home(self.unflushed.expected(page))?;
         self.check(home.as_slice(), page, Some(written)).is_err().then_some(written)
     }
 
@@ -158,12 +154,9 @@ impl Core {
             Ok(_) => self.fetched(page, buf, Home::Hdd, access),
             // Nothing was written there: a space's extents are blank when it gets them.
             Err(Defect::Blank) => Fetched { buf, result: Err(TierError::NoSuchPage { page }) },
-            Err(Defect::WrongPage { .. }) if self.broken.is(Mutation::MisplacedMissing) => {
-                Fetched { buf, result: Err(TierError::NoSuchPage { page }) }
-            }
             Err(defect) => {
                 let error = self.corrupt(page, &self.hdd, offset, defect);
-                Fetched { buf, result: Err(error) }
+                Fetched { buf, result: Err(self.rules.bad_home(error)) }
             }
         }
     }

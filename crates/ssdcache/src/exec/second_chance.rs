@@ -11,17 +11,24 @@ use pagetier_bufpool::WrittenPage;
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::Lsn;
 
-/// Ends moves also when they are dropped half-way.
+/// Ends the moves, also when they are dropped half-way.
 struct Moving<'a> {
     core: &'a Core,
     moves: Vec<Move>,
+    /// The images are on their way to their new slots, or there.
+    copied: bool,
 }
 
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
-        for one in std::mem::take(&mut self.moves) {
-            self.core.end_move(one, false);
+        if self.moves.is_empty() {
+            return;
         }
+        let now = self.core.now();
+        let mut state = self.core.state.lock();
+        self.moves.drain(..).for_each(|one| state.slots.end_move(one, self.copied, now));
+        drop(state);
+        self.core.changed.notify_waiters();
     }
 }
 
@@ -52,26 +59,24 @@ impl Core {
     }
 
     async fn move_all(&self, moves: Vec<Move>) {
-        let mut moving = Moving { core: self, moves };
-        let images = self.read_moving(&moving.moves).await;
-        let mut slots = Vec::with_capacity(images.len());
-        let mut copied = Vec::with_capacity(images.len());
-        for (one, image) in std::mem::take(&mut moving.moves).into_iter().zip(images) {
+        let mut reading = Moving { core: self, moves, copied: false };
+        let images = self.read_moving(&reading.moves).await;
+        let mut writing = Moving { core: self, moves: Vec::with_capacity(images.len()), copied: true };
+        let (mut slots, mut bad) = (Vec::with_capacity(images.len()), Vec::new());
+        for (one, image) in reading.moves.drain(..).zip(images) {
             match image {
                 Some(image) => {
                     slots.push((one.to, image, Lsn(0)));
-                    copied.push(one);
+                    writing.moves.push(one);
                 }
-                None => self.end_move(one, false),
+                None => bad.push(one),
             }
         }
+        reading.moves = bad;
+        drop(reading);
         let back = |written: WrittenPage| self.give_back(written.image);
         let written = self.write_slots(slots, IoClass::Clean, &back).await;
         written.failed.into_iter().for_each(|failed| self.give_back(failed.image));
-        for one in copied {
-            self.end_move(one, true);
-        }
-        self.changed.notify_waiters();
     }
 
     /// The images, in order; `None`: it is not what it should be.
@@ -91,10 +96,5 @@ impl Core {
             }
         });
         join_all(reads).await
-    }
-
-    fn end_move(&self, one: Move, copied: bool) {
-        let now = self.now();
-        self.state.lock().slots.end_move(one, copied, now);
     }
 }

@@ -96,7 +96,7 @@ impl Core {
             }
             let home = state.slots.home(page);
             state.slots.policy().logical(page, std::mem::take(&mut dirty.logical), home, now);
-            match state.slots.plan_dirty(page, now, &mut || self.stamps.fresh()) {
+            match self.rules.plan_dirty(&mut state.slots, page, now, &mut || self.stamps.fresh()) {
                 Plan::Ssd(ticket) => {
                     state.slots.note_lsn(ticket.slot, lsn);
                     if ticket.backs_home {
@@ -249,7 +249,8 @@ impl Core {
         }
         state.slots.policy().wrote(page, Home::Hdd, now);
         let may = state.may_admit(self.admissions_max);
-        let ticket = state.slots.plan_arrived(page, may, now, &mut || self.stamps.fresh());
+        let fresh = &mut || self.stamps.fresh();
+        let ticket = self.rules.plan_arrived(&mut state.slots, page, may, now, fresh);
         let displaced = ticket.and_then(|ticket| ticket.displaced).or_else(|| state.slots.take_untold());
         if let Some(ticket) = ticket {
             self.copy_to_slot(&mut state, ticket, image);

@@ -7,7 +7,6 @@ use super::Core;
 use super::read::read_one;
 use super::write_home::{Arrived, HomeBound, Outcome};
 use crate::format::journal::Backing;
-use crate::mutation::Mutation;
 use crate::protocol::slots::WriteBack;
 use futures_util::future::join_all;
 use pagetier_bufpool::TierError;
@@ -44,7 +43,7 @@ impl Core {
         &self,
         pages: Vec<HomeBound>,
     ) -> (Vec<HomeBound>, Vec<(HomeBound, TierError)>) {
-        if self.doublewrite() || !self.has_slots() || self.broken.is(Mutation::OnlyCopyVoided) {
+        if self.doublewrite() || !self.has_slots() {
             return (pages, Vec::new());
         }
         let mut failed: FxHashMap<PageId, TierError> = FxHashMap::default();
@@ -55,7 +54,7 @@ impl Core {
                 let slots = &state.slots;
                 let only = pages.iter().map(|b| b.page).filter(|page| slots.is_only_copy(*page));
                 let only = only.filter(|page| !failed.contains_key(page) && !damaged.contains(page));
-                let left: Vec<PageId> = only.take(BATCH_MAX).collect();
+                let left = self.rules.sent_first(only.take(BATCH_MAX).collect());
                 let flush =
                     left.iter().any(|page| slots.waits_for_home(*page) || state.home.is_backed(*page));
                 (left, flush)
@@ -109,9 +108,7 @@ impl Core {
     fn hold_copy(&self, page: PageId) -> Option<WriteBack> {
         let mut state = self.state.lock();
         let held = state.slots.hold_copy(page)?;
-        if !self.broken.is(Mutation::DrainedPageDiscarded) {
-            state.home.hold(page);
-        }
+        state.home.hold(page);
         Some(held)
     }
 }
@@ -153,10 +150,9 @@ impl Held<'_> {
 
     async fn all(&mut self, failed: &mut Vec<(PageId, TierError)>) -> Result<(), DeviceError> {
         let core = self.core;
-        let durable_at = self.batch.iter().filter_map(|w| w.durable_at).max();
-        let flushes = !core.broken.is(Mutation::WriteBackBeforeFlush);
+        let durable_at = core.rules.durable_first(self.batch.iter().filter_map(|w| w.durable_at).max());
         let completed = core.cache_device().flush.completed();
-        if let Some(number) = durable_at.filter(|number| flushes && completed < *number) {
+        if let Some(number) = durable_at.filter(|number| completed < *number) {
             core.cover_ssd(number).await?;
         }
         let pages = self.read(failed).await;
@@ -178,9 +174,7 @@ impl Held<'_> {
             core.state.lock().slots.note_home(!arrived.lock().is_empty());
         }
         failed.extend(errors);
-        if !core.broken.is(Mutation::CleanBeforeFlush) {
-            core.flush_hdd().await?;
-        }
+        core.flush(core.rules.flushed_by_write_back()).await?;
         let arrived = arrived.into_inner();
         self.home = self.batch.iter().filter(|one| arrived.contains(&one.page)).copied().collect();
         Ok(())

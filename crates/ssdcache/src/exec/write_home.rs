@@ -9,7 +9,6 @@
 use super::Core;
 use super::coalesce::{Piece, Run, coalesce};
 use crate::format::journal::{Backing, Block};
-use crate::mutation::Mutation;
 use crate::protocol::home_batches::NoPlace;
 use crate::protocol::{HomePage, HomePlan};
 use futures_util::future::{join, join_all};
@@ -99,7 +98,11 @@ impl Core {
     ) {
         let plan = match self.plan_batch(backing, &mut batch, each).await {
             Ok(Some(plan)) => plan,
-            Ok(None) => return,
+            Ok(None) => {
+                // What waited for these pages, or for the slots that backed them, waits no more.
+                self.changed.notify_waiters();
+                return;
+            }
             Err(error) => return fail_all(batch, &error, each),
         };
         let (id, versions) = (plan.id, plan.versions.clone());
@@ -135,9 +138,6 @@ impl Core {
         let flush = self.hdd_flush.next();
         let mut state = self.state.lock();
         state.home.end(id, begun, failed.into_inner(), flush);
-        if self.broken.frees_before_flush(backing) {
-            state.hdd_flushed(flush);
-        }
         drop(state);
         self.changed.notify_waiters();
         self.wake.slots.notify_one();
@@ -179,7 +179,9 @@ impl Core {
                 continue;
             }
             if why == NoPlace::Ring && self.state.lock().home.ring_is_stuck() {
-                self.mend_for_place().await?;
+                // If that fails, the writes that want a place fail, and their pages stay dirty; the next ones
+                // try again, since the error may pass.
+                self.mend_homes().await.inspect_err(|error| self.rules.mend_failed(self, error))?;
                 continue;
             }
             self.flush_for_place(why).await?;
@@ -194,19 +196,16 @@ impl Core {
         batch: &mut Vec<HomeBound>,
     ) -> (Result<Option<HomePlan>, NoPlace>, Vec<HomeBound>) {
         let mut state = self.state.lock();
-        let one_at_a_time = !self.broken.is(Mutation::TwoInFlight);
-        if one_at_a_time && batch.iter().any(|b| state.home.is_writing(b.page)) {
+        let mut pages: Vec<HomePage> = batch.iter().map(HomeBound::plain).collect();
+        let way = self.rules.in_the_way(state.in_the_way(backing, &pages));
+        if way.writing {
             return (Err(NoPlace::Busy), Vec::new());
         }
-        // Once nothing newer is on its way: what is in the slot must still be the page's newest version, or a
-        // newer one would be written over (I8).
-        let checked = backing != Backing::Ring && !self.broken.is(Mutation::StaleWriteBack);
-        let stale = |b: &mut HomeBound| checked && !state.slots.holds(b.page, stamp_of(&b.image));
-        let superseded: Vec<HomeBound> = batch.extract_if(.., stale).collect();
+        pages.retain(|one| !way.superseded.contains(&one.page));
+        let superseded: Vec<HomeBound> = batch.extract_if(.., |b| way.superseded.contains(&b.page)).collect();
         if batch.is_empty() {
             return (Ok(None), superseded);
         }
-        let pages: Vec<HomePage> = batch.iter().map(HomeBound::plain).collect();
         let planned = state.begin_home_batch(backing, &pages, &mut || self.stamps.fresh());
         drop(state);
         if let Ok(plan) = &planned
@@ -216,19 +215,7 @@ impl Core {
                 pagetier_page::seal(self.seed, b.image.as_mut_slice(), *stamp, Flags::NONE);
             }
         }
-        (planned.map(|plan| Some(self.broken.spoil(plan))), superseded)
-    }
-
-    /// Mends what the ring's places are held for. If that fails, the writes that want a place fail, and their
-    /// pages stay dirty; the next ones try again, since the error may pass.
-    async fn mend_for_place(&self) -> Result<(), TierError> {
-        let mended = self.mend_homes().await;
-        if let Err(error) = &mended
-            && self.broken.is(Mutation::FailedMendFinal)
-        {
-            self.refuse(&error.to_string(), false);
-        }
-        mended
+        (planned.map(|plan| Some(self.rules.home_plan(plan))), superseded)
     }
 
     fn map_failure(&self) -> Option<Arc<str>> {

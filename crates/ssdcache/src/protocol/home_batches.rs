@@ -99,6 +99,10 @@ impl HomeBatch {
         if let Phase::Written { flush } = self.phase { Some(flush) } else { None }
     }
 
+    fn is_covered(&self, flush: HddFlush) -> bool {
+        self.flush().is_some_and(|needed| needed <= flush)
+    }
+
     /// Whether the map of a checkpoint captured now would name copies that its records void, or slots that
     /// may soon be given away as only copies.
     fn pins_journal(&self) -> bool {
@@ -371,13 +375,21 @@ impl HomeBatches {
 
     /// HDD flush number `number` is over. The versions whose slots backed their way home, which is durable.
     pub fn flushed(&mut self, number: HddFlush) -> Vec<(PageId, Stamp)> {
-        let is_over = |batch: &HomeBatch| batch.flush().is_some_and(|flush| flush <= number);
-        // The ring is given up in its order: an entry waits for all before it.
-        let ringed = self.batches.iter().filter(|batch| batch.is_ringed());
-        self.ring.start = ringed.take_while(|b| is_over(b)).last().map_or(self.ring.start, |b| b.ring.end);
-        let tail = self.ring.start;
+        self.free_ring(number);
+        self.settle(number)
+    }
+
+    /// The ring lets go of the images that flush `number` covers, in its order.
+    pub(crate) fn free_ring(&mut self, number: HddFlush) {
+        let covered = self.ringed().take_while(|batch| batch.is_covered(number));
+        let tail = covered.last().map_or(self.ring.start, |batch| batch.ring.end);
+        self.ring.start = tail;
         self.batches.retain(|batch| !batch.is_ringed() || batch.ring.end > tail);
-        let settled = self.take_backed(&is_over);
+    }
+
+    /// The versions that flush `number` covers and slots backed.
+    pub(crate) fn settle(&mut self, number: HddFlush) -> Vec<(PageId, Stamp)> {
+        let settled = self.take_backed(&|batch| batch.is_covered(number));
         for (page, _) in &settled {
             self.disclaim(*page, |claims| &mut claims.backed);
         }

@@ -46,6 +46,16 @@ pub(crate) struct HomePlan {
     pub(crate) flush: bool,
 }
 
+/// What keeps pages from going home.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct InTheWay {
+    /// The home of one of them is being written.
+    pub(crate) writing: bool,
+    /// Pages whose slots have a newer version by now, which must not be written over.
+    pub(crate) superseded: Vec<PageId>,
+}
+
+/// The state of the protocol.
 #[derive(Debug)]
 pub(crate) struct Protocol {
     pub(crate) slots: Slots,
@@ -93,6 +103,13 @@ impl Protocol {
 
     // ---- home writes
     // ----------------------------------------------------------------------------------------
+
+    /// What keeps `pages` from going home (I8). What their slots hold counts once nothing else is on its way.
+    pub(crate) fn in_the_way(&self, backing: Backing, pages: &[HomePage]) -> InTheWay {
+        let writing = pages.iter().any(|one| self.home.is_writing(one.page));
+        let stale = |one: &&HomePage| backing != Backing::Ring && !self.slots.holds(one.page, one.stamp);
+        InTheWay { writing, superseded: pages.iter().filter(stale).map(|one| one.page).collect() }
+    }
 
     /// A batch of pages begins to go home, none of which is being written there. Stamps come from `fresh`.
     ///

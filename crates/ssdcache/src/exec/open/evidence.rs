@@ -7,12 +7,11 @@ use crate::exec::read::read_one;
 use crate::format::journal::Block;
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::map::{MapBody, MapHeader};
-use crate::mutation::Mutation;
 use crate::protocol::recovery::{Evidence, Image};
+use crate::rules::Rules;
 use futures_util::StreamExt;
 use futures_util::future::try_join3;
 use pagetier_devio::{DeviceError, IoBuf, IoClass};
-use pagetier_page::Stamp;
 use rustc_hash::FxHashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,13 +43,17 @@ impl<'a> Reader<'a> {
         }
     }
 
+    pub(super) fn rules(&self) -> Rules {
+        self.params.rules()
+    }
+
     pub(super) async fn evidence(&mut self, header: &MapHeader, map: MapBody) -> Result<Evidence, OpenError> {
         self.total += map.zone.iter().filter(|z| **z).count() as u64;
         let read = try_join3(self.journal(), self.ring(), self.zone(&map)).await?;
         let ((journal, lost), (mut ringed, ring), (zone, slots)) = read;
-        self.unread = Unread { journal: lost, ring, slots };
         let closed = self.params.closed;
-        if !closed && !self.params.broken().is(Mutation::UnreadableIsEmpty) {
+        self.unread = self.rules().unread(Unread { journal: lost, ring, slots }, closed);
+        if !closed {
             self.unread.refuse()?;
         } else if !self.unread.ring.is_empty() {
             // An older image than the one that cannot be read must not mend a home that rotted. After a close
@@ -63,10 +66,9 @@ impl<'a> Reader<'a> {
             *stamp = image.stamp.max(*stamp);
         }
         self.ringed = ringed;
-        let ignored = self.params.broken().is(Mutation::WatermarkIgnored);
-        let watermark = if ignored { Stamp::ZERO } else { header.watermark };
         let unreadable = self.unread.slots.keys().copied().collect();
-        Ok(Evidence { map, watermark, zone, unreadable, closed, journal, ring })
+        let watermark = header.watermark;
+        Ok(self.rules().evidence(Evidence { map, watermark, zone, unreadable, closed, journal, ring }))
     }
 
     /// The sound blocks of the journal, and why one could not be read.

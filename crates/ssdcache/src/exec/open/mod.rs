@@ -16,6 +16,7 @@ mod unread;
 
 pub use format::format;
 pub use identify::{identify, mark, write_superblocks};
+pub(crate) use unread::Unread;
 
 use crate::exec::cache_device::CacheDevice;
 use crate::exec::flush::{Failures, GroupFlush};
@@ -24,11 +25,13 @@ use crate::exec::unflushed::UnflushedHomes;
 use crate::exec::{Core, Homes, Refusing, Wake};
 use crate::format::layout::Layout;
 use crate::mode::{EVENTS_KEPT, SsdMode};
-use crate::mutation::{Broken, Mutation};
+#[cfg(feature = "mutations")]
+use crate::mutation::Mutation;
 use crate::protocol::Protocol;
 use crate::protocol::flushes::{HddFlush, SsdFlush};
 use crate::protocol::home_batches::HomeBatches;
 use crate::protocol::slots::{SlotParams, Slots};
+use crate::rules::{Rules, State};
 use evidence::Reader;
 use newest::Newest;
 use pagetier_devio::{DeviceError, SharedDevice};
@@ -157,8 +160,8 @@ pub struct OpenParams {
 }
 
 impl OpenParams {
-    pub(crate) fn broken(&self) -> Broken {
-        Broken(
+    pub(crate) fn rules(&self) -> Rules {
+        Rules(
             #[cfg(feature = "mutations")]
             self.mutation,
         )
@@ -173,7 +176,8 @@ impl std::fmt::Debug for OpenParams {
 
 /// Recovers what is on the SSD and makes it ready for use.
 pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport), OpenError> {
-    let broken = params.broken();
+    let rules = params.rules();
+    rules.opening(&mut params);
     let policy = std::mem::replace(&mut params.policy, Box::new(NoSsd));
     let slot_params = SlotParams::new(params.layout.slots, params.zone_percent);
     let mut reader = Reader::new(&params);
@@ -184,13 +188,11 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     // Beside the reading that follows, which leaves the processor time.
     let slots = tokio::spawn(async move { Slots::new(slot_params, policy, &trusted, generation) });
     let evidence = reader.evidence(&header, map).await?;
-    if evidence.generation_proved() > header.generation && !broken.is(Mutation::MapUnproved) {
+    if evidence.generation_proved() > header.generation {
         return Err(reader.damaged("header", evidence.generation_proved()));
     }
     let mut verdict = evidence.merge();
-    if !broken.is(Mutation::UnreadableIsEmpty) {
-        reader.unread.refuse_slot(verdict.unknown)?;
-    }
+    reader.unread.refuse_slot(verdict.unknown)?;
     report.generation = header.generation;
     report.zone_slots = evidence.map.zone.iter().filter(|z| **z).count() as u64;
     report.trusted = verdict.trusted as u64;
@@ -202,7 +204,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     let noted = params.remember.recall();
     let unproved = params.unproved(&noted);
     let failures =
-        Failures { remember: Arc::clone(&params.remember), unflushed: Arc::clone(&unflushed), broken };
+        Failures { remember: Arc::clone(&params.remember), unflushed: Arc::clone(&unflushed), rules };
     let failures = Arc::new(failures);
     let hdd_flush = GroupFlush::new(Arc::clone(&params.hdd), Flushed::Hdd, &failures, &runtime);
     let cache = CacheDevice::new(Arc::clone(&params.ssd), layout, &failures, &runtime);
@@ -214,7 +216,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     report.repaired = written.mended;
     report.rewritten += written.again + reader.rewrite_homes(&unproved.homes, &written.pages).await?;
     // Also what reads well now may be in a volatile cache only, and the ring is about to be written over.
-    flushes.hdd().await?;
+    flushes.flush(&[Flushed::Hdd]).await?;
     let ring_from = reader.ring_from().await?;
     report.bytes_read = reader.bytes_read.into_inner();
 
@@ -224,7 +226,6 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     }
     let mut slots = finished(slots).await;
     slots.apply_recovered(&entries);
-    slots.set_broken(broken);
     slots.set_lsn_floor(header.lsn_floor);
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or(0).max(header.journal_from);
     let journal = header.journal_from.min(next)..next;
@@ -237,19 +238,22 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
         cache_device: RwLock::new(cache),
         failures,
         unflushed,
-        state: Mutex::new(Protocol {
-            slots,
-            home: HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, journal),
-            admissions: 0,
-            ssd_error: None,
-            map_failed: false,
-            map_doubtful: false,
-            mode: params.mode,
-            drains: 0,
-            closing: false,
-            lsn_floor: header.lsn_floor,
-        }),
-        stamps: StampSource::new(if broken.is(Mutation::StampsRepeat) { 1 } else { params.epoch }),
+        state: State::new(
+            Protocol {
+                slots,
+                home: HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, journal),
+                admissions: 0,
+                ssd_error: None,
+                map_failed: false,
+                map_doubtful: false,
+                mode: params.mode,
+                drains: 0,
+                closing: false,
+                lsn_floor: header.lsn_floor,
+            },
+            rules,
+        ),
+        stamps: StampSource::new(params.epoch),
         changed: Notify::new(),
         wake: Wake::default(),
         opened: Instant::now(),
@@ -263,7 +267,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
         stopping: AtomicBool::new(false),
         admissions_max: params.admissions_max,
         runtime,
-        broken,
+        rules,
     };
     if core.has_slots() {
         if !twice {
@@ -287,12 +291,14 @@ pub(crate) struct RecoveryFlushes<'a> {
 }
 
 impl RecoveryFlushes<'_> {
-    pub(crate) async fn hdd(&self) -> Result<(), DeviceError> {
-        self.hdd.cover(self.hdd.next()).await.map(drop)
-    }
-
-    pub(crate) async fn ssd(&self) -> Result<(), DeviceError> {
-        self.ssd.cover(self.ssd.next()).await.map(drop)
+    pub(crate) async fn flush(&self, devices: &[Flushed]) -> Result<(), DeviceError> {
+        for device in devices {
+            match device {
+                Flushed::Ssd => drop(self.ssd.cover(self.ssd.next()).await?),
+                Flushed::Hdd => drop(self.hdd.cover(self.hdd.next()).await?),
+            }
+        }
+        Ok(())
     }
 }
 

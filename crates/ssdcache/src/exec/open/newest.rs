@@ -7,7 +7,6 @@ use crate::exec::open::images::is_of_a_block;
 use crate::exec::open::{OpenError, OpenParams, Reader};
 use crate::format::layout::{BLOCK_BYTES, MAP_ENTRY_BYTES};
 use crate::format::map::{MapBody, MapHeader, decode_mark};
-use crate::mutation::Mutation;
 use pagetier_devio::{DeviceError, DeviceErrorKind};
 use pagetier_page::{Lsn, Stamp};
 
@@ -45,17 +44,20 @@ impl Reader<'_> {
         let (mut headers, mut proved) = (Vec::new(), 0);
         for area in 0..2 {
             headers.extend(self.map_headers(area).await?.into_iter().map(|h| (h, area)));
-            proved = proved.max(self.map_mark(area).await?.unwrap_or(0));
+            let marked = self.map_mark(area).await?.unwrap_or(0);
+            proved = proved.max(self.rules().marked_generation(marked));
         }
         headers.sort_by_key(|(h, _)| std::cmp::Reverse(h.generation));
-        let unproved = self.params.broken().is(Mutation::MapUnproved);
-        let newest = headers.first().map(|(h, _)| h.generation);
-        if newest.is_some_and(|newest| proved > newest) && !unproved {
+        let Some(newest) = headers.first().map(|(h, _)| h.generation) else {
+            return Err(OpenError::NoMap { device: self.params.ssd.name().to_owned() });
+        };
+        if proved > newest {
             return Err(self.damaged("header", proved));
         }
         // A header is written when its body is durable: with a body that does not fit, the newest was
         // damaged.
-        for (header, area) in headers.iter().filter(|(h, _)| Some(h.generation) == newest || unproved) {
+        let of_newest = headers.partition_point(|(h, _)| h.generation == newest);
+        for (header, area) in self.rules().usable_maps(&headers[..of_newest], &headers) {
             for _ in 0..2 {
                 let bytes = self.map_body(*area).await?;
                 if let Some(body) = MapBody::decode(self.params.seed, &bytes, header, &layout) {
@@ -64,10 +66,7 @@ impl Reader<'_> {
                 }
             }
         }
-        Err(match newest {
-            Some(newest) if !unproved => self.damaged("body", newest),
-            _ => OpenError::NoMap { device: self.params.ssd.name().to_owned() },
-        })
+        Err(self.damaged("body", newest))
     }
 
     pub(crate) fn damaged(&self, part: &'static str, generation: u64) -> OpenError {

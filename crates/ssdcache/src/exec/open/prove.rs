@@ -17,7 +17,6 @@ use crate::exec::open::{OpenParams, Reader, RecoveryFlushes};
 use crate::exec::read::read_one;
 use crate::exec::remember::Unproved;
 use crate::format::layout::BLOCK_BYTES;
-use crate::mutation::Mutation;
 use crate::protocol::recovery::Evidence;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::PageId;
@@ -34,10 +33,10 @@ const READS_MAX: usize = 4;
 impl OpenParams {
     /// What may never become durable although it can be read. `noted` of it is what the manifest knows.
     pub(crate) fn unproved(&self, noted: &Unproved) -> Unproved {
-        let broken = self.broken();
-        let trusts = [Mutation::KilledTrusted, Mutation::FailureNotRemembered, Mutation::RecoveryUnflushed];
-        let unknown = !self.closed && !trusts.into_iter().any(|rule| broken.is(rule));
-        Unproved { hdd: noted.hdd || unknown, ssd: noted.ssd || unknown, homes: noted.homes.clone() }
+        let unknown = !self.closed;
+        let homes = noted.homes.clone();
+        let unproved = Unproved { hdd: noted.hdd || unknown, ssd: noted.ssd || unknown, homes };
+        self.rules().unproved(unproved, noted)
     }
 }
 
@@ -56,12 +55,7 @@ impl Reader<'_> {
                 rewritten += self.rewrite(range).await?;
             }
         }
-        if !self.params.broken().is(Mutation::RecoveryUnflushed) {
-            flushes.ssd().await?;
-            flushes.hdd().await?;
-        } else if unproved.ssd {
-            flushes.ssd().await?;
-        }
+        flushes.flush(self.rules().flushed_by_recovery(unproved)).await?;
         Ok(rewritten)
     }
 
@@ -128,15 +122,6 @@ impl Reader<'_> {
             }
         }
         Ok(rewritten)
-    }
-
-    /// Voids the images of the ring that a newer one of their page makes superfluous. They would outlive it
-    /// where the ring goes on, and a later recovery would mend a home with them that rotted.
-    pub(crate) async fn void_outdated(&self, outdated: &[u32]) -> Result<(), DeviceError> {
-        for place in outdated {
-            self.void(self.params.layout.ring_at(*place)).await?;
-        }
-        Ok(())
     }
 
     /// Leaves no image at `at` of the SSD.

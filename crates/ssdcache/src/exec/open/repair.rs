@@ -7,7 +7,6 @@ use crate::exec::check;
 use crate::exec::read::read_one;
 use crate::exec::remember::Unproved;
 use crate::format::map::Entry;
-use crate::mutation::Mutation;
 use crate::protocol::recovery::{Evidence, Image, Verdict};
 use futures_util::StreamExt;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
@@ -53,8 +52,7 @@ impl Reader<'_> {
     fn mending(&self, evidence: &Evidence, verdict: &Verdict, unproved: &Unproved) -> Vec<(u64, usize)> {
         let last: FxHashSet<PageId> = evidence.last_write_back().into_iter().collect();
         let listed: FxHashSet<PageId> = unproved.homes.iter().copied().collect();
-        let mends = !self.params.broken().is(Mutation::DoublewriteNotMended);
-        let from = evidence.slots_back_from().filter(|_| mends);
+        let from = evidence.slots_back_from();
         let entries = verdict.entries.iter().enumerate().filter_map(|(slot, e)| Some((slot, (*e)?)));
         let may = entries.filter(|(_, e)| {
             let backs = from.is_some_and(|from| e.stamp >= from) || listed.contains(&e.page);
@@ -129,9 +127,6 @@ impl Reader<'_> {
     /// that read well.
     pub(super) async fn repair(&self, evidence: &Evidence, all: bool) -> Result<HomesWritten, DeviceError> {
         let mut homes = HomesWritten::default();
-        if self.params.broken().is(Mutation::RingNotRepaired) {
-            return Ok(homes);
-        }
         let floor = evidence.ring_floor();
         let written_back = evidence.written_back();
         let mut wanted: Vec<(u64, u32, Image)> = Vec::new();
@@ -145,6 +140,7 @@ impl Reader<'_> {
             wanted.extend(home.map(|home| (home, *index, *found)));
         }
         wanted.sort_unstable_by_key(|(home, ..)| *home);
+        let wanted = self.rules().repaired(wanted);
         let page_bytes = self.params.layout.page_size.bytes();
         self.note_read((wanted.len() * page_bytes) as u64);
         let repairs = wanted.into_iter().map(|(home, index, found)| async move {
@@ -158,21 +154,23 @@ impl Reader<'_> {
         Ok(homes)
     }
 
-    /// Where the ring goes on: behind its newest image, so that an older image of a page never outlives the
-    /// newest one. Voids those that would.
+    /// Where the ring goes on: behind its newest image. Voids the images that a newer one of their page makes
+    /// superfluous: they would outlive it, and a later recovery would mend a home with them that rotted.
     pub(super) async fn ring_from(&self) -> Result<u32, DeviceError> {
-        if self.params.broken().is(Mutation::RingFromZero) {
-            return Ok(0);
-        }
         let mut newest: FxHashMap<PageId, Stamp> = FxHashMap::default();
         for (_, image) in &self.ringed {
             let stamp = newest.entry(image.page).or_insert(image.stamp);
             *stamp = image.stamp.max(*stamp);
         }
         let outdated = self.ringed.iter().filter(|(_, image)| newest[&image.page] != image.stamp);
-        self.void_outdated(&outdated.map(|(place, _)| *place).collect::<Vec<_>>()).await?;
+        let outdated = outdated.map(|(place, _)| *place).collect();
         let last = self.ringed.iter().max_by_key(|(_, image)| image.stamp);
-        Ok(last.map_or(0, |(place, _)| (place + 1) % self.params.layout.ring_pages))
+        let from = last.map_or(0, |(place, _)| (place + 1) % self.params.layout.ring_pages);
+        let (outdated, from) = self.rules().ring_goes_on(outdated, from);
+        for place in outdated {
+            self.void(self.params.layout.ring_at(place)).await?;
+        }
+        Ok(from)
     }
 
     /// Mends the home of the page that stands at `index` of the ring, if it has to be; with `always`, it is

@@ -15,6 +15,8 @@ mod moment;
 mod recovered;
 mod second_chance;
 mod slot;
+#[cfg(feature = "mutations")]
+mod tampering;
 mod through;
 mod types;
 mod write_back;
@@ -23,10 +25,11 @@ pub use types::{
     Capture, FreeSlots, Located, MapWork, Move, Plan, SlotCounts, SlotParams, Ticket, WriteBack,
 };
 
+#[cfg(feature = "mutations")]
+pub use tampering::Tampered;
 pub(crate) use types::NoSlot;
 
 use crate::format::map::Entry;
-use crate::mutation::{Broken, Mutation};
 use crate::protocol::flushes::SsdFlush;
 use alloc::Alloc;
 use pagetier_page::{Lsn, PageId, Stamp};
@@ -81,7 +84,6 @@ pub struct Slots {
     through: bool,
     /// It admits on reading.
     on_read: bool,
-    broken: Broken,
 }
 
 impl Slots {
@@ -119,16 +121,9 @@ impl Slots {
             untold: VecDeque::new(),
             through,
             on_read,
-            broken: Broken::default(),
         };
         this.apply_recovered(map);
         this
-    }
-
-    /// Leaves out a rule, for tests.
-    #[doc(hidden)]
-    pub fn set_broken(&mut self, broken: Broken) {
-        self.broken = broken;
     }
 
     /// The slot of the page's copy.
@@ -290,9 +285,6 @@ impl Slots {
 
     /// A newer version of the page in `old` is whole, and flush `durable_at` makes it durable.
     fn retire(&mut self, old: SlotId, durable_at: SsdFlush) {
-        if self.broken.is(Mutation::SlotReusedEarly) {
-            return self.release(old);
-        }
         let o = &mut self.slots[old.at()];
         if let Some(stored) = o.live().copied() {
             o.state = SlotState::Retired(Stored { durable_at: Some(durable_at), ..stored });
@@ -367,7 +359,7 @@ impl Slots {
         if let Some(slot) = self.pending.remove(&page) {
             self.abandon(slot);
         }
-        self.overtake_move(page);
+        self.cancel_move(page);
     }
 
     /// What is on its way into `slot` will count for nothing.
@@ -442,7 +434,7 @@ impl Slots {
 
     /// Whether `slot` may be written under every checkpoint that a crash could find.
     fn is_writable(&self, slot: SlotId) -> bool {
-        self.slots[slot.at()].writable(self.capturing, self.broken)
+        self.slots[slot.at()].writable(self.capturing)
     }
 
     // ---- what the pool has not been told

@@ -115,10 +115,11 @@ mod tests {
     fn without_the_rule_the_rewrite_waits_for_ever() {
         let full: Vec<_> = (0..8).map(|no| holds(no, u64::from(no) + 1, no > 0)).collect();
         let mut slots = slots(&full, "lru2");
-        slots.set_broken(crate::mutation::Broken(Some(crate::mutation::Mutation::RewriteWaits)));
         slots.begin_checkpoint(Millis(0));
         slots.end_checkpoint(true);
-        let plan = slots.plan_dirty(PageId::new(SpaceId(1), 0), Millis(0), &mut || Stamp::from_bits(99));
+        let rules = crate::rules::Rules(Some(crate::mutation::Mutation::RewriteWaits));
+        let page = PageId::new(SpaceId(1), 0);
+        let plan = rules.plan_dirty(&mut slots, page, Millis(0), &mut || Stamp::from_bits(99));
         assert_eq!(plan, Plan::Wait);
     }
 

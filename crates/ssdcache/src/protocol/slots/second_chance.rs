@@ -3,7 +3,7 @@
 
 use super::slot::{SlotState, Standing};
 use super::{Move, Slots};
-use crate::mutation::Mutation;
+use crate::protocol::flushes::SsdFlush;
 use pagetier_page::{PageId, Stamp};
 use pagetier_policy::{Millis, SlotId};
 
@@ -47,8 +47,7 @@ impl Slots {
     fn may_move(&self, slot: SlotId, busy: &dyn Fn(PageId) -> bool) -> bool {
         let SlotState::Live { stored, overtaken } = &self.slots[slot.at()].state else { return false };
         let page = stored.version.page;
-        let newest = !overtaken || self.broken.is(Mutation::MoveUnderNewer);
-        newest && stored.readers == 0 && !busy(page)
+        !overtaken && stored.readers == 0 && !busy(page)
     }
 
     fn set_moving(&mut self, slot: SlotId, moving: bool) {
@@ -73,10 +72,15 @@ impl Slots {
     }
 
     /// The move is over. With `copied`, the image was on its way to its new slot, and [`Slots::end_write`]
-    /// has been told how that ended; otherwise the old slot could not be read, and the new one is as it was.
+    /// has ended that, unless the write was dropped: it may land at any time, so the slot is not used again.
+    /// Otherwise the old slot could not be read, and the new one is as it was.
     pub fn end_move(&mut self, done: Move, copied: bool, now: Millis) {
         let Move { from, to } = done;
-        if !copied {
+        let slot = &self.slots[to.slot.at()];
+        let dropped = slot.is_writing() && slot.version().is_some_and(|version| version.stamp == to.stamp);
+        if copied && dropped {
+            self.end_write(to, false, SsdFlush(0), now);
+        } else if !copied {
             self.moving.remove(&to.page);
             let counts =
                 matches!(self.slots[to.slot.at()].state, SlotState::Writing { abandoned: false, .. });
@@ -85,24 +89,14 @@ impl Slots {
             }
             self.release(to.slot);
         }
-        self.counts.second_chances += u64::from(copied);
+        self.counts.second_chances += u64::from(copied && !dropped);
         self.set_moving(from.slot, false);
         self.end_read(from.slot);
     }
 
-    /// The page was changed, or a version from the pool is about to be written home: what is being copied to
-    /// the front is not to become its copy (I16).
+    /// The page was changed, a newer version is about to be written somewhere, or none is wanted any more: what
+    /// is being copied to the front is not to become its copy (I16).
     pub(crate) fn cancel_move(&mut self, page: PageId) {
-        if !self.broken.is(Mutation::MoveSurvives) {
-            self.overtake_move(page);
-        }
-    }
-
-    /// A newer version of `page` is about to be written somewhere, or none is wanted any more.
-    pub(super) fn overtake_move(&mut self, page: PageId) {
-        if self.broken.is(Mutation::MovedOverNewer) {
-            return;
-        }
         if let Some(to) = self.moving.remove(&page) {
             self.abandon(to);
         }

@@ -2,7 +2,6 @@
 //!
 //! A slot goes `Free → Writing → Live → (Retired →) Free`, or from `Writing` to `Bad`.
 
-use crate::mutation::Broken;
 use crate::protocol::flushes::SsdFlush;
 use pagetier_page::{Lsn, PageId, Stamp};
 
@@ -95,9 +94,8 @@ impl Slot {
     pub(super) const FREE: Self = Self { state: SlotState::Free, in_zone: false, in_next: false };
 
     /// Whether recovery would look into the slot under every checkpoint that a crash could find (I2).
-    pub(super) fn writable(&self, capturing: bool, broken: Broken) -> bool {
-        let (now, next) = broken.zones(self.in_zone, self.in_next);
-        now && (!capturing || next)
+    pub(super) fn writable(&self, capturing: bool) -> bool {
+        self.in_zone && (!capturing || self.in_next)
     }
 
     pub(super) fn is_free(&self) -> bool {

@@ -2,7 +2,6 @@
 
 use super::slot::{SlotState, Standing};
 use super::{NoSlot, Slots, Ticket};
-use crate::mutation::Mutation;
 use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::{Cause, Home, Millis, SlotId};
 
@@ -61,9 +60,6 @@ impl Slots {
         let had = self.home(page) == Home::Ssd;
         if !had {
             return if may { self.plan_copy(page, Cause::Cleaned, now, fresh) } else { None };
-        }
-        if self.broken.is(Mutation::ChangedCopyKept) {
-            return None;
         }
         self.give_up_copy(page);
         // What is given out may be the very slot: nothing in it counts any more.

@@ -10,7 +10,6 @@
 //! Where pages get second chances, the front does not go beyond the slots that were judged (`second_chance`).
 
 use super::{Alloc, Place};
-use crate::mutation::Mutation;
 use crate::protocol::slots::slot::{SlotState, Standing};
 use crate::protocol::slots::types::{MapWork, NoSlot, WriteBack};
 use crate::protocol::slots::{Slots, Stored};
@@ -79,6 +78,16 @@ impl Circle {
         self.front = newest.map_or(0, |newest| (newest.0 + 1) % self.slots);
     }
 
+    #[cfg(feature = "mutations")]
+    pub(in crate::protocol::slots) fn front(&self) -> SlotId {
+        self.at(0)
+    }
+
+    #[cfg(feature = "mutations")]
+    pub(in crate::protocol::slots) fn put_all_in_zone(&mut self) {
+        (self.left, self.left_next) = (self.slots, self.slots);
+    }
+
     fn at(&self, ahead: u32) -> SlotId {
         SlotId((self.front + ahead) % self.slots)
     }
@@ -145,11 +154,7 @@ impl Slots {
 
     fn zone_left(&self) -> u32 {
         let Some(circle) = self.circle() else { return 0 };
-        match self.capturing {
-            _ if self.broken.is(Mutation::ZoneIgnored) => circle.slots,
-            true => circle.left.min(circle.left_next),
-            false => circle.left,
-        }
+        if self.capturing { circle.left.min(circle.left_next) } else { circle.left }
     }
 
     fn turn_of(&self, slot: SlotId) -> Turn {
@@ -171,7 +176,6 @@ impl Slots {
         match stored.version.standing {
             Standing::Clean if free => Turn::Give,
             Standing::Clean => Turn::Pass,
-            _ if free && self.broken.is(Mutation::AppendedTooSoon) => Turn::Give,
             Standing::Stuck => Turn::PassForGood,
             Standing::Only | Standing::AwaitsFlush => Turn::Wait,
         }

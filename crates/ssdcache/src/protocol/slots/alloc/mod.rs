@@ -69,7 +69,7 @@ impl Slots {
             Alloc::Zone(lists) => lists.count(),
             Alloc::Circle(_) => {
                 let free = || self.slots.iter().filter(|s| s.is_free());
-                let now = free().filter(|s| s.writable(self.capturing, self.broken)).count();
+                let now = free().filter(|s| s.writable(self.capturing)).count();
                 (now, free().count() - now)
             }
         }
@@ -124,8 +124,8 @@ impl Slots {
 
     /// The zones have changed: free slots may or may not be written.
     pub(super) fn zones_changed(&mut self) {
-        let (slots, capturing, broken) = (&self.slots, self.capturing, self.broken);
-        let writable = |slot: SlotId| slots[slot.at()].writable(capturing, broken);
+        let (slots, capturing) = (&self.slots, self.capturing);
+        let writable = |slot: SlotId| slots[slot.at()].writable(capturing);
         if let Alloc::Zone(lists) = &mut self.alloc {
             lists.sort(&writable);
         }

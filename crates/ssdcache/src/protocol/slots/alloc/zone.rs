@@ -1,7 +1,6 @@
 //! Slots by zone: those that are free and may be written, and those of the pages of lowest benefit.
 
 use super::{Alloc, Place};
-use crate::mutation::Mutation;
 use crate::protocol::slots::Slots;
 use crate::protocol::slots::types::{MapWork, NoSlot};
 use pagetier_page::PageId;
@@ -68,9 +67,6 @@ impl Slots {
     }
 
     pub(super) fn rewrite_or_admit(&mut self, page: PageId, now: Millis) -> Result<Place, NoSlot> {
-        if self.broken.is(Mutation::RewriteInPlace) {
-            self.give_up_in_place(page);
-        }
         if !self.by_page.contains_key(&page) {
             return self.admit(page, Cause::Cleaned, now);
         }
@@ -78,8 +74,7 @@ impl Slots {
             self.counts.rewritten += 1;
             return Ok((slot, None));
         }
-        let comes_free = self.count_free().1 > 0 || !self.retired.is_empty();
-        if comes_free || self.broken.is(Mutation::RewriteWaits) {
+        if self.count_free().1 > 0 || !self.retired.is_empty() {
             return Err(NoSlot::Soon);
         }
         self.rewrite_without_reserve(page, now)
@@ -94,7 +89,7 @@ impl Slots {
         let usable = |slot: &SlotId| {
             let other = |s: &&super::Slot| s.version().is_some_and(|version| version.page != page);
             let s = self.slots.get(slot.at()).filter(other);
-            s.is_some_and(|s| s.is_idle_clean() && s.writable(self.capturing, self.broken))
+            s.is_some_and(|s| s.is_idle_clean() && s.writable(self.capturing))
         };
         let victim = next.into_iter().find(usable).ok_or(NoSlot::Never)?;
         let displaced = self.evict(victim, now);
@@ -110,11 +105,10 @@ impl Slots {
             return Err(NoSlot::Soon);
         }
         let room = if has_room { writable } else { 0 };
-        let (slots, capturing, broken) = (&self.slots, self.capturing, self.broken);
+        let (slots, capturing) = (&self.slots, self.capturing);
         // A policy may name any slot, also one that does not exist.
-        let usable = |slot: SlotId| {
-            slots.get(slot.at()).is_some_and(|s| s.is_idle_clean() && s.writable(capturing, broken))
-        };
+        let usable =
+            |slot: SlotId| slots.get(slot.at()).is_some_and(|s| s.is_idle_clean() && s.writable(capturing));
         let (mut refused_dirty, mut has_candidates) = (false, false);
         let mut asked = |slot: SlotId| {
             has_candidates = true;
@@ -142,15 +136,6 @@ impl Slots {
                 }
                 Err(NoSlot::Never)
             }
-        }
-    }
-
-    /// For [`Mutation::RewriteInPlace`]: the page's own slot is the next to be given out.
-    fn give_up_in_place(&mut self, page: PageId) {
-        let Some(&slot) = self.by_page.get(&page) else { return };
-        if self.slot(slot).readers() == 0 && self.is_writable(slot) {
-            self.by_page.remove(&page);
-            self.release(slot);
         }
     }
 

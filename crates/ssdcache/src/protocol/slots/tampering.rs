@@ -1,0 +1,112 @@
+//! Slots under a broken protocol (feature `mutations`): their state is changed behind the protocol's back.
+
+use super::alloc::Alloc;
+use super::slot::{SlotState, Standing};
+use super::{Slots, SsdFlush};
+use crate::mutation::Mutation;
+use pagetier_page::{PageId, Stamp};
+use pagetier_policy::SlotId;
+
+/// What a broken protocol keeps between two steps.
+#[derive(Debug, Default)]
+#[doc(hidden)]
+pub struct Tampered {
+    /// The zone of the checkpoint being written, as it was named.
+    next_zone: Option<Vec<bool>>,
+    /// The second chances under way: page, new slot and stamp.
+    moves: Vec<(PageId, SlotId, Stamp)>,
+}
+
+impl Slots {
+    /// Called before each step of the protocol: makes the slots what they would be without `rule`.
+    #[doc(hidden)]
+    pub fn tamper(&mut self, rule: Mutation, kept: &mut Tampered) {
+        match rule {
+            Mutation::ZoneIgnored => self.put_all_in_zone(),
+            Mutation::NextZoneIgnored => self.put_zone_in_next(kept),
+            Mutation::SlotReusedEarly => self.flushed(SsdFlush(u64::MAX)),
+            Mutation::MoveUnderNewer => {
+                (0..self.params.slots).for_each(|slot| self.set_overtaken(SlotId(slot), false));
+            }
+            Mutation::MovedOverNewer => self.revive_moves(kept, &|_, _, _| true),
+            Mutation::MoveSurvives => self.revive_moves(kept, &Self::is_newest_on_its_way),
+            _ => {}
+        }
+    }
+
+    fn put_all_in_zone(&mut self) {
+        let outside = self.slots.iter().any(|s| !(s.in_zone && s.in_next));
+        self.slots.iter_mut().for_each(|s| (s.in_zone, s.in_next) = (true, true));
+        if let Alloc::Circle(circle) = &mut self.alloc {
+            circle.put_all_in_zone();
+        }
+        if outside {
+            self.zones_changed();
+        }
+    }
+
+    fn put_zone_in_next(&mut self, kept: &mut Tampered) {
+        match (self.capturing, kept.next_zone.take()) {
+            (true, None) => {
+                kept.next_zone = Some(self.slots.iter().map(|s| s.in_next).collect());
+                self.slots.iter_mut().for_each(|s| s.in_next |= s.in_zone);
+                self.zones_changed();
+            }
+            (true, named) => kept.next_zone = named,
+            (false, Some(named)) => {
+                self.slots.iter_mut().zip(named).for_each(|(s, named)| s.in_zone &= named);
+                self.zones_changed();
+            }
+            (false, None) => {}
+        }
+    }
+
+    /// Second chances that were cancelled count all the same, those for which `which` says so.
+    fn revive_moves(&mut self, kept: &mut Tampered, which: &dyn Fn(&Self, PageId, Stamp) -> bool) {
+        for (page, slot, stamp) in std::mem::take(&mut kept.moves) {
+            let revived = which(self, page, stamp);
+            let Some(SlotState::Writing { version, abandoned, .. }) =
+                self.slots.get_mut(slot.at()).map(|s| &mut s.state)
+            else {
+                continue;
+            };
+            if *abandoned && version.stamp == stamp && revived {
+                *abandoned = false;
+                self.moving.insert(page, slot);
+            }
+        }
+        let stamp = |slot: &SlotId| self.slots[slot.at()].version().map(|version| version.stamp);
+        let moves = self.moving.iter().filter_map(|(page, slot)| Some((*page, *slot, stamp(slot)?)));
+        kept.moves = moves.collect();
+    }
+
+    fn is_newest_on_its_way(&self, page: PageId, stamp: Stamp) -> bool {
+        let writing = self.slots.iter().filter(|s| s.is_writing()).filter_map(|s| s.version());
+        writing.filter(|version| version.page == page).all(|version| version.stamp <= stamp)
+    }
+
+    /// The slot of `page` is the next to be given out.
+    pub(crate) fn give_up_in_place(&mut self, page: PageId) {
+        let Some(&slot) = self.by_page.get(&page).filter(|_| !self.appends()) else { return };
+        if self.slots[slot.at()].readers() == 0 && self.is_writable(slot) {
+            self.by_page.remove(&page);
+            self.release(slot);
+        }
+    }
+
+    /// Whether a rewrite of `page` finds no free slot, and none will come.
+    pub(crate) fn has_no_reserve(&self, page: PageId) -> bool {
+        let none = self.count_free() == (0, 0) && self.retired.is_empty();
+        none && !self.appends() && self.by_page.contains_key(&page)
+    }
+
+    /// The dirty page in the slot at the front passes for clean. False: none is there, or the slot is not
+    /// free to be given out.
+    pub(crate) fn front_passes_for_clean(&mut self) -> bool {
+        let Alloc::Circle(circle) = &self.alloc else { return false };
+        let front = circle.front();
+        let may = self.is_writable(front) && self.slots[front.at()].is_idle_dirty();
+        let stored = self.slots[front.at()].live_mut().filter(|stored| may && !stored.moving);
+        stored.map(|stored| stored.version.standing = Standing::Clean).is_some()
+    }
+}

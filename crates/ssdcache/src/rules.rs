@@ -1,0 +1,356 @@
+//! The seam between what the protocol decides and what is carried out. The executor hands its plans, flushes
+//! and findings through [`Rules`], which return them as they are. Under a broken protocol ([`Mutation`], tests
+//! only) they drop, delay or reorder part of them, so nothing else asks whether a rule is left out.
+//!
+//! [`State`] does the same to the protocol's state, before each step.
+
+use crate::exec::Core;
+use crate::exec::open::{OpenParams, Unread};
+use crate::exec::remember::{Flushed, Remember, Unproved};
+use crate::format::journal::Backing;
+use crate::format::map::MapHeader;
+use crate::mutation::Mutation;
+use crate::protocol::checkpoint::{Checkpoint, Step};
+use crate::protocol::flushes::SsdFlush;
+#[cfg(feature = "mutations")]
+use crate::protocol::flushes::{FlushNumber, HddFlush};
+use crate::protocol::recovery::Evidence;
+#[cfg(feature = "mutations")]
+use crate::protocol::slots::Tampered;
+use crate::protocol::slots::{Plan, Slots, Ticket};
+use crate::protocol::{HomePlan, InTheWay, Protocol};
+use pagetier_bufpool::TierError;
+use pagetier_devio::DeviceError;
+use pagetier_page::{Defect, Lsn, PageId, Stamp};
+use pagetier_policy::{Home, Millis};
+use parking_lot::{Mutex, MutexGuard};
+use std::any::Any;
+use std::io;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+
+/// The rules in force: all, or all but one. Without the feature `mutations` it takes no space, and every
+/// method is the identity at compile time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[doc(hidden)]
+pub struct Rules(#[cfg(feature = "mutations")] pub Option<Mutation>);
+
+impl Rules {
+    /// Whether `rule` is left out.
+    #[inline]
+    #[must_use]
+    pub fn lack(self, rule: Mutation) -> bool {
+        #[cfg(feature = "mutations")]
+        return self.0 == Some(rule);
+        #[cfg(not(feature = "mutations"))]
+        {
+            let _ = rule;
+            false
+        }
+    }
+}
+
+/// Writing.
+impl Rules {
+    /// [`Slots::plan_dirty`].
+    pub(crate) fn plan_dirty(
+        self,
+        slots: &mut Slots,
+        page: PageId,
+        now: Millis,
+        fresh: &mut dyn FnMut() -> Stamp,
+    ) -> Plan {
+        #[cfg(feature = "mutations")]
+        match self.0 {
+            Some(Mutation::RewriteInPlace) => slots.give_up_in_place(page),
+            Some(Mutation::RewriteWaits) if slots.has_no_reserve(page) => return Plan::Wait,
+            Some(Mutation::AppendedTooSoon) => {
+                let plan = slots.plan_dirty(page, now, fresh);
+                let instead = !matches!(plan, Plan::Ssd(_)) && slots.front_passes_for_clean();
+                return if instead { slots.plan_dirty(page, now, fresh) } else { plan };
+            }
+            _ => {}
+        }
+        slots.plan_dirty(page, now, fresh)
+    }
+
+    /// [`Slots::plan_arrived`].
+    pub(crate) fn plan_arrived(
+        self,
+        slots: &mut Slots,
+        page: PageId,
+        may: bool,
+        now: Millis,
+        fresh: &mut dyn FnMut() -> Stamp,
+    ) -> Option<Ticket> {
+        let keeps = self.lack(Mutation::ChangedCopyKept) && slots.home(page) == Home::Ssd;
+        if keeps { None } else { slots.plan_arrived(page, may, now, fresh) }
+    }
+
+    /// The only copies that have to go home before newer versions of their pages.
+    pub(crate) fn sent_first(self, only: Vec<PageId>) -> Vec<PageId> {
+        if self.lack(Mutation::OnlyCopyVoided) { Vec::new() } else { only }
+    }
+
+    /// The oldest change that the HDD may lack of a page whose home nothing backs.
+    pub(crate) fn unbacked(self, lsn: Option<Lsn>) -> Option<Lsn> {
+        lsn.filter(|_| !self.lack(Mutation::CleanUnflushedRingOff))
+    }
+
+    /// What keeps a batch from going home.
+    pub(crate) fn in_the_way(self, way: InTheWay) -> InTheWay {
+        let InTheWay { mut writing, mut superseded } = way;
+        writing &= !self.lack(Mutation::TwoInFlight);
+        superseded.retain(|_| !self.lack(Mutation::StaleWriteBack));
+        InTheWay { writing, superseded }
+    }
+
+    /// What precedes home writes.
+    pub(crate) fn home_plan(self, mut plan: HomePlan) -> HomePlan {
+        let unrecorded = self.lack(Mutation::HomeUnrecorded) && plan.backing != Backing::WriteBack;
+        if unrecorded || self.lack(Mutation::NoJournal) {
+            plan.blocks.clear();
+        }
+        plan.images_first &= !self.lack(Mutation::RecordBeforeImage);
+        let unflushed = match plan.backing {
+            Backing::Ring => false,
+            Backing::WriteBack => self.lack(Mutation::WriteBackBeforeFlush),
+            Backing::Appended => self.lack(Mutation::DoublewriteBeforeFlush),
+        };
+        plan.flush &= !(unflushed || self.lack(Mutation::HomeBeforeFlush));
+        plan
+    }
+
+    /// The flush that must be over before slots are copied home.
+    pub(crate) fn durable_first(self, flush: Option<SsdFlush>) -> Option<SsdFlush> {
+        flush.filter(|_| !self.lack(Mutation::WriteBackBeforeFlush))
+    }
+
+    /// The devices that are flushed before slots whose copies are home count as clean.
+    pub(crate) fn flushed_by_write_back(self) -> &'static [Flushed] {
+        if self.lack(Mutation::CleanBeforeFlush) { &[] } else { &[Flushed::Hdd] }
+    }
+
+    /// The devices that a `sync` flushes.
+    pub(crate) fn flushed_by_sync(self, devices: &[Flushed]) -> &[Flushed] {
+        if self.lack(Mutation::SyncNotFlushed) { &[] } else { devices }
+    }
+
+    /// Whether homes whose writes failed may be mended.
+    ///
+    /// # Errors
+    /// They may not.
+    pub(crate) fn may_mend(self) -> Result<(), TierError> {
+        let refused = || TierError::Refusing { cause: "homes are not mended".into() };
+        if self.lack(Mutation::FailedHomeKept) { Err(refused()) } else { Ok(()) }
+    }
+
+    /// Homes could not be mended when their places in the ring were wanted.
+    pub(crate) fn mend_failed(self, core: &Core, error: &TierError) {
+        if self.lack(Mutation::FailedMendFinal) {
+            core.refuse(&error.to_string(), false);
+        }
+    }
+
+    /// A checkpoint just captured.
+    pub(crate) fn checkpoint(self, state: &mut Protocol, mut planned: Checkpoint) -> Checkpoint {
+        let journal_next = state.home.journal_next();
+        if self.lack(Mutation::JournalFreedEarly) {
+            state.home.free_journal(journal_next);
+        }
+        if self.lack(Mutation::HomingForgotten) {
+            planned.header.journal_from = journal_next;
+        }
+        let body = planned.steps.iter().position(|step| *step == Step::Body);
+        if let Some(body) = body.filter(|_| self.lack(Mutation::HeaderBeforeBody)) {
+            planned.steps.remove(body + 1);
+        }
+        if planned.steps.first() == Some(&Step::WipeMark) && self.lack(Mutation::MarkOutlivesHeaders) {
+            planned.steps.drain(..2);
+        }
+        let headers = planned.steps.iter().position(|step| *step == Step::Headers);
+        if let Some(headers) = headers.filter(|_| self.lack(Mutation::HeaderNotFlushed)) {
+            planned.steps.truncate(headers + 1);
+        }
+        planned
+    }
+
+    /// Starts a flush in a task of its own.
+    pub(crate) async fn run_flush(self, runtime: &Handle, flush: impl Future<Output = ()> + Send + 'static) {
+        if self.lack(Mutation::FlushInCaller) {
+            return flush.await;
+        }
+        runtime.spawn(flush);
+    }
+
+    /// The error of a flush that was cut short.
+    pub(crate) fn unfinished_flush(self, error: DeviceError) -> Option<DeviceError> {
+        (!self.lack(Mutation::FlushInCaller)).then_some(error)
+    }
+}
+
+/// Reading.
+impl Rules {
+    /// The version that a home must hold, as far as that is known.
+    pub(crate) fn expected_home(self, stamp: Option<Stamp>) -> Option<Stamp> {
+        stamp.filter(|_| !self.lack(Mutation::HomesTrusted))
+    }
+
+    /// What reading a bad home is answered with.
+    pub(crate) fn bad_home(self, error: TierError) -> TierError {
+        match error {
+            TierError::Corrupt { page, defect: Defect::WrongPage { .. }, .. }
+                if self.lack(Mutation::MisplacedMissing) =>
+            {
+                TierError::NoSuchPage { page }
+            }
+            error => error,
+        }
+    }
+}
+
+/// Recovering.
+impl Rules {
+    /// What an opening is given.
+    pub(crate) fn opening(self, params: &mut OpenParams) {
+        if self.lack(Mutation::StampsRepeat) {
+            params.epoch = 1;
+        }
+        if self.lack(Mutation::FailureNotRemembered) {
+            params.remember = Arc::new(Forgetful(Arc::clone(&params.remember)));
+        }
+    }
+
+    /// What failed flushes may have left unproved; `noted` of it is in the manifest.
+    pub(crate) fn unproved(self, unproved: Unproved, noted: &Unproved) -> Unproved {
+        let trusts = [Mutation::KilledTrusted, Mutation::FailureNotRemembered, Mutation::RecoveryUnflushed];
+        if trusts.into_iter().any(|rule| self.lack(rule)) { noted.clone() } else { unproved }
+    }
+
+    /// The newest checkpoint that a mark speaks of.
+    pub(crate) fn marked_generation(self, generation: u64) -> u64 {
+        if self.lack(Mutation::MapUnproved) { 0 } else { generation }
+    }
+
+    /// Of the headers that were found, newest first, those whose bodies may be used.
+    pub(crate) fn usable_maps<'a>(
+        self,
+        newest: &'a [(MapHeader, u8)],
+        all: &'a [(MapHeader, u8)],
+    ) -> &'a [(MapHeader, u8)] {
+        if self.lack(Mutation::MapUnproved) { all } else { newest }
+    }
+
+    /// What of the SSD could not be read.
+    pub(crate) fn unread(self, unread: Unread, closed: bool) -> Unread {
+        if self.lack(Mutation::UnreadableIsEmpty) && !closed { Unread::default() } else { unread }
+    }
+
+    /// What was read.
+    pub(crate) fn evidence(self, mut evidence: Evidence) -> Evidence {
+        if self.lack(Mutation::WatermarkIgnored) {
+            evidence.watermark = Stamp::ZERO;
+        }
+        for block in &mut evidence.journal {
+            block.slots_back &= !self.lack(Mutation::DoublewriteNotMended);
+            block.generation = self.marked_generation(block.generation);
+        }
+        evidence
+    }
+
+    /// The devices that a recovery flushes before its first write.
+    pub(crate) fn flushed_by_recovery(self, unproved: &Unproved) -> &'static [Flushed] {
+        match self.lack(Mutation::RecoveryUnflushed) {
+            true if unproved.ssd => &[Flushed::Ssd],
+            true => &[],
+            false => &[Flushed::Ssd, Flushed::Hdd],
+        }
+    }
+
+    /// The homes that the ring may have to repair.
+    pub(crate) fn repaired<T>(self, wanted: Vec<T>) -> Vec<T> {
+        if self.lack(Mutation::RingNotRepaired) { Vec::new() } else { wanted }
+    }
+
+    /// The places of the ring that are wiped, and the one where it goes on.
+    pub(crate) fn ring_goes_on(self, outdated: Vec<u32>, from: u32) -> (Vec<u32>, u32) {
+        if self.lack(Mutation::RingFromZero) { (Vec::new(), 0) } else { (outdated, from) }
+    }
+}
+
+/// Forgets failed flushes.
+struct Forgetful(Arc<dyn Remember>);
+
+impl Remember for Forgetful {
+    fn recall(&self) -> Unproved {
+        self.0.recall()
+    }
+
+    fn note(&self, _: &Unproved) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn proved(&self, devices: &[Flushed]) -> io::Result<()> {
+        self.0.proved(devices)
+    }
+
+    fn hold(&self) -> Option<Box<dyn Any + Send>> {
+        self.0.hold()
+    }
+}
+
+/// The protocol's state behind its lock.
+#[derive(Debug)]
+pub(crate) struct State {
+    protocol: Mutex<Protocol>,
+    #[cfg(feature = "mutations")]
+    tampering: Mutex<(Rules, Tampered)>,
+}
+
+impl State {
+    pub(crate) fn new(protocol: Protocol, rules: Rules) -> Self {
+        let _ = rules;
+        Self {
+            protocol: Mutex::new(protocol),
+            #[cfg(feature = "mutations")]
+            tampering: Mutex::new((rules, Tampered::default())),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Protocol> {
+        #[cfg_attr(not(feature = "mutations"), expect(unused_mut, reason = "it is tampered with"))]
+        let mut state = self.protocol.lock();
+        #[cfg(feature = "mutations")]
+        self.tamper(&mut state);
+        state
+    }
+}
+
+#[cfg(feature = "mutations")]
+impl State {
+    /// The state without a step between.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Protocol>> {
+        self.protocol.try_lock()
+    }
+
+    fn tamper(&self, state: &mut Protocol) {
+        let (Rules(rule), kept) = &mut *self.tampering.lock();
+        match rule {
+            None => {}
+            Some(Mutation::RingFreedEarly) => state.home.free_ring(HddFlush::nth(u64::MAX)),
+            Some(Mutation::DoublewriteFreedEarly) => {
+                for (page, stamp) in state.home.settle(HddFlush::nth(u64::MAX)) {
+                    state.slots.backed_home(page, stamp);
+                }
+            }
+            Some(Mutation::DrainedPageDiscarded) if state.drains > 0 => {
+                for page in state.slots.copies() {
+                    while state.home.keeps_copy(page) && !state.home.is_backed(page) {
+                        state.home.release(page);
+                    }
+                }
+            }
+            Some(rule) => state.slots.tamper(*rule, kept),
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The store's part of the seam at which broken protocols act ([`pagetier_ssdcache::Rules`]): openings,
+//! growth, losses and leaving hand what they are about to do through it. Nothing else asks whether a rule is
+//! left out.
+
+use crate::error::OpenError;
+use crate::lock::Held;
+use crate::manifest::OnlyCopies;
+use crate::replace::Slack;
+use pagetier_devio::{DeviceError, Fence, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_page::StoreSeed;
+use pagetier_ssdcache::Mutation;
+use std::sync::Arc;
+
+/// A step of growing a space; each is over before the next begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GrowthStep {
+    /// The HDD gets the room, durably.
+    Hdd,
+    /// What was left in the room is overwritten, durably.
+    Blank,
+    Manifest,
+    Memory,
+}
+
+/// The rules in force: all, or all but one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rules(pub(crate) pagetier_ssdcache::Rules);
+
+impl Rules {
+    fn lack(self, rule: Mutation) -> bool {
+        self.0.lack(rule)
+    }
+
+    /// What the checksums of the store start from.
+    pub(crate) fn seed(self, seed: StoreSeed) -> StoreSeed {
+        if self.lack(Mutation::ChecksumsUnseeded) { StoreSeed::NONE } else { seed }
+    }
+
+    /// The order in which a space grows.
+    pub(crate) fn growth(self) -> &'static [GrowthStep] {
+        use GrowthStep::{Blank, Hdd, Manifest, Memory};
+        if self.lack(Mutation::GrowthInMemoryFirst) {
+            &[Memory, Hdd, Manifest]
+        } else if self.lack(Mutation::ExtentsNotBlanked) {
+            &[Hdd, Manifest, Memory]
+        } else {
+            &[Hdd, Blank, Manifest, Memory]
+        }
+    }
+
+    /// Writes `bytes` zeroes at `at` of the HDD.
+    pub(crate) async fn blank(self, hdd: &SharedDevice, at: u64, bytes: u64) -> Result<(), DeviceError> {
+        let zeroes = || IoBufs::from_iter([IoBuf::zeroed(bytes as usize)]);
+        if self.lack(Mutation::BlankByLooks) {
+            let read = hdd.read(at, zeroes(), IoClass::Meta).await;
+            let blank = read.bufs.iter().all(|buf| pagetier_page::is_blank(buf.as_slice()));
+            if read.result.is_ok() && blank {
+                return Ok(());
+            }
+        }
+        hdd.write(at, zeroes(), IoClass::Meta).await.result
+    }
+
+    /// Whether the manifest notes that a space is being dropped.
+    pub(crate) fn notes_drop(self) -> bool {
+        !self.lack(Mutation::DropUnmarked)
+    }
+
+    /// What a save may do with the manifest's slack.
+    pub(crate) fn slack(self, slack: Slack) -> Slack {
+        if self.lack(Mutation::SlackGivenAway) { Slack::Use } else { slack }
+    }
+
+    /// Why no SSD may be attached.
+    pub(crate) fn refuses_attach(self, cause: Option<Arc<str>>) -> Option<Arc<str>> {
+        cause.filter(|_| !self.lack(Mutation::AttachInDoubt))
+    }
+
+    /// What the manifest is to list as lost.
+    pub(crate) fn listed_loss(self, lost: Option<OnlyCopies>) -> Option<OnlyCopies> {
+        lost.filter(|_| !self.lack(Mutation::LossUnrecorded))
+    }
+
+    /// The losses that an opening finds in the manifest.
+    pub(crate) fn known_loss(self, lost: Option<OnlyCopies>) -> Option<OnlyCopies> {
+        lost.filter(|_| !self.lack(Mutation::LossForgotten))
+    }
+
+    /// Whether the manifest names the devices of a fresh store before they are formatted.
+    pub(crate) fn named_first(self, fresh: bool) -> bool {
+        fresh && !self.lack(Mutation::FirstOpeningUnnamed)
+    }
+
+    /// Marks the devices of an opening.
+    pub(crate) async fn mark(
+        self,
+        marking: impl Future<Output = Result<(), OpenError>>,
+    ) -> Result<(), OpenError> {
+        if self.lack(Mutation::RecoveryUnflushed) { Ok(()) } else { marking.await }
+    }
+
+    /// The opening that a device must at least have taken part in.
+    pub(crate) fn opened_at_least(self, opened: u32) -> u32 {
+        if self.lack(Mutation::RecoveryUnflushed) { 0 } else { opened }
+    }
+
+    /// Whether the marks of manifest and device agree.
+    pub(crate) fn marks_agree(self, agree: Result<(), OpenError>) -> Result<(), OpenError> {
+        if self.lack(Mutation::EpochUnchecked) { Ok(()) } else { agree }
+    }
+
+    /// Looks for data on a device that is taken over.
+    pub(crate) async fn look_for_data(
+        self,
+        looking: impl Future<Output = Result<(), OpenError>>,
+    ) -> Result<(), OpenError> {
+        if self.lack(Mutation::AttachedUnchecked) { Ok(()) } else { looking.await }
+    }
+
+    /// Whether a home counts as written.
+    pub(crate) fn is_written(self, written: bool, sound: impl FnOnce() -> bool) -> bool {
+        if self.lack(Mutation::EndsBySoundHomes) { sound() } else { written }
+    }
+
+    /// Waits until no operation of an earlier opening is in flight on a device.
+    pub(crate) async fn occupy(
+        self,
+        occupying: impl Future<Output = Result<(), OpenError>>,
+    ) -> Result<(), OpenError> {
+        if self.lack(Mutation::DrainNotAwaited) { Ok(()) } else { occupying.await }
+    }
+
+    /// Closes the fence of a store that is dropped.
+    pub(crate) fn close(self, fence: &Fence) {
+        if !self.lack(Mutation::FenceOpen) {
+            fence.close();
+        }
+    }
+
+    /// What a store that is dropped holds until its last operation has ended.
+    pub(crate) fn held(self, held: Option<Held>) -> Option<Held> {
+        held.filter(|_| !self.lack(Mutation::DrainNotAwaited))
+    }
+}
