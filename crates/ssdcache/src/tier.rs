@@ -319,14 +319,14 @@ impl SsdTier {
             return Err(ExchangeError::Refusing { cause });
         }
         // Before the copies are counted: some are dirty only until the HDD was flushed.
-        quiet.flush_hdd().await?;
+        self.core.flush_hdd().await?;
         let only = self.only_copies().len() as u64;
         if only > 0 && !accept_loss {
             return Err(ExchangeError::OnlyCopies { pages: only });
         }
         let mends = self.core.state.lock().home.mends_homes();
         if mends && self.core.mend_homes().await.is_ok() {
-            quiet.flush_hdd().await?;
+            self.core.flush_hdd().await?;
         }
         if self.core.state.lock().home.mends_homes() && !accept_loss {
             let cause = "writes of pages to their homes failed; what they may have left torn can be mended from the present ring alone";
@@ -338,14 +338,14 @@ impl SsdTier {
             self.core.refuse("the exchange of the SSD could not be recorded", false);
             return Err(ExchangeError::Commit(error));
         }
-        let replaced = quiet.replace(device, layout, zone_percent, policy);
+        let exchanged = quiet.replace(device, layout, zone_percent, policy);
         drop(vacant);
         if self.core.has_slots()
             && let Err(error) = self.core.checkpoint().await
         {
             self.core.ssd_failed(&error);
         }
-        Ok(Exchanged { copies: replaced.copies, lost: replaced.only })
+        Ok(exchanged)
     }
 
     /// Why writes are refused, if the SSD is not to blame: no exchange of it succeeds then.

@@ -18,6 +18,8 @@ pub(crate) mod readmit;
 pub(crate) mod remember;
 pub(crate) mod scrub;
 mod second_chance;
+#[cfg(test)]
+mod tests;
 mod unflushed;
 pub(crate) mod write;
 mod write_back;

@@ -127,11 +127,6 @@ impl Core {
 }
 
 impl Quiet<'_> {
-    /// Makes everything that was written home durable, so that the ring is not needed any more.
-    pub(crate) async fn flush_hdd(&self) -> Result<(), DeviceError> {
-        self.core.flush_hdd().await
-    }
-
     /// Exchanges the device: what was on the old one does not count from here on. The pages that had copies
     /// there, and of those the ones whose newest version was nowhere else, with the log position from which
     /// redo would bring each back. Without waiting: `vacant` was awaited before.
@@ -141,11 +136,11 @@ impl Quiet<'_> {
         layout: Layout,
         zone_percent: f64,
         policy: Box<dyn SlotPolicy>,
-    ) -> Replaced {
+    ) -> Exchanged {
         let core = self.core;
         let mut state = core.state.lock();
         let copies = state.slots.copies();
-        let only = state.slots.only_copies();
+        let lost = state.slots.only_copies();
         state.slots = Slots::new(SlotParams::new(layout.slots, zone_percent), policy, &[], 0);
         state.home = HomeBatches::new(layout.ring_pages, 0, layout.journal_blocks, 0..0);
         state.lsn_floor = Lsn(0);
@@ -154,7 +149,7 @@ impl Quiet<'_> {
         core.forgive(&mut state);
         drop(state);
         core.event(if core.has_slots() { SsdEvent::Active } else { SsdEvent::Off });
-        Replaced { copies, only }
+        Exchanged { copies, lost }
     }
 
     /// Waits until no read holds a slot; from here on pages are read at home until the quiet ends or the
@@ -175,11 +170,4 @@ impl Drop for Vacant<'_> {
         self.0.state.lock().slots.hide(false);
         self.0.changed.notify_waiters();
     }
-}
-
-/// What was on a device that is not used any more.
-#[derive(Debug, Default)]
-pub(crate) struct Replaced {
-    pub(crate) copies: Vec<PageId>,
-    pub(crate) only: Vec<(PageId, Lsn)>,
 }

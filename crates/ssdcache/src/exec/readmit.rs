@@ -106,7 +106,7 @@ impl Quiet<'_> {
         // Its flushes start anew; the failed one stays with the old one, and tells what it covered.
         let cache = core.new_cache_device(Arc::clone(&old.device), old.layout);
         cache.flush.cover(cache.flush.next()).await?;
-        self.flush_hdd().await?;
+        core.flush_hdd().await?;
         let mut report = ReadmitReport::default();
         let mut unproved = Vec::new();
         let slots = old.layout.slots;

@@ -48,14 +48,8 @@ impl Core {
     fn take_back(&self) -> Option<Vec<Move>> {
         let now = self.now();
         let mut state = self.state.lock();
-        let state = &mut *state;
-        let may = state.may_admit(usize::MAX) && state.drains == 0;
-        if state.ssd_error.is_some() || self.refusing.cause().is_some() {
-            return None;
-        }
-        let home = &state.home;
-        let busy = |page| !may || home.is_writing(page) || home.keeps_copy(page);
-        state.slots.take_back(now, &busy, &mut || self.stamps.fresh())
+        let usable = state.ssd_error.is_none() && self.refusing.cause().is_none();
+        if usable { state.take_back(now, &mut || self.stamps.fresh()) } else { None }
     }
 
     async fn move_all(&self, moves: Vec<Move>) {

@@ -1,8 +1,8 @@
 //! Writing: a dirty page goes to the SSD or home, or to both; a clean one that leaves memory may get a copy.
 
 use crate::exec::Core;
-use crate::exec::coalesce::{Piece, coalesce};
-use crate::exec::write_home::{Arrived, HomeBound, Outcome};
+use crate::exec::coalesce::Piece;
+use crate::exec::write_home::{HomeBound, Outcome, write_runs};
 use crate::format::journal::Backing;
 use crate::protocol::Protocol;
 use crate::protocol::slots::{Plan, Ticket};
@@ -128,9 +128,9 @@ impl Core {
             })
             .collect();
         let mut back = SlotsWritten::default();
-        let mut runs = self.write_runs(&ssd, coalesce(pieces), class);
-        while let Some((tickets, bufs, result)) = runs.next().await {
-            for ((ticket, lsn), image) in tickets.into_iter().zip(bufs) {
+        let mut runs = write_runs(&ssd, pieces, class);
+        while let Some((written, result)) = runs.next().await {
+            for ((ticket, lsn), image) in written {
                 self.end_slot_write(ticket, &result);
                 let page = ticket.page;
                 if result.is_ok() && !ticket.backs_home {
@@ -176,8 +176,7 @@ impl Core {
         class: IoClass,
         done: &(dyn Fn(WrittenPage) + Send + Sync),
     ) {
-        let each = |arrived: Arrived| {
-            let Arrived { page, image, outcome } = arrived;
+        let each = |page, image: IoBuf, outcome| {
             let mut displaced = displaced.get(&page).copied();
             let result = match outcome {
                 Outcome::Failed(error) => Err(error),
@@ -191,7 +190,7 @@ impl Core {
         };
         let (pages, failed) = self.only_copies_first(pages).await;
         for (HomeBound { page, image, .. }, error) in failed {
-            each(Arrived { page, image, outcome: Outcome::Failed(error) });
+            each(page, image, Outcome::Failed(error));
         }
         self.write_home(Backing::Ring, pages, class, &each).await;
     }
@@ -206,8 +205,7 @@ impl Core {
         done: &(dyn Fn(WrittenPage) + Send + Sync),
     ) {
         let again = Mutex::new(Vec::new());
-        let each = |arrived: Arrived| {
-            let Arrived { page, image, outcome } = arrived;
+        let each = |page, image: IoBuf, outcome| {
             let now = self.now();
             let mut state = self.state.lock();
             state.home.give_up_append(page, Header::peek(image.as_slice()).stamp);

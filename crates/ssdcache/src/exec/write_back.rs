@@ -5,7 +5,7 @@
 
 use super::Core;
 use super::read::read_one;
-use super::write_home::{Arrived, HomeBound, Outcome};
+use super::write_home::{HomeBound, Outcome};
 use crate::format::journal::Backing;
 use crate::protocol::slots::WriteBack;
 use futures_util::future::join_all;
@@ -158,14 +158,14 @@ impl Held<'_> {
         let pages = self.read(failed).await;
         let arrived = Mutex::new(Vec::with_capacity(pages.len()));
         let errors = Mutex::new(Vec::new());
-        let each = |a: Arrived| {
-            core.give_back(a.image);
-            match a.outcome {
-                Outcome::Home => arrived.lock().push(a.page),
+        let each = |page, image, outcome| {
+            core.give_back(image);
+            match outcome {
+                Outcome::Home => arrived.lock().push(page),
                 Outcome::Superseded => {}
                 // The copy is not worth another try.
-                Outcome::SpaceDropped => core.state.lock().slots.discard(a.page),
-                Outcome::Failed(error) => errors.lock().push((a.page, error)),
+                Outcome::SpaceDropped => core.state.lock().slots.discard(page),
+                Outcome::Failed(error) => errors.lock().push((page, error)),
             }
         };
         core.write_home(Backing::WriteBack, pages, self.class, &each).await;

@@ -7,7 +7,7 @@
 //! what is on its way is [`crate::protocol::home_batches`].
 
 use super::Core;
-use super::coalesce::{Piece, Run, coalesce};
+use super::coalesce::{Piece, coalesce};
 use crate::format::journal::{Backing, Block};
 use crate::protocol::home_batches::NoPlace;
 use crate::protocol::{HomePage, HomePlan};
@@ -60,16 +60,8 @@ pub(super) enum Outcome {
     Failed(TierError),
 }
 
-/// How it ended.
-#[derive(Debug)]
-pub(super) struct Arrived {
-    pub(super) page: PageId,
-    pub(super) image: IoBuf,
-    pub(super) outcome: Outcome,
-}
-
-/// Called with every page as its way ends.
-pub(super) type Each<'a> = &'a (dyn Fn(Arrived) + Send + Sync);
+/// Called with every page and its image as its way ends.
+pub(super) type Each<'a> = &'a (dyn Fn(PageId, IoBuf, Outcome) + Send + Sync);
 
 impl Core {
     /// Writes `pages` to the HDD. Returns when the writes completed; they are durable then if the ring is on
@@ -107,13 +99,13 @@ impl Core {
         };
         let (id, versions) = (plan.id, plan.versions.clone());
         let failed = Mutex::new(Vec::new());
-        let each_noted = |arrived: Arrived| {
-            self.unflushed.ended(arrived.page, self.hdd_flush.next());
-            let unbacked = matches!(arrived.outcome, Outcome::SpaceDropped) && backing != Backing::Ring;
-            if unbacked || matches!(arrived.outcome, Outcome::Failed(_)) {
-                failed.lock().push(arrived.page);
+        let each_noted = |page, image, outcome| {
+            self.unflushed.ended(page, self.hdd_flush.next());
+            let unbacked = matches!(outcome, Outcome::SpaceDropped) && backing != Backing::Ring;
+            if unbacked || matches!(outcome, Outcome::Failed(_)) {
+                failed.lock().push(page);
             }
-            each(arrived);
+            each(page, image, outcome);
         };
         let (batch, prepared) = self.prepare(batch, plan).await;
         let refused = match prepared {
@@ -165,7 +157,7 @@ impl Core {
             }
             let (planned, superseded) = self.try_plan(backing, batch);
             for HomeBound { page, image, .. } in superseded {
-                each(Arrived { page, image, outcome: Outcome::Superseded });
+                each(page, image, Outcome::Superseded);
             }
             let why = match planned {
                 Ok(plan) => return Ok(plan),
@@ -287,11 +279,9 @@ impl Core {
         let pieces =
             pieces.map(|(b, place)| Piece { offset: at(*place), buf: b.image, tag: (b.page, b.lsn) });
         let (mut back, mut result) = (Vec::with_capacity(places.len()), Ok(()));
-        let mut runs = self.write_runs(&cache.device, coalesce(pieces.collect()), IoClass::Ring);
-        while let Some((tags, bufs, done)) = runs.next().await {
-            back.extend(
-                tags.into_iter().zip(bufs).map(|((page, lsn), image)| HomeBound::new(page, image, lsn)),
-            );
+        let mut runs = write_runs(&cache.device, pieces.collect(), IoClass::Ring);
+        while let Some((written, done)) = runs.next().await {
+            back.extend(written.map(|((page, lsn), image)| HomeBound::new(page, image, lsn)));
             result = result.and(done);
         }
         (back, result)
@@ -312,39 +302,39 @@ impl Core {
         for HomeBound { page, image, .. } in batch {
             match self.homes.offset(page) {
                 Some(offset) => pieces.push(Piece { offset, buf: image, tag: page }),
-                None => each(Arrived { page, image, outcome: Outcome::SpaceDropped }),
+                None => each(page, image, Outcome::SpaceDropped),
             }
         }
-        let mut runs = self.write_runs(&self.hdd, coalesce(pieces), class);
-        while let Some((pages, bufs, done)) = runs.next().await {
-            for (page, image) in pages.into_iter().zip(bufs) {
+        let mut runs = write_runs(&self.hdd, pieces, class);
+        while let Some((written, done)) = runs.next().await {
+            for (page, image) in written {
                 let outcome = match done.clone() {
                     Ok(()) => Outcome::Home,
                     Err(source) => Outcome::Failed(TierError::Device { page, source }),
                 };
-                each(Arrived { page, image, outcome });
+                each(page, image, outcome);
             }
         }
     }
+}
 
-    /// Writes runs, a bounded number at a time; they come back as they complete.
-    pub(crate) fn write_runs<T: Send>(
-        &self,
-        device: &SharedDevice,
-        runs: Vec<Run<T>>,
-        class: IoClass,
-    ) -> impl Stream<Item = (Vec<T>, IoBufs, Result<(), DeviceError>)> + Send + Unpin + use<T> {
-        let device = Arc::clone(device);
-        let writes = runs.into_iter().map(move |run| {
-            let device = Arc::clone(&device);
-            async move {
-                let done = device.write(run.offset, run.bufs, class).await;
-                (run.tags, done.bufs, done.result)
-            }
-        });
-        let at_once = if class == IoClass::UrgentWriteBack { URGENT_WRITES_MAX } else { WRITES_MAX };
-        Box::pin(futures_util::stream::iter(writes).buffer_unordered(at_once))
-    }
+/// Writes `pieces` in runs of neighbours, a bounded number at a time. The runs come back as they complete.
+pub(super) fn write_runs<T: Send>(
+    device: &SharedDevice,
+    pieces: Vec<Piece<T>>,
+    class: IoClass,
+) -> impl Stream<Item = (impl Iterator<Item = (T, IoBuf)> + use<T>, Result<(), DeviceError>)> + Send + Unpin + use<T>
+{
+    let device = Arc::clone(device);
+    let writes = coalesce(pieces).into_iter().map(move |run| {
+        let device = Arc::clone(&device);
+        async move {
+            let done = device.write(run.offset, run.bufs, class).await;
+            (run.tags.into_iter().zip(done.bufs), done.result)
+        }
+    });
+    let at_once = if class == IoClass::UrgentWriteBack { URGENT_WRITES_MAX } else { WRITES_MAX };
+    Box::pin(futures_util::stream::iter(writes).buffer_unordered(at_once))
 }
 
 fn stamp_of(image: &IoBuf) -> Stamp {
@@ -360,7 +350,7 @@ fn fail_all(batch: Vec<HomeBound>, error: &TierError, each: Each<'_>) {
             }
             other => other,
         };
-        each(Arrived { page, image, outcome: Outcome::Failed(error) });
+        each(page, image, Outcome::Failed(error));
     }
 }
 

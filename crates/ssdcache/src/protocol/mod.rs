@@ -14,7 +14,7 @@ use flushes::HddFlush;
 use home_batches::{BatchId, HomeBatches, NoPlace, Places};
 use pagetier_page::{Lsn, PageId, Stamp};
 use pagetier_policy::Millis;
-use slots::{Slots, WriteBack};
+use slots::{Move, Slots, WriteBack};
 use std::sync::Arc;
 
 /// A page that is to go home.
@@ -81,6 +81,22 @@ pub(crate) struct Protocol {
 }
 
 impl Protocol {
+    /// Nothing is under way. `lsn_floor`: no change older than this is on the SSD alone.
+    pub(crate) fn new(slots: Slots, home: HomeBatches, mode: SsdMode, lsn_floor: Lsn) -> Self {
+        Self {
+            slots,
+            home,
+            admissions: 0,
+            ssd_error: None,
+            map_failed: false,
+            map_doubtful: false,
+            mode,
+            drains: 0,
+            closing: false,
+            lsn_floor,
+        }
+    }
+
     /// The oldest change that the HDD may lack if the SSD were lost now; `None`: it lacks none.
     pub(crate) fn oldest_lsn(&self) -> Option<Lsn> {
         self.slots.oldest_lsn().into_iter().chain(self.home.oldest_lsn()).min()
@@ -194,8 +210,49 @@ impl Protocol {
         self.slots.end_write_back(done, ok);
     }
 
+    /// Judges the next slots that are due. The pages that get a second chance, each with its new slot: none
+    /// that is on its way home, or whose slot backs a home write (I4). `None`: nothing was due.
+    pub(crate) fn take_back(&mut self, now: Millis, fresh: &mut dyn FnMut() -> Stamp) -> Option<Vec<Move>> {
+        let may = self.may_admit(usize::MAX) && self.drains == 0;
+        let Self { slots, home, .. } = self;
+        let busy = |page| !may || home.is_writing(page) || home.keeps_copy(page);
+        slots.take_back(now, &busy, fresh)
+    }
+
     /// Whether changed pages may go to the SSD alone.
     pub(crate) fn writes_back(&self) -> bool {
         self.mode == SsdMode::WriteBack && self.drains == 0 && self.ssd_error.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::map::Entry;
+    use crate::protocol::slots::SlotParams;
+    use pagetier_page::SpaceId;
+    use pagetier_policy::{Costs, SlotPolicyParams, SsdPolicy};
+
+    #[test]
+    fn a_slot_that_backs_a_home_write_is_not_moved_whatever_the_policy_says() {
+        let page = |no| PageId::new(SpaceId(1), no);
+        let stamp = |no: u32| Stamp::from_bits(u64::from(no) + 1);
+        let entry = |no| Entry { page: page(no), stamp: stamp(no), clean: false };
+        let full: Vec<_> = (0..40).map(|no| Some(entry(no))).collect();
+        let params = SlotParams { slots: 48, zone: 32, reserve: 4, clean_ahead: 4 };
+        // All get a second chance that may.
+        let policy = "hostile:1".parse::<SsdPolicy>().expect("a policy");
+        let policy = policy.build(&SlotPolicyParams::new(Costs::PAPER, 48, 8));
+        let slots = Slots::new(params, policy, &full, 0);
+        let mut state = Protocol::new(slots, HomeBatches::new(8, 0, 8, 0..0), SsdMode::WriteBack, Lsn(0));
+        state.slots.begin_checkpoint(Millis(0));
+        state.slots.end_checkpoint(true);
+        (0..40).step_by(2).for_each(|no| state.home.append(page(no), stamp(no)));
+        let mut moved = Vec::new();
+        while let Some(moves) = state.take_back(Millis(0), &mut || stamp(100)) {
+            moved.extend(moves.iter().map(|one| one.from.page.no));
+        }
+        assert!(!moved.is_empty(), "nothing was moved");
+        assert!(moved.iter().all(|no| no % 2 == 1), "{moved:?}: the even ones back home writes");
     }
 }

@@ -229,6 +229,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     slots.set_lsn_floor(header.lsn_floor);
     let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or(0).max(header.journal_from);
     let journal = header.journal_from.min(next)..next;
+    let home = HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, journal);
     let core = Core {
         seed: params.seed,
         page_size: layout.page_size,
@@ -238,21 +239,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
         cache_device: RwLock::new(cache),
         failures,
         unflushed,
-        state: State::new(
-            Protocol {
-                slots,
-                home: HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, journal),
-                admissions: 0,
-                ssd_error: None,
-                map_failed: false,
-                map_doubtful: false,
-                mode: params.mode,
-                drains: 0,
-                closing: false,
-                lsn_floor: header.lsn_floor,
-            },
-            rules,
-        ),
+        state: State::new(Protocol::new(slots, home, params.mode, header.lsn_floor), rules),
         stamps: StampSource::new(params.epoch),
         changed: Notify::new(),
         wake: Wake::default(),
