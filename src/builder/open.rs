@@ -5,7 +5,7 @@ use crate::error::OpenError;
 use crate::manifest::{Manifest, ManifestStore};
 use crate::store::{PageStore, Parts};
 use crate::unproved::InManifest;
-use crate::volume::Volume;
+use crate::volume::{SpaceInfo, Volume};
 use pagetier_bufpool::{FRAMES_MIN, Pool, PoolParams};
 use pagetier_devio::{MemoryDevice, OpenOptions, Reap, SharedDevice, open_file};
 use pagetier_page::PageSize;
@@ -34,24 +34,12 @@ impl Builder {
         // Dropped if the opening fails or is cancelled.
         let (tenure, leave) = self.begin_tenure();
         let manifests = Arc::new(self.manifest_store().await?);
-        let (unused, known) = match manifests.load()? {
-            Some(manifest) if manifest.is_unused() => (Some(manifest), None),
-            known => (None, known),
-        };
-        if known.is_none() && !self.create {
-            return Err(OpenError::NoStore { path: self.directory.clone().unwrap_or_default() });
-        }
+        let (unused, known) = self.load(&manifests)?;
         let page_size = self.settle_page_size(known.as_ref())?;
         let hdd = self.open_place(&self.hdd, "hdd.vol", "hdd").await?;
         let ssd = self.open_ssd(known.as_ref()).await?;
         let fresh = known.is_none();
-        let manifest = known.unwrap_or_else(|| match unused {
-            // An earlier opening that did not finish has written this id to devices.
-            Some(Manifest { store, epoch, generation, .. }) => {
-                Manifest { epoch, generation, ..Manifest::new(store, page_size) }
-            }
-            None => Manifest::new(new_id().to_string(), page_size),
-        });
+        let manifest = known.unwrap_or_else(|| first_manifest(unused, page_size));
         self.check_hdd(&hdd, &manifest, fresh).await?;
         let prepared = self.check_ssd(&ssd, &manifest, page_size, fresh).await?;
         let lost = self.what_is_lost(&manifest, &prepared);
@@ -64,10 +52,7 @@ impl Builder {
         let volume = Arc::new(Volume::new(manifest, page_size));
         let counted = volume.list();
         if !was_clean {
-            // Recovery must know the home of every page that may have been written.
-            for space in &counted {
-                volume.set_pages(space.id, volume.reserved(space.id).min(u64::from(u32::MAX)) as u32);
-            }
+            count_all_reserved(&volume, &counted);
         }
         let costs = self.costs.or_else(|| known_costs(manifest)).unwrap_or(Costs::PAPER);
         let ssd_params = self.ssd_params(costs, &prepared.layout, params.frames);
@@ -107,6 +92,15 @@ impl Builder {
         tier.set_redo_from(Box::new(pool.redo_source()));
         let builder = self;
         Ok(PageStore::new(Parts { leave, pool, tier, volume, meta, hdd, page_size, builder, costs }))
+    }
+
+    /// The manifest that an unfinished first opening left, or the one of a store.
+    fn load(&self, manifests: &ManifestStore) -> Result<(Option<Manifest>, Option<Manifest>), OpenError> {
+        match manifests.load()? {
+            Some(manifest) if !manifest.is_unused() => Ok((None, Some(manifest))),
+            unused if self.create => Ok((unused, None)),
+            _ => Err(OpenError::NoStore { path: self.directory.clone().unwrap_or_default() }),
+        }
     }
 
     fn check_options(&mut self) -> Result<(), OpenError> {
@@ -299,4 +293,22 @@ pub(crate) fn id_bytes(text: &str) -> [u8; 16] {
 
 pub(super) fn id_text(id: [u8; 16]) -> String {
     uuid::Uuid::from_bytes(id).to_string()
+}
+
+/// The manifest of a store that is created.
+fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
+    match unused {
+        // An earlier opening that did not finish has written this id to devices.
+        Some(Manifest { store, epoch, generation, .. }) => {
+            Manifest { epoch, generation, ..Manifest::new(store, page_size) }
+        }
+        None => Manifest::new(new_id().to_string(), page_size),
+    }
+}
+
+/// Recovery must know the home of every page that may have been written.
+fn count_all_reserved(volume: &Volume, spaces: &[SpaceInfo]) {
+    for space in spaces {
+        volume.set_pages(space.id, volume.reserved(space.id).min(u64::from(u32::MAX)) as u32);
+    }
 }
