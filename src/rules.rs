@@ -6,6 +6,7 @@ use crate::error::OpenError;
 use crate::lock::Held;
 use crate::manifest::OnlyCopies;
 use crate::replace::Slack;
+use pagetier_bufpool::PoolParams;
 use pagetier_devio::{DeviceError, Fence, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::StoreSeed;
 use pagetier_ssdcache::Mutation;
@@ -34,6 +35,15 @@ impl Rules {
     /// What the checksums of the store start from.
     pub(crate) fn seed(self, seed: StoreSeed) -> StoreSeed {
         if self.lack(Mutation::ChecksumsUnseeded) { StoreSeed::NONE } else { seed }
+    }
+
+    /// What the pool is given.
+    pub(crate) fn pool(self, params: &mut PoolParams) {
+        let _ = &params;
+        #[cfg(feature = "mutations")]
+        {
+            params.cleaner_sleeps = self.lack(Mutation::CleanerSleeps);
+        }
     }
 
     /// The order in which a space grows.

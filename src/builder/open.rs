@@ -263,10 +263,7 @@ impl Builder {
         }
         params.redo_span_max = self.redo_span_max;
         params.exhausted_after = self.exhausted_after;
-        #[cfg(feature = "mutations")]
-        {
-            params.cleaner_sleeps = self.mutation == Some(pagetier_ssdcache::Mutation::CleanerSleeps);
-        }
+        self.rules().pool(&mut params);
         if !self.read_ahead {
             params.read_ahead_pages = 0;
         }

@@ -1,4 +1,4 @@
-//! What the protocol is in the middle of, for the simulator's coverage. Only with the feature `mutations`.
+//! The state of the protocol at a crash, for the simulator's coverage. Only with the feature `mutations`.
 
 use crate::tier::SsdTier;
 

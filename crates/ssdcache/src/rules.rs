@@ -1,6 +1,6 @@
 //! The seam between what the protocol decides and what is carried out. The executor hands its plans, flushes
-//! and findings through [`Rules`], which return them as they are. Under a broken protocol ([`Mutation`], tests
-//! only) they drop, delay or reorder part of them, so nothing else asks whether a rule is left out.
+//! and findings through [`Rules`], which return them as they are. Under a broken protocol ([`Mutation`],
+//! tests only) they drop, delay or reorder part of them, so nothing else asks whether a rule is left out.
 //!
 //! [`State`] does the same to the protocol's state, before each step.
 
@@ -227,7 +227,7 @@ impl Rules {
         if trusts.into_iter().any(|rule| self.lack(rule)) { noted.clone() } else { unproved }
     }
 
-    /// The newest checkpoint that a mark speaks of.
+    /// The newest checkpoint that a mark names.
     pub(crate) fn marked_generation(self, generation: u64) -> u64 {
         if self.lack(Mutation::MapUnproved) { 0 } else { generation }
     }

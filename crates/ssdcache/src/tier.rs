@@ -146,8 +146,8 @@ impl SsdTier {
         self.core.state.lock().slots.policy().set_costs(costs);
     }
 
-    /// Forgets every page of `space`, which is being dropped. The pool has let go of them. Afterwards nothing
-    /// of them is on its way to the HDD, or could be torn there by a crash. Cancel-safe.
+    /// Forgets every page of `space`, which is being dropped and of which the pool holds none. Afterwards no
+    /// home write of them is in flight, or could be torn by a crash. Cancel-safe.
     ///
     /// # Errors
     /// The HDD cannot be flushed.
@@ -191,7 +191,7 @@ impl SsdTier {
         self.core.wake.notify_one();
         let task = self.maintenance.lock().take();
         if let Some(task) = task {
-            // An error means that it was aborted or panicked; the checkpoint below is written all the same.
+            // An error means that it was aborted or panicked, which the checkpoint below does not depend on.
             let _ = task.await;
         }
         self.core.when(|state| state.admissions == 0).await;
@@ -246,7 +246,7 @@ impl SsdTier {
         self.core.changed.notify_waiters();
     }
 
-    /// How checkpoints learn of the oldest change that is dirty in memory. Once; a second call does nothing.
+    /// Sets where checkpoints ask for the oldest change that is dirty in memory. A second call does nothing.
     pub fn set_redo_from(&self, redo_from: Box<dyn Fn() -> Option<Lsn> + Send + Sync>) {
         let _ = self.core.redo_from.set(redo_from);
     }
@@ -271,7 +271,7 @@ impl SsdTier {
         self.core.state.lock().slots.are_only_copies(pages)
     }
 
-    /// Waits until every write that has begun is over. Cancel-safe.
+    /// Waits until every write that has begun has ended. Cancel-safe.
     pub async fn writes_settled(&self) {
         self.core.writes_settled().await;
     }
@@ -287,7 +287,7 @@ impl SsdTier {
     }
 
     /// Takes the SSD back into use after a failure: it must be the one that `ours` accepts. Reads every copy
-    /// on it. `record` is told which pages were lost, each with the log position from which redo would bring
+    /// on it. `record` gets the pages that were lost, each with the log position from which redo would bring
     /// it back, and makes that durable before writes are accepted again. Must be driven to completion.
     ///
     /// # Errors
@@ -333,7 +333,7 @@ impl SsdTier {
             return Err(ExchangeError::Refusing { cause: Arc::from(cause) });
         }
         let vacant = quiet.vacant().await;
-        // From the record to the exchange nothing may be waited for.
+        // No `.await` between recording the exchange and performing it.
         if let Err(error) = commit(&self.only_copies()) {
             self.core.refuse("the exchange of the SSD could not be recorded", false);
             return Err(ExchangeError::Commit(error));
@@ -506,7 +506,7 @@ impl Tier for SsdTier {
                 return;
             }
             if waits {
-                // If it fails, the slot backs nothing any more either.
+                // A failure ends the slot's backing, too.
                 let _ = self.core.flush_hdd().await;
                 continue;
             }

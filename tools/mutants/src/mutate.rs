@@ -92,7 +92,7 @@ impl Finder<'_> {
     }
 
     fn force(&mut self, expr: &Expr, value: bool) {
-        if contains_let(expr) || hook(expr) == Some(value) {
+        if contains_let(expr) {
             return;
         }
         if let Some(id) = self.mutant(expr.span(), format!("a condition is taken for {value}")) {
@@ -164,20 +164,6 @@ fn contains_let(expr: &Expr) -> bool {
         Expr::Binary(b) => contains_let(&b.left) || contains_let(&b.right),
         Expr::Paren(p) => contains_let(&p.expr),
         _ => false,
-    }
-}
-
-/// The value that this has in a store whose protocol is not broken on purpose, if it asks for nothing but
-/// that.
-fn hook(expr: &Expr) -> Option<bool> {
-    match expr {
-        Expr::Unary(e) if matches!(e.op, UnOp::Not(_)) => hook(&e.expr).map(|value| !value),
-        Expr::Paren(e) => hook(&e.expr),
-        Expr::MethodCall(call) if call.method == "is" => {
-            let asked = call.args.first()?.span().source_text()?;
-            asked.starts_with("Mutation::").then_some(false)
-        }
-        _ => None,
     }
 }
 
@@ -263,17 +249,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     fn visit_expr_if(&mut self, e: &'ast syn::ExprIf) {
         self.force(&e.cond, true);
         self.force(&e.cond, false);
-        // A branch for broken protocols alone holds no mutants.
-        let usual = hook(&e.cond);
-        self.visit_expr(&e.cond);
-        if usual != Some(false) {
-            self.visit_block(&e.then_branch);
-        }
-        if usual != Some(true)
-            && let Some((_, other)) = &e.else_branch
-        {
-            self.visit_expr(other);
-        }
+        visit::visit_expr_if(self, e);
     }
 
     fn visit_expr_unary(&mut self, e: &'ast syn::ExprUnary) {
@@ -337,14 +313,6 @@ mod tests {
         let (_, fewer) = mutate("x.rs", source, false, &mut 1, &HashSet::from([all[0].id])).unwrap();
         assert_eq!(fewer[0].id, all[1].id);
         assert_eq!(fewer.len() + 1, all.len());
-    }
-
-    #[test]
-    fn protocols_broken_on_purpose_are_left_alone() {
-        let whole = "fn f(&self) { if self.broken.is(Mutation::X) { g(); } else { h(); } }";
-        let (_, mutants) = mutate("x.rs", whole, false, &mut 1, &HashSet::new()).unwrap();
-        let what: Vec<_> = mutants.iter().map(|m| m.what.as_str()).collect();
-        assert_eq!(what, ["returns () at once", "a condition is taken for true", "leaves out `h()`"]);
     }
 
     #[test]

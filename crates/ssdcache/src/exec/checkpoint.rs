@@ -65,7 +65,7 @@ impl Core {
         cache.device.write(cache.layout.map_mark_at(area), mark, IoClass::Meta).await.result
     }
 
-    /// Writes both headers of the map in force, of which one was damaged, once more, and flushes.
+    /// Rewrites both headers of the map in force, of which one was damaged, and flushes.
     pub(crate) async fn restate_map(&self, header: &MapHeader) -> Result<(), DeviceError> {
         self.write_headers((header.generation % 2) as u8, &header.encode(self.seed)).await?;
         self.flush_ssd().await

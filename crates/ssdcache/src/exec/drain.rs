@@ -53,7 +53,7 @@ impl Drop for Draining {
     }
 }
 
-/// Shared between who waits for a drain and the task that does it.
+/// Shared by the caller of a drain and its task.
 #[derive(Default)]
 struct Course {
     given_up: AtomicBool,
@@ -62,7 +62,7 @@ struct Course {
     stopped_by: Mutex<Option<DeviceError>>,
 }
 
-/// Who waits has gone: the task ends after its batch.
+/// Held by the caller. When it is dropped, the task ends after its batch.
 struct Waiting(Arc<Course>);
 
 impl Drop for Waiting {

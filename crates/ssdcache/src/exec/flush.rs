@@ -1,10 +1,10 @@
 //! One flush for many waiters.
 //!
 //! Flushes of a device are numbered. A write that completed is durable once a flush that *started* afterwards
-//! is over: [`GroupFlush::next`] tells that flush's number, [`GroupFlush::cover`] waits for it, starting it
-//! if none runs. A flush runs in a task of its own, so its result is kept even when every waiter is dropped.
-//! A failed flush is final: what it should have made durable may be lost, so nothing that relies on it may go
-//! on. It is noted durably ([`Remember`]) before any waiter learns of it (I14).
+//! has completed: [`GroupFlush::next`] returns that flush's number, [`GroupFlush::cover`] waits for it,
+//! starting it if none runs. A flush runs in a task of its own, so its result is kept even when every waiter
+//! is dropped. A failed flush is final: what it should have made durable may be lost, so nothing that relies
+//! on it may go on. It is noted durably ([`Remember`]) before any waiter learns of it (I14).
 
 use crate::exec::remember::{Flushed, Remember, Unproved};
 use crate::exec::unflushed::UnflushedHomes;
@@ -103,12 +103,12 @@ impl<N: FlushNumber> GroupFlush<N> {
         N::nth(self.0.numbers.lock().started + 1)
     }
 
-    /// The number of the newest flush that is over.
+    /// The number of the newest flush that has completed.
     pub(crate) fn completed(&self) -> N {
         N::nth(self.0.numbers.lock().completed)
     }
 
-    /// Waits until flush `number` (or a later one) is over and returns the newest number that is.
+    /// Waits until flush `number` (or a later one) has completed. Returns the number of the newest that has.
     /// Cancel-safe: a flush that was started goes on, and its result counts for every later caller.
     pub(crate) async fn cover(&self, number: N) -> Result<N, DeviceError> {
         loop {

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Pages of one write-back batch, at most.
 const WRITE_BACK_MAX: usize = 32;
 
-/// Runs until it is told to stop or aborted. Waits without polling.
+/// Runs until the tier stops or aborts it. Waits without polling.
 ///
-/// Two duties side by side: writers out of slots wait for a map checkpoint, which must not wait in its turn
-/// for pages on their way to a slow disk.
+/// It has two duties side by side: writers that ran out of slots wait for a map checkpoint, which must not
+/// wait for writes to a slow disk.
 pub(crate) async fn run(core: Arc<Core>) {
     // The second may have to wait for the first when the tier is closed.
     let victims_over = AtomicBool::new(false);
@@ -54,7 +54,7 @@ impl Core {
         self.refusing.cause().is_none() && !self.stopping.load(Ordering::Acquire)
     }
 
-    /// Checkpoints of the map, and flushes of the SSD. False when nothing is due or nothing can be done.
+    /// Writes a map checkpoint or flushes the SSD, if either is due. False when nothing was done.
     async fn map_step(&self) -> bool {
         let _duty = self.map_duty.lock().await;
         let work = {
@@ -73,8 +73,8 @@ impl Core {
         self.went_well(result)
     }
 
-    /// Write-back of the next victims, and flushes of the HDD for the ring. False when nothing is due or
-    /// nothing can be done.
+    /// Writes the next victims back or flushes the HDD for the ring, if either is due. False when nothing was
+    /// done.
     async fn home_step(&self) -> bool {
         let _duty = self.home_duty.lock().await;
         self.give_second_chances().await;

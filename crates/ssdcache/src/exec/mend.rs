@@ -7,7 +7,7 @@ use crate::protocol::home_batches::FailedHome;
 use pagetier_bufpool::TierError;
 use pagetier_devio::{IoBufs, IoClass};
 
-/// Pages that are being mended; let go of also when that is dropped.
+/// Pages that are being mended. Released when this is dropped, also if the mending was cut short.
 struct Mending<'a> {
     core: &'a Core,
     pages: Vec<FailedHome>,
@@ -23,11 +23,11 @@ impl Drop for Mending<'_> {
 }
 
 impl Core {
-    /// Writes the homes once more whose writes failed, from the ring. Afterwards some place of the ring waits
-    /// for a flush only, or for less, that waited for more; or another task is at it.
+    /// Rewrites from the ring the homes whose writes failed. Afterwards some place of the ring waits for less
+    /// than before, or another task is mending.
     ///
     /// # Errors
-    /// Of the homes that can be written now, none was: why not the last one.
+    /// None of the homes could be written: the error of the last.
     pub(crate) async fn mend_homes(&self) -> Result<(), TierError> {
         self.rules.may_mend()?;
         let mending = Mending { core: self, pages: self.state.lock().home.begin_mend() };

@@ -74,7 +74,7 @@ impl Refusing {
         self.0.lock().as_ref().filter(|(_, by_ssd)| !by_ssd).map(|(cause, _)| Arc::clone(cause))
     }
 
-    /// The SSD is no reason any more.
+    /// Withdraws a cause that lay with the SSD.
     pub(crate) fn clear_ssd(&self) {
         let mut reason = self.0.lock();
         *reason = reason.take().filter(|(_, by_ssd)| !by_ssd);
@@ -223,7 +223,7 @@ impl Core {
         self.cover_ssd(self.next_ssd_flush()).await
     }
 
-    /// The same, if flush `number` is not over.
+    /// Waits for flush `number` of the SSD, and starts it if need be.
     pub(crate) async fn cover_ssd(&self, number: SsdFlush) -> Result<(), DeviceError> {
         let over = match self.cache_device().flush.cover(number).await {
             Ok(over) => over,
@@ -239,7 +239,7 @@ impl Core {
         Ok(())
     }
 
-    /// Flushes the HDD likewise, and lets the ring go of what is home.
+    /// Flushes the HDD at least once from now, and frees the ring entries whose pages are home.
     pub(crate) async fn flush_hdd(&self) -> Result<(), DeviceError> {
         match self.hdd_flush.cover(self.hdd_flush.next()).await {
             Ok(over) => {
@@ -294,7 +294,7 @@ impl Core {
         self.changed.notify_waiters();
     }
 
-    /// The SSD's failures are over.
+    /// Forgets the failures of the SSD.
     pub(crate) fn forgive(&self, state: &mut Protocol) {
         state.ssd_error = None;
         state.map_failed = false;

@@ -112,8 +112,8 @@ impl Core {
         }
     }
 
-    /// The version that the home of `page` was given since the last flush of the HDD, if `home`, as read from
-    /// there, is not that: after a failed flush a device may show what was there before.
+    /// The version that was written to the home of `page` since the last flush of the HDD, if `home`, as read
+    /// from there, is another: after a failed flush a device may return older contents.
     fn missing(&self, page: PageId, home: &IoBuf) -> Option<Stamp> {
         let written = self.rules.expected_home(self.unflushed.expected(page))?;
         self.check(home.as_slice(), page, Some(written)).is_err().then_some(written)
@@ -176,7 +176,7 @@ impl Core {
                 self.wake.notify_one();
             }
         }
-        // Told as it is now: an eviction from the SSD may have come in between.
+        // Asked again, since the SSD may have evicted the page meanwhile.
         let home = state.slots.home(page);
         Fetched { buf, result: Ok(home) }
     }
@@ -226,7 +226,7 @@ impl Core {
         for ((index, page), buf) in pages.into_iter().zip(done.bufs) {
             let one = match &done.result {
                 Ok(()) if self.is_at_home(page, &buf) => self.judge_home(page, at, buf, Access::Sequential),
-                // It went to the SSD, or the stretch failed somewhere: look again, alone.
+                // It went to the SSD, or the read of the stretch failed: read it alone.
                 _ => self.read_page(page, Access::Sequential, buf).await,
             };
             fetched.push((index, one));

@@ -21,8 +21,7 @@ pub struct ReadmitReport {
     pub proved: u64,
     /// Copies of versions that the HDD has, given up because they were damaged.
     pub dropped: u64,
-    /// Versions that were written before the failure without ever being made durable: written once more, and
-    /// durable now.
+    /// Versions that were written before the failure and never became durable: rewritten, and durable now.
     pub rewritten: u64,
     /// Pages whose newest version was on the SSD alone and is damaged or gone there. Reads of them fail until
     /// they are written anew; the store writes those again that it has in memory.
@@ -103,7 +102,7 @@ impl Quiet<'_> {
         progress: Option<&(dyn Fn(DrainProgress) + Send + Sync)>,
     ) -> Result<ReadmitReport, ReadmitError> {
         let core = self.core;
-        // Its flushes start anew; the failed one stays with the old one, and tells what it covered.
+        // Its flushes start from one. The failed flush stays with `old`, which knows what completed.
         let cache = core.new_cache_device(Arc::clone(&old.device), old.layout);
         cache.flush.cover(cache.flush.next()).await?;
         core.flush_hdd().await?;
@@ -141,7 +140,7 @@ impl Quiet<'_> {
             record(&lost).map_err(|cause| ReadmitError::Unrecorded { cause })?;
         }
         *core.cache_device.write() = cache;
-        // From here on writes are possible again; if one fails, the failure is noted anew.
+        // From here on writes are possible. A new failure is recorded as any.
         core.forgive(&mut core.state.lock());
         let done = self.finish(unproved, &mut report).await;
         if let Err(error) = done {
@@ -153,9 +152,8 @@ impl Quiet<'_> {
         Ok(report)
     }
 
-    /// What was never made durable is written once more to where it is: the same bytes, so that a torn write
-    /// changes nothing, and nothing else is touched before it is durable. Then a checkpoint names what is
-    /// left.
+    /// Rewrites in place what never became durable: the same bytes, so a torn write changes nothing, and
+    /// nothing else is touched before they are durable. Then writes a checkpoint of what is left.
     async fn finish(
         &self,
         unproved: Vec<(SlotId, IoBuf)>,

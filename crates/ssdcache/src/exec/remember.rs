@@ -2,7 +2,7 @@
 //!
 //! After a failed flush nothing written since the last good one may ever become durable, although it reads
 //! well and the next flush may succeed. The failure is therefore noted durably before any caller learns of
-//! it, and the next opening writes once more what the note covers before it trusts or reuses any of it.
+//! it, and the next opening rewrites what the note covers before it trusts or reuses any of it.
 
 use pagetier_page::PageId;
 use parking_lot::Mutex;
@@ -67,7 +67,7 @@ pub trait Remember: Send + Sync + 'static {
     /// The note could not be written.
     fn note(&self, unproved: &Unproved) -> io::Result<()>;
 
-    /// Everything that was noted of `devices` has been written once more and is durable.
+    /// Clears the note of `devices`: everything that it covers has been rewritten and is durable.
     ///
     /// # Errors
     /// The note could not be rewritten; it stands.

@@ -1,5 +1,4 @@
-//! Verifying one slot or one home, and healing it from the other copy if there is one. Who calls sets the
-//! pace.
+//! Verifies one slot or one home, and heals it from the other copy if there is one. The caller sets the pace.
 
 use crate::exec::Core;
 use crate::exec::read::{SlotHold, read_one};
@@ -69,7 +68,7 @@ impl Core {
         Some(Checked { page, error: Some(error), healed, redo_from })
     }
 
-    /// The image in the held `slot`, which is let go of.
+    /// Reads the image in the held `slot`, then releases the slot.
     async fn read_copy(
         &self,
         ssd: &SharedDevice,
@@ -114,7 +113,7 @@ impl Core {
         Checked { page, error: Some(error), healed, redo_from }
     }
 
-    /// `None`: the page does not exist any more.
+    /// `None`: the page does not exist.
     async fn look_home(&self, page: PageId) -> Option<HomeFound> {
         let mut found = None;
         for _ in 0..READS_MAX {

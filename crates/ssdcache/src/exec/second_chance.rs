@@ -1,7 +1,7 @@
 //! Second chances: pages whose slots are taken back are copied to the front of the circle.
 //!
 //! A copy is written as any other slot: with a fresh stamp, into a slot of the zone. The old slot is retired,
-//! free after the next flush. If the page is written anew meanwhile, the copy does not count.
+//! free after the next flush. If the page is rewritten meanwhile, the copy does not count.
 
 use crate::exec::Core;
 use crate::exec::read::read_one;
@@ -34,7 +34,7 @@ impl Drop for Moving<'_> {
 
 impl Core {
     /// Judges the next slots that are due, and copies the pages that stay. Called with the write-back's duty
-    /// held, so that none of them is on its way home.
+    /// held, so that none of these pages is being written home.
     pub(crate) async fn give_second_chances(&self) {
         while let Some(moves) = self.take_back() {
             // Writers may have waited for the judgement.

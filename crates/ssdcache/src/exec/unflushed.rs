@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// Home writes without a flush, at most, before one is due: what is kept of each, and what a failed flush has
-/// the next opening rewrite.
+/// A flush is due at this many home writes without one. It bounds the memory for them, and what the next
+/// opening rewrites after a failed flush.
 const PAGES_MAX: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
@@ -47,14 +47,15 @@ impl UnflushedHomes {
         Ok(())
     }
 
-    /// The home write of `page` is over, well or not: flush number `flush` makes durable what it left.
+    /// The home write of `page` has ended, with or without an error. Flush number `flush` makes its result
+    /// durable.
     pub(crate) fn ended(&self, page: PageId, flush: HddFlush) {
         if let Some(write) = self.0.lock().pages.get_mut(&page) {
             write.until_flush = Some(flush);
         }
     }
 
-    /// Flush number `over` is over.
+    /// Flush number `over` has completed.
     pub(crate) fn flushed(&self, over: HddFlush) {
         self.0.lock().pages.retain(|_, write| write.until_flush.is_none_or(|flush| flush > over));
     }
@@ -84,7 +85,7 @@ impl UnflushedHomes {
         self.0.lock().pages.get(&page).filter(|write| write.until_flush.is_some()).map(|write| write.stamp)
     }
 
-    /// Whether a flush is due, because much has gathered.
+    /// Whether so many home writes have gathered that a flush is due.
     pub(crate) fn wants_flush(&self) -> bool {
         let inner = self.0.lock();
         inner.failed.is_none() && inner.pages.len() >= PAGES_MAX

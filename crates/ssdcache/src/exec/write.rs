@@ -267,7 +267,7 @@ impl Core {
         let task = Arc::clone(self);
         self.runtime.spawn(async move {
             let back = |written: WrittenPage| task.give_back(written.image);
-            // The pool was told of the displaced page when this was planned, or will be.
+            // The displaced page was reported to the pool when this was planned, or is queued for that.
             let written = task.write_slots(vec![(ticket, buf, Lsn(0))], IoClass::Clean, &back).await;
             written.failed.into_iter().for_each(|f| task.give_back(f.image));
             task.state.lock().admissions -= 1;

@@ -30,15 +30,15 @@ pub(crate) struct Copied {
 }
 
 impl Core {
-    /// Copies held slots home; they are let go of.
+    /// Copies held slots home, then releases them.
     pub(crate) async fn copy_home(&self, batch: Vec<WriteBack>, class: IoClass) -> Copied {
         let held = Held { core: self, batch, class, home: Vec::new() };
         held.copy().await
     }
 
-    /// Without a ring nothing backs `pages` on their way home, and their records void the copies that the SSD
-    /// alone has of the versions before: those go home first, durably. Gives back the pages that may follow,
-    /// and those that may not. A copy that is damaged is not worth waiting for.
+    /// Without a ring nothing backs the home writes of `pages`, and their records void the SSD's only copies
+    /// of older versions. So this writes those copies home first, durably. Returns the pages that may follow,
+    /// and those that may not. It does not wait for damaged copies.
     pub(super) async fn only_copies_first(
         &self,
         pages: Vec<HomeBound>,
@@ -92,13 +92,13 @@ impl Core {
         (ready, not)
     }
 
-    /// Copies of `pages`, whatever they are, home. Waits for readers of their slots; those without a copy are
-    /// left out.
+    /// Copies the slots of `pages` home, clean or dirty. Waits for readers of these slots, and skips pages
+    /// without a copy.
     pub(crate) async fn copy_pages_home(&self, pages: &[PageId]) -> Copied {
         let _duty = self.home_duty.lock().await;
         let batch: Vec<WriteBack> = pages.iter().filter_map(|page| self.hold_copy(*page)).collect();
         if batch.is_empty() {
-            // All are being read, or gone: a read ends soon.
+            // Each is gone or being read. Reads end soon.
             tokio::time::sleep(Duration::from_millis(1)).await;
             return Copied { home: Vec::new(), failed: Vec::new(), result: Ok(()) };
         }
@@ -113,7 +113,7 @@ impl Core {
     }
 }
 
-/// Held slots; let go of also when the copying is dropped.
+/// Held slots. Released when this is dropped, also if the copying was cut short.
 struct Held<'a> {
     core: &'a Core,
     batch: Vec<WriteBack>,

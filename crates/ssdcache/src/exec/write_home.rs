@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// Writes of a batch in flight at once: enough for the disk to sort, few enough that reads get through.
 const WRITES_MAX: usize = 8;
 
-/// The same of a batch that must get done: its share of the disk is that of its writes among all that wait.
+/// Writes of an urgent batch in flight at once. Its share of the disk is its share of the queued writes.
 const URGENT_WRITES_MAX: usize = 32;
 
 /// A page image on its way home.
@@ -60,7 +60,7 @@ pub(super) enum Outcome {
     Failed(TierError),
 }
 
-/// Called with every page and its image as its way ends.
+/// Called once for every page, with its image, when its home write has ended.
 pub(super) type Each<'a> = &'a (dyn Fn(PageId, IoBuf, Outcome) + Send + Sync);
 
 impl Core {
@@ -91,7 +91,7 @@ impl Core {
         let plan = match self.plan_batch(backing, &mut batch, each).await {
             Ok(Some(plan)) => plan,
             Ok(None) => {
-                // What waited for these pages, or for the slots that backed them, waits no more.
+                // Wake the tasks that wait for these pages, or for the slots that backed them.
                 self.changed.notify_waiters();
                 return;
             }

@@ -19,7 +19,7 @@ pub(crate) fn u64_at(b: &[u8], at: usize) -> u64 {
 }
 
 /// No count of checkpoints or journal blocks gets this far, not at a million a second in a hundred thousand
-/// years: a block that claims it is not sound, whatever its checksum.
+/// years. A block that claims it is not sound, even if its checksum fits.
 pub(crate) const COUNT_END: u64 = 1 << 62;
 
 /// Bytes 0..8 are the magic, 8..12 the CRC32C of everything after byte 12, from `seed` on.

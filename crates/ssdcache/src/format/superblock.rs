@@ -8,7 +8,7 @@ use pagetier_page::{PageSize, StoreSeed};
 const MAGIC: [u8; 8] = *b"PGTIERSS";
 const FORMAT: u32 = 2;
 
-/// Which openings of its store a device took part in: an older copy of it is told by them. Of two copies the
+/// Which openings of its store a device took part in: they identify an older copy of it. Of two copies the
 /// larger is the newer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Marks {
@@ -20,7 +20,7 @@ pub struct Marks {
     pub manifest: u64,
 }
 
-/// Who an SSD belongs to, and how it is divided.
+/// The store that an SSD belongs to, and its division.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superblock {
     /// The store that the SSD belongs to.

@@ -6,7 +6,7 @@ use crate::format::map::{MapBody, MapHeader};
 use pagetier_page::{Lsn, Stamp};
 use pagetier_policy::Millis;
 
-/// A step of writing a checkpoint; each is over before the next begins.
+/// A step of writing a checkpoint; each ends before the next begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     WipeMark,
@@ -23,8 +23,8 @@ pub(crate) enum Step {
 /// goes first.
 ///
 /// The headers must never be durable before the body and the slots that they vouch for. The mark says that
-/// the checkpoint is in force; its write is over before anything is written under the checkpoint, so the
-/// first flush after that covers it.
+/// the checkpoint is in force; its write ends before anything is written under the checkpoint, so the first
+/// flush after that covers it.
 pub(crate) fn steps(doubtful: bool) -> Vec<Step> {
     let wipe = [Step::WipeMark, Step::Flush, Step::WipeHeaders, Step::Flush];
     let write = [Step::Body, Step::Flush, Step::Headers, Step::Flush, Step::Mark];

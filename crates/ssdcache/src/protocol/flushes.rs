@@ -1,5 +1,5 @@
-//! Numbers of flushes. A write that completed is durable once a flush that *began* afterwards is over: the
-//! flush to wait for is known by its number. Those of one device never meet those of the other.
+//! Numbers of flushes. A write that completed is durable once a flush that *began* afterwards has completed,
+//! so a waiter needs only that flush's number. The numbers of the two devices are different types.
 
 use std::fmt::Debug;
 

@@ -1,11 +1,10 @@
 //! The table of home writes: every page on its way to the HDD, and what waits for it.
 //!
-//! A batch begins when its places in ring and journal are taken, and stays until nothing needs it any more
-//! (I4, I7): the images of the ring until an HDD flush that began after the home writes is over, appended
-//! slots likewise, a write-back until the slots that it was copied from are let go of. What the rest of the
-//! protocol asks (where ring and journal may be written over, from which stamps on homes may be torn, whether
-//! a flush would help, whether a page must keep its copy) is a fold over this table; what is asked of single
-//! pages is indexed.
+//! A batch begins when it takes its places in ring and journal, and stays until nothing needs it (I4, I7):
+//! images in the ring and appended slots until an HDD flush that began after the home writes has completed, a
+//! write-back until the slots that it was copied from are released. What the rest of the protocol asks (where
+//! ring and journal may be written over, from which stamps on homes may be torn, whether a flush would help,
+//! whether a page must keep its copy) is a fold over this table; what is asked of single pages is indexed.
 
 use super::flushes::HddFlush;
 use crate::format::journal::{Backing, RECORDS_MAX};
@@ -14,8 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Home writes that slots back without a flush, at most, before one is due: a recovery looks at as many
-/// homes.
+/// A flush is due at this many home writes that slots back: a recovery looks at as many homes.
 const BACKED_MAX: usize = 128;
 
 /// Names a batch.
@@ -65,7 +63,7 @@ enum Phase {
     /// The home writes of these pages failed, and may have left them torn: the ring holds their images until
     /// they are written home after all.
     Torn(Vec<PageId>),
-    /// The home writes are over: HDD flush number `flush` makes them durable.
+    /// The home writes have ended: HDD flush number `flush` makes them durable.
     Written { flush: HddFlush },
 }
 
@@ -231,7 +229,7 @@ impl HomeBatches {
         self.claim(page).held += 1;
     }
 
-    /// That is over.
+    /// Ends a hold.
     pub fn release(&mut self, page: PageId) {
         self.disclaim(page, |claims| &mut claims.held);
     }
@@ -324,15 +322,15 @@ impl HomeBatches {
         Places { id, ring: places, journal }
     }
 
-    /// The writes of its journal blocks are over, or will never start: nothing of it lands there any more.
+    /// The writes of its journal blocks have ended, or will never start: nothing of them can land later.
     pub fn recorded(&mut self, id: BatchId) {
         if let Some(batch) = self.batch(id) {
             batch.phase = Phase::Writing;
         }
     }
 
-    /// The home writes of batch `id` are over, but for those of `failed`; HDD flush number `flush` will make
-    /// them durable. `begun`: they had begun.
+    /// Ends the home writes of batch `id`; those of `failed` failed. HDD flush number `flush` makes the
+    /// others durable. `begun`: they had begun.
     pub fn end(&mut self, id: BatchId, begun: bool, failed: Vec<PageId>, flush: HddFlush) {
         let Some(batch) = self.batch(id) else { return };
         let (backing, versions) = (batch.backing, batch.versions.clone());
@@ -360,7 +358,7 @@ impl HomeBatches {
         versions.iter().for_each(|(page, _)| self.forget_discard(*page));
     }
 
-    /// The slots of the write-back under way are let go of: a checkpoint names them as what they are.
+    /// The slots of the write-back under way are released: a checkpoint names them as what they are.
     pub fn end_write_back(&mut self) {
         self.batches.retain(|batch| batch.backing != Backing::WriteBack || batch.is_under_way());
     }
@@ -373,13 +371,14 @@ impl HomeBatches {
         }
     }
 
-    /// HDD flush number `number` is over. The versions whose slots backed their way home, which is durable.
+    /// HDD flush number `number` has completed. Returns the versions whose home writes, backed by their
+    /// slots, are durable.
     pub fn flushed(&mut self, number: HddFlush) -> Vec<(PageId, Stamp)> {
         self.free_ring(number);
         self.settle(number)
     }
 
-    /// The ring lets go of the images that flush `number` covers, in its order.
+    /// Frees the ring's images that flush `number` covers, in their order.
     pub(crate) fn free_ring(&mut self, number: HddFlush) {
         let covered = self.ringed().take_while(|batch| batch.is_covered(number));
         let tail = covered.last().map_or(self.ring.start, |batch| batch.ring.end);
@@ -438,8 +437,7 @@ impl HomeBatches {
         }
     }
 
-    /// `page` is of no value any more. If its home write failed, one more attempt is all that its image is
-    /// held for.
+    /// `page` was discarded. If its home write failed, its image is held for one more attempt only.
     pub fn discard(&mut self, page: PageId) {
         if self.is_writing(page) || self.is_torn(page) {
             self.discarded.insert(page);
@@ -458,7 +456,7 @@ impl HomeBatches {
         }
     }
 
-    /// The pages that are to be written home once more from the ring, each in its newest image there. Each
+    /// The pages whose homes are to be rewritten from the ring, each from its newest image there. Each
     /// ends with [`HomeBatches::end_mend`].
     pub fn begin_mend(&mut self) -> Vec<FailedHome> {
         let mut newest: FxHashMap<PageId, FailedHome> = FxHashMap::default();
@@ -490,7 +488,7 @@ impl HomeBatches {
         over
     }
 
-    /// No home write of `page` from the ring is under way any more.
+    /// Ends the mending of `page`.
     pub fn end_mend(&mut self, page: PageId) {
         self.disclaim(page, |claims| &mut claims.writing);
         self.release(page);

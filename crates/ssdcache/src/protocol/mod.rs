@@ -21,7 +21,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HomePage {
     pub(crate) page: PageId,
-    /// Its image's, unless the ring is to back it: then it is sealed anew.
+    /// The stamp of its image. If the ring backs it, the image gets a new one.
     pub(crate) stamp: Stamp,
     /// The HDD has every change older than this.
     pub(crate) lsn: Lsn,
@@ -72,7 +72,7 @@ pub(crate) struct Protocol {
     pub(crate) map_doubtful: bool,
     /// What the SSD is used for, as long as there is one.
     pub(crate) mode: SsdMode,
-    /// Drains under way: until they are over the SSD gets no only copies.
+    /// Drains under way: until they have ended the SSD gets no only copies.
     pub(crate) drains: usize,
     /// A task waits for quiet: no new admissions.
     pub(crate) closing: bool,
@@ -177,7 +177,7 @@ impl Protocol {
         if self.slots.is_only_copy(one.page) { one.lsn.min(self.slots.lsn_of(one.page)) } else { one.lsn }
     }
 
-    /// HDD flush number `over` is over.
+    /// HDD flush number `over` has completed.
     pub(crate) fn hdd_flushed(&mut self, over: HddFlush) {
         for (page, stamp) in self.home.flushed(over) {
             self.slots.backed_home(page, stamp);
@@ -204,7 +204,7 @@ impl Protocol {
         batch
     }
 
-    /// The write-back is over. `ok`: the HDD was flushed after it.
+    /// Ends a write-back. `ok`: the HDD was flushed after it.
     pub(crate) fn end_write_back(&mut self, done: WriteBack, ok: bool) {
         self.home.release(done.page);
         self.slots.end_write_back(done, ok);

@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
         self.images(&indices, |index| layout.ring_at(index)).await
     }
 
-    /// The same of the zone's slots.
+    /// The sound images of the zone's slots, and the slots that cannot be read.
     async fn zone(
         &self,
         map: &MapBody,

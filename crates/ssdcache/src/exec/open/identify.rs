@@ -15,7 +15,7 @@ pub async fn identify(device: &SharedDevice) -> Result<Found, DeviceError> {
     Ok(newest_superblock(device).await?.0)
 }
 
-/// The same, and which copy it is.
+/// As [`identify`], and which copy it is.
 pub(super) async fn newest_superblock(device: &SharedDevice) -> Result<(Found, u64), DeviceError> {
     if device.size() < 2 * BLOCK_BYTES {
         return Ok((Found::Blank, 0));

@@ -146,8 +146,8 @@ pub struct OpenParams {
     pub admissions_max: usize,
     /// What the SSD is used for at first.
     pub mode: SsdMode,
-    /// The store was closed in order, and nothing was written to `ssd` since: the map alone tells what is on
-    /// it.
+    /// The store was closed in order, and nothing was written to `ssd` since: the map alone defines what is
+    /// on it.
     pub closed: bool,
     /// Where failed flushes are noted.
     pub remember: Arc<dyn Remember>,
@@ -265,7 +265,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     if !noted.is_empty()
         && let Err(error) = core.failures.remember.proved(&[Flushed::Hdd, Flushed::Ssd])
     {
-        // The next opening does it all once more.
+        // The next opening repeats it all.
         tracing::warn!(%error, "what failed flushes left unproved is durable now, but the manifest took no note of it");
     }
     Ok((core, report))

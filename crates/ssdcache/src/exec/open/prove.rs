@@ -6,10 +6,10 @@
 //! left.
 //!
 //! A process can be killed between the failure of a flush and the note of it. So after any end but a close in
-//! order a flush may have failed, noted or not, and what this recovery goes by and no flush is known to have
-//! covered is written once more. A sound header of the map says that a flush has covered its body and the
-//! slots that it vouches for. That leaves the headers and marks, the journal, the ring, and the slots of the
-//! zone that were written since or were being written then.
+//! order a flush may have failed, noted or not. Recovery rewrites what it relies on and no flush is known to
+//! have covered. A sound header of the map says that a flush has covered its body and the slots that it
+//! vouches for. That leaves the headers and marks, the journal, the ring, and the slots of the zone that were
+//! written since or were being written then.
 
 use crate::exec::check;
 use crate::exec::open::images::readable;
@@ -41,8 +41,8 @@ impl OpenParams {
 }
 
 impl Reader<'_> {
-    /// Flushes both devices; what a failed flush of the SSD left unproved is written once more before. The
-    /// pages and blocks that were.
+    /// Rewrites what a failed flush of the SSD left unproved, then flushes both devices. Returns the number
+    /// of pages and blocks rewritten.
     pub(crate) async fn prove(
         &self,
         evidence: &Evidence,
@@ -59,7 +59,7 @@ impl Reader<'_> {
         Ok(rewritten)
     }
 
-    /// Where on the SSD is what this recovery goes by and no flush may have covered.
+    /// The ranges of the SSD that this recovery relies on and that no flush may have covered.
     fn evidence_ranges(&self, evidence: &Evidence) -> Vec<Range<u64>> {
         let layout = self.params.layout;
         let mut ranges = Vec::new();
@@ -86,8 +86,8 @@ impl Reader<'_> {
         ranges
     }
 
-    /// Writes what stands in `range` of the SSD there once more. The pages or blocks that it is. Leaves out
-    /// blocks that cannot be read: it does not go by them.
+    /// Rewrites `range` of the SSD with its own contents. Skips blocks that cannot be read, since recovery
+    /// does not rely on them. Returns the number of pages or blocks.
     async fn rewrite(&self, range: Range<u64>) -> Result<u64, DeviceError> {
         let (ssd, mut at) = (&self.params.ssd, range.start);
         while at < range.end {
@@ -102,8 +102,8 @@ impl Reader<'_> {
         Ok((range.end - range.start).div_ceil(self.params.layout.page_size.bytes() as u64))
     }
 
-    /// Writes the homes of `pages` once more that nothing on the SSD backs: each is what can be read there,
-    /// if that is sound.
+    /// Rewrites those homes of `pages` that nothing on the SSD backs, each with what it reads as, if that is
+    /// sound.
     pub(crate) async fn rewrite_homes(
         &self,
         pages: &[PageId],

@@ -79,7 +79,7 @@ impl Reader<'_> {
             let Some(Entry { page, .. }) = verdict.entries[slot] else { continue };
             let (at, bytes) = (self.params.layout.slot_at(slot as u32), self.params.layout.page_size.bytes());
             let image = match self.read(at, bytes as u64).await {
-                // Reading the page says so: its newest version is here, whatever its home holds.
+                // Reading the page reports the error: its newest version is in this slot.
                 Err(error) if is_of_a_block(&error) => continue,
                 read => read?,
             };

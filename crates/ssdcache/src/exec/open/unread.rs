@@ -1,8 +1,8 @@
 //! Blocks that cannot be read while a recovery goes through the SSD: what it can do without.
 //!
-//! After a close in order the map alone tells what is on the SSD: a slot holds what the map names or nothing,
-//! journal and ring count for nothing. After a crash a slot of the zone may have been given to any page,
-//! unless nothing newer of the page that the map names is anywhere
+//! After a close in order the map alone defines what is on the SSD: a slot holds what the map names or
+//! nothing, and journal and ring do not count. After a crash a slot of the zone may have been given to any
+//! page, unless nothing newer of the page that the map names is anywhere
 //! ([`Evidence::merge`](crate::Evidence::merge)). A place of the ring may hold the only whole image of any
 //! page, and a block of the journal may void any copy.
 
@@ -23,14 +23,14 @@ pub(crate) struct Unread {
 }
 
 impl Unread {
-    /// Without journal or ring there is no recovery.
+    /// Fails if a block of the journal or a place of the ring could not be read: recovery needs them all.
     pub(crate) fn refuse(&self) -> Result<(), OpenError> {
         let place = self.ring.iter().min_by_key(|(place, _)| **place).map(|(_, source)| ("ring", source));
         let first = self.journal.as_ref().map(|source| ("journal", source)).or(place);
         first.map_or(Ok(()), |(part, source)| Err(OpenError::Unreadable { part, source: source.clone() }))
     }
 
-    /// Nor without `slot`, which may hold any page.
+    /// Fails if `slot` could not be read, which may hold any page.
     pub(crate) fn refuse_slot(&self, slot: Option<u32>) -> Result<(), OpenError> {
         let source = slot.and_then(|slot| self.slots.get(&slot));
         source.map_or(Ok(()), |source| Err(OpenError::Unreadable { part: "zone", source: source.clone() }))

@@ -1,4 +1,5 @@
-//! What is asked of the copies when the SSD is drained, checked, failed, proved again or taken out of use.
+//! Queries and changes of the copies when the SSD is drained, checked, failed, proved again or taken out of
+//! use.
 
 use super::Slots;
 use super::slot::{SlotState, Stored, Version};
@@ -56,7 +57,7 @@ impl Slots {
     }
 
     /// Whether the newest version of each of `pages` is on the SSD alone for certain. Of a version that a
-    /// recovery found the HDD may have the same: no checkpoint has told of its write-back.
+    /// recovery found the HDD may have the same: no checkpoint has recorded its write-back.
     #[must_use]
     pub fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
         let known = |stored: &Stored| stored.version.is_dirty() && !stored.version.perhaps_home;

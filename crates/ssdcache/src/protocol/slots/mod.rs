@@ -78,7 +78,7 @@ pub struct Slots {
     waiting_for_home: Vec<(SlotId, Stamp)>,
     /// By page, the slot that a second chance copies it to.
     moving: FxHashMap<PageId, SlotId>,
-    /// Pages that lost their copies, which the pool is still to be told.
+    /// Pages that lost their copies and were not reported to the pool yet.
     untold: VecDeque<PageId>,
     /// The policy writes through.
     through: bool,
@@ -153,7 +153,7 @@ impl Slots {
         Located::Slot { slot, stamp: stored.version.stamp, dirty: stored.version.is_only() }
     }
 
-    /// The read of `slot` is over.
+    /// Ends a read of `slot`.
     pub fn end_read(&mut self, slot: SlotId) {
         let s = &mut self.slots[slot.at()];
         let retired = s.is_retired();
@@ -230,7 +230,7 @@ impl Slots {
         self.live(page).is_some_and(|stored| stored.version.stamp == stamp)
     }
 
-    /// The write of `ticket` is over. `durable_at` is the number of the first SSD flush that will cover it.
+    /// Ends the write of `ticket`. `durable_at` is the number of the first SSD flush that will cover it.
     pub fn end_write(&mut self, ticket: Ticket, ok: bool, durable_at: SsdFlush, now: Millis) {
         let Ticket { slot, page, arrives, .. } = ticket;
         let SlotState::Writing { version, abandoned, .. } = self.slots[slot.at()].state else {
@@ -258,7 +258,7 @@ impl Slots {
         self.slots[slot.at()].state = SlotState::Live { stored, overtaken: false };
         let before = self.by_page.insert(page, slot);
         if before.is_none() && !arrives {
-            // The old copy was evicted meanwhile, and the policy told so.
+            // The old copy was evicted meanwhile, which the policy knows.
             self.policy.inserted(page, slot, now);
         }
         if let Some(old) = before {
@@ -292,7 +292,7 @@ impl Slots {
         }
     }
 
-    /// SSD flush number `number` (and all before it) is over: slots retired before it are free.
+    /// SSD flush number `number` (and all before it) has completed: slots retired before it are free.
     pub fn flushed(&mut self, number: SsdFlush) {
         while let Some(&(_, slot)) = self.retired.front().filter(|(at, _)| *at <= number) {
             self.retired.pop_front();
@@ -327,7 +327,7 @@ impl Slots {
         true
     }
 
-    /// The page is of no value any more: its copy is dropped, written back or not.
+    /// The page has been discarded: drops its copy, written back or not.
     pub fn discard(&mut self, page: PageId) {
         self.give_up_copy(page);
         self.policy.forget(page);
@@ -354,7 +354,7 @@ impl Slots {
         }
     }
 
-    /// What is on its way to the SSD of `page` is not its newest version any more.
+    /// A newer version of `page` supersedes what is being written to the SSD.
     fn overtake(&mut self, page: PageId) {
         if let Some(slot) = self.pending.remove(&page) {
             self.abandon(slot);
@@ -362,14 +362,14 @@ impl Slots {
         self.cancel_move(page);
     }
 
-    /// What is on its way into `slot` will count for nothing.
+    /// What is being written into `slot` will not count.
     fn abandon(&mut self, slot: SlotId) {
         if let SlotState::Writing { abandoned, .. } = &mut self.slots[slot.at()].state {
             *abandoned = true;
         }
     }
 
-    /// Takes the page's copy out of the map. What is being copied from it counts for nothing.
+    /// Takes the page's copy out of the map, and cancels a copy of it in flight.
     fn unmap(&mut self, page: PageId) -> Option<SlotId> {
         let slot = self.by_page.remove(&page)?;
         self.cancel_move(page);
@@ -414,7 +414,7 @@ impl Slots {
         Ticket { slot, page, stamp, dirty, arrives, displaced, backs_home, over_only_copy, waits_for_home }
     }
 
-    /// What is in `slot` is needed no more (I1). It is free, or will be when nothing reads it.
+    /// Nothing needs the version in `slot` (I1): the slot is free, or will be when its readers have finished.
     fn release(&mut self, slot: SlotId) {
         let s = &mut self.slots[slot.at()];
         match s.stored().copied().filter(|stored| stored.readers > 0) {
@@ -437,10 +437,10 @@ impl Slots {
         self.slots[slot.at()].writable(self.capturing)
     }
 
-    // ---- what the pool has not been told
+    // ---- displaced pages to report to the pool
     // --------------------------------------------------------------------
 
-    /// A page lost its copy at a moment when the pool could not be told.
+    /// Queues a page that lost its copy when no write could report it to the pool.
     pub(crate) fn note_untold(&mut self, displaced: Option<PageId>) {
         self.untold.extend(displaced);
         if self.untold.len() > UNTOLD_MAX {
@@ -448,7 +448,7 @@ impl Slots {
         }
     }
 
-    /// A page that lost its copy, and has not got another since.
+    /// The next queued page that still has no copy.
     pub(crate) fn take_untold(&mut self) -> Option<PageId> {
         loop {
             let page = self.untold.pop_front()?;

@@ -1,5 +1,5 @@
-//! What a recovery tells the slots: first what it takes on trust, then, once it has read the zone, what it
-//! found in the end.
+//! The slots after a recovery: first as the checkpoint names them outside the zone, then, once the zone was
+//! read, as they are.
 
 use super::Slots;
 use super::slot::{SlotState, Standing, Stored, Version};

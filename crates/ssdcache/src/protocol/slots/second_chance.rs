@@ -71,7 +71,7 @@ impl Slots {
         Some(Move { from: source, to })
     }
 
-    /// The move is over. With `copied`, the image was on its way to its new slot, and [`Slots::end_write`]
+    /// Ends a move. With `copied`, the image was on its way to its new slot, and [`Slots::end_write`]
     /// has ended that, unless the write was dropped: it may land at any time, so the slot is not used again.
     /// Otherwise the old slot could not be read, and the new one is as it was.
     pub fn end_move(&mut self, done: Move, copied: bool, now: Millis) {
@@ -94,8 +94,8 @@ impl Slots {
         self.end_read(from.slot);
     }
 
-    /// The page was changed, a newer version is about to be written somewhere, or none is wanted any more: what
-    /// is being copied to the front is not to become its copy (I16).
+    /// The page was changed, a newer version is about to be written somewhere, or none is wanted any more:
+    /// what is being copied to the front is not to become its copy (I16).
     pub(crate) fn cancel_move(&mut self, page: PageId) {
         if let Some(to) = self.moving.remove(&page) {
             self.abandon(to);

@@ -42,7 +42,7 @@ impl Version {
     }
 }
 
-/// A version whose write is over, until its slot is free.
+/// A version whose write has completed, until its slot is free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stored {
     pub(super) version: Version,
@@ -72,7 +72,7 @@ pub(super) enum SlotState {
         /// A newer version has its stamp and is on its way to another slot.
         overtaken: bool,
     },
-    /// An obsolete version: free once its flush is over and nothing reads it.
+    /// An obsolete version: free once its flush has completed and nothing reads it.
     Retired(Stored),
     /// A write into it failed: not used again before the next opening.
     Bad,

@@ -61,7 +61,7 @@ impl Slots {
         }
     }
 
-    /// Second chances that were cancelled count all the same, those for which `which` says so.
+    /// Cancelled second chances count, those for which `which` says so.
     fn revive_moves(&mut self, kept: &mut Tampered, which: &dyn Fn(&Self, PageId, Stamp) -> bool) {
         for (page, slot, stamp) in std::mem::take(&mut kept.moves) {
             let revived = which(self, page, stamp);

@@ -24,8 +24,8 @@ impl Slots {
         self.on_read
     }
 
-    /// Decides whether `page`, which the HDD has in the version at hand, gets a copy: it is leaving the pool,
-    /// or was just read or written there.
+    /// Decides whether `page`, whose version in memory the HDD has, gets a copy: it is leaving the pool, or
+    /// was just read from the HDD or written there.
     pub fn plan_copy(
         &mut self,
         page: PageId,
@@ -62,7 +62,7 @@ impl Slots {
             return if may { self.plan_copy(page, Cause::Cleaned, now, fresh) } else { None };
         }
         self.give_up_copy(page);
-        // What is given out may be the very slot: nothing in it counts any more.
+        // The slot given out may be the same one: what it holds does not count.
         let Some(slot) = may.then(|| self.take_writable()).flatten() else {
             self.policy.removed(page, false, now);
             self.counts.rejected_no_slot += u64::from(may);
@@ -99,7 +99,7 @@ impl Slots {
         self.waiting_for_home.push((ticket.slot, ticket.stamp));
     }
 
-    /// A flush of the HDD is over: copies of homes that are not `unflushed` any more are clean.
+    /// A flush of the HDD has completed: copies are clean whose homes are not `unflushed`.
     pub(crate) fn homes_flushed(&mut self, unflushed: &dyn Fn(PageId) -> bool) {
         for (slot, stamp) in std::mem::take(&mut self.waiting_for_home) {
             let s = &mut self.slots[slot.at()];

@@ -1,4 +1,4 @@
-//! What the state machine is told and what it answers: plain values.
+//! Inputs and outputs of the state machine: plain values.
 
 use crate::format::map::MapBody;
 use crate::protocol::flushes::SsdFlush;
@@ -46,7 +46,7 @@ pub struct Ticket {
     pub displaced: Option<PageId>,
     /// The slot is to back the page's way home, which follows at once.
     pub backs_home: bool,
-    /// The page's copy before was of a version that the HDD has not.
+    /// The superseded copy is of a version that the HDD lacks.
     pub over_only_copy: bool,
     /// A copy of a home write that is not durable, and nothing else backs: dirty until it is.
     pub waits_for_home: bool,
@@ -69,7 +69,7 @@ pub enum Plan {
     Ssd(Ticket),
     /// Write it to its home.
     Hdd,
-    /// No slot may be written before the checkpoint in progress (or the next one) is over.
+    /// No slot may be written before the checkpoint in progress (or the next one) has ended.
     Wait,
 }
 
@@ -96,7 +96,7 @@ pub enum Located {
         /// Whether it is the only copy of that version.
         dirty: bool,
     },
-    /// On its way to the SSD; ask again when that write is over.
+    /// Being written to the SSD: ask again when that write has ended.
     Pending,
 }
 
@@ -148,7 +148,7 @@ pub struct SlotCounts {
     pub healed: u64,
     /// Pages admitted when they were read from the HDD.
     pub admitted_on_read: u64,
-    /// Copies written anew because their pages had been written home (write-through).
+    /// Copies replaced because their pages had been written home (write-through).
     pub renewed: u64,
     /// Pages appended again when their slots were taken back.
     pub second_chances: u64,
@@ -163,7 +163,7 @@ pub struct FreeSlots {
     pub writable: usize,
     /// Outside the zone: may be written after the next checkpoint.
     pub waiting: usize,
-    /// Obsolete, until a flush of the SSD is over.
+    /// Obsolete, until a flush of the SSD has completed.
     pub retired: usize,
     /// A checkpoint is being written.
     pub checkpointing: bool,

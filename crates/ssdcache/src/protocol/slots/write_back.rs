@@ -52,8 +52,8 @@ impl Slots {
         Some(WriteBack { slot, page: version.page, stamp: version.stamp, durable_at })
     }
 
-    /// The write-back is over; when `ok`, the HDD was flushed after it, and the slot is clean if it still
-    /// holds that version (I5).
+    /// Ends a write-back. With `ok`, the HDD was flushed after it, and the slot is clean if it still holds
+    /// that version (I5).
     pub fn end_write_back(&mut self, done: WriteBack, ok: bool) {
         let live = self.slots[done.slot.at()].live_mut();
         if let Some(stored) = live.filter(|stored| ok && stored.version.stamp == done.stamp) {

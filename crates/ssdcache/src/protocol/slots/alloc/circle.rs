@@ -2,7 +2,7 @@
 //! are sequential.
 //!
 //! The *front* is the slot that is given out next, the one written longest ago. A void version keeps its slot
-//! until the front comes to it; a clean one is evicted then; a dirty one is waited for until it is home.
+//! until the front reaches it. A clean one is then evicted; a dirty one holds the front until it is home.
 //! Slots that are bad, being read, or kept by a discarded page are passed over. The zone of a checkpoint is
 //! the next slots from the front on, whatever is in them, so only the front's position decides what may be
 //! written.
@@ -30,7 +30,7 @@ pub(in crate::protocol::slots) struct Circle {
     slots: u32,
     /// Slots from the front on that are in the zone of the durable checkpoint.
     left: u32,
-    /// The same of the checkpoint being written.
+    /// Slots from the front on that are in the zone of the checkpoint being written.
     left_next: u32,
     /// Slots from the front on that were judged, where there are second chances.
     judged: u32,
@@ -183,8 +183,8 @@ impl Slots {
 
     /// Whether `page` goes to the SSD, and if so, the next slot.
     pub(super) fn append(&mut self, page: PageId, cause: Cause, now: Millis) -> Result<Place, NoSlot> {
-        // An only copy keeps a place here whatever the policy says: without a ring nothing would back its way
-        // home.
+        // An only copy keeps its place regardless of the policy: without a ring nothing would back its home
+        // write.
         let admitted = self.is_only_copy(page)
             || self.policy.consider(page, cause, 1, &mut |_| false, now) == Verdict::AdmitFree;
         if !admitted {
@@ -249,7 +249,7 @@ impl Slots {
         self.front_is_blocked() && self.window().any(waits)
     }
 
-    /// The next zone in time, and a flush when the front comes to slots that wait for one.
+    /// A checkpoint before the zone is used up; a flush when the front reaches a slot that waits for one.
     pub(super) fn front_map_work(&mut self, journal_high: bool) -> Option<MapWork> {
         let spent = self.zone_left() <= self.params.zone / ZONE_LEFT && self.changes > 0;
         if !self.capturing && self.params.slots > 0 && (journal_high || spent) {

@@ -91,9 +91,9 @@ impl Slots {
         }
     }
 
-    /// Whether the next write-back is urgent: a circle cannot go on before it is over; and since this was
-    /// taken last, a dirty page went to the disk though it would have replaced a victim that was dirty still,
-    /// which cost the disk what a write-back in time would have.
+    /// Whether the next write-back is urgent: always for a circle, which cannot advance before it. For a
+    /// zone, if a dirty page went to the disk since the last call because its victim was still dirty: that
+    /// cost the disk as much as an earlier write-back would have.
     pub fn take_urgency(&mut self) -> bool {
         match &mut self.alloc {
             Alloc::Zone(lists) => lists.take_urgency(),
