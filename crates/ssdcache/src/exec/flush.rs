@@ -80,7 +80,7 @@ struct Shared {
     over: Notify,
 }
 
-enum Turn {
+enum Next {
     Run(u64),
     Wait,
     Done(Result<u64, DeviceError>),
@@ -116,9 +116,9 @@ impl<N: FlushNumber> GroupFlush<N> {
             tokio::pin!(over);
             over.as_mut().enable();
             match self.0.turn(number.get()) {
-                Turn::Done(result) => return result.map(N::nth),
-                Turn::Wait => over.await,
-                Turn::Run(mine) => self.run(mine).await,
+                Next::Done(result) => return result.map(N::nth),
+                Next::Wait => over.await,
+                Next::Run(mine) => self.run(mine).await,
             }
         }
     }
@@ -135,20 +135,20 @@ impl<N: FlushNumber> GroupFlush<N> {
 }
 
 impl Shared {
-    fn turn(&self, number: u64) -> Turn {
+    fn turn(&self, number: u64) -> Next {
         let mut n = self.numbers.lock();
         if n.completed >= number {
-            return Turn::Done(Ok(n.completed));
+            return Next::Done(Ok(n.completed));
         }
         if let Some(error) = &n.failed {
-            return Turn::Done(Err(error.clone()));
+            return Next::Done(Err(error.clone()));
         }
         if n.running {
-            return Turn::Wait;
+            return Next::Wait;
         }
         n.running = true;
         n.started += 1;
-        Turn::Run(n.started)
+        Next::Run(n.started)
     }
 
     /// The error of a flush whose result will never be known.

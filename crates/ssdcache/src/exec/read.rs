@@ -170,7 +170,7 @@ impl Core {
             let fresh = &mut || self.stamps.fresh();
             if let Some(ticket) = state.slots.plan_copy(page, Cause::Read, now, fresh) {
                 // A read cannot report displaced pages; queue it for the next write.
-                state.slots.note_untold(ticket.displaced);
+                state.slots.note_unreported(ticket.displaced);
                 self.copy_to_slot(&mut state, ticket, buf.as_slice());
             } else if state.slots.wants_look() {
                 self.wake.notify_one();

@@ -222,7 +222,7 @@ impl Core {
                     Ok(state.slots.home(page))
                 }
             };
-            let displaced = displaced.get(&page).copied().or_else(|| state.slots.take_untold());
+            let displaced = displaced.get(&page).copied().or_else(|| state.slots.take_unreported());
             drop(state);
             done(WrittenPage { page, result, displaced: Displaced(displaced), image });
         };
@@ -243,13 +243,13 @@ impl Core {
                 state.slots.discard(page);
             }
             state.slots.policy().wrote(page, Home::Hdd, now);
-            return (Home::Hdd, state.slots.take_untold());
+            return (Home::Hdd, state.slots.take_unreported());
         }
         state.slots.policy().wrote(page, Home::Hdd, now);
         let may = state.may_admit(self.admissions_max);
         let fresh = &mut || self.stamps.fresh();
         let ticket = self.rules.plan_arrived(&mut state.slots, page, may, now, fresh);
-        let displaced = ticket.and_then(|ticket| ticket.displaced).or_else(|| state.slots.take_untold());
+        let displaced = ticket.and_then(|ticket| ticket.displaced).or_else(|| state.slots.take_unreported());
         if let Some(ticket) = ticket {
             self.copy_to_slot(&mut state, ticket, image);
         }
@@ -291,7 +291,7 @@ pub(crate) fn evicted(core: &Arc<Core>, page: PageId, logical: u32, image: &[u8]
     state.slots.policy().left_pool(page, now);
     let Some(ticket) = ticket else {
         let look = state.slots.wants_look();
-        let displaced = Displaced(state.slots.take_untold());
+        let displaced = Displaced(state.slots.take_unreported());
         drop(state);
         if look {
             core.wake.notify_one();

@@ -40,7 +40,7 @@ pub(crate) fn readable(result: Result<(), DeviceError>) -> Result<bool, DeviceEr
 
 /// Places side by side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Run {
+struct Span {
     /// The index of the first.
     first: usize,
     count: usize,
@@ -48,8 +48,8 @@ struct Run {
 }
 
 /// Puts ascending `places` of pages together, as many as one read takes.
-fn runs(places: &[u64], page_bytes: usize) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
+fn runs(places: &[u64], page_bytes: usize) -> Vec<Span> {
+    let mut runs: Vec<Span> = Vec::new();
     for (first, &offset) in places.iter().enumerate() {
         match runs.last_mut() {
             Some(run)
@@ -58,7 +58,7 @@ fn runs(places: &[u64], page_bytes: usize) -> Vec<Run> {
             {
                 run.count += 1;
             }
-            _ => runs.push(Run { first, count: 1, offset }),
+            _ => runs.push(Span { first, count: 1, offset }),
         }
     }
     runs
@@ -112,7 +112,7 @@ pub(crate) fn read_images<'a>(
 
 async fn read_run(
     device: SharedDevice,
-    run: Run,
+    run: Span,
     buffers: Arc<Buffers>,
 ) -> Result<Vec<(usize, Content)>, DeviceError> {
     let done = device.read(run.offset, buffers.take(run.count), IoClass::Recovery).await;
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn places_side_by_side_are_read_together_up_to_the_largest_read() {
-        let run = |first, count, offset| Run { first, count, offset };
+        let run = |first, count, offset| Span { first, count, offset };
         assert_eq!(runs(&[], 4096), []);
         assert_eq!(
             runs(&[8192, 12_288, 20_480, 24_576, 40_960], 4096),

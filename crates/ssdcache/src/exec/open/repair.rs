@@ -18,7 +18,7 @@ const REPAIRS_MAX: usize = 16;
 
 /// Why a recovery wrote a home.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum HomeWrite {
+pub(super) enum Rewrite {
     /// It was torn, missing or too old.
     Mended,
     /// It reads well, but may not be durable.
@@ -34,10 +34,10 @@ pub(super) struct HomesWritten {
 }
 
 impl HomesWritten {
-    fn note(&mut self, page: PageId, written: Option<HomeWrite>) {
+    fn note(&mut self, page: PageId, written: Option<Rewrite>) {
         self.pages.extend(written.map(|_| page));
-        self.mended += u64::from(written == Some(HomeWrite::Mended));
-        self.again += u64::from(written == Some(HomeWrite::Again));
+        self.mended += u64::from(written == Some(Rewrite::Mended));
+        self.again += u64::from(written == Some(Rewrite::Again));
     }
 
     pub(super) fn add(&mut self, other: Self) {
@@ -93,7 +93,7 @@ impl Reader<'_> {
             }
             self.grow_to(home)?;
             self.params.hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
-            written.note(page, Some(if home_is_sound { HomeWrite::Again } else { HomeWrite::Mended }));
+            written.note(page, Some(if home_is_sound { Rewrite::Again } else { Rewrite::Mended }));
         }
         Ok(written)
     }
@@ -181,7 +181,7 @@ impl Reader<'_> {
         home: u64,
         index: u32,
         always: bool,
-    ) -> Result<Option<HomeWrite>, DeviceError> {
+    ) -> Result<Option<Rewrite>, DeviceError> {
         let (hdd, layout) = (&self.params.hdd, &self.params.layout);
         let page_bytes = layout.page_size.bytes();
         self.grow_to(home)?;
@@ -191,7 +191,7 @@ impl Reader<'_> {
             if always {
                 hdd.write(home, IoBufs::from_iter([current]), IoClass::Recovery).await.result?;
             }
-            return Ok(always.then_some(HomeWrite::Again));
+            return Ok(always.then_some(Rewrite::Again));
         }
         let mut image = current;
         // Once more, if only the transfer was bad.
@@ -209,6 +209,6 @@ impl Reader<'_> {
             return Ok(None);
         }
         hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
-        Ok(Some(HomeWrite::Mended))
+        Ok(Some(Rewrite::Mended))
     }
 }

@@ -43,7 +43,7 @@ const REJECTIONS_PER_LOOK: u64 = 64;
 
 /// Displaced pages remembered for the pool; beyond that the oldest are forgotten, which costs its policy
 /// precision only.
-const UNTOLD_MAX: usize = 1024;
+const UNREPORTED_MAX: usize = 1024;
 
 /// The slots and the policy that fills them.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ pub struct Slots {
     /// By page, the slot that a second chance copies it to.
     moving: FxHashMap<PageId, SlotId>,
     /// Pages that lost their copies and were not reported to the pool yet.
-    untold: VecDeque<PageId>,
+    unreported: VecDeque<PageId>,
     /// The policy writes through.
     through: bool,
     /// It admits on reading.
@@ -118,7 +118,7 @@ impl Slots {
             counts: SlotCounts::default(),
             waiting_for_home: Vec::new(),
             moving: FxHashMap::default(),
-            untold: VecDeque::new(),
+            unreported: VecDeque::new(),
             through,
             on_read,
         };
@@ -441,17 +441,17 @@ impl Slots {
     // --------------------------------------------------------------------
 
     /// Queues a page that lost its copy when no write could report it to the pool.
-    pub(crate) fn note_untold(&mut self, displaced: Option<PageId>) {
-        self.untold.extend(displaced);
-        if self.untold.len() > UNTOLD_MAX {
-            self.untold.pop_front();
+    pub(crate) fn note_unreported(&mut self, displaced: Option<PageId>) {
+        self.unreported.extend(displaced);
+        if self.unreported.len() > UNREPORTED_MAX {
+            self.unreported.pop_front();
         }
     }
 
     /// The next queued page that still has no copy.
-    pub(crate) fn take_untold(&mut self) -> Option<PageId> {
+    pub(crate) fn take_unreported(&mut self) -> Option<PageId> {
         loop {
-            let page = self.untold.pop_front()?;
+            let page = self.unreported.pop_front()?;
             if self.home(page) == Home::Hdd {
                 return Some(page);
             }

@@ -32,7 +32,7 @@ impl Slots {
         for slot in staying {
             match self.take_front(now) {
                 Some((to, displaced)) => {
-                    self.note_untold(displaced);
+                    self.note_unreported(displaced);
                     moves.extend(self.start_move(slot, to, now, fresh()));
                 }
                 None => self.set_moving(slot, false),
@@ -131,7 +131,7 @@ mod tests {
             moves.extend(more);
         }
         assert!(!moves.is_empty(), "nothing was moved");
-        let told: Vec<PageId> = std::iter::from_fn(|| slots.take_untold()).collect();
+        let told: Vec<PageId> = std::iter::from_fn(|| slots.take_unreported()).collect();
         let gone: Vec<PageId> = (0..48).map(page).filter(|page| slots.home(*page) == Home::Hdd).collect();
         assert_eq!(told, gone);
         assert_eq!(told.len(), moves.len());
