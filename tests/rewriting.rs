@@ -1,6 +1,6 @@
-//! Openings that rewrite what a failed flush left unproved, when something goes wrong once more: the opening is
-//! dropped, killed or loses power at any await, another flush, a write or a save of the manifest fails, the
-//! disk is full.
+//! Openings that rewrite what a failed flush left unproved, when something goes wrong once more: the opening
+//! is dropped, killed or loses power at any await, another flush, a write or a save of the manifest fails,
+//! the disk is full.
 
 mod fixture;
 
@@ -41,8 +41,8 @@ struct World {
 }
 
 impl World {
-    /// Version 1 is synced and then version 2, but the flush of `side` failed that was to make version 2 durable
-    /// in the slots, or at home.
+    /// Version 1 is synced and then version 2, but the flush of `side` failed that was to make version 2
+    /// durable in the slots, or at home.
     async fn failed(side: Side, model: FlushFailure, seed: u64) -> Self {
         let (mut fixture, power) = (Fixture::new(), SimPower::new());
         let device = |name, nth| {

@@ -1,7 +1,7 @@
 //! Deliberately broken protocols, for the simulator's mutation check: a campaign that does not notice them
 //! proves nothing.
 //!
-//! Only with the feature `mutations`, which no store is built with. How each changes what is done: `rules.rs`.
+//! Only with the feature `mutations`, which no store is built with. `rules.rs` says what each changes.
 
 /// One rule of the protocol (`docs/recovery.md`) that is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
