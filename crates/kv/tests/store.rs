@@ -198,6 +198,11 @@ fn the_program_puts_gets_scans_loads_checks_copies_and_says_what_is_wrong() {
     expect(&["--help"], 0, "Copy the store to a new directory");
 }
 
+fn log_bytes(log: &Path) -> u64 {
+    let Ok(files) = std::fs::read_dir(log) else { return 0 };
+    files.filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum()
+}
+
 #[test]
 fn an_interrupted_load_keeps_what_it_inserted() {
     let folder = tempfile::tempdir().unwrap();
@@ -208,14 +213,13 @@ fn an_interrupted_load_keeps_what_it_inserted() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The signal handler is there once the store is.
-    for _ in 0..1_000 {
-        if dir.join("pages").join("manifest.json").exists() {
+    // Until some of it is in the log.
+    for _ in 0..6_000 {
+        if log_bytes(&dir.join("log")) > 100_000 {
             break;
         }
         std::thread::park_timeout(Duration::from_millis(10));
     }
-    std::thread::park_timeout(Duration::from_millis(500));
     let pid = rustix::process::Pid::from_child(&load);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let status = load.wait().unwrap();
