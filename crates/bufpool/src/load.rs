@@ -134,8 +134,25 @@ impl<T: Tier> Inner<T> {
         bump(if home == Home::Ssd { &self.counters.loads_ssd } else { &self.counters.loads_hdd });
         // The tier counts the read itself.
         self.frames.at(frame).logical.store(0, Ordering::Relaxed);
-        self.policy.lock().insert(frame, page, home, access);
+        self.arrived(frame, page, home, access);
         Ok(())
+    }
+
+    /// Informs the policy of a page in memory, and the log if it follows another setting from here on.
+    pub(crate) fn arrived(&self, frame: FrameId, page: PageId, home: Home, access: Access) {
+        let mut policy = self.policy.lock();
+        let before = policy.choice_changes();
+        policy.insert(frame, page, home, access);
+        let changed = (policy.choice_changes() != before).then(|| policy.choice()).flatten();
+        drop(policy);
+        if let Some(choice) = changed {
+            tracing::info!(
+                before = choice.before,
+                now = choice.setting,
+                costs = ?choice.costs,
+                "the pool's policy follows another setting"
+            );
+        }
     }
 }
 

@@ -132,7 +132,7 @@ impl<T: Tier> Pool<T> {
         }
         inner.blank(frame, page);
         let home = inner.tier.home(page);
-        inner.policy.lock().insert(frame, page, home, Access::Random);
+        inner.arrived(frame, page, home, Access::Random);
         Ok(Some(PageMut::new(inner, frame, true)))
     }
 

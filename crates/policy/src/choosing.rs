@@ -1,67 +1,185 @@
-//! Following the cheapest of some settings, with hysteresis.
+//! Following the cheapest of some settings, once chance no longer explains that it is.
+//!
+//! Settings are compared stretch by stretch: all of them serve the same accesses, so their costs are paired,
+//! and the differences of two tell more than the costs do. Another setting is followed when the mean of these
+//! differences exceeds its standard error, and the gain is worth a change. There are two memories of past
+//! stretches: a short one for large gains, a long one for small gains that last.
 
-/// What of the cost of earlier stretches counts in the next.
-const REMEMBERED: f64 = 0.92;
+/// How fast a memory forgets, and what it takes to follow it.
+#[derive(Clone, Copy, Debug)]
+struct Terms {
+    /// What of the weight of earlier stretches is kept at each new one.
+    kept: f64,
+    /// The weights of the stretches that are waited for.
+    weight_min: f64,
+    /// By how much another setting must have been cheaper, as a share.
+    gain_min: f64,
+}
 
-/// By how much another setting must have been cheaper, as a share, over as long as costs are remembered.
-const HYSTERESIS: f64 = 0.02;
+/// A large gain of the last few stretches: for a workload that changes.
+const SHORT: Terms = Terms { kept: 0.7, weight_min: 1.9, gain_min: 0.02 };
 
-/// The stretches that are waited for, in terms of their weights.
-const WEIGHT_MIN: f64 = 3.0;
+/// A small gain that lasts.
+const LONG: Terms = Terms { kept: 0.97, weight_min: 3.0, gain_min: 0.002 };
+
+/// Standard errors by which the mean difference must exceed 0.
+const ERRORS_MIN: f64 = 1.5;
 
 /// What an adapting policy follows, and why.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Choice {
     /// The setting in force.
     pub setting: &'static str,
+    /// The setting that was in force before it, if it has changed.
+    pub before: Option<&'static str>,
     /// How often another was followed so far.
     pub changes: u64,
     /// Every setting with its cost in the simulations of late, over that of the cheapest.
     pub costs: Vec<(&'static str, f64)>,
 }
 
+/// Costs of the stretches so far, which weigh less the longer ago they were.
+#[derive(Clone, Copy, Debug)]
+struct Past<const N: usize> {
+    terms: Terms,
+    costs_ms: [f64; N],
+    /// Sums of the products of each two costs.
+    products: [[f64; N]; N],
+    weight: f64,
+    squared_weight: f64,
+}
+
+impl<const N: usize> Past<N> {
+    const fn new(terms: Terms) -> Self {
+        Self { terms, costs_ms: [0.0; N], products: [[0.0; N]; N], weight: 0.0, squared_weight: 0.0 }
+    }
+
+    fn add(&mut self, costs_ms: &[f64; N]) {
+        let kept = self.terms.kept;
+        for (at, cost) in costs_ms.iter().enumerate() {
+            self.costs_ms[at] = self.costs_ms[at] * kept + cost;
+            for (product, other) in self.products[at].iter_mut().zip(costs_ms) {
+                *product = *product * kept + cost * other;
+            }
+        }
+        self.weight = self.weight * kept + 1.0;
+        self.squared_weight = self.squared_weight * kept * kept + 1.0;
+    }
+
+    fn cheapest(&self) -> usize {
+        (1..N).fold(0, |best, at| if self.costs_ms[at] < self.costs_ms[best] { at } else { best })
+    }
+
+    /// The setting to follow instead of `chosen`, if there is one.
+    fn better_than(&self, chosen: usize) -> Option<usize> {
+        let other = self.cheapest();
+        let saved = self.costs_ms[chosen] - self.costs_ms[other];
+        if self.weight < self.terms.weight_min || saved <= self.terms.gain_min * self.costs_ms[chosen] {
+            return None;
+        }
+        let mean = saved / self.weight;
+        let p = &self.products;
+        let square = (p[chosen][chosen] - 2.0 * p[chosen][other] + p[other][other]) / self.weight;
+        // As many stretches of equal weight would tell as much.
+        let stretches = self.weight * self.weight / self.squared_weight;
+        let error = ((square - mean * mean).max(0.0) / (stretches - 1.0)).sqrt();
+        (mean > ERRORS_MIN * error).then_some(other)
+    }
+}
+
 /// Which of `N` settings is followed, and what each cost lately.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chooser<const N: usize> {
-    costs_ms: [f64; N],
-    weight: f64,
+    long: Past<N>,
+    short: Past<N>,
     pub(crate) chosen: usize,
+    /// What was chosen before, once there was a change.
+    before: Option<usize>,
     changes: u64,
 }
 
 impl<const N: usize> Chooser<N> {
     pub(crate) const fn new(first: usize) -> Self {
-        Self { costs_ms: [0.0; N], weight: 0.0, chosen: first, changes: 0 }
+        Self { long: Past::new(LONG), short: Past::new(SHORT), chosen: first, before: None, changes: 0 }
     }
 
     /// What each setting cost in the stretch that is over. Returns the one that is to be followed from here
     /// on, if that is another than before.
     pub(crate) fn compare(&mut self, costs_ms: [f64; N]) -> Option<usize> {
-        for (sum, cost) in self.costs_ms.iter_mut().zip(costs_ms) {
-            *sum = *sum * REMEMBERED + cost;
-        }
-        self.weight = self.weight * REMEMBERED + 1.0;
-        let mut best = 0;
-        for at in 1..N {
-            if self.costs_ms[at] < self.costs_ms[best] {
-                best = at;
-            }
-        }
-        let now = self.costs_ms[self.chosen];
-        let margin = HYSTERESIS * now / (self.weight * (1.0 - REMEMBERED));
-        if self.weight < WEIGHT_MIN || self.costs_ms[best] + margin >= now {
-            return None;
-        }
-        self.chosen = best;
+        self.long.add(&costs_ms);
+        self.short.add(&costs_ms);
+        let other = self.long.better_than(self.chosen).or_else(|| self.short.better_than(self.chosen))?;
+        self.before = Some(std::mem::replace(&mut self.chosen, other));
         self.changes += 1;
-        Some(best)
+        Some(other)
+    }
+
+    pub(crate) const fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// For a report.
     pub(crate) fn choice(&self, names: [&'static str; N]) -> Choice {
-        let least = self.costs_ms.iter().copied().fold(f64::INFINITY, f64::min);
+        let costs_ms = self.long.costs_ms;
+        let least = costs_ms.iter().copied().fold(f64::INFINITY, f64::min);
         let over = |cost: f64| if least > 0.0 { cost / least } else { 1.0 };
-        let costs = names.into_iter().zip(self.costs_ms.map(over)).collect();
-        Choice { setting: names[self.chosen], changes: self.changes, costs }
+        let costs = names.into_iter().zip(costs_ms.map(over)).collect();
+        Choice {
+            setting: names[self.chosen],
+            before: self.before.map(|at| names[at]),
+            changes: self.changes,
+            costs,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_gain_is_followed_after_a_few_stretches() {
+        let mut chooser = Chooser::new(0);
+        let steps = (0..).find(|_| chooser.compare([10.0, 8.0]).is_some()).unwrap();
+        assert!((1..=4).contains(&steps), "{steps}");
+        assert_eq!((chooser.chosen, chooser.changes), (1, 1));
+    }
+
+    #[test]
+    fn what_chance_explains_is_not_followed() {
+        let mut chooser = Chooser::new(0);
+        for at in 0..200 {
+            let other = if at % 2 == 0 { 60.0 } else { 140.0 };
+            assert_eq!(chooser.compare([100.0, other]), None, "stretch {at}");
+        }
+    }
+
+    #[test]
+    fn a_small_gain_that_lasts_is_followed() {
+        let mut chooser = Chooser::new(0);
+        for at in 0..100 {
+            let (noise, other) = (f64::from(at % 3), f64::from(at % 2));
+            chooser.compare([100.0 + noise, 99.0 + other]);
+        }
+        assert_eq!((chooser.chosen, chooser.changes()), (1, 1));
+    }
+
+    #[test]
+    fn settings_that_cost_the_same_are_all_alike() {
+        let mut chooser = Chooser::new(1);
+        assert!((0..100).all(|_| chooser.compare([5.0; 3]).is_none()));
+        let costs = chooser.choice(["a", "b", "c"]).costs;
+        assert!(costs.iter().all(|(_, cost)| (cost - 1.0).abs() < 1e-12), "{costs:?}");
+    }
+
+    #[test]
+    fn a_change_of_workload_is_followed_whatever_was_long_before() {
+        let mut chooser = Chooser::new(0);
+        for _ in 0..1000 {
+            chooser.compare([10.0, 12.0]);
+        }
+        assert_eq!(chooser.chosen, 0);
+        let steps = (0..).find(|_| chooser.compare([12.0, 10.0]).is_some()).unwrap();
+        assert!(steps < 8, "{steps}");
     }
 }

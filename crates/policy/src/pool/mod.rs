@@ -143,6 +143,11 @@ pub trait FramePolicy: Send + std::fmt::Debug {
     /// New costs, from calibration or online measurement. Nothing to a policy that does not weigh them.
     fn set_costs(&mut self, _costs: Costs) {}
 
+    /// How often the policy came to follow another setting: what a shell notices a change by. O(1).
+    fn choice_changes(&self) -> u64 {
+        0
+    }
+
     /// What the policy follows, if it adapts.
     fn choice(&self) -> Option<Choice> {
         None

@@ -214,6 +214,11 @@ pub trait SlotPolicy: Send + Sync + std::fmt::Debug {
         Vec::new()
     }
 
+    /// How often the policy came to follow another setting: what a shell notices a change by. O(1).
+    fn choice_changes(&self) -> u64 {
+        0
+    }
+
     /// What the policy follows, if it adapts.
     fn choice(&self) -> Option<Choice> {
         None

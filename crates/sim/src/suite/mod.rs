@@ -232,9 +232,6 @@ fn cost_ms(references: &[Reference], pool_pages: u32, ssd_pages: u32, pair: &Pol
     let before = *tiers.counts();
     counted.iter().for_each(|&reference| tiers.apply(reference));
     let counts = tiers.counts().since(&before);
-    if std::env::var_os("LAB_COUNTS").is_some() {
-        eprintln!("{pair}: {counts:?}");
-    }
     (counts.hdd_ms(&costs) + counts.ssd_ms(&costs)) * 1000.0 / counted.len().max(1) as f64
 }
 

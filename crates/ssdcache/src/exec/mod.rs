@@ -35,7 +35,7 @@ use pagetier_devio::{DeviceError, IoBuf, SharedDevice};
 use pagetier_page::{Defect, Header, Lsn, PageId, PageSize, Stamp, StampSource, StoreSeed};
 use pagetier_policy::Millis;
 use parking_lot::{Mutex, RwLock};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
@@ -134,6 +134,8 @@ pub(crate) struct Core {
     pub(crate) admissions_max: usize,
     /// Where admissions run: the runtime that the tier was opened on.
     pub(crate) runtime: tokio::runtime::Handle,
+    /// The changes of the policy's choice that the log was told of.
+    pub(crate) choice_changes: AtomicU64,
     pub(crate) broken: Broken,
 }
 

@@ -10,6 +10,7 @@ use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, Share
 use pagetier_page::{Defect, PageId, Stamp};
 use pagetier_policy::{Access, Cause, Home, SlotId};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Lets go of the slot also when the read is dropped.
 pub(crate) struct SlotHold<'a> {
@@ -185,6 +186,18 @@ impl Core {
         }
         // Told as it is now: an eviction from the SSD may have come in between.
         let home = state.slots.home(page);
+        let changes = state.slots.policy().choice_changes();
+        let noted = self.choice_changes.swap(changes, Ordering::Relaxed) == changes;
+        let changed = if noted { None } else { state.slots.policy().choice() };
+        drop(state);
+        if let Some(choice) = changed {
+            tracing::info!(
+                before = choice.before,
+                now = choice.setting,
+                costs = ?choice.costs,
+                "the SSD's policy follows another setting"
+            );
+        }
         Fetched { buf, result: Ok(home) }
     }
 

@@ -126,6 +126,10 @@ impl FramePolicy for AdaptivePool {
         self.ghosts.set_costs(costs);
     }
 
+    fn choice_changes(&self) -> u64 {
+        self.chooser.changes()
+    }
+
     fn choice(&self) -> Option<Choice> {
         Some(self.chooser.choice(Ranking::ALL.map(Ranking::name)))
     }

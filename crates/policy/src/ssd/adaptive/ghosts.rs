@@ -6,31 +6,50 @@
 //! record of the sample, and a list of these.
 
 use super::score::Seen;
-use super::setting::{SETTINGS, Scale};
+use super::setting::{Facts, SETTINGS, Scale};
 use super::tracked::{RecordId, Tracked};
 use crate::collections::page_index::mixed;
 use crate::{Cause, Costs, PageId};
 
-/// Which ghosts hold a page, and in which of these it is newer than on the HDD: a bit each.
+/// Which ghosts hold a page, and in which of these it is newer than on the HDD: a bit each. The highest bits
+/// say whether the page was read since it came to its slot: on the SSD, and in the ghost that ranks by it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Held {
     held: u8,
     newer: u8,
 }
 
-const _: () = assert!(SETTINGS.len() <= 8);
+const AGAIN: u8 = 1 << 7;
+
+const _: () = assert!(SETTINGS.len() < 8);
 
 impl Held {
     pub(crate) const fn by_any(self) -> bool {
-        self.held != 0
+        self.held & !AGAIN != 0
     }
 
     const fn by(self, ghost: usize) -> bool {
         self.held >> ghost & 1 != 0
     }
 
-    const fn newer_in(self, ghost: usize) -> bool {
+    pub(crate) const fn newer_in(self, ghost: usize) -> bool {
         self.newer >> ghost & 1 != 0
+    }
+
+    pub(crate) const fn again_on_ssd(self) -> bool {
+        self.held & AGAIN != 0
+    }
+
+    pub(crate) const fn again_in_ghost(self) -> bool {
+        self.newer & AGAIN != 0
+    }
+
+    pub(crate) fn set_again_on_ssd(&mut self, again: bool) {
+        self.held = if again { self.held | AGAIN } else { self.held & !AGAIN };
+    }
+
+    fn set_again_in_ghost(&mut self, again: bool) {
+        self.newer = if again { self.newer | AGAIN } else { self.newer & !AGAIN };
     }
 
     fn set(&mut self, ghost: usize, held: bool, newer: bool) {
@@ -78,6 +97,8 @@ pub(crate) struct Ghosts {
     costs: Costs,
     /// Accesses of the sample in this stretch.
     accesses: usize,
+    /// Whether a ghost had to choose yet: until then all of them cost the same.
+    full: bool,
     scratch: Vec<(u32, f64)>,
 }
 
@@ -93,6 +114,7 @@ impl Ghosts {
             below: if rate >= 1.0 { u64::MAX } else { (rate * u64::MAX as f64) as u64 },
             costs,
             accesses: 0,
+            full: false,
             scratch: Vec::with_capacity(sampled),
         }
     }
@@ -112,10 +134,13 @@ impl Ghosts {
     }
 
     /// A page of the sample was read from a device.
-    pub(crate) fn read(&mut self, held: Held) {
+    pub(crate) fn read(&mut self, seen: &mut Seen) {
         self.accesses += 1;
         for ghost in &mut self.ghosts {
-            let hit = held.by(ghost.setting);
+            let hit = seen.ghosts.by(ghost.setting);
+            if hit && SETTINGS[ghost.setting].segmented {
+                seen.ghosts.set_again_in_ghost(true);
+            }
             ghost.cost_ms += if hit { self.costs.ssd_read_ms } else { self.costs.hdd_read_ms };
         }
     }
@@ -146,6 +171,7 @@ impl Ghosts {
         let setting = &SETTINGS[self.ghosts[at].setting];
         let newer = cause == Cause::Cleaned;
         if self.ghosts[at].used >= self.slots {
+            self.full = true;
             let key = scale.key_of_candidate(setting, &pages.get(id).kept, cause);
             let Some(victim) = self.victim(at, pages, key, scale) else {
                 self.ghosts[at].cost_ms += if newer { self.costs.hdd_write_ms } else { 0.0 };
@@ -161,7 +187,11 @@ impl Ghosts {
             // fills its slots with such pages would look cheap for as long as that takes.
             ghost.cost_ms += self.costs.ssd_read_ms + self.costs.hdd_write_ms;
         }
-        pages.get_mut(id).kept.ghosts.set(ghost.setting, true, newer);
+        let seen = &mut pages.get_mut(id).kept;
+        seen.ghosts.set(ghost.setting, true, newer);
+        if setting.segmented {
+            seen.ghosts.set_again_in_ghost(false);
+        }
     }
 
     fn evict(&mut self, at: usize, pages: &mut Tracked<Seen>, victim: RecordId) {
@@ -183,7 +213,7 @@ impl Ghosts {
                     ghost.zone.pop();
                     continue;
                 }
-                let now = scale.key_of_held(setting, seen, seen.ghosts.newer_in(ghost.setting));
+                let now = scale.key_of_held(setting, seen, Facts::in_ghost(seen, ghost.setting));
                 if now > on_file && now > ghost.ceiling {
                     ghost.zone.pop();
                     continue;
@@ -208,7 +238,7 @@ impl Ghosts {
         let held = pages.live().filter(|(_, record)| record.kept.ghosts.by(ghost.setting));
         all.extend(held.map(|(id, record)| {
             let seen = &record.kept;
-            (id.0, scale.key_of_held(setting, seen, seen.ghosts.newer_in(ghost.setting)))
+            (id.0, scale.key_of_held(setting, seen, Facts::in_ghost(seen, ghost.setting)))
         }));
         let keep = (self.slots / ZONE).max(1).min(all.len());
         if keep == 0 {
@@ -229,12 +259,17 @@ impl Ghosts {
         }
     }
 
-    /// The costs of the settings since the last stretch, once a stretch of one access per slot is over.
+    /// The costs of the settings since the last stretch, once a stretch of half an access per slot is over.
+    /// Those of the time in which the ghosts fill say nothing.
     pub(crate) fn stretch(&mut self) -> Option<[f64; SETTINGS.len()]> {
         if self.accesses < (self.slots / 2).max(1) {
             return None;
         }
         self.accesses = 0;
+        if !self.full {
+            self.ghosts.iter_mut().for_each(|ghost| ghost.cost_ms = 0.0);
+            return None;
+        }
         let mut costs = [0.0; SETTINGS.len()];
         for ghost in &mut self.ghosts {
             costs[ghost.setting] = std::mem::take(&mut ghost.cost_ms);

@@ -4,10 +4,12 @@
 //! - *Worth*: an access that the pool could not serve is worth what it costs the HDD more than the SSD. A
 //!   page has one sum of these for each memory (`score`); LRFU has such sums with one memory (Lee et al.
 //!   2001).
-//! - *Settings* (`setting`): which memory ranks, and what the write at hand, rewrites and the sketch weigh.
+//! - *Settings* (`setting`): which memory ranks, and what the write at hand, rewrites and the sketch weigh;
+//!   or recency ranks, in two segments (Karedla, Love & Wherry 1994).
 //! - *Ghosts* (`ghosts`): what each setting would have cost, on a sample of the pages. They share the records
 //!   (`tracked`), since which pages an SSD holds does not change what the pool misses and writes.
-//! - *Choice*: the cheapest of late, with hysteresis. A change moves no page; the zone begins anew.
+//! - *Choice* (`choosing`): the cheapest of late, unless chance explains that. A change moves no page; the
+//!   zone begins anew.
 //!
 //! An access costs O(memories) and O(log zone); a decision O(log zone); a sampled access O(settings) beside,
 //! and the zone of a ghost O(records) once in a tenth of its slots. 48 bytes a record.
@@ -26,7 +28,7 @@ use crate::{
 };
 use ghosts::Ghosts;
 use score::{Seen, TICKS_PER_SLOT};
-use setting::{FIRST, SETTINGS, Scale};
+use setting::{FIRST, Facts, SETTINGS, Scale};
 use tracked::{RecordId, Tracked};
 
 /// Records of the outqueue that are looked at for each page that comes into it.
@@ -34,7 +36,7 @@ const ROUNDS_MAX: usize = 4;
 
 /// One of the settings that the default SSD policy chooses among: for [`SsdPolicy::Pinned`]. By name
 /// (`Display`, `FromStr`): `forever`, `half-life-16`, `half-life-4`, `half-life-1`, `half-life-0.25`,
-/// `plain`.
+/// `plain`, `segmented-lru`.
 ///
 /// [`SsdPolicy::Pinned`]: crate::SsdPolicy::Pinned
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -110,7 +112,11 @@ impl Adaptive {
     fn key_in_slot(&self, slot: SlotId) -> f64 {
         let Some(id) = self.pages.in_slot(slot) else { return f64::NEG_INFINITY };
         let seen = &self.pages.get(id).kept;
-        self.scale().key_of_held(&SETTINGS[self.chooser.chosen], seen, self.dirty.contains(slot))
+        self.scale().key_of_held(
+            &SETTINGS[self.chooser.chosen],
+            seen,
+            Facts::on_ssd(seen, self.dirty.contains(slot)),
+        )
     }
 
     fn reposition(&mut self, id: RecordId) {
@@ -167,7 +173,8 @@ impl Adaptive {
         let setting = &SETTINGS[chooser.chosen];
         (zone, move |slot| {
             pages.in_slot(slot).map_or(f64::NEG_INFINITY, |id| {
-                scale.key_of_held(setting, &pages.get(id).kept, dirty.contains(slot))
+                let seen = &pages.get(id).kept;
+                scale.key_of_held(setting, seen, Facts::on_ssd(seen, dirty.contains(slot)))
             })
         })
     }
@@ -185,9 +192,12 @@ impl SlotPolicy for Adaptive {
             id
         });
         self.pages.set_buffered(id, true);
+        if from == Some(Home::Ssd) {
+            self.pages.get_mut(id).kept.ghosts.set_again_on_ssd(true);
+        }
         if from.is_some() {
             if self.samples(page) {
-                self.ghosts.read(self.pages.get(id).kept.ghosts);
+                self.ghosts.read(&mut self.pages.get_mut(id).kept);
             }
             if access == Access::Random {
                 self.count(id, false);
@@ -233,8 +243,9 @@ impl SlotPolicy for Adaptive {
             self.removed(before, true, now);
         }
         let id = self.pages.find(page).unwrap_or_else(|| self.pages.track(page));
-        if let Some(before) = self.pages.get(id).slot() {
-            self.zone.remove(before);
+        match self.pages.get(id).slot() {
+            Some(before) => self.zone.remove(before),
+            None => self.pages.get_mut(id).kept.ghosts.set_again_on_ssd(false),
         }
         self.zone.remove(slot);
         self.dirty.set(slot, false);
@@ -287,8 +298,10 @@ impl SlotPolicy for Adaptive {
         let Self { zone, pages, dirty, chooser, .. } = self;
         let setting = &SETTINGS[chooser.chosen];
         let occupied = pages.occupied().filter(|&(slot, _)| eligible(slot));
-        let keys = occupied
-            .map(|(slot, record)| (slot, scale.key_of_held(setting, &record.kept, dirty.contains(slot))));
+        let keys = occupied.map(|(slot, record)| {
+            let seen = &record.kept;
+            (slot, scale.key_of_held(setting, seen, Facts::on_ssd(seen, dirty.contains(slot))))
+        });
         zone.start(k, keys, out);
     }
 
@@ -302,6 +315,10 @@ impl SlotPolicy for Adaptive {
         self.pages.get_by_page(page).map(|record| {
             Scale { costs: self.costs, tick }.worth(&SETTINGS[self.chooser.chosen], &record.kept)
         })
+    }
+
+    fn choice_changes(&self) -> u64 {
+        self.chooser.changes()
     }
 
     fn choice(&self) -> Option<Choice> {

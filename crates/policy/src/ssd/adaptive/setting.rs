@@ -15,21 +15,47 @@ pub(crate) struct Setting {
     pub(crate) rewrite: f64,
     /// Whether reads that the sketch remembered count.
     pub(crate) sketch: bool,
+    /// Ranks by recency instead, pages that were read in their slot above all others, and admits whatever
+    /// comes.
+    pub(crate) segmented: bool,
 }
 
 /// All of them. The write at hand weighs less where the memory is short: the sums that it stands beside are
 /// those of fewer accesses.
-pub(crate) const SETTINGS: [Setting; 6] = [
-    Setting { name: "forever", rate: 0, at_hand: 3.0, rewrite: 2.0, sketch: true },
-    Setting { name: "half-life-16", rate: 1, at_hand: 3.0, rewrite: 2.0, sketch: false },
-    Setting { name: "half-life-4", rate: 2, at_hand: 2.0, rewrite: 2.0, sketch: false },
-    Setting { name: "half-life-1", rate: 3, at_hand: 1.0, rewrite: 1.0, sketch: false },
-    Setting { name: "plain", rate: 0, at_hand: 0.0, rewrite: 0.0, sketch: false },
-    Setting { name: "half-life-0.25", rate: 4, at_hand: 1.0, rewrite: 1.0, sketch: false },
+pub(crate) const SETTINGS: [Setting; 7] = [
+    Setting { name: "forever", rate: 0, at_hand: 3.0, rewrite: 2.0, sketch: true, segmented: false },
+    Setting { name: "half-life-16", rate: 1, at_hand: 3.0, rewrite: 2.0, sketch: false, segmented: false },
+    Setting { name: "half-life-4", rate: 2, at_hand: 2.0, rewrite: 2.0, sketch: false, segmented: false },
+    Setting { name: "half-life-1", rate: 3, at_hand: 1.0, rewrite: 1.0, sketch: false, segmented: false },
+    Setting { name: "plain", rate: 0, at_hand: 0.0, rewrite: 0.0, sketch: false, segmented: false },
+    Setting { name: "half-life-0.25", rate: 4, at_hand: 1.0, rewrite: 1.0, sketch: false, segmented: false },
+    Setting { name: "segmented-lru", rate: 0, at_hand: 0.0, rewrite: 0.0, sketch: false, segmented: true },
 ];
 
 /// The setting in force until the ghosts have something to say.
 pub(crate) const FIRST: usize = 4;
+
+/// What a page's slot, on the SSD or in a ghost, adds to what is known of the page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    /// The HDD lacks this version.
+    pub(crate) newer: bool,
+    /// The page was read since it came there.
+    pub(crate) again: bool,
+}
+
+impl Facts {
+    pub(crate) const fn on_ssd(seen: &Seen, newer: bool) -> Self {
+        Self { newer, again: seen.ghosts.again_on_ssd() }
+    }
+
+    pub(crate) const fn in_ghost(seen: &Seen, ghost: usize) -> Self {
+        Self { newer: seen.ghosts.newer_in(ghost), again: seen.ghosts.again_in_ghost() }
+    }
+}
+
+/// Above every tick.
+const ONCE: f64 = 4_294_967_296.0;
 
 /// Costs and the present tick: what turns sums into keys.
 ///
@@ -43,8 +69,12 @@ pub(crate) struct Scale {
 
 impl Scale {
     /// The key of a page that holds a slot.
-    pub(crate) fn key_of_held(&self, setting: &Setting, seen: &Seen, newer: bool) -> f64 {
-        let copy = if newer {
+    pub(crate) fn key_of_held(&self, setting: &Setting, seen: &Seen, facts: Facts) -> f64 {
+        if setting.segmented {
+            let last = f64::from(seen.at_stamp(setting.rate).1);
+            return if facts.again { last } else { last - ONCE };
+        }
+        let copy = if facts.newer {
             setting.rewrite * seen.rewritten() * (self.costs.ssd_read_ms + self.costs.hdd_write_ms)
         } else {
             0.0
@@ -57,6 +87,9 @@ impl Scale {
 
     /// The key of a page that is considered.
     pub(crate) fn key_of_candidate(&self, setting: &Setting, seen: &Seen, cause: Cause) -> f64 {
+        if setting.segmented {
+            return f64::INFINITY;
+        }
         let at_once = match cause {
             Cause::Cleaned => self.costs.hdd_write_ms - self.costs.ssd_write_ms,
             Cause::Evicted | Cause::Read => -self.costs.ssd_write_ms,

@@ -58,7 +58,7 @@ pub(crate) struct Chosen {
 
 impl From<Choice> for Chosen {
     fn from(choice: Choice) -> Self {
-        let Choice { setting, changes, costs } = choice;
+        let Choice { setting, changes, costs, .. } = choice;
         Self { setting, changes, costs: costs.into_iter().collect() }
     }
 }

@@ -36,7 +36,7 @@ use pagetier_page::{StampSource, StoreSeed};
 use pagetier_policy::SlotPolicy;
 use pagetier_policy::ssd::NoSsd;
 use parking_lot::{Mutex, RwLock};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast};
@@ -262,6 +262,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
         spare: Mutex::new(Vec::new()),
         stopping: AtomicBool::new(false),
         admissions_max: params.admissions_max,
+        choice_changes: AtomicU64::new(0),
         runtime,
         broken,
     };
