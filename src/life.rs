@@ -239,9 +239,11 @@ impl Life {
                 lost.before.clone_from(&meta.manifest.loss);
                 lost.lost = only.to_vec();
                 lost.exact = self.tier.are_only_copies(only);
-                let unwritten =
-                    only.iter().map(|(page, _)| *page).filter(|page| self.pool.is_unwritten(*page));
-                lost.in_memory = unwritten.collect();
+                // Includes pages that a read has brought into memory since they were rewritten.
+                let saved = only.iter().filter(|(page, lsn)| {
+                    self.pool.is_unwritten(*page) || self.pool.try_rewrite(*page, *lsn)
+                });
+                lost.in_memory = saved.map(|(page, _)| *page).collect();
             }
             self.change_loss(meta, |manifest| {
                 manifest.ssd = id;
@@ -298,6 +300,8 @@ impl Life {
         }
         // Admit nothing to the SSD while pages in memory are made dirty, so that they cannot move there.
         let mode = ModeMeanwhile::set(&self.tier, SsdMode::ReadOnly);
+        // Pages that were on their way to a slot become only copies too, and may still be in memory.
+        self.tier.writes_settled().await;
         let _ = self.rewrite(&self.tier.only_copies()).await;
         let mut abandoned = Abandoned { lost: Vec::new(), exact: true, in_memory: Vec::new(), before: None };
         let exchanged = self.go_on_without(Some(&mut abandoned)).await;

@@ -33,7 +33,8 @@ pub type Scan<'a> = pagetier_bufpool::Scan<'a, SsdTier>;
 /// An open page store. Share it in an `Arc`; every method takes `&self`.
 ///
 /// Dropping it without [`PageStore::close`] is equivalent to a crash: nothing that [`PageStore::sync`]
-/// promised is lost.
+/// promised is lost. Its directory and devices stay locked until its last operation has ended, for which the
+/// runtime that it was opened on must run or shut down; an opening waits for that for at most 30 s.
 ///
 /// Tasks that hold several guards at once must all latch in one order (parent before child, left before
 /// right), as with any latch. A guard held while its task waits for another page keeps its frame in memory.

@@ -83,7 +83,7 @@ async fn force_accepts_a_foreign_device_and_a_blank_one_needs_none() {
     }
 }
 
-/// A device for the ring, when the SSD is given up.
+/// Switching the SSD off attaches the ring's device, which another program used.
 #[tokio::test(start_paused = true)]
 async fn a_rings_device_with_data_further_in_is_refused() {
     let mut fixture = Fixture::new();
@@ -98,7 +98,7 @@ async fn a_rings_device_with_data_further_in_is_refused() {
     expect_all(&store, space, 2).await;
 }
 
-/// A device in place of an SSD whose loss is accepted.
+/// Another program's device stands in place of an SSD whose loss is accepted.
 #[tokio::test(start_paused = true)]
 async fn a_device_in_a_lost_ssds_place_is_refused() {
     let fixture = Fixture::new();

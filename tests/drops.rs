@@ -50,8 +50,8 @@ fn version_of(payload: &[u8], no: u32) -> u32 {
     (first >> 32) as u32
 }
 
-/// Makes random calls on this task's own pages, and reads every task's pages. Returns the versions of its
-/// own.
+/// Makes random calls on this task's own pages, and reads every task's pages. Returns the versions of its own
+/// pages.
 async fn work(store: Arc<PageStore>, space: SpaceId, task: u32, seed: u64) -> Vec<(u32, u32)> {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut versions: Vec<(u32, u32)> =

@@ -7,7 +7,8 @@ use fixture::{Fixture, PAGE, fill, read};
 use pagetier::{Error, PageId, PageStore, PoolError, SpaceId, TierError};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 
-/// Beyond the manifest's count, which was last written when the space grew to its second extent.
+/// The last page: beyond the page count in the manifest, which was last written when the space grew to its
+/// second extent.
 const LAST: u32 = 99;
 
 fn builder(fixture: &Fixture, broken: bool) -> pagetier::Builder {

@@ -133,7 +133,7 @@ async fn allocate_until_full(store: &PageStore, space: SpaceId, most: u32) -> (u
     panic!("the file system does not fill up");
 }
 
-/// A store on a full disk opens, is read, and frees room, without a free byte; then it continues.
+/// Without a free byte, a store on a full disk opens, serves reads and frees room; then it continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_on_a_full_file_system_opens_reads_and_frees() {
     for kind in KINDS {

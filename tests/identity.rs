@@ -1,5 +1,5 @@
-//! Devices with a past: older copies, truncated files, an older manifest. And devices as a cancelled or
-//! crashed opening or close leaves them, which must never be mistaken for those.
+//! Devices with stale contents: older copies, truncated files, an older manifest. Devices that a cancelled or
+//! crashed opening or close leaves behind must never be mistaken for these.
 
 mod fixture;
 
@@ -260,7 +260,7 @@ async fn a_first_opening_dropped_at_any_await_leaves_devices_that_the_next_accep
             // Also with another size, and without an SSD.
             let bytes = [SSD_PAGES, SSD_PAGES * 2, 0][seed as usize] * PAGE;
             let store = match again.builder().ssd_bytes(bytes).open().await {
-                // The opening came far enough for the store to have its SSD.
+                // The opening got far enough to record the store's SSD.
                 Err(OpenError::SsdMissing { .. }) if bytes == 0 && polls > 20 => again.open().await,
                 opened => opened.unwrap_or_else(|e| panic!("after {polls} polls: {e}")),
             };

@@ -1,5 +1,5 @@
-//! A store is dropped with I/O in flight and opened again at once: nothing of the old store lands after the
-//! writes of the new one.
+//! A store is dropped with I/O in flight and opened again at once: no write of the dropped store lands after
+//! the writes of its successor.
 
 mod fixture;
 

@@ -106,7 +106,7 @@ async fn held_up(log: &Arc<Log>, builder: Builder) -> (PageStore, SpaceId) {
     (store, space)
 }
 
-/// How long a request for a frame takes at most, once the log works again.
+/// Returns the longest time that a request for a frame takes once the log works again.
 async fn longest_wait(change: impl Fn(Builder) -> Builder) -> Duration {
     let mut longest = Duration::ZERO;
     for offset in 0..8 {

@@ -8,6 +8,7 @@ use pagetier::{
     Builder, Drain, Error, OpenError, PageId, PageStore, PoolError, SpaceId, SsdLoss, SsdMode, SsdState,
 };
 use pagetier_devio::{Fault, FaultEffect, IoOp};
+use std::cell::Cell;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -110,6 +111,43 @@ async fn pages_in_memory_leave_the_list_once_they_are_durable_at_home() {
         assert!(all.pages() > loss.pages(), "{all:?}");
         assert_eq!(reported, Some(all));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_in_memory_are_saved_though_they_were_on_their_way_to_the_ssd() {
+    let (mut on_their_way, over) = (0, Cell::new(false));
+    for step in 0..30 {
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
+        let space = store.create_space("t").await.unwrap();
+        for no in 0..20 {
+            fixture::fill(&mut store.allocate(space).await.unwrap(), no, 1);
+        }
+        store.sync().await.unwrap();
+        assert_eq!(store.drain_ssd(Drain::new()).await.left, 0);
+        for no in 0..20 {
+            write(&store, space, no, 2).await.unwrap();
+        }
+        over.set(false);
+        let sync = async {
+            store.sync().await.unwrap();
+            over.set(true);
+        };
+        let abandon = async {
+            tokio::time::sleep(SHORT * step).await;
+            on_their_way += u32::from(!over.get());
+            store.abandon_ssd().await.unwrap()
+        };
+        let ((), loss) = tokio::join!(sync, abandon);
+        assert_eq!(loss.pages(), 0, "all pages are in memory: {loss:?} at step {step}");
+        store.sync().await.unwrap();
+        drop(store);
+        let after = fixture.after_power_cut(1).open().await;
+        for no in 0..20 {
+            assert_eq!(read(&after, space, no).await.unwrap(), 2);
+        }
+    }
+    assert!(on_their_way >= 10, "{on_their_way}");
 }
 
 #[tokio::test(start_paused = true)]

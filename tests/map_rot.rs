@@ -1,5 +1,5 @@
 //! A flipped bit in each block of the map areas, after a close and after a crash: the store opens with the
-//! right contents, or is refused by name.
+//! right contents, or the opening fails and names the damage.
 
 mod fixture;
 
@@ -35,7 +35,7 @@ async fn worked(close: bool, policy: &str) -> (Fixture, SpaceId) {
     (cut, space)
 }
 
-/// The number of outcomes, by what the error names.
+/// The number of openings with the right contents, and of those refused for a damaged body or header.
 #[derive(Debug, Default)]
 struct Seen {
     right: u32,

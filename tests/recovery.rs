@@ -1,5 +1,5 @@
-//! Recovery: harmless when dropped at any point, idempotent, and what it takes from the checkpoint is
-//! verified at its first read.
+//! Recovery is idempotent, and harmless when dropped at any point. The entries that it takes from the
+//! checkpoint are verified at their first read.
 
 mod fixture;
 

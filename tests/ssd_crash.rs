@@ -28,7 +28,7 @@ struct World {
     manifest: Arc<MemoryManifest>,
     pages: BTreeMap<u32, Allowed>,
     version: u32,
-    /// Drawn for every life: the SSD's contents stay, whichever policy admitted them.
+    /// Drawn for each life: the SSD's contents remain, whichever policy admitted them.
     ssd_policy: SsdPolicy,
 }
 

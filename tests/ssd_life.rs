@@ -104,7 +104,7 @@ async fn a_failed_slot_write_degrades_the_ssd_until_it_is_taken_back() {
     assert_eq!(store.ssd_state(), SsdState::Degraded);
     assert!(matches!(events.next().await, Some(SsdEvent::Degraded { .. })));
     expect_all(&store, space, 3).await;
-    // It continues for a long time: the journal is freed even though nothing is admitted.
+    // The store continues for a long time: it frees the journal even though nothing is admitted.
     for version in 4..12 {
         write_all(&store, space, version).await;
         store.sync().await.unwrap();
@@ -232,13 +232,13 @@ async fn without_only_copies_the_store_continues_without_a_failed_ssd() {
     }
     assert_eq!(seen.last(), Some(&SsdEvent::Off), "{seen:?}");
     drop(store);
-    // It opens as a store without an SSD, even while the old one is still dead.
+    // It opens as a store without an SSD, even while the failed SSD is still absent.
     let later = fixture.after_power_cut(3);
     later.ssd.set_present(false);
     let store = later.open().await;
     expect_all(&store, space, 3).await;
     write_all(&store, space, 4).await;
-    // The old SSD comes back: its contents are ignored.
+    // The failed SSD comes back: its contents are ignored.
     later.ssd.set_present(true);
     store.readmit_ssd().await.unwrap();
     assert_eq!(store.ssd_state(), SsdState::Active);
@@ -393,7 +393,7 @@ async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
         }
         store.sync().await.unwrap();
         store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
-        // The first change of a page since it was home counts, not the last.
+        // The first change since the page's last home write counts, not the latest change.
         for version in 3..6 {
             write_all(&store, space, version).await;
         }

@@ -37,10 +37,10 @@ const UNSAFE: [&str; 16] = [
 /// Words that leave the actor unnamed, and home-made words for which the field has a term.
 const BANNED: [&str; 6] = ["somebody", "nobody", "whoever", "anybody", "homeward", "courier"];
 
-/// Folders of pure code: what is decided there is decided from plain values.
+/// Folders of pure code, whose decisions take plain values.
 const PURE: [&str; 2] = ["crates/ssdcache/src/format/", "crates/ssdcache/src/protocol/"];
 
-/// What pure code does not touch: waiting, locks, clocks, I/O, and what carries it out.
+/// Identifiers that pure code must not use: waiting, locks, clocks, I/O, and the layers that perform it.
 const IMPURE: [&str; 16] = [
     "async",
     "await",

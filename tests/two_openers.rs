@@ -1,6 +1,9 @@
 //! Two stores on one directory, or on the same devices by different paths: the second is refused while the
 //! first runs, and waits while the first leaves or the kernel cleans up after it.
 
+mod mounted;
+
+use mounted::{KINDS, SmallDisk, skip};
 use pagetier::{Builder, OpenError, PageId, PageSize, PageStore};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -22,16 +25,31 @@ fn is_refused_at_once(opened: &Result<PageStore, OpenError>, started: Instant) -
     matches!(opened, Err(OpenError::AlreadyOpen { .. })) && started.elapsed() < Duration::from_secs(5)
 }
 
+/// Runs `trial` in a directory of the file system of temporary files, and of a small file system of each kind
+/// where one can be mounted.
+async fn everywhere(trial: impl AsyncFn(&Path)) {
+    trial(tempfile::tempdir().unwrap().path()).await;
+    for kind in KINDS {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        match SmallDisk::mount(folder.path(), kind) {
+            Ok(disk) => trial(&disk.mount.join("store")).await,
+            Err(why) => return skip(&why),
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_second_opener_in_this_process_is_refused_until_the_first_is_gone() {
-    let directory = tempfile::tempdir().unwrap();
-    let store = builder(directory.path()).open().await.unwrap();
-    let started = Instant::now();
-    let second = builder(directory.path()).open().await;
-    assert!(is_refused_at_once(&second, started), "{second:?}");
-    drop(store);
-    builder(directory.path()).open().await.unwrap().close().await.unwrap();
-    builder(directory.path()).open().await.unwrap();
+    everywhere(async |directory: &Path| {
+        let store = builder(directory).open().await.unwrap();
+        let started = Instant::now();
+        let second = builder(directory).open().await;
+        assert!(is_refused_at_once(&second, started), "{second:?}");
+        drop(store);
+        builder(directory).open().await.unwrap().close().await.unwrap();
+        builder(directory).open().await.unwrap();
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -102,17 +120,19 @@ impl Drop for Holder {
 
 #[tokio::test]
 async fn a_second_opener_in_another_process_is_refused_until_the_first_is_killed() {
-    let directory = tempfile::tempdir().unwrap();
-    for _ in 0..3 {
-        let mut holder = Holder::of(directory.path());
-        let started = Instant::now();
-        let second = builder(directory.path()).open().await;
-        assert!(is_refused_at_once(&second, started), "{second:?}");
-        holder.0.kill().unwrap();
-        holder.0.wait().unwrap();
-        // The kernel may still be closing its files.
-        builder(directory.path()).open().await.unwrap();
-    }
+    everywhere(async |directory: &Path| {
+        for _ in 0..3 {
+            let mut holder = Holder::of(directory);
+            let started = Instant::now();
+            let second = builder(directory).open().await;
+            assert!(is_refused_at_once(&second, started), "{second:?}");
+            holder.0.kill().unwrap();
+            holder.0.wait().unwrap();
+            // The kernel may still be closing its files.
+            builder(directory).open().await.unwrap();
+        }
+    })
+    .await;
 }
 
 /// A copy of the store's directory that refers to the original's devices.

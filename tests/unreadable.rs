@@ -1,5 +1,6 @@
-//! Single unreadable blocks (EIO) on the SSD when a store opens: it opens if their contents are known, and is
-//! refused by name otherwise. The loss of the SSD can then be accepted, and its report is complete.
+//! Single unreadable blocks (EIO) on the SSD when a store opens. The store opens if their contents are known;
+//! otherwise the opening fails and names the SSD. The loss of the SSD can then be accepted, and its report is
+//! complete.
 
 mod fixture;
 

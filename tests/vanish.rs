@@ -1,4 +1,4 @@
-//! The file system under a store loses its device during work, and comes back: ext4 and xfs on a loop device
+//! The file system under a store loses its device under load, and comes back: ext4 and xfs on a loop device
 //! whose backing disk dies. Operations fail with typed errors, nothing synced is lost, and a second opener is
 //! refused before, during and after the outage.
 //!

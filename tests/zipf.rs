@@ -1,5 +1,5 @@
-//! Read-only zipf-distributed requests through the whole store on emulated devices, in virtual time: how many
-//! reach the disk?
+//! Measures how many read-only, zipf-distributed requests to the whole store reach the disk, on emulated
+//! devices in virtual time.
 //!
 //! Memory holds a thirtieth of the pages, the SSD a third. For independent requests, as here, the lower bound
 //! of any static placement is the share of the requests to pages that fit in neither.

@@ -19,6 +19,15 @@ impl<T: Tier> Pool<T> {
         true
     }
 
+    /// As [`Pool::rewrite`], without waiting: also returns false while the page is latched.
+    #[must_use]
+    pub fn try_rewrite(&self, page: PageId, lsn: Lsn) -> bool {
+        let Some(frame) = self.inner.hit(page, Mode::Exclusive) else { return false };
+        self.inner.frames.at(frame).recovery_lsn.fetch_min(lsn.0, Ordering::AcqRel);
+        drop(PageMut::new(&self.inner, frame, true));
+        true
+    }
+
     /// Whether memory holds a version of `page` that the storage below lacks.
     #[must_use]
     pub fn is_unwritten(&self, page: PageId) -> bool {

@@ -259,6 +259,22 @@ async fn flush_to_waits_for_a_guard_that_logged_an_older_change() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_page_is_rewritten_without_waiting_if_it_is_in_memory_and_not_latched() {
+    let slow = Arc::new(Slow::new(8));
+    let pool = start(&slow, 16, None);
+    assert!(!pool.try_rewrite(page(3), Lsn(5)), "not in memory");
+    let guard = pool.get(page(3)).await.unwrap();
+    assert!(!pool.try_rewrite(page(3), Lsn(5)), "latched");
+    drop(guard);
+    assert!(!pool.is_unwritten(page(3)));
+    assert!(pool.try_rewrite(page(3), Lsn(5)));
+    assert!(pool.is_unwritten(page(3)));
+    assert_eq!(pool.min_recovery_lsn(), Some(Lsn(5)));
+    pool.flush_all().await.unwrap();
+    assert!(!pool.is_unwritten(page(3)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn old_pinned_pages_do_not_keep_dirty_ones_behind_them_from_being_written() {
     let slow = Arc::new(Slow::new(60));
     let pool = start(&slow, 16, None);

@@ -391,7 +391,7 @@ impl Tiers {
             Verdict::Reject => {
                 self.rejections += 1;
                 if self.rejections.is_multiple_of(ZONE_CHECK) {
-                    // A zone is exhausted when all its candidates have become better pages.
+                    // The zone is exhausted when the policy names no victim in it.
                     let mut next = Vec::new();
                     self.ssd.next_victims(1, now, &mut next);
                     self.zone_left = if next.is_empty() { 0 } else { self.zone_left };

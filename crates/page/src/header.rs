@@ -45,20 +45,20 @@ pub struct Header {
     pub flags: Flags,
 }
 
-/// Why an image is not the requested page. Plain data, for errors to carry.
+/// The reason why an image is not the requested page. Plain data that errors carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Defect {
     /// All zeroes: nothing was ever written there.
     Blank,
-    /// The checksum does not match: the image is torn, rotten, another store's, or not a page.
+    /// The checksum does not match: the image is torn, corrupted, another store's, or not a page.
     Checksum {
         /// The checksum in the header.
         stored: u32,
         /// The checksum of the bytes.
         computed: u32,
     },
-    /// The format is one that this version does not read.
+    /// This version does not read the image's format.
     Format {
         /// The format number found.
         found: u16,

@@ -3,7 +3,7 @@
 /// The seed of every checksum that a store writes on its pages, map checkpoints and journal. It is derived
 /// from the store's id, so another store's bytes do not verify, however sound they are.
 ///
-/// Superblocks use [`StoreSeed::NONE`]: every store can read whose a device is.
+/// Superblocks use [`StoreSeed::NONE`]: every store can read which store owns a device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StoreSeed(u32);
 

@@ -1,18 +1,18 @@
-//! Policies by name: what a command line or a configuration file says, and the typed choices that it stands
-//! for.
+//! Policies by name: conversion between the text of a command line or configuration file and the typed
+//! choices.
 
 use std::convert::Infallible;
 use std::error::Error;
 use std::fmt;
 
-/// A text that names no policy, or not with such options.
+/// A text that names no policy, or a policy with unknown options.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownPolicy {
-    /// `pool` or `SSD`.
+    /// The tier that the policy was to serve: `pool` or `SSD`.
     pub tier: &'static str,
-    /// The text.
+    /// The rejected text.
     pub text: String,
-    /// The names and options that there are.
+    /// The known names and options.
     pub known: String,
 }
 
@@ -30,7 +30,7 @@ impl From<Infallible> for UnknownPolicy {
     }
 }
 
-/// The parts of `name:part,part`, in lower case: the name, and the options behind it.
+/// Splits `name:part,part` into the name and the options, in lower case.
 pub(crate) fn split(text: &str) -> (String, Vec<String>) {
     let text = text.trim().to_ascii_lowercase();
     match text.split_once(':') {
@@ -39,7 +39,7 @@ pub(crate) fn split(text: &str) -> (String, Vec<String>) {
     }
 }
 
-/// Writes `name`, and behind it the options that are on.
+/// Writes `name`, followed by the enabled options.
 pub(crate) fn write_options(
     f: &mut fmt::Formatter<'_>,
     name: &str,
@@ -50,7 +50,8 @@ pub(crate) fn write_options(
     f.pad(&format!("{name}{colon}{}", options.join(",")))
 }
 
-/// What both choices offer beside `FromStr` and `Display`: conversion from strings, and serde by name.
+/// Implements what both choices offer besides `FromStr` and `Display`: conversion from strings, and serde by
+/// name.
 macro_rules! by_name {
     ($choice:ty) => {
         impl TryFrom<&str> for $choice {

@@ -1,16 +1,16 @@
-//! Policies that answer at random, or so as to hurt: a bad policy costs speed, never data.
+//! Policies that answer at random or maliciously: a bad policy costs speed, never data.
 //!
-//! For tests only (feature `hostile`), by the names `hostile:SEED`. Every answer is one that the traits'
-//! types allow: slots and frames that do not exist, are in use, were just written or are named twice; none at
-//! all; more than were asked for; second chances for all. What they say follows from the seed and from what
-//! they were told, so a run repeats.
+//! For tests only (feature `hostile`), selected by the name `hostile:SEED`. Every answer is one that the
+//! traits' types allow: slots and frames that do not exist, are in use, were just written or are named twice;
+//! an empty list; a list longer than requested; second chances for every slot. The answers follow from the
+//! seed and the reported events, so a run is reproducible.
 
 use crate::{
     Access, Cause, CleanReason, FrameId, FramePolicy, FrameState, Home, Millis, PageId, SlotId, SlotPolicy,
     Verdict,
 };
 
-/// Random numbers that follow from a seed.
+/// Pseudo-random numbers derived from a seed.
 #[derive(Clone, Copy, Debug)]
 struct Dice(u64);
 
@@ -35,18 +35,18 @@ fn mixed(x: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// What the answers of a seed are like.
+/// How a policy answers; derived from its seed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Temper {
-    /// Anything, each time anew.
+    /// Draws every answer at random.
     Random,
-    /// Yes to everything; what was just written comes first.
+    /// Says yes to everything; names the latest written first.
     Eager,
-    /// No to everything; no victims.
+    /// Says no to everything; names no victims.
     Stubborn,
-    /// The same few slots or frames, again and again, named twice.
+    /// Says yes to everything; names slot or frame 0, repeatedly.
     Narrow,
-    /// What does not exist, or is not to be had.
+    /// Names slots or frames that do not exist.
     Wild,
 }
 
@@ -56,10 +56,10 @@ impl Temper {
     }
 }
 
-/// Slots or frames remembered as written last.
+/// The number of latest writes that a policy remembers.
 const RECENT: usize = 8;
 
-/// The seed's character with what it remembers of indices up to `end`.
+/// A seed's temper, and the latest writes among the indices below `end`.
 #[derive(Clone, Debug)]
 struct Malice {
     temper: Temper,
@@ -97,7 +97,7 @@ impl Malice {
         self.recent.last().copied().unwrap_or(0)
     }
 
-    /// One index.
+    /// Returns one index.
     fn pick(&mut self) -> u32 {
         match self.temper {
             Temper::Eager => self.newest(),
@@ -112,9 +112,9 @@ impl Malice {
         }
     }
 
-    /// A list that should have up to `n`.
+    /// Returns a list where up to `n` indices were requested.
     fn list(&mut self, n: usize) -> Vec<u32> {
-        // More than asked for, but never more than a test can bear.
+        // Return more than requested, but bounded: the tests stay fast.
         let n = n.min(1 << 12) as u64;
         let len = match self.temper {
             Temper::Stubborn => 0,
@@ -133,8 +133,8 @@ impl Malice {
     }
 }
 
-/// An SSD policy that means harm. The seed also decides whether it appends (and in groups of how many),
-/// writes through, and admits on reading.
+/// A malicious SSD policy. The seed also decides whether it appends (and the group size), writes through, and
+/// admits on reads.
 #[derive(Debug)]
 pub struct HostileSsd {
     seed: u64,
@@ -183,7 +183,7 @@ impl SlotPolicy for HostileSsd {
         _now: Millis,
         out: &mut Vec<SlotId>,
     ) {
-        // Slots in use often enough that something is admitted over something.
+        // Include eligible slots: otherwise admissions would rarely replace a page.
         let any = (0..self.malice.end.min(1 << 12)).map(SlotId).filter(|slot| eligible(*slot)).take(k / 2);
         if self.malice.says_yes() {
             out.extend(any);
@@ -224,7 +224,7 @@ impl SlotPolicy for HostileSsd {
     }
 }
 
-/// A pool policy that means harm.
+/// A malicious pool policy.
 #[derive(Debug)]
 pub struct HostilePool {
     malice: Malice,
@@ -263,7 +263,7 @@ impl FramePolicy for HostilePool {
 
     fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
         let frame = FrameId(self.malice.pick());
-        // Also one that was refused, or was not asked for.
+        // May return a frame that `evictable` refused.
         (evictable(frame) || self.malice.says_yes()).then_some(frame)
     }
 

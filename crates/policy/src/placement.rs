@@ -1,8 +1,8 @@
-//! The static two-tier placement of the 2014 paper (section 3): which pages belong into memory, which onto
-//! the SSD, when it is known how often each is read and written, and nothing moves. A bound for what the
-//! dynamic policies can reach.
+//! The static two-tier placement of the 2014 paper (section 3): given each page's read and write counts, it
+//! decides which pages to keep in memory and which on the SSD, once and for all. Its cost is a bound for the
+//! dynamic policies.
 //!
-//! A page saves, against being in neither tier (the paper's Figure 2):
+//! What a page saves, compared with being in neither tier (the paper's Figure 2):
 //!
 //! | in | saves |
 //! | --- | --- |
@@ -10,17 +10,17 @@
 //! | SSD | r (R_D - R_S) + w (W_D - W_S) |
 //! | both | r R_D + w (W_D - W_S) |
 //!
-//! Choosing under the two capacities is a flow of minimal cost: two sources (the tiers), each page takes at
-//! most one unit of each, and its first unit and its second are worth what the table says.
-//! [`optimal_placement`] adds one unit of capacity after the other by the best augmenting path, which changes
-//! the place of at most two pages: one gains the tier directly, or one moves over from the other tier and
-//! another takes the unit that it leaves. So it is exact, in O((C_M + C_S) log N).
+//! The choice under the two capacities is a minimum-cost flow. The two tiers are the sources; each page takes
+//! at most one unit from each, and the table gives the value of its first and its second unit.
+//! [`optimal_placement`] adds the capacity unit by unit, each along the best augmenting path. Such a path
+//! changes the place of at most two pages: one page gains the tier directly, or it moves over from the other
+//! tier and a second page takes the unit it leaves. The result is exact, in O((C_M + C_S) log N).
 
 use crate::Costs;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// How often a page is read (r_i) and written (w_i).
+/// The number of reads (r_i) and writes (w_i) of a page.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct PageLoad {
     /// Reads.
@@ -53,14 +53,14 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// How many pages are at `place`.
+    /// Returns the number of pages at `place`.
     #[must_use]
     pub fn count(&self, place: Placed) -> usize {
         self.places.iter().filter(|p| **p == place).count()
     }
 }
 
-/// What `page` costs at `place` (2014 paper, Figure 2), in milliseconds.
+/// Returns the cost of `page` at `place` (2014 paper, Figure 2), in milliseconds.
 #[must_use]
 pub fn placed_cost_ms(page: PageLoad, place: Placed, costs: &Costs) -> f64 {
     let PageLoad { reads, writes } = page;
@@ -72,8 +72,8 @@ pub fn placed_cost_ms(page: PageLoad, place: Placed, costs: &Costs) -> f64 {
     }
 }
 
-/// The placement of least cost with at most `memory_pages` in memory and `ssd_pages` on the SSD. Room that
-/// would save nothing stays free.
+/// Returns the placement of least cost with at most `memory_pages` in memory and `ssd_pages` on the SSD.
+/// Capacity that would save nothing stays free.
 #[must_use]
 pub fn optimal_placement(
     pages: &[PageLoad],
@@ -95,8 +95,8 @@ pub fn optimal_placement(
     priced(search.places, pages, costs)
 }
 
-/// The two-step heuristic that the paper sets against the optimum: memory as if there were no SSD, then the
-/// SSD, given memory.
+/// Returns the placement of the two-step heuristic that the paper compares with the optimum: it fills memory
+/// as if there were no SSD, then the SSD, given what is in memory.
 #[must_use]
 pub fn two_step_placement(
     pages: &[PageLoad],
@@ -152,7 +152,7 @@ impl Tier {
     }
 }
 
-/// The place of a page at `place` that gets `tier` too; none if it has it.
+/// Returns `place` with `tier` added, or `None` if `place` includes it already.
 fn with(place: Placed, tier: Tier) -> Option<Placed> {
     match place {
         Placed::Nowhere => Some(tier.alone()),
@@ -162,7 +162,7 @@ fn with(place: Placed, tier: Tier) -> Option<Placed> {
     }
 }
 
-/// A change of one page's place, by what it saves.
+/// A change of one page's place, ordered by the saving.
 #[derive(Clone, Copy, Debug)]
 struct Move {
     gain: f64,
@@ -191,15 +191,14 @@ impl PartialEq for Move {
 
 impl Eq for Move {}
 
-/// The best moves so far known, best first; those whose page has moved since are thrown away when they come
-/// up.
+/// The possible moves, best first. A move whose page has moved since is discarded when it reaches the top.
 struct Search<'a> {
     pages: &'a [PageLoad],
     costs: &'a Costs,
     places: Vec<Placed>,
-    /// Moves by which a page gains memory, or the SSD.
+    /// Moves that add memory, or the SSD, to a page's place.
     gains: [BinaryHeap<Move>; 2],
-    /// Moves over from the other tier into memory, or onto the SSD.
+    /// Moves from the other tier into memory, or onto the SSD.
     shifts: [BinaryHeap<Move>; 2],
 }
 
@@ -213,18 +212,18 @@ impl<'a> Search<'a> {
         this
     }
 
-    /// Uses one more unit of `tier`. False when that would save nothing.
+    /// Uses one more unit of `tier`; returns false if that would save nothing.
     fn add(&mut self, tier: Tier) -> bool {
         let direct = best(&mut self.gains[tier as usize], &self.places);
         let shift = best(&mut self.shifts[tier as usize], &self.places);
-        // The unit of the other tier that a shift leaves goes to whom it helps most.
+        // A shift frees a unit of the other tier; the page that gains most from it takes it.
         let refill = best(&mut self.gains[tier.other() as usize], &self.places).filter(|m| m.gain > 0.0);
         let worth = |m: Option<Move>| m.map_or(f64::NEG_INFINITY, |m| m.gain);
         let over = worth(shift) + refill.map_or(0.0, |m| m.gain);
         let (first, second) = if worth(direct) >= over { (direct, None) } else { (shift, refill) };
         let Some(first) = first.filter(|_| worth(direct).max(over) > 0.0) else { return false };
         self.go(first);
-        // Where both are moves of one page, the direct move was as good.
+        // If both move the same page, the direct move is as good.
         if let Some(second) = second.filter(|m| m.page != first.page) {
             self.go(second);
         }
@@ -236,7 +235,7 @@ impl<'a> Search<'a> {
         self.offer(to.page);
     }
 
-    /// Adds the moves that `page` can make now.
+    /// Adds the moves that `page` can make from its present place.
     fn offer(&mut self, page: usize) {
         let from = self.places[page];
         for tier in [Tier::Memory, Tier::Ssd] {
@@ -251,7 +250,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The best move that can still be made; it stays.
+/// Returns the best move that is still possible, and leaves it in the heap.
 fn best(moves: &mut BinaryHeap<Move>, places: &[Placed]) -> Option<Move> {
     while let Some(top) = moves.peek() {
         if places[top.page] == top.from {

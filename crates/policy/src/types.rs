@@ -1,4 +1,4 @@
-//! The words that every policy speaks.
+//! The types that all policies share.
 
 pub use pagetier_page::{PageId, SpaceId};
 
@@ -48,14 +48,14 @@ impl Costs {
     pub const PAPER: Self =
         Self { hdd_read_ms: 7.2, hdd_write_ms: 4.96, ssd_read_ms: 0.11, ssd_write_ms: 0.27 };
 
-    /// Whether every cost is a positive and finite number: others mean nothing to a policy.
+    /// Whether every cost is positive and finite, as the policies require.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let all = [self.hdd_read_ms, self.hdd_write_ms, self.ssd_read_ms, self.ssd_write_ms];
         all.iter().all(|ms| ms.is_finite() && *ms > 0.0)
     }
 
-    /// What a read from the SSD saves: R_D - R_S.
+    /// The saving of a read from the SSD, in milliseconds: R_D - R_S.
     pub(crate) fn read_saving_ms(&self) -> f64 {
         self.hdd_read_ms - self.ssd_read_ms
     }
@@ -66,11 +66,11 @@ impl Costs {
 pub enum Home {
     /// The page has a copy on the SSD.
     Ssd,
-    /// It has not: the HDD's is the newest below memory.
+    /// The page has no copy on the SSD: the HDD's is the newest below memory.
     Hdd,
 }
 
-/// How a page was asked for. Only random reads count for CAC (2013 paper, section 5.3).
+/// How a page was requested. CAC counts random reads only (2013 paper, section 5.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
     /// On demand.
@@ -82,8 +82,8 @@ pub enum Access {
 /// Why a cleaner wrote a page (2013 paper, section 3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CleanReason {
-    /// It is about to be replaced.
+    /// The page is about to be replaced.
     Replacement,
-    /// Its oldest change is too old: redo must stay bounded. Also `sync` and `flush_to`.
+    /// The page's oldest change is too old: redo must stay bounded. Also `sync` and `flush_to`.
     Recoverability,
 }

@@ -1,4 +1,4 @@
-//! CAC and CC by hand: equations, groups, borders, outqueue, zone.
+//! Hand-computed traces of CAC and CC: equations, groups, limits of α, outqueue, zone.
 
 use pagetier_policy::ssd::{Cac, CacOptions, Dropped, NoSsd};
 use pagetier_policy::{
@@ -9,7 +9,7 @@ use pagetier_policy::{
 const COSTS: Costs = Costs { hdd_read_ms: 70.0, hdd_write_ms: 50.0, ssd_read_ms: 1.0, ssd_write_ms: 3.0 };
 const NOW: Millis = Millis(0);
 
-/// The options that a policy's name stands for.
+/// Returns the options that a policy's name selects.
 fn options(name: &str) -> CacOptions {
     match name.parse() {
         Ok(SsdPolicy::Cac(options)) => options,
@@ -21,7 +21,7 @@ fn params() -> SlotPolicyParams {
     SlotPolicyParams { outqueue_entries: 8, ..SlotPolicyParams::new(COSTS, 4, 4) }
 }
 
-/// Page `no` of space 1; its groups are its own unless others share the space.
+/// Page `no` of space 1, which shares its groups with the space's other pages.
 fn p(no: u32) -> PageId {
     PageId::new(SpaceId(1), no)
 }
@@ -35,7 +35,7 @@ fn s(no: u32) -> SlotId {
     SlotId(no)
 }
 
-/// The page is missed, read `hits` times more in memory, and evicted.
+/// Reads the page from `home`, reads it `hits` more times in memory, and evicts it.
 fn visit(policy: &mut dyn SlotPolicy, page: PageId, home: Home, hits: u32, now: Millis) {
     policy.read(page, Some(home), Access::Random, now);
     policy.logical(page, hits, home, now);
@@ -105,7 +105,7 @@ fn sequential_reads_and_allocations_do_not_count() {
 
 #[test]
 fn alpha_at_its_borders() {
-    // Per case: physical and further logical reads on the SSD and off it, and α.
+    // Per case: the physical and the further logical reads on the SSD, those off it, and α.
     let cases = [
         ("never on the SSD", None, Some((1, 9)), 1.0),
         ("never off it: m_D counts as 0", Some((1, 9)), None, 1000.0),
@@ -121,7 +121,7 @@ fn alpha_at_its_borders() {
             if home == Home::Ssd {
                 cac.inserted(p(1), s(0), NOW);
             }
-            // A page that is prefetched or allocated is read logically without a physical read that counts.
+            // A prefetched or allocated page has logical reads without a physical read that counts.
             let access = if physical == 1 { Access::Random } else { Access::Sequential };
             cac.read(p(1), Some(home), access, NOW);
             cac.logical(p(1), hits, home, NOW);
@@ -204,25 +204,25 @@ fn the_outqueue_drops_what_was_inserted_longest_ago() {
     let remembered = |cc: &Cac| [1, 2, 3].map(|no| cc.benefit(p(no)).is_some());
     visit(&mut cc, p(1), Home::Hdd, 0, NOW);
     visit(&mut cc, p(2), Home::Hdd, 0, NOW);
-    // Read again and evicted again: 1 is now the newest, with both reads remembered.
+    // Read again and evicted again, 1 becomes the newest entry, with both reads remembered.
     visit(&mut cc, p(1), Home::Hdd, 0, NOW);
     assert_eq!(cc.benefit(p(1)), Some(2.0 * 69.0));
     visit(&mut cc, p(3), Home::Hdd, 0, NOW);
     assert_eq!(remembered(&cc), [true, false, true]);
-    // Buffered pages and pages on the SSD are no entries.
+    // Buffered pages and pages on the SSD are not in the outqueue.
     cc.read(p(1), Some(Home::Hdd), Access::Random, NOW);
     visit(&mut cc, p(2), Home::Hdd, 0, NOW);
     assert_eq!(remembered(&cc), [true, true, true]);
     cc.inserted(p(3), s(0), NOW);
     cc.left_pool(p(1), NOW);
     assert_eq!(remembered(&cc), [true, true, true]);
-    // Evicted from the SSD while not buffered: an entry again.
+    // Evicted from the SSD while not buffered, 3 enters the outqueue again.
     cc.removed(p(3), true, NOW);
     assert_eq!(remembered(&cc), [true, false, true]);
     cc.validate().unwrap();
 }
 
-/// Slots 0 to 3 hold pages 0 to 3, read `n` + 1 times.
+/// Puts pages 0 to 3 into slots 0 to 3; page n was read n + 1 times.
 fn filled(policy: &mut dyn SlotPolicy) {
     for no in 0..4 {
         for _ in 0..=no {
@@ -239,7 +239,7 @@ fn free_slots_are_always_given() {
         &mut Cac::new(CacOptions::CC, &params()),
     ] {
         assert_eq!(policy.consider(p(9), Cause::Evicted, 1, &mut |_| true, NOW), Verdict::AdmitFree);
-        // Nothing is known of the page, and nothing free: no.
+        // Without a free slot, an unknown page is rejected.
         assert_eq!(policy.consider(p(9), Cause::Evicted, 0, &mut |_| true, NOW), Verdict::Reject);
     }
     assert_eq!(NoSsd.consider(p(9), Cause::Cleaned, 9, &mut |_| true, NOW), Verdict::Reject);
@@ -258,7 +258,7 @@ fn only_the_zone_is_evicted_from() {
     assert_eq!(ask(&mut cc, p(8), &[]), Verdict::Reject);
     assert_eq!(zone(&mut cc, 2), [0, 1]);
     assert_eq!(ask(&mut cc, p(8), &[]), Verdict::AdmitOver(s(0)));
-    // Slot 1's page was read twice as well: not lower. Slots 2 and 3 are outside.
+    // Slot 1's page was also read twice: its benefit is not lower. Slots 2 and 3 are outside the zone.
     assert_eq!(ask(&mut cc, p(8), &[0]), Verdict::Reject);
     visit(&mut cc, p(8), Home::Hdd, 0, NOW);
     assert_eq!(ask(&mut cc, p(8), &[0]), Verdict::AdmitOver(s(1)));
@@ -267,7 +267,7 @@ fn only_the_zone_is_evicted_from() {
     assert_eq!(ask(&mut cc, p(8), &[]), Verdict::AdmitOver(s(0)));
     cc.removed(p(0), true, NOW);
     cc.inserted(p(8), s(0), NOW);
-    // The newcomer is no candidate before the next zone.
+    // The admitted page is not a candidate before the next zone.
     for _ in 0..9 {
         visit(&mut cc, p(9), Home::Hdd, 0, NOW);
     }
@@ -279,7 +279,7 @@ fn only_the_zone_is_evicted_from() {
 }
 
 #[test]
-fn a_candidate_that_is_read_moves_up_within_the_zone() {
+fn a_candidate_that_is_written_moves_up_within_the_zone() {
     let mut cac = Cac::new(CacOptions::CAC, &params());
     filled(&mut cac);
     assert_eq!(zone(&mut cac, 3), [0, 1, 2]);
@@ -322,14 +322,14 @@ fn a_candidate_that_outgrew_the_zone_is_none_any_more() {
     assert_eq!(candidates(&mut cc), [1, 0]);
     assert_eq!(consider(&mut cc), Verdict::Reject);
     assert_eq!(candidates(&mut cc), [1]);
-    // As good as page 2, the lowest outside: still a candidate. Better: not.
+    // At the benefit of page 2, the lowest outside, page 1 is still a candidate; above it, it is not.
     visit(&mut cc, p(1), Home::Ssd, 0, NOW);
     assert_eq!(candidates(&mut cc), [1]);
     visit(&mut cc, p(1), Home::Ssd, 0, NOW);
     for _ in 0..9 {
         visit(&mut cc, p(9), Home::Hdd, 0, NOW);
     }
-    // The zone is spent, however good the newcomer.
+    // The zone is exhausted, whatever the considered page's benefit.
     assert_eq!(consider(&mut cc), Verdict::Reject);
     assert_eq!(candidates(&mut cc), [0u32; 0]);
     assert_eq!(zone(&mut cc, 2), [2, 1]);
@@ -347,7 +347,7 @@ fn candidates_of_a_strict_zone_stay_candidates() {
         visit(&mut cc, p(1), Home::Ssd, 0, NOW);
     }
     visit(&mut cc, p(9), Home::Hdd, 0, NOW);
-    // Page 2 is worse than both, and than the newcomer, but outside.
+    // Page 2 is below both candidates and the considered page, but outside the zone.
     for _ in 0..9 {
         assert_eq!(cc.consider(p(9), Cause::Evicted, 0, &mut |_| true, NOW), Verdict::Reject);
     }
@@ -370,9 +370,9 @@ fn ineligible_slots_stay_out_of_the_zone() {
 
 #[test]
 fn cac_lets_go_of_the_hot_page_that_cc_keeps() {
-    // Section 6.3.2: a very hot page that was placed on the SSD bounces in and out of the pool. Off the SSD
-    // it was missed once in 1,000 reads, on the SSD 50 times. The other page is missed as often either way,
-    // 20 times.
+    // Section 6.3.2: a very hot page placed on the SSD bounces in and out of the pool. Off the SSD it misses
+    // once in 1,000 reads, on the SSD 50 times. The other page misses equally often on and off the SSD, 20
+    // times.
     let (hot, warm) = (alone(1), alone(2));
     let mut kept = Vec::new();
     for policy in [
@@ -406,7 +406,7 @@ fn a_dropped_space_leaves_no_groups() {
 
 #[test]
 fn counts_that_age_are_halved_after_so_many_accesses() {
-    // Eight accesses: two for each of four slots.
+    // The counts are halved every eight accesses: two for each of four slots.
     let mut aged = Cac::new(options("cac:ageing=2"), &SlotPolicyParams { subranges_max: 1, ..params() });
     for _ in 0..4 {
         visit(&mut aged, p(1), Home::Hdd, 9, NOW);
@@ -416,16 +416,15 @@ fn counts_that_age_are_halved_after_so_many_accesses() {
     visit(&mut aged, p(2), Home::Hdd, 9, NOW);
     assert_eq!(aged.benefit(p(1)), Some(4.0 * 69.0 + 2.0 * 47.0));
     visit(&mut aged, p(2), Home::Hdd, 9, NOW);
-    // The eighth: the read itself counts half already, what it is followed by does not.
+    // The eighth access halves: the read itself already counts half, later events count whole.
     assert_eq!([p(1), p(2)].map(|page| aged.benefit(page)), [Some(2.0 * 69.0 + 47.0), Some(69.0)]);
     for _ in 0..8 {
         visit(&mut aged, p(2), Home::Hdd, 9, NOW);
     }
-    // Halves count: what was used long ago is worth ever less.
+    // Halves count: the benefit of old accesses keeps falling.
     assert_eq!([p(1), p(2)].map(|page| aged.benefit(page)), [Some(69.0 + 23.5), Some(4.5 * 69.0)]);
     aged.validate().unwrap();
-    // One read in ten missed; what was read in memory after a halving counts twice beside what missed before
-    // it.
+    // One read in ten missed; reads in memory after a halving count twice as much as the miss before it.
     let rate = only_group(&aged).miss_rate_hdd.unwrap();
     assert!((rate - 0.1).abs() < 0.02, "{rate}");
 }
@@ -443,7 +442,7 @@ fn counts_are_halved_by_default_once_the_latest_accesses_forecast_better() {
         [p(1), p(2)].map(|page| policy.benefit(page).unwrap() / 69.0)
     };
     assert_eq!([stretches(&mut cac, 3, 1, 2), stretches(&mut aged, 3, 1, 2)], [[108.0, 12.0]; 2]);
-    // No forecast knew the stretch in which it turns.
+    // Neither forecast predicts the stretch in which the hot page changes.
     assert_eq!([stretches(&mut cac, 1, 2, 1), stretches(&mut aged, 1, 2, 1)], [[112.0, 48.0]; 2]);
     assert_eq!(stretches(&mut cac, 1, 2, 1), [116.0, 84.0]);
     assert_eq!(stretches(&mut aged, 1, 2, 1), [58.0, 42.0]);
@@ -476,7 +475,7 @@ fn the_write_at_hand_admits_a_dirty_page_sooner_and_a_clean_one_later() {
     policy.inserted(p(1), s(0), NOW);
     visit(&mut policy, p(2), Home::Hdd, 0, NOW);
     zone(&mut policy, 1);
-    // Both have benefit 69. Dirty, page 2 has 3 · 47 more; clean, 3 · 3 less.
+    // Both pages have benefit 69. Page 2 gains 3 · 47 when dirty, and loses 3 · 3 when clean.
     let mut verdict = |cause| policy.consider(p(2), cause, 0, &mut |_| true, NOW);
     assert_eq!(verdict(Cause::Cleaned), Verdict::AdmitOver(s(0)));
     assert_eq!(verdict(Cause::Evicted), Verdict::Reject);

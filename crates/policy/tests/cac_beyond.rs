@@ -1,4 +1,4 @@
-//! What goes beyond CAC, by hand: dirty victims, pages that are rewritten, the sketch.
+//! Hand-computed traces of the extensions to CAC: dirty victims, rewritten pages, the sketch.
 
 use pagetier_policy::ssd::{Cac, CacOptions};
 use pagetier_policy::{
@@ -9,7 +9,7 @@ use pagetier_policy::{
 const COSTS: Costs = Costs { hdd_read_ms: 70.0, hdd_write_ms: 50.0, ssd_read_ms: 1.0, ssd_write_ms: 3.0 };
 const NOW: Millis = Millis(0);
 
-/// The options that a policy's name stands for.
+/// Returns the options that a policy's name selects.
 fn options(name: &str) -> CacOptions {
     match name.parse() {
         Ok(SsdPolicy::Cac(options)) => options,
@@ -17,7 +17,7 @@ fn options(name: &str) -> CacOptions {
     }
 }
 
-/// All pages are of one group; α stays 1 as long as none is read from the SSD.
+/// All pages are in one group; α stays 1 while no page is read from the SSD.
 fn params() -> SlotPolicyParams {
     SlotPolicyParams { outqueue_entries: 2, subranges_max: 1, ..SlotPolicyParams::new(COSTS, 4, 4) }
 }
@@ -30,7 +30,7 @@ fn s(no: u32) -> SlotId {
     SlotId(no)
 }
 
-/// The page is read from the HDD and leaves the pool.
+/// Reads the page from the HDD and lets it leave the pool.
 fn visit(policy: &mut dyn SlotPolicy, page: PageId) {
     policy.read(page, Some(Home::Hdd), Access::Random, NOW);
     policy.left_pool(page, NOW);
@@ -46,7 +46,7 @@ fn benefit(policy: &dyn SlotPolicy, page: PageId) -> f64 {
     policy.benefit(page).expect("tracked")
 }
 
-/// Pages 0 and 1 in slots of their numbers, page 0 written there once and so dirty.
+/// Puts pages 0 and 1 into the slots of their numbers; page 0 is written there once and therefore dirty.
 fn one_dirty_one_clean(policy: &mut dyn SlotPolicy) {
     for no in [0, 1] {
         visit(policy, p(no));
@@ -63,12 +63,12 @@ fn a_dirty_slot_is_worth_the_copy_that_evicting_it_costs() {
     assert_eq!([p(0), p(1)].map(|page| benefit(&policy, page)), [69.0 + 47.0 + 51.0, 69.0]);
     policy.copied_home(p(0), s(0));
     assert_eq!(benefit(&policy, p(0)), 69.0 + 47.0);
-    // Written again it is dirty again, until it loses its slot.
+    // Written again, page 0 is dirty again until it loses its slot.
     policy.wrote(p(0), Home::Ssd, NOW);
     assert_eq!(benefit(&policy, p(0)), 69.0 + 94.0 + 51.0);
     policy.removed(p(0), true, NOW);
     assert_eq!(benefit(&policy, p(0)), 69.0 + 94.0);
-    // Who gets the slot next is clean in it.
+    // The next page in the slot is clean.
     policy.inserted(p(1), s(0), NOW);
     assert_eq!(benefit(&policy, p(1)), 69.0);
     policy.validate().unwrap();
@@ -78,7 +78,7 @@ fn a_dirty_slot_is_worth_the_copy_that_evicting_it_costs() {
 fn of_two_victims_the_clean_one_goes_though_it_is_worth_a_little_more() {
     let victim = |policy: &mut dyn SlotPolicy| {
         one_dirty_one_clean(policy);
-        // Two reads against a read and a write: 138 against 116, and 51 for the copy.
+        // Page 1 has two reads, 138; page 0 has a read and a write, 116, plus 51 for the copy.
         visit(policy, p(1));
         visit(policy, p(2));
         (0..3).for_each(|_| visit(policy, p(2)));
@@ -95,7 +95,7 @@ fn a_copy_home_within_the_zone_makes_its_slot_the_next_to_go() {
     one_dirty_one_clean(&mut policy);
     visit(&mut policy, p(1));
     assert_eq!(zone(&mut policy, 2), [1, 0]);
-    // A report that comes too late, of a slot that the page is not in, says nothing.
+    // A late report, for a slot that the page is not in, is ignored.
     policy.copied_home(p(0), s(1));
     policy.copied_home(p(3), s(3));
     let mut next = Vec::new();
@@ -112,15 +112,15 @@ fn a_copy_home_within_the_zone_makes_its_slot_the_next_to_go() {
 fn a_copy_counts_as_far_as_the_page_is_rewritten() {
     let mut policy = Cac::new(options("cac:rewrite"), &params());
     one_dirty_one_clean(&mut policy);
-    // Written once: nothing says that it will be again.
+    // Written once: nothing indicates another write.
     assert_eq!(benefit(&policy, p(0)), 69.0 + 47.0);
     policy.wrote(p(0), Home::Ssd, NOW);
-    // One of two writes was followed by another; twice the copy.
+    // One of two writes was followed by another: half of twice the copy's cost.
     assert_eq!(benefit(&policy, p(0)), 69.0 + 94.0 + 2.0 * 51.0 / 2.0);
     policy.wrote(p(0), Home::Ssd, NOW);
     policy.wrote(p(0), Home::Ssd, NOW);
     assert_eq!(benefit(&policy, p(0)), 69.0 + 4.0 * 47.0 + 2.0 * 51.0 * 0.75);
-    // A write to the HDD leaves no dirty slot, but is one of those that were followed by others.
+    // A write to the HDD leaves no dirty slot, but counts as a write that another followed.
     policy.removed(p(0), false, NOW);
     policy.wrote(p(0), Home::Hdd, NOW);
     assert_eq!(benefit(&policy, p(0)), 69.0 + 5.0 * 47.0);
@@ -145,7 +145,7 @@ fn a_page_that_dropped_out_of_the_outqueue_gets_its_reads_back() {
     }
     assert_eq!(benefit(&plain, p(1)), 69.0);
     assert_eq!(benefit(&sketched, p(1)), 4.0 * 69.0);
-    // Dropped once more, it leaves all four.
+    // Dropped once more, the page leaves all four reads in the sketch.
     visit(&mut sketched, p(2));
     visit(&mut sketched, p(3));
     sketched.read(p(1), Some(Home::Hdd), Access::Sequential, NOW);
@@ -179,6 +179,6 @@ fn what_the_sketch_knows_is_halved_with_the_counts() {
         assert_eq!(benefit(policy, p(1)), 3.0 * 69.0);
         policy.validate().unwrap();
     }
-    // Counts of the one go on, those of the other were halved.
+    // The counts of `policy` accumulate, those of `aged` were halved.
     assert_eq!([benefit(&policy, p(3)), benefit(&aged, p(3))], [3.0 * 69.0, 1.5 * 69.0]);
 }

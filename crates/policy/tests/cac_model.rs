@@ -1,5 +1,5 @@
-//! CAC and CC beside a restatement that keeps a log per page and computes everything from it, on random
-//! events.
+//! Compares CAC and CC, on random events, with a model that keeps a log per page and computes everything from
+//! it.
 
 use pagetier_policy::ssd::{Cac, CacOptions, Dropped};
 use pagetier_policy::{
@@ -9,7 +9,7 @@ use pagetier_policy::{
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The options that a policy's name stands for.
+/// Returns the options that a policy's name selects.
 fn options(name: &str) -> CacOptions {
     match name.parse() {
         Ok(SsdPolicy::Cac(options)) => options,
@@ -17,7 +17,7 @@ fn options(name: &str) -> CacOptions {
     }
 }
 
-/// What an access is counted in, so that it can be halved.
+/// The number of parts that an access counts as, so that counts can be halved.
 const PARTS: u64 = 64;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -27,11 +27,11 @@ enum What {
     Write,
 }
 
-/// So many parts of an access at one home.
+/// A kind of access, its home, and a number of its parts.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Entry(What, Home, u64);
 
-/// Every kind of access.
+/// Every kind of access at every home.
 const KINDS: [(What, Home); 6] = [
     (What::Read, Home::Ssd),
     (What::Read, Home::Hdd),
@@ -41,12 +41,12 @@ const KINDS: [(What, Home); 6] = [
     (What::Write, Home::Hdd),
 ];
 
-/// The parts of such accesses in `log`.
+/// Returns the total parts of this kind of access at `home` in `log`.
 fn parts(log: &[Entry], what: What, home: Home) -> u64 {
     log.iter().filter(|entry| (entry.0, entry.1) == (what, home)).map(|entry| entry.2).sum()
 }
 
-/// A log of half of everything, rounded down.
+/// Returns a log with half of each total, rounded down.
 fn half(log: &[Entry]) -> Vec<Entry> {
     KINDS.iter().map(|&(what, home)| Entry(what, home, parts(log, what, home) / 2)).collect()
 }
@@ -56,7 +56,7 @@ type Group = (SpaceId, u16);
 #[derive(Clone, Debug)]
 struct Page {
     log: Vec<Entry>,
-    /// How much of the log its group knows.
+    /// The number of log entries included in its group.
     settled: usize,
     group: Option<Group>,
     born: u64,
@@ -65,7 +65,7 @@ struct Page {
 }
 
 impl Page {
-    /// What its group does not know yet.
+    /// The log entries not yet included in its group.
     fn waiting(&self) -> &[Entry] {
         &self.log[self.settled..]
     }
@@ -74,30 +74,31 @@ impl Page {
 struct Model {
     params: SlotPolicyParams,
     anticipates: bool,
-    /// What the write at hand weighs.
+    /// The weight of the write at hand.
     at_once: f64,
-    /// What evicting a dirty slot weighs, whatever its page, and as far as that is likely to be rewritten.
+    /// The weight of the copy that evicting a dirty slot costs: unconditionally, and scaled by the likelihood
+    /// that the page is rewritten.
     eviction: f64,
     eviction_if_rewritten: f64,
-    /// Slots that the HDD lacks the version of.
+    /// Slots whose version is newer than the HDD's.
     dirty: BTreeSet<u32>,
-    /// Reads of pages that dropped out of the outqueue, if they are remembered.
+    /// Reads of pages that dropped out of the outqueue, if the options remember them.
     sketch: Option<BTreeMap<PageId, usize>>,
     pages: BTreeMap<PageId, Page>,
     outqueue: Vec<PageId>,
-    /// Logs of pages that dropped out, if they stay in their groups' sums; and what a group has more than its
-    /// pages since both were halved.
+    /// Logs of dropped pages, if they stay in their groups' sums; and the excess of a group's sums over its
+    /// pages' counts after both were halved.
     gone: Vec<(Group, Vec<Entry>)>,
-    /// Physical accesses after which everything is halved, if it ever is; and those so far.
+    /// The number of physical accesses between halvings, if any; and the number so far.
     halve_after: Option<u64>,
     accesses: u64,
-    /// When it was.
+    /// The times of the halvings.
     halved: Vec<Millis>,
     /// The zone's candidates with the benefit at which they were last filed.
     zone: Vec<(u32, f64)>,
-    /// The lowest benefit outside when the zone began.
+    /// The lowest benefit outside the zone when it began.
     ceiling: f64,
-    /// Decisions to be taken before the zone can be spent.
+    /// The decisions to take before the zone can be exhausted.
     young_for: usize,
 }
 
@@ -127,7 +128,7 @@ impl Model {
         let logical = [Home::Ssd, Home::Hdd].map(|home| parts(&page.log, What::Logical, home));
         let logical = (logical[0] + logical[1]) / PARTS;
         let age = (now.0 / 100 - page.born) as f64 / 600.0;
-        // The time before a halving counts half, as what was counted in it does.
+        // The time before a halving counts half, like the accesses in it.
         let minutes = |from: Millis, to: Millis| (to.0 - from.0) as f64 / 60_000.0;
         let (mut counted, mut since) = (0.0, Millis(0));
         for &at in &self.halved {
@@ -147,7 +148,7 @@ impl Model {
         self.refile(id);
     }
 
-    /// What a group knows, from the logs of its pages.
+    /// The log entries included in a group, from the logs of its pages.
     fn log_of(&self, group: Group) -> Vec<Entry> {
         let live = self.pages.values().filter(|p| p.group == Some(group)).map(|p| &p.log[..p.settled]);
         let gone = self.gone.iter().filter(|g| g.0 == group).map(|g| &g.1[..]);
@@ -163,7 +164,7 @@ impl Model {
         })
     }
 
-    /// A physical access was counted.
+    /// Records a physical access.
     fn accessed(&mut self, now: Millis) {
         self.accesses += 1;
         if self.halve_after.is_some_and(|after| self.accesses.is_multiple_of(after)) {
@@ -171,7 +172,7 @@ impl Model {
         }
     }
 
-    /// Halves what is known of every page, and what every group knows.
+    /// Halves the counts of every page and of every group.
     fn halve(&mut self, now: Millis) {
         for id in self.pages.keys().copied().collect::<Vec<_>>() {
             self.settle(id, now);
@@ -252,7 +253,7 @@ impl Model {
         }
     }
 
-    /// The page ceased to exist; a space without pages that have a group is forgotten as well.
+    /// Removes a page that ceased to exist, and the space if none of its pages has a group.
     fn discard(&mut self, id: PageId) {
         if self.pages.contains_key(&id) {
             self.drop_record(id);
@@ -262,7 +263,7 @@ impl Model {
         }
     }
 
-    /// The page's whereabouts changed: outqueue.
+    /// Updates the outqueue after the page entered or left the pool or the SSD.
     fn place(&mut self, id: PageId) {
         let page = &self.pages[&id];
         if page.buffered || page.slot.is_some() {
@@ -323,7 +324,7 @@ impl Model {
         }
     }
 
-    /// Reads of one home wait at a time, and no more than a `u16` holds.
+    /// Pending reads are from one home at a time, and at most `u16::MAX`.
     fn logical(&mut self, id: PageId, mut n: u32, home: Home, now: Millis) {
         while n > 0 {
             let Some(page) = self.pages.get_mut(&id) else { return };
@@ -341,7 +342,7 @@ impl Model {
             }
             n -= taken;
             if n > 0 {
-                // The zone is not looked at: the page's own counts are the same.
+                // Do not refile in the zone: the page's own counts are unchanged.
                 let filed = self.zone.clone();
                 self.settle(id, now);
                 self.zone = filed;
@@ -349,7 +350,8 @@ impl Model {
         }
     }
 
-    /// The lowest candidates, refiling those whose group's factor changed as they come up.
+    /// Returns the lowest usable candidate below `below`; refiles the candidates it meets whose group's
+    /// factor changed.
     fn lowest(&mut self, unusable: u32, below: f64) -> Option<u32> {
         let mut zone = self.zone.clone();
         let mut best = None;
@@ -437,7 +439,7 @@ impl Model {
         self.accessed(now);
     }
 
-    /// Begun accesses of the page count whole; CC has no use for logical reads.
+    /// Rounds partial accesses up; CC does not use logical reads.
     fn counts(&self, id: PageId) -> Option<PageCounts> {
         let page = self.pages.get(&id)?;
         let n = |what, home| parts(&page.log, what, home).div_ceil(PARTS);
@@ -487,11 +489,11 @@ const SLOTS: u32 = 8;
 enum Event {
     Read(PageId, Option<Home>, Access),
     Logical(PageId, u32, Option<Home>),
-    /// With the slots that are not usable, as bits; the verdict is carried out, and the page leaves the pool.
+    /// The page leaves the pool, and the verdict is carried out. The bits mark the unusable slots.
     Evicted(PageId, u32),
     Cleaned(PageId, u32),
     Invalidated(PageId),
-    /// The version in this slot, as a copy of this page.
+    /// Reports that the version of this page in this slot was copied to the HDD.
     CopiedHome(PageId, u32),
     Forget(PageId),
     StartZone(usize, u32),
@@ -505,7 +507,7 @@ fn page() -> impl Strategy<Value = PageId> {
 
 fn event() -> impl Strategy<Value = Event> {
     let home = prop_oneof![Just(Home::Ssd), Just(Home::Hdd)];
-    // The page's own home most of the time; late and early reports come too.
+    // Mostly the page's own home; late and early reports occur too.
     let said = prop_oneof![9 => Just(None), 1 => home.prop_map(Some)];
     let access = prop_oneof![5 => Just(Access::Random), 1 => Just(Access::Sequential)];
     let unusable = prop_oneof![2 => Just(0u32), 1 => any::<u32>()];
@@ -536,7 +538,7 @@ impl Pair<'_> {
         if on_ssd { Home::Ssd } else { Home::Hdd }
     }
 
-    /// Considers a page that has no SSD copy and carries out the verdict, which both must agree on.
+    /// Considers a page without an SSD copy, checks that both verdicts agree, and carries them out.
     fn consider(&mut self, id: PageId, cause: Cause, unusable: u32) -> Result<(), TestCaseError> {
         if self.home(id) == Home::Ssd {
             return Ok(());
@@ -589,7 +591,7 @@ impl Pair<'_> {
                 self.model.removed(id, false, self.now);
             }
             Event::CopiedHome(id, slot) => {
-                // The page's own slot most of the time; late reports come too.
+                // Mostly the page's own slot; late reports occur too.
                 let slot = if slot < 2 {
                     slot
                 } else {
@@ -682,13 +684,13 @@ proptest! {
         variant in 0..10usize,
         outqueue_entries in 0..3usize,
     ) {
-        // Counts that are halved later than the events last. Their steps are a power of two: not even a
-        // rounding differs.
+        // The counts are halved only after the last event. Their steps are powers of two, so that even the
+        // rounding is the same.
         let params = SlotPolicyParams {
             outqueue_entries,
             subranges_max: 50,
             sketch_halved_after_per_slot: u32::MAX,
-            // Room enough for no two of the pages to share all counters.
+            // Large enough that no two pages share all counters.
             sketch_bytes_per_slot: 1 << 12,
             ..SlotPolicyParams::new(Costs::PAPER, 2, 0)
         };

@@ -1,5 +1,5 @@
-//! CFDC, CASA and SAWC (Ou, Jin & Härder, section 3): by hand, and beside the paper's pseudo-code over lists
-//! that are searched.
+//! CFDC, CASA and SAWC (Ou, Jin & Härder, section 3): hand-computed traces, and comparison with the paper's
+//! pseudo-code over lists that are searched.
 
 mod buffer;
 
@@ -22,8 +22,8 @@ fn run(buffer: &mut Buffer, requests: &[i32]) {
     requests.iter().for_each(|&no| drop(buffer.request(no.unsigned_abs(), no < 0)));
 }
 
-/// CFDC with everything but the page used last in P, and dirty: `pages` go into frames 0, 1, ... and enter
-/// their clusters in that order.
+/// Creates a CFDC whose pages are all dirty and, but for the one used last, in P. `pages` go into frames 0,
+/// 1, ... and enter their clusters in that order.
 fn clustered(pages: &[u32]) -> Cfdc {
     let percent = WindowPercent::new(100).unwrap();
     let mut cfdc = Cfdc::new(64, percent, 8);
@@ -36,15 +36,15 @@ fn clustered(pages: &[u32]) -> Cfdc {
 
 #[test]
 fn formula_1_by_hand() {
-    // The paper's clusters {0, 1, 2, 3} and {7, 5, 4, 6}, here 8 apart: IPD 3 and 5, stamped at times 1 and 5
-    // of 8.
+    // The paper's clusters {0, 1, 2, 3} and {7, 5, 4, 6}, here 8 apart, have IPD 3 and 5 and timestamps 1 and
+    // 5; the global time is 8.
     let cfdc = clustered(&[0, 1, 2, 3, 15, 13, 12, 14]);
     assert_eq!(cfdc.priority(f(0)), Some(3.0 / (16.0 * 7.0)));
     assert_eq!(cfdc.priority(f(7)), Some(5.0 / (16.0 * 3.0)));
-    // A cluster of one page has IPD 1; the cluster that was just made is of infinite priority.
+    // A cluster of one page has IPD 1; the newest cluster has infinite priority.
     let cfdc = clustered(&[0, 8, 16]);
     assert_eq!([0, 1, 2].map(|n| cfdc.priority(f(n))), [1.0 / 2.0, 1.0 / 1.0, f64::INFINITY].map(Some));
-    // Neither for the page in W.
+    // The page in W has no priority.
     assert_eq!(cfdc.priority(f(3)), None);
 }
 
@@ -52,7 +52,7 @@ fn formula_1_by_hand() {
 fn a_page_that_leaves_brings_its_neighbours_together() {
     let mut cfdc = clustered(&[0, 6, 1, 40]);
     assert_eq!(cfdc.priority(f(0)), Some((6.0 + 5.0) / (9.0 * 3.0)));
-    // Discarded: no hit, the time stamp stays.
+    // A discarded page is not a hit: the timestamp does not change.
     cfdc.remove(f(1), false);
     assert_eq!(cfdc.priority(f(0)), Some(1.0 / (4.0 * 3.0)));
     cfdc.validate().unwrap();
@@ -61,8 +61,8 @@ fn a_page_that_leaves_brings_its_neighbours_together() {
 #[test]
 fn a_hit_stamps_the_cluster_anew_and_changes_places_with_the_lru_page_of_w() {
     let mut cfdc = clustered(&[0, 1, 40]);
-    // Frame 3 was the only page of W; it is dirty, and demoted before frame 0 is promoted. Global time is 4
-    // then.
+    // Frame 3 holds the only page of W. The page is dirty, and is demoted before frame 0 is promoted, which
+    // makes the global time 4.
     cfdc.hit(f(0), false);
     assert_eq!([0, 3].map(|n| cfdc.priority(f(n))), [None, Some(f64::INFINITY)]);
     assert_eq!(cfdc.priority(f(1)), Some(f64::INFINITY), "stamped 4");
@@ -75,21 +75,21 @@ fn a_page_demoted_to_a_cluster_leaves_its_stamp() {
     cfdc.insert(f(10), page(1), Home::Hdd, Access::Random);
     cfdc.dirtied(f(10));
     cfdc.insert(f(11), page(80), Home::Hdd, Access::Random);
-    // Page 1 came at time 4, to the cluster that page 0 made at time 1.
+    // Page 1 entered at time 4 the cluster that page 0 created at time 1.
     assert_eq!(cfdc.priority(f(10)), Some(1.0 / (4.0 * 3.0)));
 }
 
 #[test]
 fn clean_pages_go_before_dirty_clusters_and_these_one_at_a_time() {
     let mut b = Buffer::new(params(8), "cfdc-75");
-    // W holds two. In P: clean 7, 30 and 100; 40, 1 and 8 dirty in clusters of their own, of priority 1/2,
-    // 1/1 and infinite at time 3.
+    // W holds two pages. P holds the clean pages 7, 30 and 100, and the dirty pages 40, 1 and 8, each in its
+    // own cluster, of priority 1/2, 1/1 and infinity at time 3.
     run(&mut b, &[7, 30, -40, -1, -8, 100, 101, 102]);
     assert_eq!(b.order(), [7, 30, 100, 40, 1, 8, 101, 102]);
     assert_eq!(b.request(103, false), Done { written: vec![], evicted: Some(7) });
-    // A clean page demoted is the newest of the clean ones.
+    // A demoted clean page is the newest of P's clean pages.
     assert_eq!(b.order(), [30, 100, 101, 40, 1, 8, 102, 103]);
-    // Flushed for another reason, a page joins them at their midpoint.
+    // A page flushed for another reason goes to their midpoint.
     b.flush(40);
     assert_eq!(b.order(), [40, 30, 100, 101, 1, 8, 102, 103]);
 }
@@ -97,14 +97,14 @@ fn clean_pages_go_before_dirty_clusters_and_these_one_at_a_time() {
 #[test]
 fn the_victim_cluster_is_written_whole_and_evicted_page_by_page() {
     let mut b = Buffer::new(params(8), "cfdc-75");
-    // W holds two, the rest is dirty: cluster 0 with 1, 3, 2, cluster 2 with 16 and 17, cluster 4 with 32.
+    // W holds two pages. The others are dirty: 1, 3, 2 in cluster 0, 16 and 17 in cluster 2, 32 in cluster 4.
     run(&mut b, &[-1, -16, -3, -17, -2, -32, -64, -65]);
-    // IPD and stamps: cluster 0: 2 + 1 over 9 at 1; cluster 2: 1 over 4 at 2; cluster 4: 1 at 6, the global
-    // time. 3 / (9 · 5) is below 1 / (4 · 4), which is 0.0625, against 0.0667: cluster 2 goes first.
+    // IPD, n² and timestamp: cluster 0 has 2 + 1, 9 and 1; cluster 2 has 1, 4 and 2; cluster 4 has 1, 1 and
+    // 6, the global time. 1 / (4 · 4) = 0.0625 is below 3 / (9 · 5) = 0.0667: cluster 2 goes first.
     assert_eq!(b.order(), [16, 17, 1, 3, 2, 32, 64, 65]);
     assert_eq!(b.request(100, false), Done { written: vec![16, 17], evicted: Some(16) });
-    // 64 was demoted to make room in W; 17, now clean, follows without a write, before the clean 100 that
-    // came later.
+    // The first request demoted 64 to make room in W. 17 is clean and is evicted without a write, before the
+    // clean page 100, which came later.
     assert_eq!(b.request(101, false), Done { written: vec![], evicted: Some(17) });
     assert_eq!(b.request(102, false).written, [1, 3, 2]);
 }
@@ -114,8 +114,8 @@ fn a_cluster_of_which_a_page_went_is_the_victim_cluster_until_it_is_hit() {
     let mut cfdc = clustered(&[0, 7, 40, 41, 42]);
     // Cluster 5: 2 / (9 · 2); cluster 0: 7 / (4 · 4).
     assert_eq!(cfdc.victim(&mut |_| true), Some(f(2)));
-    // Should something else than the first choice go (what comes first may be pinned), its cluster is the one
-    // to go on with.
+    // If a page other than the first choice is evicted (the first may be pinned), its cluster becomes the
+    // victim cluster.
     cfdc.remove(f(0), true);
     assert_eq!((cfdc.priority(f(1)), cfdc.victim(&mut |_| true)), (Some(0.0), Some(f(1))));
     cfdc.hit(f(1), true);
@@ -146,7 +146,7 @@ fn the_cleaner_gets_no_more_than_it_asks_for() {
         cfdc.clean_set(depth, max, &mut |_| FrameState::Dirty, &mut out);
         out.iter().map(|frame| frame.0).collect::<Vec<_>>()
     };
-    // The cluster in which the depth is reached comes whole, up to the most that is wanted.
+    // The set includes the whole cluster in which the depth is reached, up to `max` pages.
     assert_eq!(set(1, 99), [0, 1, 2, 3, 4]);
     assert_eq!(set(6, 99), [0, 1, 2, 3, 4, 5, 6]);
     assert_eq!(set(6, 3), [0, 1, 2]);
@@ -161,13 +161,13 @@ struct Algorithm1 {
     clean: Vec<u32>,
     clusters: Vec<Cluster>,
     globaltime: u64,
-    /// Pages that an earlier pick wrote; they are clean, and go next.
+    /// Pages that an earlier pick wrote: they are clean and are evicted next.
     written: Vec<u32>,
 }
 
 struct Cluster {
     no: u32,
-    /// In order of entering.
+    /// The pages in order of entering.
     pages: Vec<u32>,
     timestamp: u64,
     ipd_is_0: bool,
@@ -213,7 +213,7 @@ impl Algorithm1 {
         self.working.push((no, dirty));
     }
 
-    /// A hit in P.
+    /// Handles a hit in P.
     fn promote(&mut self, no: u32, write: bool) {
         if self.working.len() == self.working_pages {
             self.demote_min_w();
@@ -232,7 +232,7 @@ impl Algorithm1 {
         self.enter_w(no, dirty || write);
     }
 
-    /// The cluster is written when its first page is chosen; the others follow as the next victims.
+    /// Writes a cluster when its first page is chosen; its other pages are the next victims.
     fn select_victim(&mut self) -> Done {
         if !self.written.is_empty() {
             return Done { written: vec![], evicted: Some(self.written.remove(0)) };
@@ -286,7 +286,7 @@ impl Algorithm1 {
 /// c_R = 0.2, c_W = 0.8.
 const COSTS: Costs = Costs { hdd_read_ms: 1.0, hdd_write_ms: 4.0, ssd_read_ms: 1.0, ssd_write_ms: 1.0 };
 
-/// CASA with pages 0 to `clean`-1 clean and the next `dirty` ones dirty, loaded in that order into frames of
+/// Loads pages 0 to `clean`-1 as clean and the next `dirty` pages as dirty, in that order, into the frames of
 /// their numbers.
 fn loaded(policy: &mut dyn FramePolicy, clean: u32, dirty: u32) {
     for n in 0..clean + dirty {
@@ -309,13 +309,13 @@ fn tau_rises_in_case_1_and_falls_in_case_2() {
     // Case 2: 0.8 · 2/6.
     casa.hit(f(5), true);
     assert!((casa.tau() - (1.2 - 0.8 / 3.0)).abs() < 1e-12);
-    // Neither: a read in D, a write in C.
+    // Neither case: a read in D, a write in C.
     let tau = casa.tau();
     casa.hit(f(5), false);
     casa.hit(f(0), true);
     casa.dirtied(f(0));
     assert_eq!((casa.list_lens(), casa.tau()), ((1, 7), tau));
-    // It is bounded by 0 and b.
+    // τ is bounded by 0 and b.
     (0..9).for_each(|_| casa.hit(f(5), true));
     assert_eq!(casa.tau(), 0.0);
     (0..90).for_each(|_| casa.hit(f(1), false));
@@ -328,13 +328,13 @@ fn the_victim_comes_from_the_list_that_tau_says() {
     loaded(&mut casa, 3, 3);
     let first = |casa: &mut Casa| casa.victim(&mut |_| true);
     assert_eq!(first(&mut casa), Some(f(0)));
-    // 0.2 each time: at 3.0 C is not longer than τ any more.
+    // Each hit adds 0.2 to τ; at 3.0 C is not longer than τ.
     for hit in 1..=16 {
         casa.hit(f(0), false);
         let from_clean = casa.tau() < 3.0;
         assert_eq!(first(&mut casa), Some(f(if from_clean { 1 } else { 3 })), "hit {hit}");
     }
-    // Should all of the one list be refused, the other serves.
+    // If all of one list is refused, the victim comes from the other.
     assert_eq!(casa.victim(&mut |frame| frame.0 < 3), Some(f(1)));
     (3..6).for_each(|n| casa.remove(f(n), false));
     assert_eq!(first(&mut casa), Some(f(1)));
@@ -344,7 +344,7 @@ fn the_victim_comes_from_the_list_that_tau_says() {
 fn the_look_ahead_takes_from_d_until_c_is_long_enough() {
     let mut casa = Casa::new(20, COSTS);
     loaded(&mut casa, 4, 10);
-    // τ = 6 and |C| = 4: evictions from D for reads until |C| = 7.
+    // τ = 6 and |C| = 4: the look-ahead for reads takes from D until |C| = 7.
     (0..12).for_each(|_| casa.hit(f(0), false));
     assert!((6.0..6.1).contains(&casa.tau()), "{}", casa.tau());
     let mut set = Vec::new();
@@ -377,7 +377,7 @@ fn a_page_cleaned_to_go_goes_and_another_waits_at_the_midpoint() {
         order.push(frame.0);
         false
     });
-    // Ten are clean before the last one comes: three are old, and the third is the midpoint.
+    // Ten pages are clean before the last one: three of them are old, and the third is the midpoint.
     assert_eq!(order, [8, 9, 10, 0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
@@ -390,7 +390,8 @@ fn casa_keeps_its_costs_when_told_nonsense() {
     assert_eq!(casa.tau(), 0.2);
 }
 
-/// What the cleaner would write if one page had to go; every page from 20 on is clean.
+/// Returns the pages that the cleaner would write for a look-ahead of one page; every frame from 20 on is
+/// clean.
 fn clustered_write(sawc: &mut Sawc) -> Vec<u32> {
     let mut set = Vec::new();
     sawc.clean_set(
@@ -409,17 +410,17 @@ fn a_clustered_write_takes_along_what_is_not_updated_more_often() {
     loaded(&mut sawc, 0, 10);
     (1..3).for_each(|n| sawc.hit(f(n), true));
     (1..8).for_each(|n| sawc.hit(f(n), false));
-    // 0 goes; 1 and 2 were updated twice, 8 and 9 lie elsewhere.
+    // 0 is the victim. 1 and 2 were updated twice; 8 and 9 lie in another cluster.
     assert_eq!(clustered_write(&mut sawc), [0, 3, 4, 5, 6, 7]);
     for n in [0, 3, 4, 5, 6, 7] {
         sawc.cleaned(f(n), Home::Hdd, CleanReason::Replacement);
         sawc.validate().unwrap();
     }
-    // 0 goes now; the others are clean and stay.
+    // 0 is evicted; the others are clean and stay.
     assert_eq!(sawc.victim(&mut |frame| ![1, 2, 8, 9].contains(&frame.0)), Some(f(0)));
     sawc.remove(f(0), true);
     assert_eq!(sawc.casa().list_lens(), (5, 4));
-    // When 1 goes, 2 goes along, being updated as often.
+    // 2 is the victim, and 1 is written along, being updated as often.
     (8..10).for_each(|n| sawc.hit(f(n), false));
     sawc.hit(f(2), true);
     sawc.hit(f(1), true);
@@ -441,7 +442,7 @@ fn updates_are_counted_as_long_as_the_page_is_buffered() {
         sawc.dirtied(f(n));
     }
     assert_eq!(clustered_write(&mut sawc), [1]);
-    // Loaded anew, it has been updated once.
+    // Once reloaded, page 0 has been updated once.
     sawc.remove(f(0), true);
     sawc.insert(f(0), page(0), Home::Hdd, Access::Random);
     sawc.dirtied(f(0));
@@ -453,10 +454,10 @@ fn updates_are_counted_as_long_as_the_page_is_buffered() {
 struct Algorithm2 {
     clustered: bool,
     b: usize,
-    /// In LRU order, with Freq.
+    /// The pages in LRU order, each with Freq.
     c: Vec<(u32, u32)>,
     d: Vec<(u32, u32)>,
-    /// T: the dirty pages, in the order in which they became it.
+    /// T: the dirty pages, in the order in which they became dirty.
     table: Vec<u32>,
     tau: f64,
 }

@@ -1,4 +1,4 @@
-//! GD2L and the LRUs: hand-computed traces, and O(n) restatements beside them on random events.
+//! GD2L and the LRUs: hand-computed traces, and comparison with O(n) models on random events.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn figure_2_by_hand() {
     gd2l.hit(f(1), false);
     assert_eq!(evict(&mut gd2l), Some(3));
     assert_eq!(gd2l.inflation(), 1.0);
-    // A page from the SSD is now worth 1 + 1, one from the HDD 1 + 70.
+    // With L = 1, a page from the SSD gets H = 1 + 1, one from the HDD H = 1 + 70.
     gd2l.insert(f(3), page(9), Home::Ssd, Access::Random);
     gd2l.hit(f(0), false);
     assert_eq!([0, 1, 2, 3].map(|n| gd2l.h(f(n))), [71.0, 1.0, 70.0, 2.0].map(Some));
@@ -43,10 +43,11 @@ fn figure_2_by_hand() {
 #[test]
 fn an_old_hdd_page_goes_before_a_fresh_ssd_page() {
     let mut gd2l = loaded(2);
-    // 70 loads from the SSD, each evicted in turn, raise L to 70: then the HDD pages have aged away.
+    // 70 loads from the SSD, each evicted in turn, raise L to 70: then the HDD pages have aged and are
+    // evicted.
     for round in 1..=70 {
         gd2l.insert(f(2), page(2), Home::Ssd, Access::Random);
-        // The last one has H = 70 too: with equal H the SSD page goes.
+        // The last one also has H = 70: among equals, the SSD page is evicted.
         assert_eq!(evict(&mut gd2l), Some(2), "round {round}");
     }
     gd2l.insert(f(2), page(2), Home::Ssd, Access::Random);
@@ -86,7 +87,7 @@ fn a_replacement_write_to_the_ssd_makes_the_page_the_next_victim() {
     let mut gd2l = loaded(4);
     gd2l.insert(f(4), page(4), Home::Ssd, Access::Random);
     gd2l.cleaned(f(1), Home::Ssd, CleanReason::Replacement);
-    // Lowered to the H of the page it was put behind, or Q_S would lose its order.
+    // H is lowered to that of the page it was put behind, so that Q_S stays sorted.
     assert_eq!(gd2l.h(f(1)), Some(1.0));
     assert_eq!(gd2l.queue_lens(), (2, 3));
     assert_eq!(drain(&mut gd2l), [1, 4, 0, 2, 3]);
@@ -153,7 +154,7 @@ fn victims_that_are_refused_are_passed_over_in_order_of_h() {
     });
     assert_eq!((victim, asked), (Some(f(1)), vec![2, 3, 0, 1]));
     gd2l.remove(f(1), true);
-    // L rose past the pages that could not go, and does not fall when one of them goes after all.
+    // L rose past the refused pages, and does not fall when one of them is evicted later.
     assert_eq!(gd2l.inflation(), 70.0);
     assert_eq!(evict(&mut gd2l), Some(2));
     assert_eq!(gd2l.inflation(), 70.0);
@@ -167,7 +168,7 @@ fn a_page_that_goes_in_the_stead_of_cheaper_ones_does_not_raise_l_to_its_own_h()
     assert_eq!(gd2l.victim(&mut |frame| frame != f(2)), Some(f(0)));
     gd2l.remove(f(0), true);
     assert_eq!(gd2l.inflation(), 1.0);
-    // An answer counts for its frame alone.
+    // The answer applies to its frame only.
     assert_eq!(gd2l.victim(&mut |frame| frame != f(2)), Some(f(1)));
     gd2l.remove(f(2), true);
     gd2l.remove(f(1), true);
@@ -193,7 +194,7 @@ fn the_cleaner_gets_the_dirty_ones_among_the_next_victims() {
     assert_eq!(clean(&mut gd2l, 6, 9), [5, 7, 1]);
     assert_eq!(clean(&mut gd2l, 6, 2), [5, 7]);
     assert_eq!(clean(&mut gd2l, 1, 9), [0u32; 0]);
-    // Busy ones are passed over and not counted.
+    // Busy frames are passed over and not counted.
     assert_eq!(clean(&mut gd2l, 8, 9), [5, 7, 1]);
 }
 
@@ -224,7 +225,7 @@ fn a_scan_passes_through_the_old_part_of_midpoint_lru() {
     for frame in 0..16 {
         lru.insert(f(frame), page(frame), Home::Hdd, Access::Random);
     }
-    // A scan of a hundred pages through sixteen frames: the young ten stay.
+    // A scan of a hundred pages passes through sixteen frames: the ten young pages stay.
     let mut free = f(16);
     for n in 0..100 {
         lru.insert(free, page(n), Home::Hdd, Access::Sequential);
@@ -235,7 +236,8 @@ fn a_scan_passes_through_the_old_part_of_midpoint_lru() {
     assert!((7..16).all(|frame| left.contains(&frame)), "{left:?}");
 }
 
-/// GreedyDual as section 3 first tells it: no L, the H of all pages is lowered by the victim's.
+/// GreedyDual as section 3 first describes it: without L; an eviction lowers the H of all pages by the
+/// victim's.
 #[derive(Default)]
 struct GreedyDual {
     /// Frame, home, H; least recently used first.
@@ -258,7 +260,7 @@ impl GreedyDual {
     }
 }
 
-/// Two sorted lists of (frame, H), with every position found by counting.
+/// Two sorted lists of (frame, H); it finds every position by counting.
 struct Model {
     queues: [Vec<(u32, f64)>; 2],
     inflation: f64,
@@ -294,7 +296,7 @@ impl Model {
         self.queues[q].insert(0, (frame, h.min(behind)));
     }
 
-    /// All frames by H, the SSD's first when equal, then by position.
+    /// All frames by H; among equals those of Q_S first, then by position.
     fn order(&self) -> Vec<u32> {
         let mut all: Vec<_> = (0..2)
             .flat_map(|q| self.queues[q].iter().enumerate().map(move |(at, e)| (e.1, q, at, e.0)))
@@ -322,7 +324,7 @@ impl Model {
             Event::Evict(refused) => {
                 let order = self.order();
                 let Some(at) = order.iter().position(|&f| refused & 1 << f == 0) else { return };
-                // L rises to the H of the last page passed over; of the one that goes, if none was.
+                // L rises to the H of the last page passed over, or to the victim's H if none was.
                 let (q, level) = self.find(order[at.saturating_sub(1)]).unwrap();
                 self.inflation = self.inflation.max(self.queues[q][level].1);
                 self.take(order[at]);
@@ -363,7 +365,7 @@ proptest! {
 
     #[test]
     fn gd2l_is_greedy_dual(references in prop::collection::vec((0..64u32, any::<bool>()), 1..400)) {
-        // A page lies on the SSD or not, for good; 16 frames; references miss and hit.
+        // Each page is on the SSD or not throughout; with 16 frames, references miss and hit.
         let mut gd2l = Gd2l::new(64, COSTS);
         let mut dual = GreedyDual::default();
         for (n, odd) in references {

@@ -1,5 +1,5 @@
-//! GD2L with options: hand-computed traces, GD2L itself where nothing is weighted, and an O(n) restatement
-//! beside it on random events.
+//! GD2L with options: hand-computed traces, equality with GD2L without options, and comparison with an O(n)
+//! model on random events.
 
 mod common;
 
@@ -13,7 +13,7 @@ const WRITE_BACK: Gd2lOptions = Gd2lOptions { frequency: false, write_back: true
 const BOTH: Gd2lOptions = Gd2lOptions { frequency: true, write_back: true };
 const NEITHER: Gd2lOptions = Gd2lOptions { frequency: false, write_back: false };
 
-/// Pages in frames from 0 on, one for each home, oldest first.
+/// Loads a page per home into the frames from 0 on, oldest first.
 fn loaded(options: Gd2lOptions, homes: &[Home]) -> Gd2lWeighted {
     let mut policy = Gd2lWeighted::new(homes.len(), COSTS, options);
     for (n, &home) in (0..).zip(homes) {
@@ -48,7 +48,7 @@ fn uses_count_up_to_the_most_and_from_one_after_a_reload() {
 fn what_was_used_often_long_ago_goes() {
     let mut policy = loaded(FREQUENCY, &[Home::Hdd, Home::Hdd]);
     policy.hit(f(0), false);
-    // H is 140 for the one, and L + 70 for each of those that pass through the other frame: 70, 140, 210.
+    // Frame 0 has H = 140. Frame 1 has H = 70; once reloaded and hit, it has H = L + 2 · 70 = 210.
     for (no, goes) in [(1, 1), (1, 0)] {
         let victim = policy.victim(&mut |_| true).unwrap();
         assert_eq!(victim, f(goes), "load {no}");
@@ -65,7 +65,7 @@ fn a_dirty_page_is_worth_its_write_too() {
     policy.dirtied(f(2));
     policy.hit(f(3), false);
     assert_eq!([0, 1, 2, 3].map(|n| policy.h(f(n))), [120.0, 70.0, 4.0, 1.0].map(Some));
-    // Written for any other reason than to go: to the midpoint of the clean ones, as if it were old.
+    // A recoverability write moves the page to the midpoint of the clean pages, with the H there.
     policy.cleaned(f(0), Home::Hdd, CleanReason::Recoverability);
     assert_eq!(policy.h(f(0)), Some(70.0));
     assert_eq!(drain(&mut policy), [3, 2, 0, 1]);
@@ -78,7 +78,7 @@ fn a_page_cleaned_to_go_is_no_further_from_going() {
     policy.hit(f(0), true);
     assert_eq!(policy.h(f(0)), Some(240.0));
     policy.cleaned(f(0), Home::Hdd, CleanReason::Replacement);
-    // There is no clean page used twice that it could be put behind: what such a page is worth.
+    // The queue of clean pages used twice is empty: H is such a page's own cost.
     assert_eq!(policy.h(f(0)), Some(140.0));
     policy.dirtied(f(1));
     policy.cleaned(f(1), Home::Ssd, CleanReason::Replacement);
@@ -86,7 +86,7 @@ fn a_page_cleaned_to_go_is_no_further_from_going() {
     assert_eq!(drain(&mut policy), [1, 2, 0]);
 }
 
-/// A page of the restatement.
+/// A page of the model.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Page {
     frame: u32,
@@ -96,8 +96,8 @@ struct Page {
     h: f64,
 }
 
-/// All pages in one list. Those of one home, dirt and number of uses are a queue, in the order of the list:
-/// least recently used first.
+/// All pages in one list, least recently used first. The pages of one home, dirty state and number of uses
+/// form a queue, in list order.
 struct Model {
     options: Gd2lOptions,
     pages: Vec<Page>,
@@ -114,7 +114,7 @@ impl Model {
         Some(self.pages.remove(at))
     }
 
-    /// The places in the list of the pages of this page's queue.
+    /// The positions in the list of the pages of this page's queue.
     fn queue(&self, of: &Page) -> Vec<usize> {
         (0..self.pages.len()).filter(|&at| Self::kind(&self.pages[at]) == Self::kind(of)).collect()
     }
@@ -143,7 +143,8 @@ impl Model {
         self.pages.insert(queue.first().copied().unwrap_or(0), Page { h: page.h.min(behind), ..page });
     }
 
-    /// By H; by number of uses, dirt and home when equal, clean and SSD first; then by age.
+    /// The eviction order: by H; among equals by number of uses, dirty state (clean first) and home (SSD
+    /// first); then by age.
     fn order(&self) -> Vec<u32> {
         let mut all: Vec<_> = self
             .pages

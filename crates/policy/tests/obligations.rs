@@ -1,4 +1,4 @@
-//! What every policy owes the shell, whatever its name: one table, one set of rules.
+//! The obligations of every policy to the shell: one table of policies, one set of rules.
 
 use pagetier_policy::{
     Access, Cause, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, FrameState, Home, Millis,
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 const FRAMES: u32 = 24;
 
-/// Policies of every name with their options, and with windows of all sizes.
+/// Every policy with its options, and with windows of several sizes.
 fn pool_choices() -> Vec<PoolPolicy> {
     let windowed = ["cflru-1", "cflru-100", "ref-10", "ref-100", "cfdc-25", "cfdc-75", "cfdc-100"];
     let weighted = ["gd2l:frequency", "gd2l:write-back", "auto:pin=gd2l", "auto:pin=lru"];
@@ -17,14 +17,14 @@ fn pool_choices() -> Vec<PoolPolicy> {
     PoolPolicy::ALL.iter().copied().chain(named).collect()
 }
 
-/// These, with clusters of four pages.
+/// Builds these policies with clusters of four pages.
 fn pool_policies() -> Vec<(PoolPolicy, Box<dyn FramePolicy>)> {
     let params =
         FramePolicyParams { cluster_pages: 4, ..FramePolicyParams::new(FRAMES as usize, Costs::PAPER) };
     pool_choices().into_iter().map(|choice| (choice, choice.build(&params))).collect()
 }
 
-/// Page numbers of three to a frame, so that no page is in two frames.
+/// One of three pages of `frame`, so that no page is in two frames.
 fn page(frame: u32, which: u32) -> PageId {
     PageId::new(SpaceId(1 + which / 2), frame + FRAMES * (which % 2))
 }
@@ -34,11 +34,11 @@ enum Event {
     Insert(u32, u32, Home, Access),
     Hit(u32, bool),
     Dirtied(u32),
-    /// With the frames that may not go, as bits.
+    /// Evicts a page; the bits mark the frames that are refused.
     Evict(u32),
     Discard(u32),
     Cleaned(u32, Home, CleanReason),
-    /// Depth, most, and the frames that are busy, as bits: what is asked for is cleaned.
+    /// Cleans the set for a depth and a maximum; the bits mark the busy frames.
     Clean(usize, usize, u32),
     SsdEvicted(u32),
     SsdInvalidated(u32),
@@ -65,7 +65,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// A policy and what the shell knows: the frames that hold pages, and whether these are dirty.
+/// A policy and the shell's state: the frames that hold pages, and whether each page is dirty.
 struct Shell {
     policy: Box<dyn FramePolicy>,
     held: BTreeMap<u32, bool>,
@@ -148,7 +148,7 @@ impl Shell {
         Ok(())
     }
 
-    /// The frames in the order in which they would be picked.
+    /// Returns the frames in the order of eviction.
     fn order(&mut self) -> Vec<u32> {
         let mut order = Vec::new();
         self.policy.victim(&mut |frame| {
@@ -172,7 +172,7 @@ proptest! {
                 prop_assert_eq!(shell.policy.len(), shell.held.len(), "{} after {:?}", name, event);
                 prop_assert_eq!(shell.policy.is_empty(), shell.held.is_empty());
                 let order = shell.order();
-                // A pick that leads to nothing changes nothing.
+                // A pick without an eviction changes nothing.
                 prop_assert_eq!(shell.order(), order.clone(), "{}", name);
                 prop_assert_eq!(order.len(), shell.held.len(), "{} after {:?}: {:?}", name, event, order);
             }
@@ -184,7 +184,7 @@ proptest! {
 fn a_pool_policy_ignores_frames_that_it_does_not_track() {
     for (name, mut policy) in pool_policies() {
         policy.insert(FrameId(1), page(1, 0), Home::Hdd, Access::Random);
-        // Within the pool, and beyond it.
+        // A frame within the pool, and one beyond it.
         for frame in [FrameId(2), FrameId(FRAMES + 1000)] {
             policy.hit(frame, true);
             policy.dirtied(frame);
@@ -231,7 +231,7 @@ fn one_frame_is_pool_enough() {
 const SLOTS: u32 = 12;
 const PAGES: u32 = 40;
 
-/// Policies of every name, and CAC and CC with each option and with many.
+/// Every policy, and CAC and CC with each option and with several.
 fn ssd_policies() -> impl Iterator<Item = (SsdPolicy, Box<dyn SlotPolicy>)> {
     let params = SlotPolicyParams {
         outqueue_entries: 8,
@@ -259,14 +259,14 @@ fn p(no: u32) -> PageId {
 enum SsdEvent {
     Read(u32, Access),
     Logical(u32, u32),
-    /// With the slots that are not usable, as bits.
+    /// Considers a page; the bits mark the unusable slots.
     Consider(u32, Cause, u32),
     Rewrite(u32),
     Invalidate(u32),
     CopiedHome(u32, u32),
     LeavePool(u32),
     Forget(u32),
-    /// k, and the slots that are not eligible, as bits.
+    /// Starts a zone of k slots; the bits mark the ineligible ones.
     Zone(usize, u32),
     Victims(usize),
     Costs(u32, u32),
@@ -292,8 +292,8 @@ fn ssd_event() -> impl Strategy<Value = SsdEvent> {
     ]
 }
 
-/// An SSD policy under a shell that evicts within the zone: which page is in which slot, and which slots may
-/// be evicted.
+/// An SSD policy under a shell that evicts within the zone: the page in each slot, and the slots that may be
+/// evicted.
 struct Ssd {
     policy: Box<dyn SlotPolicy>,
     slots: Vec<Option<u32>>,

@@ -1,4 +1,4 @@
-//! The static placement against every possible placement, and the instance of the 2014 paper.
+//! Compares the static placement with every possible placement, and checks the instance of the 2014 paper.
 
 use pagetier_policy::{Costs, PageLoad, Placed, optimal_placement, placed_cost_ms, two_step_placement};
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ fn loads() -> impl Strategy<Value = Vec<PageLoad>> {
 }
 
 fn costs() -> impl Strategy<Value = Costs> {
-    // Also devices on which the SSD writes more slowly than the HDD.
+    // Includes devices whose SSD writes more slowly than the HDD.
     (1u32..20, 1u32..20, 1u32..20, 1u32..20).prop_map(|(a, b, c, d)| Costs {
         hdd_read_ms: f64::from(a),
         hdd_write_ms: f64::from(b),
@@ -43,7 +43,8 @@ proptest! {
     }
 }
 
-/// "Their read and write counts fill the space": 30 x 30 of them. The paper does not say how far the axes go.
+/// "Their read and write counts fill the space": 30 x 30 pages. The paper does not give the scale of the
+/// axes.
 fn grid(write_step: u32) -> Vec<PageLoad> {
     let load = |i: u32| PageLoad { reads: (i % 30 + 1).into(), writes: ((i / 30 + 1) * write_step).into() };
     (0..900).map(load).collect()
@@ -58,8 +59,7 @@ fn the_papers_instance_shows_the_papers_differences() {
     // Figure 3(b): no page is in both; those read and written most are on the SSD and not in memory.
     assert_eq!((optimal.count(Placed::Memory), optimal.count(Placed::Ssd)), (150, 200));
     assert_eq!((optimal.count(Placed::Both), optimal.places[899]), (0, Placed::Ssd));
-    // Figure 3(a): they are in memory, most of them not on the SSD; the most frequently written ones of these
-    // are in both.
+    // Figure 3(a): these pages are in memory, and the most frequently written of them on the SSD too.
     let both = two_step.count(Placed::Both);
     assert!(both > 0 && two_step.count(Placed::Memory) > both, "{both}");
     assert_eq!(two_step.places[899], Placed::Both);

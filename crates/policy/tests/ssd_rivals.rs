@@ -1,5 +1,5 @@
-//! LRU2, TAC and MV-FIFO (the comparisons of Liu & Salem 2013, section 6) and the doublewrite buffer of Kang
-//! et al. by hand, and beside what is said of them.
+//! LRU2, TAC and MV-FIFO (the baselines of Liu & Salem 2013, section 6) and the doublewrite buffer of Kang et
+//! al.: hand-computed traces, and comparison with models of their descriptions.
 
 use pagetier_policy::ssd::{Doublewrite, Lru2, MvFifo, Tac};
 use pagetier_policy::{
@@ -38,13 +38,13 @@ fn lru2_goes_by_the_last_but_one_reference() {
     for slot in 0..4 {
         lru2.inserted(p(slot), SlotId(slot), NOW);
     }
-    // References: 0 1 2 3, then 0, 2, 2, 1: last but one 1, 2, 6, none.
+    // References to 0 1 2 3, then 0, 2, 2, 1: the penultimate ones are number 1, 2, 6, none.
     for no in [0, 2, 2, 1] {
         read(&mut lru2, no, Home::Ssd);
     }
     assert_eq!(zone(&mut lru2, 4), [3, 0, 1, 2]);
     assert_eq!(consider(&mut lru2, 9, Cause::Evicted, 0), Verdict::AdmitOver(SlotId(3)));
-    // Read again, 3 has a last but one reference: its admission, the fourth, after those of 0 and 1.
+    // Read again, 3 has a penultimate reference: its admission, number 4, after those of 0 and 1.
     read(&mut lru2, 3, Home::Ssd);
     assert_eq!(consider(&mut lru2, 9, Cause::Cleaned, 0), Verdict::AdmitOver(SlotId(0)));
     let mut next = Vec::new();
@@ -60,11 +60,11 @@ fn lru2_counts_the_admission_of_a_dirty_page_once() {
         lru2.inserted(p(slot), SlotId(slot), NOW);
         lru2.wrote(p(slot), Home::Ssd, NOW);
     }
-    // Page 0 is written again: only now it has been referenced twice. A write to the HDD is none.
+    // Page 0 is written again and thereby referenced twice. A write to the HDD is not a reference.
     lru2.wrote(p(0), Home::Ssd, NOW);
     lru2.wrote(p(1), Home::Hdd, NOW);
     assert_eq!(zone(&mut lru2, 3), [1, 2, 0]);
-    // A page that moves to another slot takes its history along.
+    // A page that moves to another slot keeps its history.
     lru2.removed(p(1), true, NOW);
     lru2.inserted(p(0), SlotId(1), NOW);
     assert_eq!(zone(&mut lru2, 3), [2, 1]);
@@ -111,7 +111,7 @@ fn tac_admits_pages_of_hotter_regions_on_reading_them() {
     assert_eq!(consider(&mut tac, 64, Cause::Read, 0), Verdict::Reject);
     read(&mut tac, 70, Home::Hdd);
     assert_eq!(consider(&mut tac, 64, Cause::Read, 0), Verdict::AdmitOver(SlotId(1)));
-    // Reads from the SSD keep a region hot; pages that leave the pool are not asked about.
+    // Reads from the SSD keep a region hot; a page that leaves the pool or is cleaned is never admitted.
     read(&mut tac, 32, Home::Ssd);
     assert_eq!(consider(&mut tac, 64, Cause::Read, 0), Verdict::Reject);
     assert_eq!(consider(&mut tac, 64, Cause::Evicted, 1), Verdict::Reject);
@@ -126,10 +126,10 @@ fn mv_fifo_knows_the_valid_versions_in_order() {
     for (slot, no) in [(0, 7), (1, 8), (2, 7), (3, 9)] {
         fifo.inserted(p(no), SlotId(slot), NOW);
     }
-    // Slot 0 holds a void version of page 7.
+    // Slot 0 holds an invalid version of page 7.
     assert_eq!(zone(&mut fifo, 4), [1, 2, 3]);
     assert_eq!(consider(&mut fifo, 5, Cause::Cleaned, 1), Verdict::AdmitFree);
-    // Slots are taken over in turn; a read changes nothing.
+    // Slots are reused in turn; a read changes nothing.
     read(&mut fifo, 8, Home::Ssd);
     fifo.inserted(p(5), SlotId(0), NOW);
     fifo.inserted(p(6), SlotId(1), NOW);
@@ -147,11 +147,11 @@ fn group_second_chance_is_for_pages_read_since_they_were_written() {
     }
     read(&mut fifo, 0, Home::Ssd);
     read(&mut fifo, 1, Home::Ssd);
-    // A new version of 1 has not been read; a read that came from the HDD is none of the SSD's.
+    // The new version of 1 has not been read; a read from the HDD does not count.
     fifo.inserted(p(1), SlotId(2), NOW);
     read(&mut fifo, 1, Home::Hdd);
     assert_eq!([0, 1, 2].map(|slot| fifo.second_chance(SlotId(slot))), [true, false, false]);
-    // It is one chance: appended again, it has to be read again.
+    // It is one chance: once appended again, the page must be read again.
     fifo.inserted(p(0), SlotId(1), NOW);
     assert!(!fifo.second_chance(SlotId(1)));
 }
@@ -168,7 +168,7 @@ fn the_doublewrite_buffer_takes_what_is_cleaned_and_nothing_else() {
     for (slot, no) in [(0, 7), (1, 8), (2, 7)] {
         buffer.inserted(p(no), SlotId(slot), NOW);
     }
-    // The older version of 7 is void; being read moves nothing and earns nothing.
+    // The older version of 7 is invalid; a read moves nothing and earns no second chance.
     read(&mut buffer, 8, Home::Ssd);
     assert_eq!(zone(&mut buffer, 3), [1, 2]);
     assert!((0..3).all(|slot| !buffer.second_chance(SlotId(slot))));
@@ -181,11 +181,10 @@ fn the_doublewrite_buffer_takes_what_is_cleaned_and_nothing_else() {
 
 const SLOTS: usize = 8;
 
-/// The candidates of a zone, and what ends it, in so many words: the lowest rank goes first, equal ones by
-/// slot.
+/// A literal model of a zone's candidates and its end: the lowest rank goes first, equal ranks by slot.
 struct ZoneModel<K> {
     slots: Vec<u32>,
-    /// The lowest rank outside when the zone began, if anything was.
+    /// The lowest rank outside the zone when it began, if any slot was outside.
     ceiling: Option<K>,
     young_for: usize,
 }
@@ -208,8 +207,8 @@ impl<K: Ord + Copy> ZoneModel<K> {
         self.slots.retain(|&other| other != slot);
     }
 
-    /// The candidates, lowest first. Those that have outgrown the ceiling are none any more once the zone is
-    /// not young; when none is left but these, it is over.
+    /// The candidates, lowest first. Once the zone is not young, it excludes candidates above the ceiling; if
+    /// none is left, the zone ends.
     fn in_order(&mut self, rank: impl Fn(u32) -> K) -> Vec<u32> {
         let (ceiling, young) = (self.ceiling, self.young_for > 0);
         let mut order = self.slots.clone();
@@ -221,7 +220,7 @@ impl<K: Ord + Copy> ZoneModel<K> {
         order
     }
 
-    /// The lowest candidate of `usable` that is below `rank_of_page`, if that is told.
+    /// Chooses the lowest candidate among `usable`; it must rank below `below`, if given.
     fn decide(&mut self, below: Option<K>, usable: u32, rank: impl Fn(u32) -> K) -> Verdict {
         self.young_for = self.young_for.saturating_sub(1);
         let order = self.in_order(&rank).into_iter();
@@ -233,20 +232,20 @@ impl<K: Ord + Copy> ZoneModel<K> {
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// Read from where it is, by read-ahead or not; and admitted for a reason, if it can be over one of these
-    /// slots, as bits.
+    /// Reads the page from its home, by read-ahead or not, and considers it for `cause`; the bits of `usable`
+    /// mark the slots that it may replace.
     Use {
         no: u32,
         ahead: bool,
         cause: Cause,
         usable: u32,
     },
-    /// Cleaned in place.
+    /// Cleans the page in place.
     Rewrite(u32),
-    /// Cleaned to another slot.
+    /// Cleans the page to another slot.
     Move(u32),
     Invalidate(u32),
-    /// Of these many slots, of those whose bits are set.
+    /// Starts a zone of this many slots, out of those whose bits are set.
     StartZone(usize, u32),
     NextVictims(usize),
 }
@@ -267,7 +266,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 1..300)
 }
 
-/// Pages in slots.
+/// The page in each slot.
 #[derive(Default)]
 struct Ssd([Option<u32>; SLOTS]);
 
@@ -284,15 +283,14 @@ impl Ssd {
         self.0[slot as usize] = page;
     }
 
-    /// The slots that hold a page, of those whose bits are set.
+    /// The occupied slots and their pages, out of those whose bits are set.
     fn occupied(&self, bits: u32) -> impl Iterator<Item = (u32, u32)> {
         let pages = self.0.iter().enumerate().filter_map(|(slot, page)| Some((slot as u32, (*page)?)));
         pages.filter(move |&(slot, _)| bits & 1 << slot != 0)
     }
 }
 
-/// A policy and a restatement: which slot ranks where is told by `rank`, of what is known of the pages in
-/// `ssd`.
+/// A policy and its model: callers pass `rank`, the rank of a page in `ssd`.
 struct Pair<'a, K> {
     real: &'a mut dyn SlotPolicy,
     ssd: Ssd,
@@ -318,7 +316,7 @@ impl<K: Ord + Copy> Pair<'_, K> {
         Ok(())
     }
 
-    /// Considers page `no`, whose rank would be `below`, and says which slot it got.
+    /// Considers page `no`, whose rank would be `below`, and returns the slot it got.
     fn admit(
         &mut self,
         no: u32,
@@ -358,7 +356,7 @@ impl<K: Ord + Copy> Pair<'_, K> {
         self.real.inserted(p(no), SlotId(slot), NOW);
     }
 
-    /// Whether the page was on the SSD.
+    /// Removes the page; returns whether it was on the SSD.
     fn remove(&mut self, no: u32, evicted: bool) -> bool {
         let slot = self.ssd.slot_of(no);
         if let Some(slot) = slot {
@@ -377,9 +375,9 @@ proptest! {
     fn lru2_agrees_with_histories(events in events()) {
         let mut lru2 = Lru2::new(&params(SLOTS));
         let mut pair = Pair { real: &mut lru2, ssd: Ssd::default(), zone: ZoneModel::new() };
-        // Times of references of the pages on the SSD.
+        // The times of the references to the pages on the SSD.
         let mut times: FxHashMap<u32, Vec<usize>> = FxHashMap::default();
-        // The last but one reference, before the last one.
+        // Ranks by the penultimate reference, then by the last one.
         fn rank(times: &FxHashMap<u32, Vec<usize>>, no: u32) -> (Option<usize>, Option<usize>) {
             let mut times = times[&no].iter().rev().copied();
             let last = times.next();
@@ -401,7 +399,8 @@ proptest! {
                         times.insert(no, vec![time]);
                     }
                     if cause == Cause::Cleaned {
-                        // Of an admission, the same reference; a write to the HDD is none.
+                        // The write of an admission is the same reference; a write to the HDD is not a
+                        // reference.
                         let home = if slot.is_some() { Home::Ssd } else { Home::Hdd };
                         pair.real.wrote(p(no), home, NOW);
                     }
@@ -431,7 +430,7 @@ proptest! {
         let mut tac = Tac::new(&params(SLOTS));
         let mut pair = Pair { real: &mut tac, ssd: Ssd::default(), zone: ZoneModel::new() };
         let mut reads: Vec<u32> = Vec::new();
-        // Nine regions.
+        // The pages spread over nine regions.
         let far = |no: u32| no * 9;
         fn heat(reads: &[u32], page: u32) -> usize {
             reads.iter().filter(|&&read| read / 32 == page / 32).count()
@@ -456,7 +455,7 @@ proptest! {
                         prop_assert_eq!(consider(pair.real, page, cause, SLOTS), Verdict::Reject);
                     }
                 }
-                // To both devices, which makes no page hotter.
+                // Written to both devices; writes make no region hotter.
                 Event::Rewrite(no) => {
                     pair.real.wrote(p(far(no)), Home::Hdd, NOW);
                     if pair.ssd.slot_of(far(no)).is_some() {

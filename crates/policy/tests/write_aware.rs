@@ -1,5 +1,5 @@
-//! The write-aware pool policies of Ou, Jin & Härder, section 2, by hand and beside the obvious restatement
-//! of what that section says.
+//! The write-aware pool policies of Ou, Jin & Härder, section 2: hand-computed traces, and comparison with a
+//! literal model of that section.
 
 mod buffer;
 
@@ -15,12 +15,12 @@ fn buffer(policy: &str, frames: usize) -> Buffer {
     Buffer::new(params(frames), policy)
 }
 
-/// Reads (`5`) and writes (`-5`) pages; the evicted ones.
+/// Reads (`5`) and writes (`-5`) pages; returns the evicted ones.
 fn run(buffer: &mut Buffer, requests: &[i32]) -> Vec<Option<u32>> {
     requests.iter().map(|&no| buffer.request(no.unsigned_abs(), no < 0).evicted).collect()
 }
 
-/// As [`run`], when every request evicts.
+/// Like [`run`], for requests that all evict.
 fn evictions(buffer: &mut Buffer, requests: &[i32]) -> Vec<u32> {
     run(buffer, requests).into_iter().map(|evicted| evicted.expect("the buffer is full")).collect()
 }
@@ -31,7 +31,7 @@ fn cflru_takes_the_clean_pages_of_its_window_first() {
     let mut b = buffer("cflru-50", 8);
     run(&mut b, &[-1, 2, -3, 4, 5, 6, 7, 8]);
     assert_eq!(b.order(), [2, 4, 1, 3, 5, 6, 7, 8]);
-    // Each page that comes pushes the LRU one of the working region into the window: 5, 6, 7 are clean too.
+    // Each new page pushes the LRU page of the working region into the window: 5, 6, 7 are clean too.
     assert_eq!(evictions(&mut b, &[9, 10, 11]), [2, 4, 5]);
 }
 
@@ -50,7 +50,7 @@ fn a_page_used_leaves_the_window_of_cflru() {
     let mut b = buffer("cflru-50", 4);
     run(&mut b, &[1, 2, 3, 4, 1]);
     assert_eq!(b.order(), [2, 3, 4, 1]);
-    // A use that makes it dirty, too; 2 would be next.
+    // So does a use that makes a page dirty; 2 would be the next victim.
     run(&mut b, &[-2]);
     assert_eq!(b.order(), [3, 4, 1, 2]);
 }
@@ -71,7 +71,7 @@ fn lru_wsr_passes_a_hot_dirty_page_once() {
     // 1 and 2 are dirty and hot: marked cold and moved to the MRU end; 3 is clean.
     assert_eq!(run(&mut b, &[5]), [Some(3)]);
     assert_eq!(b.order(), [4, 1, 2, 5]);
-    // Cold now, they go when it is their turn, and are written.
+    // Both are cold: they are evicted in turn, and written.
     assert_eq!(b.request(6, false), Done { written: vec![], evicted: Some(4) });
     assert_eq!(b.request(7, false), Done { written: vec![1], evicted: Some(1) });
 }
@@ -96,7 +96,7 @@ fn a_page_flushed_is_clean_for_lru_wsr() {
     b.flush(2);
     assert_eq!(b.order(), [2, 3, 4, 1]);
     assert_eq!(b.request(5, false), Done { written: vec![], evicted: Some(2) });
-    // 1 lies before it in the list: passed over, it is cold, and before 5.
+    // 1 lies before 2 in the list: it was passed over and is cold, before 5.
     assert_eq!(b.order(), [3, 4, 1, 5]);
 }
 
@@ -115,8 +115,8 @@ fn ccf_lru_gives_second_chances_to_those_it_passes() {
     // In the order of the list: 1 hot-dirty, 2 hot-clean, 3 cold-dirty, 4 hot-clean.
     run(&mut b, &[-1, 2, 1, 2, -3, 4, 4]);
     assert_eq!(b.order(), [3, 2, 4, 1]);
-    // 3 goes, and 1 and 2, which lie before it, are cold from now on; 4 lies behind it. 2 is cold-clean at
-    // the MRU end, before 5.
+    // 3 is evicted. 1 and 2, which lie before it, become cold; 4 lies behind it. 2 is cold-clean at the MRU
+    // end, before 5.
     assert_eq!(b.request(5, false), Done { written: vec![3], evicted: Some(3) });
     assert_eq!(b.order(), [2, 5, 1, 4]);
 }
@@ -133,25 +133,25 @@ fn ccf_lru_cools_all_when_all_are_hot() {
 
 #[test]
 fn ref_takes_the_pages_of_its_victim_blocks_in_lru_order() {
-    // Blocks of four pages. In the window of 12: block 0 has 0, 1, 2; block 1 has 4, 5; ten others have one
-    // or two.
+    // Blocks of four pages. In the window of 12, block 0 has 0, 1, 2; block 1 has 4, 5; seven others have one
+    // page each.
     let mut b = buffer("ref-60", 20);
     let window = [40, 0, 44, 4, 1, 48, 5, 52, 56, 2, 60, 64];
     run(&mut b, &window);
     run(&mut b, &[100, 104, 108, 112, 116, 120, 124, 128]);
-    // Eight victim blocks: 0 and 1, and of those with one page the six that entered first.
+    // Eight victim blocks: 0, 1, and the six blocks of one page that entered first.
     assert_eq!(b.order()[..12], [40, 0, 44, 4, 1, 48, 5, 52, 56, 2, 60, 64]);
     let mut small = buffer("ref-50", 24);
     run(&mut small, &[10, 14, 18, 22, 26, 30, 34, 38, 42, 0, 46, 1]);
     run(&mut small, &[100, 104, 108, 112, 116, 120, 124, 128, 132, 136, 140, 144]);
-    // Block 0 is a victim block though its pages are the last, 42 and 46 are not: they wait for the next
-    // search.
+    // Block 0 is a victim block although its pages entered late. The blocks of 38, 42 and 46 are not: they
+    // wait for the next search.
     assert_eq!(small.order()[..12], [10, 14, 18, 22, 26, 30, 34, 0, 1, 38, 42, 46]);
     assert_eq!(evictions(&mut small, &[200, 204, 208]), [10, 14, 18]);
-    // A page used leaves the window, and what comes in instead is of no victim block.
+    // A used page leaves the window; the page that enters instead is of no victim block.
     run(&mut small, &[0]);
     assert_eq!(small.order()[..6], [22, 26, 30, 34, 1, 38]);
-    // 2 comes in later, and is of one: it goes before 38, which came long ago.
+    // 2 is of victim block 0, but enters the working region: 1 still goes before 38.
     run(&mut small, &[2]);
     assert_eq!(small.order()[..5], [26, 30, 34, 1, 38]);
     run(&mut small, &[300, 304, 308, 312, 316, 320, 324, 328, 332, 336]);
@@ -166,7 +166,7 @@ fn ref_does_not_tell_clean_from_dirty() {
     assert_eq!(b.request(21, false), Done { written: vec![], evicted: Some(2) });
 }
 
-/// A page of the buffer. Policies that do not tell hot from cold ignore `hot`.
+/// A page of the buffer. Policies without hot and cold pages ignore `hot`.
 #[derive(Clone, Copy)]
 struct Page {
     no: u32,
@@ -174,7 +174,7 @@ struct Page {
     hot: bool,
 }
 
-/// What section 2 says, word by word, over an LRU list that is searched.
+/// The wording of section 2, over an LRU list that is searched.
 trait Restated {
     /// Whether a page is hot when it is loaded.
     const LOADED_HOT: bool = false;
@@ -182,7 +182,7 @@ trait Restated {
     /// The pages, least recently used first.
     fn list(&mut self) -> &mut Vec<Page>;
 
-    /// The victim of a full buffer, already taken out.
+    /// Takes out the victim of a full buffer, and returns it.
     fn victim(&mut self) -> Page;
 
     /// Takes a page out.
@@ -190,7 +190,7 @@ trait Restated {
         self.list().remove(at)
     }
 
-    /// The page, if it is there, is used.
+    /// Uses the page, if it is buffered; returns whether it was.
     fn hit(&mut self, no: u32, write: bool) -> bool {
         let Some(at) = self.list().iter().position(|page| page.no == no) else { return false };
         let Page { dirty, .. } = self.take_out(at);
@@ -256,7 +256,7 @@ impl Restated for ColdCleanFirst {
     }
 
     fn victim(&mut self) -> Page {
-        // At most twice: a search that finds no cold page has made all pages cold.
+        // Loops at most twice: a search that finds no cold page makes all pages cold.
         loop {
             if let Some(cold_clean) = self.list.iter().position(|page| !page.dirty && !page.hot) {
                 return self.list.remove(cold_clean);
@@ -272,7 +272,7 @@ impl Restated for ColdCleanFirst {
     }
 }
 
-/// REF: the last pages of the list are the working region; the victim blocks.
+/// REF: the last `working` pages of the list are the working region; `blocks` are the victim blocks.
 struct VictimBlocks {
     list: Vec<Page>,
     working: usize,
@@ -284,7 +284,7 @@ impl VictimBlocks {
         &self.list[..self.list.len().saturating_sub(self.working)]
     }
 
-    /// Blocks by their pages in the window, most first; then by their first page in it.
+    /// The victim blocks to choose: most pages in the window first; among equals, by the first page in it.
     fn search(&self) -> Vec<u32> {
         let mut blocks: Vec<(usize, usize, u32)> = Vec::new();
         for (at, &Page { no, .. }) in self.window().iter().enumerate() {
@@ -311,12 +311,12 @@ impl Restated for VictimBlocks {
         self.take_out(found)
     }
 
-    /// A block without a page in the window is no victim block any more.
+    /// Takes a page out; a block without a page in the window ceases to be a victim block.
     fn take_out(&mut self, at: usize) -> Page {
         let in_window = at < self.window().len();
         let page = self.list.remove(at);
         if in_window {
-            // It has left before another page enters the window.
+            // The page leaves before another enters the window.
             let mut blocks = std::mem::take(&mut self.blocks);
             blocks.retain(|block| self.window().iter().any(|page| page.no / 4 == *block));
             self.blocks = blocks;
@@ -327,7 +327,7 @@ impl Restated for VictimBlocks {
 
 const FRAMES: usize = 24;
 
-/// Requests to pages of a space; the lower numbers more often.
+/// Requests to pages of a space, skewed towards the lower numbers.
 fn requests() -> impl Strategy<Value = Vec<(u32, bool)>> {
     let no = prop_oneof![2 => 0..FRAMES as u32, 2 => 0..48u32, 1 => 0..160u32];
     prop::collection::vec((no, prop::bool::weighted(0.4)), 1..500)

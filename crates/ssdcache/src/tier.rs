@@ -271,6 +271,11 @@ impl SsdTier {
         self.core.state.lock().slots.are_only_copies(pages)
     }
 
+    /// Waits until every write that has begun is over. Cancel-safe.
+    pub async fn writes_settled(&self) {
+        self.core.writes_settled().await;
+    }
+
     /// Writes every page home whose newest version is on the SSD alone, for at most `deadline`. While it runs
     /// the SSD gets no new ones. Cancel-safe: dropped, it ends after the pages in hand.
     pub async fn drain(

@@ -1,4 +1,4 @@
-//! Which slots hold a version that the HDD does not have.
+//! The set of slots that hold a version newer than the HDD's.
 
 use crate::SlotId;
 

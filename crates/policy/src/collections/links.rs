@@ -1,5 +1,5 @@
-//! LRU queues over frame indices: intrusive doubly linked lists in one flat array, each with a midpoint that
-//! is kept exact.
+//! LRU queues over frame indices: intrusive doubly linked lists in one flat array, each with an exact
+//! midpoint.
 //!
 //! Invariant of a queue: its *old* frames are the `floor(3/8 · len)` nearest to the LRU end, and `mid` is the
 //! old frame nearest to the MRU end. Every operation changes both counts by at most one, so the midpoint
@@ -20,7 +20,7 @@ impl QueueNo {
 }
 
 const OLD: u8 = 0x80;
-/// On the way out: see [`Queue::push_outbound`].
+/// The frame is outbound: see [`Queue::push_outbound`].
 const OUT: u8 = 0x40;
 
 #[derive(Clone, Copy, Debug)]
@@ -32,17 +32,17 @@ struct Node<V> {
     value: V,
 }
 
-/// The links of all frames, shared by the queues of one policy: a frame is in one queue at most.
+/// The links of all frames, shared by the queues of one policy: a frame is in at most one queue.
 #[derive(Debug)]
 pub(crate) struct Links<V> {
     nodes: Vec<Node<V>>,
-    /// The queue's number + 1, `0` for none, and whether the frame is old; apart from the nodes because it is
-    /// read far more often.
+    /// The queue's number + 1, or `0` for none, and the flags `OLD` and `OUT`. Kept apart from the nodes
+    /// because it is read far more often.
     state: Vec<u8>,
 }
 
 impl<V: Copy + Default> Links<V> {
-    /// For frames below `frames`; grows when a higher one comes.
+    /// For frames below `frames`; [`Links::cover`] makes room for a higher one.
     pub(crate) fn new(frames: usize) -> Self {
         let empty = Node { newer: NIL, older: NIL, value: V::default() };
         Self { nodes: vec![empty; frames], state: vec![0; frames] }
@@ -96,14 +96,14 @@ impl<V: Copy + Default> Links<V> {
 /// One LRU queue over [`Links`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queue {
-    /// The state of its frames that are neither old nor on their way out.
+    /// The state of its frames that are neither old nor outbound.
     mark: u8,
     mru: u32,
     lru: u32,
     mid: u32,
     len: u32,
     old: u32,
-    /// The last of the frames on their way out, which lie at the LRU end; or [`NIL`].
+    /// The last of the outbound frames, which lie at the LRU end; or [`NIL`].
     last_out: u32,
 }
 
@@ -131,8 +131,8 @@ impl Queue {
         self.mru
     }
 
-    /// The midpoint frame: the old one nearest to the MRU end; the LRU end in a queue too short to have old
-    /// ones; or [`NIL`].
+    /// The midpoint frame: the old frame nearest to the MRU end; in a queue too short to have old frames, the
+    /// LRU end; or [`NIL`].
     pub(crate) const fn midpoint(&self) -> u32 {
         if self.mid == NIL { self.lru } else { self.mid }
     }
@@ -151,16 +151,15 @@ impl Queue {
         self.rebalance(links);
     }
 
-    /// Puts `frame` at the LRU end, on its way out: behind those that were put there so before it and are
-    /// still there.
+    /// Puts `frame` at the LRU end as outbound: behind the outbound frames that are still there.
     pub(crate) fn push_outbound<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
         self.push_behind_outbound(links, frame);
         links.state[frame as usize] |= OUT;
         self.last_out = frame;
     }
 
-    /// Puts `frame` just behind the midpoint frame, on its LRU side; at the LRU end if there is none, but not
-    /// before those on their way out.
+    /// Puts `frame` just behind the midpoint frame, on its LRU side; without a midpoint, at the LRU end, but
+    /// behind the outbound frames.
     pub(crate) fn push_midpoint<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
         if self.mid == NIL || links.is_out(self.mid) {
             return self.push_behind_outbound(links, frame);
@@ -189,7 +188,7 @@ impl Queue {
         self.rebalance(links);
     }
 
-    /// As [`Queue::unlink`] and [`Queue::push_mru`], with one adjustment of the midpoint.
+    /// Does the work of [`Queue::unlink`] and [`Queue::push_mru`] with one adjustment of the midpoint.
     pub(crate) fn move_to_mru<V: Copy + Default>(&mut self, links: &mut Links<V>, frame: u32) {
         if self.mru == frame {
             if self.last_out == frame {
@@ -308,7 +307,7 @@ impl Queue {
     }
 }
 
-/// How many frames of a queue of `len` are old: 3/8, as InnoDB's `innodb_old_blocks_pct` of 37.
+/// The number of old frames in a queue of `len`: 3/8, after InnoDB's `innodb_old_blocks_pct` of 37.
 const fn old_target(len: u32) -> u32 {
     (len as u64 * 3 / 8) as u32
 }

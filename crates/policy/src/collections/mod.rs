@@ -1,4 +1,4 @@
-//! Structures that several policies are made of.
+//! Data structures that several policies share.
 
 pub(crate) mod dirty_slots;
 pub(crate) mod links;

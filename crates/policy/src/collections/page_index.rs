@@ -1,24 +1,24 @@
-//! Page → record number, in one flat array of `u32`: the key is in the record already.
+//! A map from page to record number, in one flat array of `u32`: the records hold the keys.
 //!
-//! Open addressing with linear probing and deletion by shifting back, so no tombstones pile up. Sized once
-//! for the most pages that can be tracked; it only grows if that bound was wrong. The bits of a cell that a
-//! record number leaves free hold bits of the page's hash: a record is fetched, which mostly is not in the
-//! processor's cache, when it is likely to be the page's.
+//! It uses open addressing with linear probing and backward-shift deletion, so there are no tombstones. It is
+//! sized once for the maximum number of tracked pages, and grows only if that bound was wrong. The bits of a
+//! cell that a record number leaves free hold bits of the page's hash. A probe therefore reads a record,
+//! usually a cache miss, only if it is likely to be the page's.
 
 use crate::PageId;
 
-/// Positions hold record number + 1 below, and bits of the hash above; `0` is empty, so that the array comes
-/// zeroed (and untouched) from the allocator.
+/// A cell holds the record number + 1 in its low bits and bits of the hash above. `0` is an empty cell, so
+/// that the allocator provides the array zeroed (and untouched).
 #[derive(Debug)]
 pub(crate) struct PageIndex {
     cells: Vec<u32>,
     len: usize,
-    /// The bits of a cell that hold the number.
+    /// The mask of the record number in a cell.
     number: u32,
 }
 
 impl PageIndex {
-    /// Room for `pages` pages at a load of at most 1/2: every cell looked at on the way is a record touched.
+    /// Creates an index for `pages` pages at a load factor of at most 1/2, which keeps probes short.
     pub(crate) fn with_capacity(pages: usize) -> Self {
         Self { cells: vec![0; (pages + 1) * 2], len: 0, number: mask_for(pages as u32) }
     }
@@ -31,7 +31,7 @@ impl PageIndex {
         self.cells.capacity() * size_of::<u32>()
     }
 
-    /// The record of `page`; `page_of` tells the page of a record.
+    /// The record of `page`; `page_of` returns the page of a record.
     pub(crate) fn find(&self, page: PageId, page_of: impl Fn(u32) -> PageId) -> Option<u32> {
         self.cell_of(page, page_of).map(|cell| self.record(self.cells[cell]))
     }
@@ -107,7 +107,8 @@ impl PageIndex {
         (cell & self.number) - 1
     }
 
-    /// The low bits of the hash, where a cell has no number; its place is told by the high ones.
+    /// The low bits of the hash, outside the record number's mask. The high bits of the hash determine the
+    /// home cell.
     fn tag(&self, hash: u64) -> u32 {
         hash as u32 & !self.number
     }
@@ -116,18 +117,18 @@ impl PageIndex {
         if cell + 1 == self.cells.len() { 0 } else { cell + 1 }
     }
 
-    /// Where a page would lie if no other were in the way: its hash scaled to the array's length.
+    /// The page's home cell: its hash scaled to the array's length.
     fn home(&self, hash: u64) -> usize {
         ((u128::from(hash) * self.cells.len() as u128) >> 64) as usize
     }
 }
 
-/// The bits that the numbers up to `record`, each + 1, take.
+/// The mask of the bits that record numbers up to `record`, each + 1, take.
 const fn mask_for(record: u32) -> u32 {
     u32::MAX >> record.saturating_add(1).leading_zeros()
 }
 
-/// The page as 64 bits that look random.
+/// The page, hashed to 64 bits.
 pub(crate) fn mixed(page: PageId) -> u64 {
     let word = page.to_u64();
     let mixed = (word ^ word >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -1,8 +1,8 @@
-//! What most pool policies are made of: a few LRU queues over the same frames, each frame in one of them at
-//! most, with a value of its own.
+//! The base of most pool policies: a few LRU queues over the same frames. Each frame is in at most one queue
+//! and carries a value.
 //!
-//! A frame is *tracked* while it is in one of the queues. Its value outlives that, until it is set again.
-//! Everything is O(1) but iterating, and every queue has a midpoint that is exact (see `links`).
+//! A frame is *tracked* while it is in one of the queues. Its value remains after that, until it is set
+//! again. Everything but iteration is O(1), and every queue maintains its exact midpoint (see `links`).
 
 use crate::CleanReason;
 use crate::collections::links::{Links, NIL, Queue, QueueNo};
@@ -15,7 +15,7 @@ pub(crate) struct Queues<V, const N: usize> {
 }
 
 impl<V: Copy + Default, const N: usize> Queues<V, N> {
-    /// For frames below `frames`; grows when [`Queues::cover`] tells of a higher one.
+    /// For frames below `frames`; [`Queues::cover`] makes room for a higher one.
     pub(crate) fn new(frames: usize) -> Self {
         let queues = std::array::from_fn(|no| Queue::new(QueueNo(no as u8)));
         Self { links: Links::new(frames), queues }
@@ -69,7 +69,7 @@ impl<V: Copy + Default, const N: usize> Queues<V, N> {
         some(self.links.newer(frame))
     }
 
-    /// The frame that [`Queues::put_midpoint`] puts others behind.
+    /// The frame behind which [`Queues::put_midpoint`] puts others.
     pub(crate) fn midpoint(&self, no: QueueNo) -> Option<u32> {
         some(self.queue(no).midpoint())
     }
@@ -103,16 +103,16 @@ impl<V: Copy + Default, const N: usize> Queues<V, N> {
         self.queues[no.at()].push_midpoint(&mut self.links, frame);
     }
 
-    /// Moves `frame`, wherever it was, to the LRU end of queue `no`, behind those that were put there so
-    /// before it.
+    /// Moves `frame`, wherever it was, to the LRU end of queue `no`, behind the frames that this method put
+    /// there before it.
     pub(crate) fn put_outbound(&mut self, no: QueueNo, frame: u32) {
         self.take_out(frame);
         self.queues[no.at()].push_outbound(&mut self.links, frame);
     }
 
-    /// Moves `frame`, whose page was written for `reason`, to queue `no` of clean pages. Written to be
-    /// replaced, it goes next, behind others that came so. Otherwise it goes to the midpoint, as the 2013
-    /// paper does with pages that change their queue without being used (section 3.1).
+    /// Moves `frame`, whose page was written for `reason`, to queue `no` of clean pages. A page written for
+    /// replacement is evicted next, behind those so written before it. Any other goes to the midpoint, as the
+    /// 2013 paper treats pages that change their queue without being used (section 3.1).
     pub(crate) fn put_cleaned(&mut self, no: QueueNo, frame: u32, reason: CleanReason) {
         match reason {
             CleanReason::Replacement => self.put_outbound(no, frame),

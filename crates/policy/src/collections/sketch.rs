@@ -1,9 +1,9 @@
-//! A frequency sketch: about how often pages occurred, in a fixed number of four-bit counters (a count-min
-//! sketch as TinyLFU has it; Einziger, Friedman & Manes 2017).
+//! A frequency sketch: approximate counts of pages' occurrences in a fixed number of four-bit counters (a
+//! count-min sketch as in TinyLFU; Einziger, Friedman & Manes 2017).
 //!
-//! A page has four counters, which it shares with others; the least of them is the estimate, too high if all
-//! four are shared, never too low but for the limit of 15. No page is stored, so what it costs does not
-//! depend on how many there are.
+//! Each page has four counters, which it shares with other pages. The smallest of them is the estimate: too
+//! high if other pages raised all four, and too low only beyond the limit of 15. The sketch stores no pages,
+//! so its memory does not depend on their number.
 
 use crate::PageId;
 use crate::collections::page_index::mixed;
@@ -13,24 +13,24 @@ const COUNT_MAX: u8 = 15;
 
 const ROWS: u64 = 4;
 
-/// Counters of pages, four bits each, two in a byte.
+/// Counters of pages, four bits each, two per byte.
 #[derive(Debug)]
 pub(crate) struct Sketch {
     cells: Vec<u8>,
 }
 
 impl Sketch {
-    /// With this many bytes of counters, one at least.
+    /// Creates a sketch of `bytes` bytes of counters, at least one.
     pub(crate) fn new(bytes: usize) -> Self {
         Self { cells: vec![0; bytes.max(1)] }
     }
 
-    /// About how often `page` occurred, up to [`COUNT_MAX`].
+    /// Estimates how often `page` occurred, up to [`COUNT_MAX`].
     pub(crate) fn estimate(&self, page: PageId) -> u8 {
         self.counters(page).map(|at| self.counter(at)).min().unwrap_or(0)
     }
 
-    /// `page` occurred `count` times, all told: counters below that are raised to it.
+    /// Records that `page` occurred `count` times in total: raises its lower counters to `count`.
     pub(crate) fn raise(&mut self, page: PageId, count: u32) {
         let count = count.min(u32::from(COUNT_MAX)) as u8;
         for at in self.counters(page) {
@@ -57,7 +57,7 @@ impl Sketch {
         self.cells[at / 2] >> (4 * (at & 1)) & COUNT_MAX
     }
 
-    /// Where the page's counters are: double hashing.
+    /// The positions of the page's counters, by double hashing.
     fn counters(&self, page: PageId) -> impl Iterator<Item = usize> + use<> {
         let counters = self.cells.len() as u64 * 2;
         let hash = mixed(page);
@@ -105,8 +105,8 @@ mod tests {
         (0..pages).for_each(|no| sketch.raise(p(no), 1 + no % 4));
         let above = (0..pages).filter(|&no| u32::from(sketch.estimate(p(no))) > 1 + no % 4).count();
         assert!((0..pages).all(|no| u32::from(sketch.estimate(p(no))) > no % 4));
-        // A counter is written by another page with probability 1 - e^-2, all four with 56 %; most of these
-        // by one that is not higher.
+        // Another page writes a given counter with probability 1 - e^-2, and all four with 56 %; most of
+        // these pages do not have a higher count.
         assert!(above < pages as usize / 3, "{above}");
         let unknown = (pages..2 * pages).filter(|&no| sketch.estimate(p(no)) > 0).count();
         assert!((pages as usize / 2..pages as usize * 2 / 3).contains(&unknown), "{unknown}");

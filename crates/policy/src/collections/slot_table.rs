@@ -1,9 +1,9 @@
-//! The pages on the SSD, by slot and by page, each with what the policy keeps of it while it is there.
+//! The pages on the SSD, by slot and by page, each with the policy's state for it.
 
 use crate::collections::page_index::PageIndex;
 use crate::{PageId, SlotId};
 
-/// Every page has one slot, every slot one page at most. All is O(1) but iterating.
+/// Every page has one slot, every slot at most one page. Everything but iteration is O(1).
 #[derive(Debug)]
 pub(crate) struct SlotTable<T> {
     slots: Vec<Option<(PageId, T)>>,
@@ -11,7 +11,7 @@ pub(crate) struct SlotTable<T> {
 }
 
 impl<T> SlotTable<T> {
-    /// `slots` empty slots; grows when a higher one is filled.
+    /// Creates `slots` empty slots; grows when a higher one is filled.
     pub(crate) fn new(slots: usize) -> Self {
         Self {
             slots: std::iter::repeat_with(|| None).take(slots).collect(),
@@ -24,7 +24,7 @@ impl<T> SlotTable<T> {
         self.index.find(page, |at| page_at(&self.slots, at)).map(SlotId)
     }
 
-    /// The page in `slot`, with what is kept of it.
+    /// The page in `slot`, with its state.
     pub(crate) fn in_slot(&self, slot: SlotId) -> Option<(PageId, &T)> {
         self.slots.get(slot.at())?.as_ref().map(|(page, kept)| (*page, kept))
     }
@@ -34,7 +34,7 @@ impl<T> SlotTable<T> {
         self.slots.get(slot.at())?.as_ref().map(|(page, _)| *page)
     }
 
-    /// What is kept of the page in `slot`.
+    /// The state of the page in `slot`.
     pub(crate) fn get(&self, slot: SlotId) -> Option<&T> {
         self.slots.get(slot.at())?.as_ref().map(|(_, kept)| kept)
     }
@@ -54,7 +54,7 @@ impl<T> SlotTable<T> {
         self.index.insert(page, slot.0, |at| page_at(slots, at));
     }
 
-    /// Empties `slot`, and returns what was kept of its page.
+    /// Empties `slot`, and returns its page's state.
     pub(crate) fn take(&mut self, slot: SlotId) -> Option<T> {
         let page = self.page(slot)?;
         let slots = &self.slots;
@@ -62,7 +62,7 @@ impl<T> SlotTable<T> {
         self.slots[slot.at()].take().map(|(_, kept)| kept)
     }
 
-    /// The slots that hold a page, with what is kept of it.
+    /// The slots that hold a page, with its state.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = (SlotId, PageId, &T)> {
         let slots = self.slots.iter().enumerate();
         slots.filter_map(|(at, slot)| slot.as_ref().map(|(page, kept)| (SlotId(at as u32), *page, kept)))
@@ -87,7 +87,7 @@ impl<T> SlotTable<T> {
     }
 }
 
-/// The page in a slot that the index knows, and that therefore has one.
+/// The page in slot `at`. The index refers only to slots that hold a page.
 fn page_at<T>(slots: &[Option<(PageId, T)>], at: u32) -> PageId {
     slots[at as usize].as_ref().map_or_else(PageId::default, |(page, _)| *page)
 }

@@ -1,11 +1,11 @@
-//! A tournament of quantities that grow linearly with a common clock: which is the largest now?
+//! A tournament of quantities that grow linearly with a common clock; it yields the largest at any time.
 //!
-//! CFDC's clusters (section 3.1.2 of Ou, Jin & Härder) have a priority that falls as the global time passes,
-//! each at its own pace, so that a heap ordered at one time is in disorder at another. Here each inner node
-//! of a complete binary tree knows the winner of its half and the time until which that is known to hold:
-//! when a runner-up would overtake. As the clock advances only the nodes whose time has come are played
-//! again. A change costs O(log m) for m entries, the winner O(1), and the next one after it O(log m). All
-//! arithmetic is exact.
+//! CFDC's clusters (section 3.1.2 of Ou, Jin & Härder) have priorities that fall with the global time, each
+//! at its own rate, so a heap ordered at one time is out of order at another. Here each inner node of a
+//! complete binary tree stores the winner of its subtree and the time until which it is certain to win: when
+//! a runner-up would overtake. As the clock advances, only the nodes whose time has passed are played again.
+//! A change costs O(log m) for m entries, the winner O(1), and each next entry O(log m). All arithmetic is
+//! exact.
 
 use crate::collections::links::NIL;
 
@@ -18,17 +18,17 @@ pub(crate) struct Entry {
     pub(crate) over: u64,
     /// The slope's denominator, at least 1.
     pub(crate) under: u64,
-    /// When it was 0; not later than now.
+    /// The time at which the quantity was 0; not later than now.
     pub(crate) since: u64,
-    /// Among equals the lower goes before.
+    /// Breaks ties: among equals the lower goes first.
     pub(crate) tie: u64,
 }
 
-/// When a match was won for good.
+/// The `until` of a winner that is never overtaken.
 const NEVER: u64 = u64::MAX;
 
 impl Entry {
-    /// Whether `self` is before `other` at time `now`.
+    /// Whether `self` goes before `other` at time `now`.
     fn beats(&self, other: &Self, now: u64) -> bool {
         if self.endless != other.endless {
             return self.endless;
@@ -63,7 +63,7 @@ impl Entry {
 struct Node {
     /// The number of the winning entry, or [`NIL`].
     winner: u32,
-    /// The winner is right before this time.
+    /// The winner holds before this time.
     until: u64,
 }
 
@@ -71,7 +71,7 @@ impl Node {
     const EMPTY: Self = Self { winner: NIL, until: NEVER };
 }
 
-/// Entries by number, and who wins.
+/// The entries by number, and the tree of matches.
 #[derive(Debug)]
 pub(crate) struct Tournament {
     entries: Vec<Option<Entry>>,
@@ -101,7 +101,7 @@ impl Tournament {
         }
     }
 
-    /// The clock's time is `now`, not earlier than before.
+    /// Advances the clock to `now`, which is not before its present time.
     pub(crate) fn advance(&mut self, now: u64) {
         self.now = now;
         self.catch_up(1);
@@ -109,7 +109,7 @@ impl Tournament {
 
     /// The entries by size, largest first, as of the last [`Tournament::advance`].
     pub(crate) fn largest_first(&self) -> impl Iterator<Item = usize> + '_ {
-        // Subtrees whose winners have not been told yet.
+        // Subtrees whose winners have not been returned yet.
         let mut open = vec![1];
         std::iter::from_fn(move || {
             let before = |a: usize, b: usize| self.beats(self.nodes[a].winner, self.nodes[b].winner);
@@ -119,7 +119,7 @@ impl Tournament {
             if winner == NIL {
                 return None;
             }
-            // On the way down to the winner, those whom it beat come into question.
+            // The entries that the winner beat on its way up are the next contenders.
             while node < self.leaves {
                 let left = 2 * node;
                 let loser = if self.nodes[left].winner == winner { left + 1 } else { left };

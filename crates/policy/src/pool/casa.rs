@@ -1,28 +1,28 @@
-//! CASA: cost-aware self-adaptive (Ou & Härder 2010, as section 3.2 of Ou, Jin & Härder has it).
+//! CASA: cost-aware self-adaptive (Ou & Härder 2010, as restated in section 3.2 of Ou, Jin & Härder).
 //!
-//! Clean pages C and dirty pages D, each in LRU order, and a target size τ for C that follows what pays. A
-//! read that hits in C (Case 1) raises τ by c_R · |D|/|C|, a write that hits in D (Case 2) lowers it by c_W ·
-//! |C|/|D|. The victim is C's LRU page while |C| > τ, else D's (Algorithm 2). Every event is O(1), a victim
-//! costs the frames that are refused before it.
+//! It keeps the clean pages C and the dirty pages D, each in LRU order, and adapts a target size τ for C. A
+//! read that hits in C (Case 1) raises τ by c_R · |D|/|C|; a write that hits in D (Case 2) lowers it by c_W ·
+//! |C|/|D|. The victim is C's LRU page while |C| > τ, else D's (Algorithm 2). Every event is O(1); a pick is
+//! linear in the refused frames.
 //!
 //! Where the paper is silent, or speaks of one step where there are two:
 //!
-//! - *Costs*: c_R and c_W are the HDD's R_D and W_D normalised, as the paper knows one device only, and the
-//!   HDD is the one whose time matters. [`FramePolicy::set_costs`] follows them when they are measured
-//!   (section 3.2.2). A store does not measure them unless it is told to: `Builder::online_costs`, off by
-//!   default. Without it CASA goes by the costs that the store was opened with (`Builder::costs`, or what
-//!   `Builder::calibrate` found).
-//! - *The list to draw on is empty* (|C| ≤ τ and nothing is dirty), or all of it is refused: the other one.
-//! - *What the request does*: `hit` says whether it writes, [`FramePolicy::dirtied`] that a clean page has
-//!   become dirty: then it goes to the MRU position of D. The hit comes first, when the page is still in C: τ
-//!   stays (line 5). A store, which tells hits in batches, tells those of a thread before a page that it
-//!   changed.
-//! - *Writing and evicting are one step there*; a page of D cleaned for replacement goes to the LRU end of C,
-//!   behind others that came so: it would have gone. Cleaned for another reason, it goes to the midpoint of
-//!   C, as the 2013 paper does with pages that change their queue without being used.
-//! - *Cleaning ahead*: what goes next depends on the pages that come. The look-ahead takes these for reads,
-//!   of which each lengthens C: from D only as many as it takes until |C| > τ.
-//! - *Read-ahead* has no place of its own.
+//! - *Costs*: c_R and c_W are the HDD's R_D and W_D, normalised: the paper has one device, and the HDD is the
+//!   bottleneck. [`FramePolicy::set_costs`] updates them when the store measures costs (section 3.2.2), which
+//!   `Builder::online_costs` enables; it is off by default. Without it CASA uses the costs that the store was
+//!   opened with (`Builder::costs`, or the result of `Builder::calibrate`).
+//! - *The list to pick from is empty* (|C| ≤ τ and nothing is dirty), or all of it is refused: the victim
+//!   comes from the other list.
+//! - *Reads and writes*: `hit` says whether the request writes; [`FramePolicy::dirtied`] reports that a clean
+//!   page has become dirty and moves it to the MRU position of D. The hit is reported first, while the page
+//!   is still in C: τ does not change (line 5). A store, which reports hits in batches, reports a thread's
+//!   hits before the pages that the thread dirtied.
+//! - *The paper writes and evicts in one step*; here a page of D cleaned for replacement goes to the LRU end
+//!   of C, behind those so cleaned before it: it is evicted next. A page cleaned for another reason goes to
+//!   the midpoint of C, as the 2013 paper treats pages that change their queue without being used.
+//! - *Cleaning ahead*: the next victims depend on the requests to come. The look-ahead assumes reads, each of
+//!   which lengthens C: it takes pages from D only until |C| > τ.
+//! - *Read-ahead* is not treated specially.
 
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
@@ -40,7 +40,7 @@ pub struct Casa {
     /// b.
     frames: usize,
     tau: f64,
-    /// c_R; c_W is what it leaves of 1.
+    /// c_R; c_W is 1 - c_R.
     read_cost: f64,
 }
 
@@ -73,12 +73,12 @@ impl Casa {
         self.queues.queue_of(frame.0) == Some(DIRTY)
     }
 
-    /// A dirty page was written for `reason`, and is clean.
+    /// Moves a dirty page, written for `reason`, to C.
     pub(crate) fn move_to_clean(&mut self, frame: FrameId, reason: CleanReason) {
         self.queues.put_cleaned(CLEAN, frame.0, reason);
     }
 
-    /// Every frame in the order in which they would go if reads came.
+    /// All frames in the order of eviction, if every request were a read.
     pub(crate) fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
         let lacking = self.tau - self.queues.len_of(CLEAN) as f64;
         let from_dirty = if lacking < 0.0 { 0 } else { lacking as usize + 1 };

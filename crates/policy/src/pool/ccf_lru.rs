@@ -1,31 +1,32 @@
 //! CCF-LRU: cold-clean-first LRU (Li & Jin 2009, as Ou, Jin & Härder restate it in section 2).
 //!
-//! Pages are clean or dirty, and cold or hot by Second Chance. The victim is the LRU page of the first class
-//! that has any: cold-clean, cold-dirty, hot-clean, hot-dirty.
+//! Pages are clean or dirty, and cold or hot by second chance. The victim is the LRU page of the first
+//! non-empty class of cold-clean, cold-dirty, hot-clean and hot-dirty.
 //!
-//! A queue per class; each page carries the time of its last use, which tells who was passed over by a search
-//! of the list that the four queues are parts of. Every event is O(1), the second chances amortised: each has
-//! to be earned by a use.
+//! There is one queue per class; together the four make up the paper's LRU list. Each page carries the time
+//! of its last use, from which the policy derives the pages that a search of that list passed over. Every
+//! event is O(1); second chances are amortised, since each is earned by a use.
 //!
 //! Where the paper is silent:
 //!
-//! - *Cold and hot*: a page is loaded cold, a later use makes it hot. A search for a cold-dirty page gives a
-//!   second chance to the hot pages that lie before it in the list: they become cold, at the MRU end. A
-//!   search that finds no cold page gives it to all. A cold-clean page is taken without a search.
+//! - *Cold and hot*: a page is loaded cold; a later use makes it hot. A search for a cold-dirty page gives a
+//!   second chance to the hot pages before it in the list: they become cold, at the MRU end. A search that
+//!   finds no cold page gives a second chance to all hot pages. A cold-clean page is taken without a search.
 //! - *A pick does not write*: the second chances are given when the page found is evicted, or cleaned for
 //!   replacement.
-//! - *Writing and evicting are one step there*; a page cleaned for replacement goes to the LRU end of the
-//!   cold-clean ones (behind others so cleaned), any other to the midpoint of the clean ones of its warmth,
-//!   as of that page's last use (as the 2013 paper has it in section 3.1).
-//! - *Becoming dirty* is the use that loaded the page, or a hit that is told of by itself: the page goes to
-//!   the MRU end, and stays as warm as it is.
-//! - *Read-ahead* has no place of its own.
+//! - *The paper writes and evicts in one step*; here a page cleaned for replacement goes to the LRU end of
+//!   the cold-clean pages, behind those so cleaned before it. A page cleaned for another reason goes to the
+//!   midpoint of the cold-clean or hot-clean pages, with the last use of the page there (as in section 3.1 of
+//!   the 2013 paper).
+//! - *Becoming dirty* belongs to the use that loaded the page, or to a hit that is reported separately: the
+//!   page goes to the MRU end and stays cold or hot.
+//! - *Read-ahead* is not treated specially.
 
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
 use crate::{Access, CleanReason, FrameId, FramePolicy, Home, PageId};
 
-/// What a page is; the number of its queue, in the order in which they are drawn on.
+/// A page's class, and the number of its queue; the queues are searched in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
 enum Class {
     ColdClean,
@@ -71,7 +72,7 @@ impl Class {
 /// Cold-clean-first LRU; see the module's text.
 #[derive(Debug)]
 pub struct CcfLru {
-    /// When the page was last used, in uses.
+    /// The time of each page's last use, counted in uses.
     queues: Queues<u64, 4>,
     uses: u64,
 }
@@ -93,7 +94,7 @@ impl CcfLru {
         self.queues.put_mru(class.queue(), frame);
     }
 
-    /// Hot pages last used before `time` become cold, at the MRU end.
+    /// Makes the hot pages last used before `time` cold, at the MRU end.
     fn second_chances(&mut self, time: u64) {
         loop {
             let oldest = [HotClean, HotDirty]
@@ -108,7 +109,7 @@ impl CcfLru {
         }
     }
 
-    /// The search found `frame`.
+    /// Gives the second chances of a search that found `frame`.
     fn searched(&mut self, frame: u32, class: Class) {
         match class {
             ColdClean => {}

@@ -1,36 +1,36 @@
 //! CFDC: clean-first, dirty-clustered (Ou, Jin & Härder, section 3.1).
 //!
-//! Two regions: the working region W keeps hot pages by LRU, the priority region P (λ of the pool) decides
-//! what goes: its clean pages in LRU order, then the dirty pages of the cluster of lowest priority, and so on
-//! cluster by cluster, so that writes go to one place for a while. For a cluster of n pages, by formula (1),
+//! There are two regions. The working region W keeps the hot pages by LRU. The priority region P (λ of the
+//! pool) supplies the victims: its clean pages in LRU order, then its dirty pages, cluster by cluster from
+//! the lowest priority, so that consecutive writes fall into one cluster. A cluster of n pages has, by
+//! formula (1), the priority
 //!
 //! > P(c) = IPD(c) / (n² · (globaltime - timestamp(c)))
 //!
-//! with the inter-page distance IPD and the global time counting dirty pages that came into P. A page in P
-//! that is used is exchanged for the LRU page of W (Algorithm 1).
+//! where IPD is the inter-page distance and the global time counts the dirty pages that have entered P. A use
+//! of a page in P exchanges it for the LRU page of W (Algorithm 1).
 //!
-//! The paper keeps the clusters in a priority queue, O(log m) for m clusters. Formula (1) falls with time at
-//! a pace of each cluster's own, so that the order changes without any cluster being touched; the queue here
-//! is a [`Tournament`], which is exact: O(log m) per change, and as much for each time that one cluster
-//! overtakes another. Everything else is O(1).
+//! The paper keeps the clusters in a priority queue, O(log m) for m clusters. But formula (1) falls with time
+//! at a different rate for each cluster, so the order changes although no cluster does. The queue here is a
+//! [`Tournament`], which is exact: it takes O(log m) per change, and O(log m) each time one cluster overtakes
+//! another. Everything else is O(1).
 //!
 //! Where the paper is silent, or speaks of one step where there are two:
 //!
-//! - *λ*: half of the pool, the middle of the paper's settings; `cfdc-75` is its CFDC-75.
-//! - *A cluster as old as the global time*: formula (1) divides by zero: its priority is the highest. *Equal
-//!   priorities*: the cluster of older timestamp goes.
-//! - *The victim cluster* (`c.ipd ← 0`) stays the one of lowest priority until its pages are consumed, also
-//!   when pages enter it meanwhile; a hit of one of its pages, which updates its IPD and timestamp, ends
-//!   that.
+//! - *λ*: half of the pool, the middle of the paper's settings; `cfdc-75` is the paper's CFDC-75.
+//! - *A timestamp equal to the global time*: formula (1) divides by zero; the cluster's priority is the
+//!   highest. *Equal priorities*: the cluster of older timestamp goes first.
+//! - *The victim cluster* (`c.ipd ← 0`) keeps the lowest priority until its pages are consumed, even if pages
+//!   enter it meanwhile. A hit on one of its pages, which updates its IPD and timestamp, ends this.
 //! - *A pick does not write*: a cluster becomes the victim cluster when a page of it is evicted, or cleaned
 //!   for replacement.
-//! - *Writing*: the cleaner gets the victim cluster whole (section 3.3: it "can directly use CFDC's dirty
-//!   queue"). A page so cleaned goes to the LRU end of the clean list, behind others that came so: its
-//!   eviction follows. Cleaned for another reason, it goes to the list's midpoint (as the 2013 paper does
-//!   with pages that change their queue without being used); in W it stays where it is.
-//! - *Becoming dirty is a use*, should the hit not have come yet, or be lost. *Read-ahead* has no place of
-//!   its own (section 1.3 advises against it).
-//! - *All of P refused*: then W's pages in LRU order (Algorithm 1, line 9).
+//! - *Writing*: the cleaner gets the whole victim cluster (section 3.3: it "can directly use CFDC's dirty
+//!   queue"). A page cleaned for replacement goes to the LRU end of the clean list, behind those so cleaned
+//!   before it: it is evicted next. A page cleaned for another reason goes to the list's midpoint (as the
+//!   2013 paper treats pages that change their queue without being used). A page in W stays where it is.
+//! - *Becoming dirty counts as a use*, since its hit may be reported later or lost. *Read-ahead* is not
+//!   treated specially (section 1.3 advises against it).
+//! - *All of P is refused*: the victim is the LRU page of W that is not refused (Algorithm 1, line 9).
 
 use super::LookAhead;
 use super::clusters::{ClusterId, Clusters};
@@ -45,7 +45,7 @@ const WORKING: QueueNo = QueueNo(0);
 /// L of the paper, the clean pages of P.
 const CLEAN: QueueNo = QueueNo(1);
 
-/// What formula (1) needs of a cluster beside its pages.
+/// A cluster's inputs to formula (1) besides its pages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Timing {
     timestamp: u64,
@@ -80,9 +80,9 @@ impl Cfdc {
         }
     }
 
-    /// The priority of the cluster that `frame` is in, by formula (1): infinite for one that was just
-    /// stamped, 0 for the victim cluster. `None` for a frame that is in none: clean, or in the working
-    /// region.
+    /// Returns the priority of the cluster of `frame`, by formula (1): infinite if its timestamp is the
+    /// global time, 0 for the victim cluster. Returns `None` if the frame is in no cluster: clean, or in the
+    /// working region.
     #[must_use]
     pub fn priority(&self, frame: FrameId) -> Option<f64> {
         let Entry { endless, over, under, since, .. } = self.entry(self.dirty.of(frame)?);
@@ -94,7 +94,7 @@ impl Cfdc {
         self.queues.tracks(frame.0) || self.dirty.of(frame).is_some()
     }
 
-    /// The inverse of the cluster's priority: what is largest goes first.
+    /// The inverse of the cluster's priority: the largest goes first.
     fn entry(&self, cluster: ClusterId) -> Entry {
         let Timing { timestamp, victim } = self.timing[cluster.at()];
         let pages = u64::from(self.dirty.size(cluster));
@@ -107,7 +107,7 @@ impl Cfdc {
         }
     }
 
-    /// The cluster's pages or timing changed.
+    /// Updates the queue after the cluster's pages or timing changed.
     fn requeue(&mut self, cluster: ClusterId) {
         let entry = (self.dirty.size(cluster) > 0).then(|| self.entry(cluster));
         self.queue.set(cluster.at(), entry);
@@ -147,7 +147,7 @@ impl Cfdc {
         }
     }
 
-    /// A use of the page in `frame`: to the MRU end of W.
+    /// Handles a use of the page in `frame`: moves it to the MRU end of W.
     fn promote(&mut self, frame: FrameId) {
         if self.queues.queue_of(frame.0) != Some(WORKING) {
             self.demote();
@@ -159,7 +159,7 @@ impl Cfdc {
         self.queues.put_mru(WORKING, frame.0);
     }
 
-    /// A page of P was found. Its cluster, if it is dirty, is the victim cluster from now on.
+    /// Handles the choice of a page of P: if the page is dirty, its cluster becomes the victim cluster.
     fn found(&mut self, frame: FrameId) {
         if let Some(cluster) = self.dirty.of(frame) {
             self.timing[cluster.at()].victim = true;
@@ -220,7 +220,7 @@ impl FramePolicy for Cfdc {
         self.queues.put_cleaned(CLEAN, frame.0, reason);
     }
 
-    /// In eviction order; the cluster that `depth` is reached in is written to its end.
+    /// Goes in eviction order, and includes the whole of the cluster in which it reaches `depth`.
     fn clean_set(
         &mut self,
         depth: usize,

@@ -1,29 +1,30 @@
 //! CFLRU: clean-first LRU (Park 2006, as Ou, Jin & Härder restate it in section 2).
 //!
-//! The w least recently used pages of the LRU list are the clean-first region. The victim is the LRU one of
-//! its clean pages; only when it has none, the LRU page, which is dirty. Dirty pages stay longer, and are
+//! The w least recently used pages of the LRU list are the clean-first region. The victim is the LRU page
+//! among its clean pages; if it has none, the LRU page, which is dirty. Dirty pages stay longer, and are
 //! written less often.
 //!
-//! Three queues: the working region, and the window's clean and dirty pages apart, so that no clean page has
-//! to be searched for. Every event is O(1), a victim costs the frames that are refused before it.
+//! There are three queues: the working region, the window's clean pages and its dirty pages. So no search for
+//! a clean page is needed. Every event is O(1); a pick is linear in the refused frames.
 //!
 //! Where the paper is silent:
 //!
-//! - *w* is "performance critical but difficult to determine": half of the pool unless told otherwise.
-//! - *Writing and evicting are one step there*; here a page is cleaned first. A replacement write puts it at
-//!   the LRU end of the clean pages, behind those that came there before it in the same way: it would have
-//!   gone. Any other write puts it at their midpoint, as the 2013 paper does with pages that change their
-//!   queue without being used (section 3.1).
-//! - *Becoming dirty is a use*: the page goes to the MRU end, should its hit not have come yet, or be lost.
-//! - *Read-ahead* has no place of its own: prefetched pages enter as others do.
-//! - *The whole window refused*: then the working region's LRU page.
+//! - *w* is "performance critical but difficult to determine": half of the pool by default.
+//! - *The paper writes and evicts in one step*; here a page is cleaned first. A replacement write puts it at
+//!   the LRU end of the clean pages, behind those so cleaned before it: it is evicted next. Any other write
+//!   puts it at their midpoint, as the 2013 paper treats pages that change their queue without being used
+//!   (section 3.1).
+//! - *Becoming dirty counts as a use*: the page goes to the MRU end, since its hit may be reported later or
+//!   lost.
+//! - *Read-ahead* is not treated specially: prefetched pages enter as others do.
+//! - *The whole window is refused*: the victim is the working region's LRU page.
 
 use super::window::{WindowPercent, WorkingRegion};
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
 use crate::{Access, CleanReason, FrameId, FramePolicy, Home, PageId};
 
-/// The window's clean pages; the queues are drawn on in the order of their numbers.
+/// The window's clean pages; the queues are searched in the order of their numbers.
 const CLEAN: QueueNo = QueueNo(0);
 /// The window's dirty pages.
 const DIRTY: QueueNo = QueueNo(1);
@@ -38,7 +39,7 @@ pub struct Cflru {
 }
 
 impl Cflru {
-    /// For a pool of `frames` frames whose clean-first region is `window` of them.
+    /// For a pool of `frames` frames, of which `window` is the clean-first region.
     #[must_use]
     pub fn new(frames: usize, window: WindowPercent) -> Self {
         Self { queues: Queues::new(frames), working: WorkingRegion::new(WORKING, frames, window) }

@@ -1,4 +1,4 @@
-//! Which pool policy runs, typed and by name.
+//! The choice of the pool policy, typed and by name.
 
 use super::{
     AdaptivePool, CLUSTER_PAGES, Casa, CcfLru, Cfdc, Cflru, FramePolicy, Gd2l, Gd2lOptions, Gd2lWeighted,
@@ -9,15 +9,15 @@ use crate::{Costs, UnknownPolicy};
 use std::fmt;
 use std::str::FromStr;
 
-/// Which policy replaces the pool's pages. By name (`Display`, `FromStr` in any case, serde): `auto`, `gd2l`,
-/// `gd2l:frequency`, `cfdc-75`.
+/// The policy that replaces the pool's pages. It converts to and from names such as `auto`, `gd2l`,
+/// `gd2l:frequency` and `cfdc-75` (`Display`, case-insensitive `FromStr`, serde).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum PoolPolicy {
-    /// `auto`: the one to take. It adapts: see [`AdaptivePool`].
+    /// `auto`: the recommended policy. It adapts to the workload: see [`AdaptivePool`].
     #[default]
     Auto,
-    /// `auto:pin=NAME`: the same, with one of its rankings for good.
+    /// `auto:pin=NAME`: the same policy, fixed to one of its rankings.
     Pinned(Ranking),
     /// `gd2l`: GreedyDual restricted to two costs (Liu & Salem 2013); options `frequency` and `write-back`.
     Gd2l(Gd2lOptions),
@@ -39,22 +39,22 @@ pub enum PoolPolicy {
     Casa,
     /// `sawc`: self-adaptive with clustered writes (Ou et al.).
     Sawc,
-    /// Answers at random, or so as to hurt; for tests.
+    /// Answers at random or maliciously; for tests.
     #[cfg(feature = "hostile")]
     #[doc(hidden)]
     Hostile(u64),
 }
 
-/// What a pool policy is built with. Each takes what concerns it.
+/// The parameters that a pool policy is built from. Each policy uses those that apply to it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct FramePolicyParams {
     /// Frames of the pool.
     pub frames: usize,
     /// Device costs.
     pub costs: Costs,
-    /// Pages of a cluster (REF: of a block), at most [`CLUSTER_PAGES_MAX`](crate::CLUSTER_PAGES_MAX).
-    /// Default: 64, at 16 KiB the 1 MiB that an erase block of flash has, or the extent that a disk writes
-    /// about as fast as it seeks.
+    /// Pages per cluster (REF: per block), at most [`CLUSTER_PAGES_MAX`](crate::CLUSTER_PAGES_MAX). Default:
+    /// 64. With pages of 16 KiB that is 1 MiB: the size of a flash erase block, and of an extent that a disk
+    /// writes in about the time of a seek.
     pub cluster_pages: u32,
 }
 
@@ -70,7 +70,7 @@ const FREQUENCY: &str = "frequency";
 const WRITE_BACK: &str = "write-back";
 
 impl PoolPolicy {
-    /// Every policy, the default first, each with the options that its name alone stands for.
+    /// Every policy, the default first, each with the options that its bare name implies.
     pub const ALL: &[Self] = &[
         Self::Auto,
         Self::Gd2l(Gd2lOptions::PAPER),
@@ -85,10 +85,10 @@ impl PoolPolicy {
         Self::Sawc,
     ];
 
-    /// The options of `gd2l` that texts name.
+    /// The names of `gd2l`'s options.
     pub const PARTS: &[&str] = &[FREQUENCY, WRITE_BACK];
 
-    /// The policy, for an empty pool.
+    /// Builds the policy, for an empty pool.
     #[must_use]
     pub fn build(self, params: &FramePolicyParams) -> Box<dyn FramePolicy> {
         let FramePolicyParams { frames, costs, cluster_pages } = *params;
@@ -111,7 +111,7 @@ impl PoolPolicy {
         }
     }
 
-    /// The names that there are, for messages.
+    /// Returns the known names, for messages.
     #[must_use]
     pub fn known() -> String {
         let names: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
@@ -123,7 +123,7 @@ impl PoolPolicy {
         )
     }
 
-    /// This policy over another window, if it has one.
+    /// Returns this policy with another window, if it has a window.
     fn with_window(self, window: WindowPercent) -> Option<Self> {
         match self {
             Self::Cflru(_) => Some(Self::Cflru(window)),
@@ -133,7 +133,7 @@ impl PoolPolicy {
         }
     }
 
-    /// This policy with the option `name` on, if it has it.
+    /// Returns this policy with the option `name` enabled, if it has that option.
     fn with_option(self, name: &str) -> Option<Self> {
         if self == Self::Auto {
             let pinned = name.strip_prefix("pin=")?;

@@ -1,21 +1,21 @@
-//! Frames by the cluster that their page lies in: pages of one space whose numbers, divided by the cluster
-//! size, are equal (Ou, Jin & Härder, section 1.3).
+//! Frames by cluster. A cluster is the pages of one space whose numbers, divided by the cluster size, are
+//! equal (Ou, Jin & Härder, section 1.3).
 //!
 //! A cluster exists while it has members. It is a doubly linked list through per-frame nodes, in order of
-//! entering, and carries the sum of the distances between neighbours in that order, the *inter-page distance*
-//! of section 3.1.2. Everything is O(1), with one hash look-up when a frame enters.
+//! entering. It carries the sum of the distances between neighbours in that order, the *inter-page distance*
+//! of section 3.1.2. Every operation is O(1); entering takes one hash look-up.
 
 use crate::collections::links::NIL;
 use crate::{FrameId, PageId};
 use rustc_hash::FxHashMap;
 
-/// Pages of a cluster unless told otherwise.
+/// The default number of pages per cluster.
 pub const CLUSTER_PAGES: u32 = 64;
 
-/// The most pages of a cluster: products of sizes, distances and times then fit 128 bits.
+/// The maximum number of pages per cluster: products of sizes, distances and times then fit in 128 bits.
 pub const CLUSTER_PAGES_MAX: u32 = 1 << 16;
 
-/// A cluster's place; valid as long as the cluster has members.
+/// A cluster's index; valid while the cluster has members.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct ClusterId(u32);
 
@@ -62,7 +62,7 @@ pub(crate) struct Clusters {
 }
 
 impl Clusters {
-    /// For frames below `frames`; grows when a higher one comes.
+    /// For frames below `frames`; grows for a higher one.
     pub(crate) fn new(frames: usize, pages_per_cluster: u32) -> Self {
         Self {
             pages_per_cluster: pages_per_cluster.clamp(1, CLUSTER_PAGES_MAX),
@@ -79,7 +79,7 @@ impl Clusters {
         self.len
     }
 
-    /// `frame`, which is in no cluster, holds `page` from now on.
+    /// Records that `frame`, which is in no cluster, holds `page`.
     pub(crate) fn holds(&mut self, frame: FrameId, page: PageId) {
         if frame.at() >= self.members.len() {
             self.members.resize(frame.at() + 1, Member::NONE);
@@ -88,12 +88,12 @@ impl Clusters {
         self.members[frame.at()].page = page;
     }
 
-    /// The cluster that `frame` is in.
+    /// The cluster of `frame`, if it is in one.
     pub(crate) fn of(&self, frame: FrameId) -> Option<ClusterId> {
         self.members.get(frame.at()).map(|m| m.cluster).filter(|&c| c != NIL).map(ClusterId)
     }
 
-    /// Puts `frame`, which is in none, into the cluster of its page.
+    /// Puts `frame`, which is in no cluster, into the cluster of its page.
     pub(crate) fn enter(&mut self, frame: FrameId) -> ClusterId {
         let page = self.members[frame.at()].page;
         let key = PageId::new(page.space, page.no / self.pages_per_cluster);
@@ -116,7 +116,7 @@ impl Clusters {
         ClusterId(id)
     }
 
-    /// Takes `frame` out of its cluster; the last member takes the cluster along.
+    /// Takes `frame` out of its cluster; removes the cluster with its last member.
     pub(crate) fn leave(&mut self, frame: FrameId) {
         let Member { page, cluster: id, older, newer } = self.members[frame.at()];
         if id == NIL {
@@ -143,7 +143,7 @@ impl Clusters {
         }
     }
 
-    /// How many members a cluster has; 0 for one that is no more.
+    /// The number of members of a cluster; 0 for a removed one.
     pub(crate) fn size(&self, id: ClusterId) -> u32 {
         self.clusters.get(id.at()).map_or(0, |cluster| cluster.len)
     }
@@ -153,7 +153,8 @@ impl Clusters {
         self.clusters[id.at()].distance.max(1)
     }
 
-    /// The page number that the cluster begins with, and its space; sorts clusters by position.
+    /// The cluster's space and its number in it (page number divided by cluster size); sorts clusters by
+    /// position.
     pub(crate) fn key(&self, id: ClusterId) -> PageId {
         self.clusters[id.at()].key
     }
@@ -163,7 +164,7 @@ impl Clusters {
         FrameId(self.clusters[id.at()].oldest)
     }
 
-    /// The member of its cluster that entered next after `frame`.
+    /// The member that entered `frame`'s cluster next after it.
     pub(crate) fn next(&self, frame: FrameId) -> Option<FrameId> {
         let newer = self.members[frame.at()].newer;
         (newer != NIL).then_some(FrameId(newer))

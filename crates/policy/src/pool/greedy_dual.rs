@@ -1,40 +1,40 @@
-//! What GD2L and its weighted kin are made of: LRU queues of pages that are worth the same when they are
-//! used, each sorted by H.
+//! The common part of GD2L and its weighted variants: LRU queues of pages whose use has the same value, each
+//! sorted by H.
 //!
-//! A page's *class*, which is its queue, says what a use makes it worth. Everything that is put at the MRU
-//! end of one queue was then worth L + that, so that each queue is sorted by H, and the page of smallest H is
-//! at one of the LRU ends. Every event is O(1), a pick O(queues). The readings are told in `gd2l` and
-//! `gd2l_weighted`.
+//! A page's *class*, which selects its queue, determines the value of a use. A page put at the MRU end gets L
+//! plus that value as its H, so each queue is sorted by H, and the page of smallest H is at one of the LRU
+//! ends. Every event is O(1), a pick O(queues). `gd2l` and `gd2l_weighted` document what the papers leave
+//! open.
 
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
 use crate::{Access, CleanReason, Costs, FrameId, FramePolicy, Home, PageId};
 
-/// The most uses that count. Higher ones stand for one transaction that uses a page many times rather than
-/// for many that do.
+/// The maximum number of uses counted. Higher counts indicate one transaction that uses a page many times
+/// rather than many transactions.
 pub const FREQUENCY_MAX: u8 = 10;
 
-/// What GD2L's H counts beside the cost of reading the page again. The default is the paper's GD2L.
+/// The terms of GD2L's H beyond the cost of reading the page again. The default is the paper's GD2L.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Gd2lOptions {
-    /// The uses since the page was loaded, up to [`FREQUENCY_MAX`]: they multiply the cost.
+    /// Multiplies the cost by the uses since loading, up to [`FREQUENCY_MAX`].
     pub frequency: bool,
-    /// The write that evicting a dirty page costs.
+    /// Adds the cost of the write that evicting a dirty page takes.
     pub write_back: bool,
 }
 
 impl Gd2lOptions {
-    /// The paper's GD2L: neither.
+    /// The paper's GD2L: neither option.
     pub const PAPER: Self = Self { frequency: false, write_back: false };
-    /// Both.
+    /// Both options.
     pub const BOTH: Self = Self { frequency: true, write_back: true };
 }
 
-/// What a page is: that makes what it is worth, and its queue.
+/// The state of a page that determines the value of a use, and its queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Class {
     pub(crate) home: Home,
-    /// Dirty, if that has a weight.
+    /// Whether the page is dirty; false without the write-back option.
     pub(crate) dirty: bool,
     /// f - 1.
     pub(crate) more_uses: u8,
@@ -59,13 +59,13 @@ pub struct GreedyDual<const N: usize> {
     queues: Queues<f64, N>,
     options: Gd2lOptions,
     inflation: f64,
-    /// The last answer to [`FramePolicy::victim`], and what L becomes if that frame goes.
+    /// The last answer to [`FramePolicy::victim`], and the value of L once that frame is evicted.
     chosen: Option<(FrameId, f64)>,
     costs: Costs,
 }
 
 impl<const N: usize> GreedyDual<N> {
-    /// For a pool of `frames` frames; `N` is the queues that these options make.
+    /// For a pool of `frames` frames; `N` is the number of queues that these options need.
     pub(crate) fn weighted(frames: usize, costs: Costs, options: Gd2lOptions) -> Self {
         Self { queues: Queues::new(frames), options, inflation: 0.0, chosen: None, costs }
     }
@@ -82,7 +82,7 @@ impl<const N: usize> GreedyDual<N> {
         self.queues.tracks(frame.0).then(|| self.queues.value(frame.0))
     }
 
-    /// How many frames are in the queue of such pages.
+    /// The number of frames in the queue of `class`.
     pub(crate) fn len_of(&self, class: Class) -> usize {
         self.queues.len_of(class.queue())
     }
@@ -91,7 +91,7 @@ impl<const N: usize> GreedyDual<N> {
         self.queues.queue_of(frame.0).map(Class::of)
     }
 
-    /// What a page of this class used now is worth.
+    /// The H of a page of this class upon a use.
     fn fresh(&self, class: Class) -> f64 {
         let costs = &self.costs;
         let (read, write) = match class.home {
@@ -102,7 +102,7 @@ impl<const N: usize> GreedyDual<N> {
         self.inflation + once * f64::from(class.more_uses + 1)
     }
 
-    /// The H of the page in `frame`; if there is no such frame, of one of this class used now.
+    /// The H of the page in `frame`; without a frame, that of a page of this class upon a use.
     fn h_or_fresh(&self, frame: Option<u32>, class: Class) -> f64 {
         frame.map_or_else(|| self.fresh(class), |frame| self.queues.value(frame))
     }
@@ -128,7 +128,7 @@ impl<const N: usize> GreedyDual<N> {
         self.queues.put_lru(class.queue(), frame.0);
     }
 
-    /// Every frame in the order in which they would go: by H, and by queue when equal.
+    /// All frames in the order of eviction: by H, and among equals by queue.
     fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
         let mut heads = [(f64::INFINITY, None); N];
         for (no, head) in heads.iter_mut().enumerate() {
@@ -205,8 +205,8 @@ impl<const N: usize> FramePolicy for GreedyDual<N> {
         if class == before {
             return;
         }
-        // A page whose home is the HDD again, which a write does not do where the SSD is written back, is not
-        // about to go.
+        // Only where the SSD is not written back does a write move a page's home from the SSD to the HDD.
+        // Such a page is not the next victim.
         let back_home = (before.home, home) == (Home::Ssd, Home::Hdd);
         match reason {
             CleanReason::Replacement if !back_home => self.put_lru(frame, class),

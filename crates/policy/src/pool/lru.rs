@@ -1,8 +1,8 @@
 //! Cost-oblivious LRU, plain and with InnoDB's midpoint.
 //!
 //! The 2013 paper's baseline "LRU" is InnoDB's buffer pool as section 3.1 describes it: [`MidpointLru`].
-//! Released InnoDB puts demand loads at the midpoint too and moves them on a later access; section 3.1 says
-//! MRU end, and so does this code.
+//! Released InnoDB also puts demand loads at the midpoint and moves them on a later access. Section 3.1 puts
+//! them at the MRU end, and so does this code.
 
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
@@ -19,7 +19,7 @@ pub struct OneQueue<const MIDPOINT: bool> {
 /// Plain LRU: every load and every use puts a page at the MRU end.
 pub type Lru = OneQueue<false>;
 
-/// LRU whose prefetched pages enter 3/8 from the LRU end and reach the MRU end only when they are later read.
+/// LRU whose prefetched pages enter 3/8 from the LRU end and reach the MRU end only upon a later read.
 pub type MidpointLru = OneQueue<true>;
 
 impl<const MIDPOINT: bool> OneQueue<MIDPOINT> {

@@ -1,37 +1,38 @@
 //! LRU-WSR: LRU with a second chance for hot dirty pages (Jung 2008, as Ou, Jin & Härder restate it in
 //! section 2).
 //!
-//! One list. The search for a victim starts at the LRU end: a clean page goes, and so does a dirty one that
-//! is marked cold; a dirty page that is not (a *hot* one) is marked cold and passed over.
+//! There is one LRU list. The search for a victim starts at the LRU end and takes the first page that is
+//! clean, or dirty and marked cold. A dirty page that is not marked (a *hot* one) is marked cold and passed
+//! over.
 //!
-//! The list is kept in two queues, the hot dirty pages apart from those that go at once, each page with the
-//! time of its last use, which tells which hot pages a search passed over. Every event is O(1), the second
-//! chances amortised: each has to be earned by a use.
+//! The list is kept as two queues: the hot dirty pages, and the pages that may be evicted at once. Each page
+//! carries the time of its last use, from which the policy derives the hot pages that a search passed over.
+//! Every event is O(1); second chances are amortised, since each is earned by a use.
 //!
 //! Where the paper is silent:
 //!
-//! - *Second Chance moves the page* passed over to the MRU end, as the algorithm of that name does. A use
-//!   makes it hot again; a page is hot when it is loaded.
+//! - *Second chance* moves a page passed over to the MRU end, as the algorithm of that name does. A use makes
+//!   it hot again; a page is hot when loaded.
 //! - *A pick does not write*: the marks are set when the page that the search found is evicted, or cleaned
-//!   for replacement, since writing and evicting are one step there. When it is a hot dirty page itself, the
-//!   search has been through the whole list and come to it again: all are cold.
-//! - *A cold page that was cleaned* stays where it is. A hot one that was cleaned for another reason than
-//!   replacement goes to the midpoint of those that go at once, as of that page's last use (as the 2013 paper
-//!   does with pages that change their queue without being used).
-//! - *Becoming dirty is a use*, should the hit not have come yet, or be lost. *Read-ahead* has no place of
-//!   its own.
+//!   for replacement, since the paper writes and evicts in one step. If the page found is hot and dirty
+//!   itself, the search went through the whole list and came back to it: all pages are then cold.
+//! - *A cold page that was cleaned* stays where it is. A hot page cleaned for any reason but replacement goes
+//!   to the midpoint of the queue of pages that may be evicted at once, with the last use of the page there
+//!   (as the 2013 paper treats pages that change their queue without being used).
+//! - *Becoming dirty counts as a use*, since its hit may be reported later or lost. *Read-ahead* is not
+//!   treated specially.
 
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
 use crate::{Access, CleanReason, FrameId, FramePolicy, Home, PageId};
 
-/// Clean pages, and dirty ones that are marked cold.
+/// Clean pages, and dirty pages marked cold.
 const AT_ONCE: QueueNo = QueueNo(0);
 const HOT_DIRTY: QueueNo = QueueNo(1);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Page {
-    /// In uses.
+    /// The time of the page's last use, counted in uses.
     last_used: u64,
     dirty: bool,
 }
@@ -54,14 +55,14 @@ impl LruWsr {
         self.queues.queue_of(frame) == Some(HOT_DIRTY)
     }
 
-    /// To the MRU end of the list, hot or not.
+    /// Puts the page at the MRU end of the list, hot or not.
     fn put_mru(&mut self, frame: u32, dirty: bool, hot: bool) {
         self.uses += 1;
         self.queues.set_value(frame, Page { last_used: self.uses, dirty });
         self.queues.put_mru(if dirty && hot { HOT_DIRTY } else { AT_ONCE }, frame);
     }
 
-    /// The search found `found`: gives a second chance to the hot dirty pages that it passed over.
+    /// Gives a second chance to the hot dirty pages that the search for `found` passed over.
     fn searched(&mut self, found: u32) {
         let until = if self.is_hot(found) { u64::MAX } else { self.queues.value(found).last_used };
         while let Some(frame) = self.queues.lru(HOT_DIRTY)

@@ -1,9 +1,9 @@
 //! REF: recently-evicted-first (Seo & Shin 2008, as Ou, Jin & Härder restate it in section 2).
 //!
-//! Victims come from the *victim blocks*: the blocks that had most pages in the victim window, the least
-//! recently used part of the LRU list, when they were chosen. Their pages go in LRU order; when none is left,
-//! new victim blocks are chosen. Clean and dirty pages are not told apart. So for a while all writes go to a
-//! few blocks, if in any order.
+//! Victims come from the *victim blocks*: the blocks that had the most pages in the victim window, the least
+//! recently used part of the LRU list, when they were chosen. Their pages are evicted in LRU order; when none
+//! is left, the policy chooses new victim blocks. It does not distinguish clean from dirty pages. For a while
+//! all writes therefore go to a few blocks, in any order.
 //!
 //! The paper finds new victim blocks by a linear search of the window. Here the blocks are kept sorted by
 //! their pages in the window: a page that enters or leaves the window costs O(log m) for m blocks there,
@@ -11,18 +11,18 @@
 //!
 //! Where the paper is silent:
 //!
-//! - *"At the MRU end of the list"* must read LRU end: it is to be "similar to the clean-first region of
+//! - *"At the MRU end of the list"* must read LRU end: the window is "similar to the clean-first region of
 //!   CFLRU", and victims come from it.
-//! - *Window and number of victim blocks*: half of the pool, as CFLRU's; 8 blocks. A block is a cluster.
+//! - *Window and number of victim blocks*: half of the pool, as in CFLRU; 8 blocks. A block is a cluster.
 //! - *Blocks with equally many pages*: the one with the least recently used page comes first.
-//! - *Pages of victim blocks that enter the window later* are victims too. A block whose pages have all left
-//!   the window is a victim block no more.
+//! - *Pages of victim blocks that enter the window later* are victims too. A block ceases to be a victim
+//!   block when its last page leaves the window.
 //! - *A pick does not write*: victim blocks are chosen when the first of their pages is evicted, or cleaned
 //!   for replacement.
-//! - *Pages of the victim blocks that are refused*: the pages go that would after them, those of the next
-//!   victim blocks; at last the working region's in LRU order.
-//! - *Becoming dirty is a use*, should the hit not have come yet, or be lost. *Read-ahead* has no place of
-//!   its own.
+//! - *All pages of the victim blocks are refused*: the victim comes from the blocks that would be victim
+//!   blocks next, and at last from the working region, in LRU order.
+//! - *Becoming dirty counts as a use*, since its hit may be reported later or lost. *Read-ahead* is not
+//!   treated specially.
 
 use super::clusters::{ClusterId, Clusters};
 use super::window::{WindowPercent, WorkingRegion};
@@ -34,25 +34,26 @@ use std::collections::BTreeSet;
 
 const WORKING: QueueNo = QueueNo(0);
 
-/// How many blocks are victim blocks at a time.
+/// The number of victim blocks chosen at a time.
 const VICTIM_BLOCKS: usize = 8;
 
 /// Recently-evicted-first; see the module's text.
 #[derive(Debug)]
 pub struct Ref {
-    /// When a page of the window entered it.
+    /// The time at which each page of the window entered it.
     queues: Queues<u64, 1>,
     working: WorkingRegion,
     /// The window's pages by block.
     window: Clusters,
-    /// The window's blocks: most pages first, then the one that has the page which entered first.
+    /// The window's blocks: most pages first; among equals, the block whose oldest page entered the window
+    /// first.
     by_size: BTreeSet<(Reverse<u32>, u64, ClusterId)>,
     victims: Vec<ClusterId>,
     demotions: u64,
 }
 
 impl Ref {
-    /// For a pool of `frames` frames whose victim window is `window` of them, with blocks of
+    /// For a pool of `frames` frames, of which `window` is the victim window, with blocks of
     /// `pages_per_block`.
     #[must_use]
     pub fn new(frames: usize, window: WindowPercent, pages_per_block: u32) -> Self {
@@ -83,7 +84,7 @@ impl Ref {
         self.queues.set_value(frame, self.demotions);
         let block = self.window.enter(FrameId(frame));
         if self.window.size(block) > 1 {
-            // What it was before: one page fewer, the same first one.
+            // Remove the block's previous entry: one page fewer, the same oldest page.
             let (Reverse(size), first, _) = self.rank(block);
             self.by_size.remove(&(Reverse(size - 1), first, block));
         }
@@ -114,7 +115,7 @@ impl Ref {
         self.queues.put_mru(WORKING, frame.0);
     }
 
-    /// A page of the window was found: if there are no victim blocks, those that it was found in become them.
+    /// Handles the choice of a page of the window: if there are no victim blocks, chooses them.
     fn searched(&mut self, frame: FrameId) {
         if self.victims.is_empty() && self.window.of(frame).is_some() {
             self.victims.extend(self.by_size.iter().take(VICTIM_BLOCKS).map(|&(.., block)| block));
@@ -124,7 +125,7 @@ impl Ref {
     fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
         let others = self.by_size.iter().map(|&(.., block)| block);
         let mut others = others.filter(|block| !self.victims.contains(block));
-        // The next page of each of the blocks whose turn it is.
+        // The next page of each block in the current round.
         let first = |block: ClusterId| self.window.oldest(block);
         let mut heads: Vec<FrameId> = self.victims.iter().copied().map(first).collect();
         let window = std::iter::from_fn(move || {

@@ -1,33 +1,32 @@
-//! SAWC: self-adaptive with write clustering (Ou, Jin & Härder, section 3.2.3): CASA whose writes take along
-//! the cluster.
+//! SAWC: self-adaptive with write clustering (Ou, Jin & Härder, section 3.2.3): CASA with clustered writes.
 //!
-//! A table T of the dirty pages by cluster: when the victim p is dirty, the dirty pages of its cluster that
-//! are updated no more often than p are written with it (Function ClusteredWrite). The others will likely be
-//! updated soon, and would have to be written again. Every event is O(1), a write set as large as the
-//! clusters it touches.
+//! A table T holds the dirty pages by cluster. When the victim p is dirty, the dirty pages of its cluster
+//! that are updated no more often than p are written with it (Function ClusteredWrite). The others will
+//! likely be updated soon and would have to be written again. Every event is O(1); building a write set is
+//! linear in the clusters it touches.
 //!
-//! Readings beside CASA's:
+//! Where the paper is silent, beyond CASA's points:
 //!
-//! - *Freq*, "the number of logical write requests for p while p is in the buffer": hits that write, and the
+//! - *Freq*, "the number of logical write requests for p while p is in the buffer": the writing hits, and the
 //!   first change of a page that was loaded to be changed. Cleaning does not reset it.
 //! - *The pages written along* are clean from then on, but their frames are not needed yet: they go to the
 //!   midpoint of C, not to its LRU end.
-//! - *The cleaner's look-ahead* treats every dirty page among the next victims as the p of a ClusteredWrite.
-//! - *Recoverability writes* are not clustered: their set is given.
+//! - *The cleaner's look-ahead* applies ClusteredWrite to every dirty page among the next victims.
+//! - *Recoverability writes* are not clustered: the caller names the pages.
 
 use super::Casa;
 use super::LookAhead;
 use super::clusters::Clusters;
 use crate::{Access, CleanReason, Costs, FrameId, FramePolicy, FrameState, Home, PageId};
 
-/// What ClusteredWrite has to know of a frame.
+/// The state that ClusteredWrite keeps per frame.
 #[derive(Clone, Copy, Debug, Default)]
 struct Marks {
     /// Freq of the paper.
     updates: u32,
-    /// The write set that it was last put into.
+    /// The number of the write set that last included the frame.
     set: u32,
-    /// It was put there for its cluster's sake.
+    /// Whether it was included as a cluster neighbour, not as a victim.
     along: bool,
 }
 
@@ -54,7 +53,7 @@ impl Sawc {
         }
     }
 
-    /// The CASA that it is otherwise.
+    /// The underlying CASA.
     #[must_use]
     pub fn casa(&self) -> &Casa {
         &self.casa
@@ -129,7 +128,7 @@ impl FramePolicy for Sawc {
             let state_now = state(frame);
             ahead.note(state_now);
             let Some(cluster) = table.of(frame).filter(|_| state_now == FrameState::Dirty) else { continue };
-            // Written along or not, it is a victim itself.
+            // A victim itself, even if a neighbour has already included it.
             if marks[frame.at()].set != *set {
                 out.push(frame);
             }

@@ -1,9 +1,9 @@
-//! What CFLRU, REF and CFDC have in common: the least recently used part of the pool is a *window* with an
+//! The common part of CFLRU, REF and CFDC: the least recently used part of the pool is a *window* with an
 //! order of its own, and the rest, the *working region*, is plain LRU.
 //!
 //! The working region holds `(1 - share) · b` pages of a pool of b. A page loaded or used enters it at the
-//! MRU end; when it is full, its LRU page is demoted to the window first. While the pool fills, the working
-//! region fills before the window: pages leave it only to make room.
+//! MRU end; if it is full, its LRU page is first demoted to the window. The working region therefore fills
+//! before the window.
 
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
@@ -16,20 +16,20 @@ impl WindowPercent {
     /// Half of the pool: the middle of the three settings that Ou et al. measure (section 4.2).
     pub const DEFAULT: Self = Self(50);
 
-    /// The number.
+    /// The percentage.
     #[must_use]
     pub const fn get(self) -> u8 {
         self.0
     }
 
-    /// From 1 to 100 per cent.
+    /// Returns `None` unless `percent` is from 1 to 100.
     #[must_use]
     pub const fn new(percent: u8) -> Option<Self> {
         if percent >= 1 && percent <= 100 { Some(Self(percent)) } else { None }
     }
 
-    /// The pages that the working region of a pool of `frames` holds; at least one, because the page just
-    /// used is in it.
+    /// The capacity of the working region in a pool of `frames`; at least one page, because it holds the page
+    /// just used.
     const fn working_pages(self, frames: usize) -> usize {
         let window = (frames as u128 * self.0 as u128 / 100) as usize;
         let working = frames - window;
@@ -37,7 +37,7 @@ impl WindowPercent {
     }
 }
 
-/// The working region: which of a policy's queues it is, and how long that may become.
+/// The working region: its queue among the policy's, and that queue's maximum length.
 #[derive(Debug)]
 pub(crate) struct WorkingRegion {
     queue: QueueNo,
@@ -45,12 +45,12 @@ pub(crate) struct WorkingRegion {
 }
 
 impl WorkingRegion {
-    /// Of a pool of `frames` frames, what `window` leaves of it.
+    /// The working region of a pool of `frames` frames with the given `window`.
     pub(crate) const fn new(queue: QueueNo, frames: usize, window: WindowPercent) -> Self {
         Self { queue, pages: window.working_pages(frames) }
     }
 
-    /// Makes room for a page: takes the LRU page out if the region is full. That one is to go to the window.
+    /// Makes room for a page: if the region is full, takes its LRU page out and returns it for the window.
     pub(crate) fn demote<V: Copy + Default, const N: usize>(&self, queues: &mut Queues<V, N>) -> Option<u32> {
         let full = queues.len_of(self.queue) >= self.pages;
         let demoted = queues.lru(self.queue).filter(|_| full)?;

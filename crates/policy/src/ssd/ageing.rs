@@ -1,55 +1,55 @@
-//! When counts age: after so many accesses, or once they forecast the accesses worse than the latest of them
-//! do.
+//! The ageing of counts: after a fixed number of accesses, or once they predict the accesses worse than the
+//! latest counts alone do.
 //!
-//! Counts that are halved follow a hot set that moves; where it stays they know half of what they could.
-//! Which of the two a workload is can be told from its accesses: the forecast that knows a page's probability
-//! better needs fewer bits to name the pages that come (the prequential comparison of Dawid 1984). Two
-//! forecasts are kept of a sample of pages: by all counts, aged as the ranking's are, and by those of the
-//! last stretch of accesses alone. Where the second is the better one at the end of a stretch, the counts are
-//! *outdated*, and are halved.
+//! Halved counts follow a hot set that moves, but lose half of the information about one that stays. The
+//! accesses show which of the two a workload is: the forecast that estimates the pages' probabilities better
+//! encodes the coming accesses in fewer bits (the prequential comparison of Dawid 1984). Two forecasts are
+//! kept for a sample of pages: by all counts, aged as the ranking's are, and by those of the last stretch of
+//! accesses alone. If the second is the better one at the end of a stretch, the counts are *outdated*, and
+//! are halved.
 
 use crate::PageId;
 use crate::collections::page_index::mixed;
 use rustc_hash::FxHashMap;
 
-/// When the counts of pages and groups are halved. Accesses are physical: reads from a device other than
-/// sequential ones, and writes to one.
+/// The rule that halves the counts of pages and groups. Accesses are physical: random reads from a device,
+/// and writes to one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Ageing {
-    /// After every so many accesses per slot.
+    /// After this many accesses per slot, each time.
     Every(u32),
-    /// At the end of a stretch of so many accesses per slot, if the counts of the stretch before it forecast
-    /// its accesses clearly better than all counts did.
+    /// At the end of a stretch of this many accesses per slot, if the counts of the stretch before it
+    /// predicted its accesses clearly better than all counts did.
     WhenOutdated(u32),
 }
 
 impl Ageing {
-    /// When outdated, in stretches of ten accesses per slot.
+    /// When outdated, with stretches of ten accesses per slot.
     pub const DEFAULT: Self = Self::WhenOutdated(10);
 }
 
-/// The most pages that are watched for a forecast.
+/// The maximum number of pages sampled for the forecasts.
 const SAMPLE_MAX: usize = 1024;
 
-/// As many stretches without an access, and a page is watched no more: pages that came and went must not fill
-/// the sample.
+/// A page leaves the sample after this many stretches without an access: pages that are not accessed again
+/// must not fill it.
 const QUIET_MAX: u8 = 16;
 
-/// The bits that the latest accesses must save before all counts are outdated: odds of a thousand to one. By
-/// chance alone a forecast is ahead by a few, where pages have few accesses each.
+/// The bits that the forecast by the latest accesses must save before all counts are outdated: odds of a
+/// thousand to one. With few accesses per page, a forecast may lead by a few bits by chance.
 const EVIDENCE_BITS: f64 = 10.0;
 
-/// What is due after an access.
+/// The halving that is due after an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Due {
     Nothing,
-    /// The sketch is halved.
+    /// The sketch is to be halved.
     Sketch,
-    /// The counts are, and the sketch with them.
+    /// The counts are to be halved, and the sketch with them.
     Counts,
 }
 
-/// Says what is due, access by access.
+/// Decides after each access what is due.
 #[derive(Debug)]
 pub(crate) struct Ager {
     counts: Option<(Clock, Option<Forecasts>)>,
@@ -57,7 +57,8 @@ pub(crate) struct Ager {
 }
 
 impl Ager {
-    /// For counts that age, or do not, and a sketch that is halved after so many accesses per slot, or none.
+    /// `counts` is `None` if the counts do not age; `sketch_per_slot` is the sketch's period in accesses per
+    /// slot, or `None`.
     pub(crate) fn new(counts: Option<Ageing>, sketch_per_slot: Option<u32>, slots: usize) -> Self {
         let counts = counts.map(|ageing| match ageing {
             Ageing::Every(per_slot) => (Clock::new(per_slot, slots), None),
@@ -66,7 +67,7 @@ impl Ager {
         Self { counts, sketch: sketch_per_slot.map(|per_slot| Clock::new(per_slot, slots)) }
     }
 
-    /// `page` was accessed.
+    /// Records an access to `page`.
     pub(crate) fn accessed(&mut self, page: PageId) -> Due {
         let sketch = self.sketch.as_mut().is_some_and(Clock::tick);
         let counts = self.counts.as_mut().is_some_and(|(clock, forecasts)| {
@@ -91,7 +92,7 @@ impl Ager {
     }
 }
 
-/// Counts accesses down, again and again.
+/// A periodic countdown of accesses.
 #[derive(Debug)]
 struct Clock {
     every: u64,
@@ -104,7 +105,7 @@ impl Clock {
         Self { every, left: every }
     }
 
-    /// Whether the time has come.
+    /// Counts one access; returns whether the period ended.
     fn tick(&mut self) -> bool {
         self.left -= 1;
         let come = self.left == 0;
@@ -119,21 +120,21 @@ impl Clock {
     }
 }
 
-/// The accesses of one page that is watched.
+/// The accesses to one sampled page.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    /// Before this stretch, halved as the ranking's counts are.
+    /// Accesses before this stretch, halved as the ranking's counts are.
     all: f64,
-    /// In the stretch before this one.
+    /// Accesses in the stretch before this one.
     last: u32,
-    /// In this one.
+    /// Accesses in this stretch.
     now: u32,
     /// Stretches since the last access.
     quiet: u8,
 }
 
-/// Both forecasts, for a sample of pages: those whose hash is below a limit, which is halved when they are
-/// too many and doubled when they have become few.
+/// Both forecasts, for a sample of pages: those whose hash is below a limit. The limit is halved when the
+/// sample grows too large and doubled when it becomes small.
 #[derive(Debug)]
 struct Forecasts {
     seen: FxHashMap<PageId, Seen>,
@@ -159,7 +160,7 @@ impl Forecasts {
         }
     }
 
-    /// Ends a stretch, and says whether all counts are outdated. They count as halved then.
+    /// Ends a stretch, and returns whether all counts are outdated. If so, halves the forecast's counts too.
     fn end_stretch(&mut self) -> bool {
         let outdated = self.bits_saved() > EVIDENCE_BITS;
         let kept = if outdated { 0.5 } else { 1.0 };
@@ -174,9 +175,10 @@ impl Forecasts {
         outdated
     }
 
-    /// By how many bits the stretch before this one names this one's accesses shorter than all before it do.
-    /// Half an access more than was counted stands for each page (Krichevsky & Trofimov 1981): none is
-    /// impossible. Pages that no forecast can know, as they are new, are left out.
+    /// Returns the bits saved when encoding this stretch's accesses by the counts of the stretch before it
+    /// instead of all earlier counts. Each page counts half an access more than observed (Krichevsky &
+    /// Trofimov 1981), so that no probability is zero. New pages, which neither forecast can know, are left
+    /// out.
     fn bits_saved(&self) -> f64 {
         let known = || self.seen.values().filter(|seen| seen.all > 0.0);
         let pages = known().count() as f64;
@@ -195,8 +197,8 @@ impl Forecasts {
     }
 }
 
-/// The index places pages by the high bits of the same hash, and ghosts take theirs by another one, so that
-/// this sample has nothing to do with either.
+/// The index places pages by the high bits of the same hash, and the ghosts sample by another hash; the
+/// multiplication keeps this sample independent of both.
 fn sampled(page: PageId, below: u64) -> bool {
     mixed(page).wrapping_mul(0x9E37_79B9_7F4A_7C15) < below
 }
@@ -211,18 +213,18 @@ mod tests {
         PageId::new(SpaceId(1), no)
     }
 
-    /// What is due after each of the accesses.
+    /// Returns what is due after each access.
     fn dues(ager: &mut Ager, pages: impl IntoIterator<Item = u32>) -> Vec<Due> {
         pages.into_iter().map(|no| ager.accessed(p(no))).collect()
     }
 
-    /// How often all of a run's counts were found outdated.
+    /// Returns how often a run's counts were found outdated.
     fn outdated(pages: impl IntoIterator<Item = u32>) -> usize {
         let mut ager = Ager::new(Some(Ageing::WhenOutdated(10)), None, 100);
         dues(&mut ager, pages).iter().filter(|due| **due == Due::Counts).count()
     }
 
-    /// Numbers below `n` that look drawn, the low ones far more often.
+    /// Pseudo-random numbers below `n`, skewed towards the low ones.
     fn skewed(n: u32) -> impl Iterator<Item = u32> {
         let mut state = 7_u64;
         std::iter::repeat_with(move || {
@@ -240,11 +242,11 @@ mod tests {
             due.iter().enumerate().filter(|(_, due)| **due == what).map(|(n, _)| n + 1).collect::<Vec<_>>()
         };
         assert_eq!(at(Due::Counts), [6, 12]);
-        // Four accesses after the start, and after it was halved with the counts.
+        // Due four accesses after the start, and four after each halving with the counts.
         assert_eq!(at(Due::Sketch), [4, 10]);
         let mut sketch_alone = Ager::new(None, Some(2), 2);
         assert_eq!(dues(&mut sketch_alone, 0..8).iter().filter(|due| **due == Due::Sketch).count(), 2);
-        // Both at once are one halving.
+        // Two periods that end together cause one halving.
         let mut alike = Ager::new(Some(Ageing::Every(2)), Some(2), 2);
         assert_eq!(dues(&mut alike, 0..8).iter().filter(|due| **due != Due::Nothing).count(), 2);
         assert_eq!(dues(&mut Ager::new(Some(Ageing::Every(1)), None, 0), 0..2), [Due::Counts; 2]);
@@ -253,11 +255,11 @@ mod tests {
     #[test]
     fn what_stays_is_never_outdated_and_what_moves_is_again_and_again() {
         assert_eq!(outdated(skewed(300).take(50_000)), 0);
-        // A little further in every stretch; the first two have nothing to compare.
+        // The hot set moves a little in every stretch; the first two stretches have nothing to compare.
         let moving = skewed(300).take(50_000).zip(0..).map(|(no, n)| (no + n / 1000 * 5) % 300);
         let halvings = outdated(moving);
         assert!(halvings >= 25, "{halvings}");
-        // It moves once: the counts are outdated until little is left of what was before.
+        // The hot set moves once: the counts are outdated until little of the earlier accesses is left.
         let moved = skewed(300).take(50_000).enumerate();
         let halvings = outdated(moved.map(|(n, no)| if n < 25_000 { no } else { 299 - no }));
         assert!((1..8).contains(&halvings), "{halvings}");
@@ -265,7 +267,7 @@ mod tests {
 
     #[test]
     fn pages_that_come_and_go_make_nothing_outdated() {
-        // One access in ten is of a page that was never there before.
+        // One access in ten is to a new page.
         let new = |n: u32| n.is_multiple_of(10).then_some(n);
         let growing = skewed(300).take(50_000).zip(1000..).map(|(no, n)| new(n).unwrap_or(no));
         assert_eq!(outdated(growing), 0);
@@ -275,11 +277,11 @@ mod tests {
     fn a_hot_set_that_moves_is_noticed_after_any_number_of_pages_that_came_and_went() {
         for gone in [0, 30_000, 300_000] {
             let mut ager = Ager::new(Some(Ageing::WhenOutdated(10)), None, 100);
-            // A load, and then a hot set among pages that are accessed twice each and never again.
+            // A load phase, and then a hot set among pages that are accessed twice each and never again.
             assert!(!dues(&mut ager, 1000..1000 + gone).contains(&Due::Counts));
             let beside = |n: u32| n.is_multiple_of(10).then_some(1_000_000 + n / 20);
             let stays = skewed(300).take(50_000).zip(0..).map(|(no, n)| beside(n).unwrap_or(no));
-            // The load was another workload, and may be forgotten by halves.
+            // The load phase was another workload: halvings in the first 20,000 accesses are allowed.
             let halvings = dues(&mut ager, stays);
             assert!(!halvings[20_000..].contains(&Due::Counts), "{gone}");
             let moved = skewed(300).take(10_000).map(|no| 299 - no);
@@ -301,7 +303,7 @@ mod tests {
                 forecasts.saw(p(no));
                 assert!(forecasts.seen.len() <= SAMPLE_MAX);
             }
-            // A sample it stays: not a few pages, nor those that came first.
+            // It stays a sample: neither a few pages, nor only the first ones.
             assert!(forecasts.seen.len() > SAMPLE_MAX / 4, "{}", forecasts.seen.len());
             assert!(forecasts.seen.keys().any(|page| page.no > 190_000));
             assert!(!forecasts.end_stretch(), "{stretch}");
@@ -321,8 +323,7 @@ mod tests {
         assert!(!forecasts.seen.contains_key(&p(1)));
     }
 
-    /// By how many bits the stretch before forecasts `stretch` better than the accesses so far do, from these
-    /// themselves: each with its weight.
+    /// Computes the bits saved on `stretch` by the stretch before it, from the weighted accesses themselves.
     fn bits_by_hand(past: &[(u32, f64)], last: &[u32], stretch: &[u32]) -> f64 {
         let mut known: Vec<u32> = past.iter().map(|one| one.0).collect();
         known.sort_unstable();
@@ -349,7 +350,7 @@ mod tests {
                 stretch.iter().for_each(|&no| forecasts.saw(p(no)));
                 let bits = bits_by_hand(&past, &last, &stretch);
                 prop_assert!((forecasts.bits_saved() - bits).abs() < 1e-6, "{} and {bits}", forecasts.bits_saved());
-                // Where it hangs on a rounding, either is right.
+                // At the threshold, rounding decides: either answer is right.
                 if (bits - EVIDENCE_BITS).abs() < 1e-6 {
                     return Ok(());
                 }

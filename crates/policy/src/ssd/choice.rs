@@ -1,4 +1,4 @@
-//! Which SSD policy runs, typed and by name.
+//! The choice of the SSD policy, typed and by name.
 
 use super::{
     Adaptive, Ageing, Alpha, Cac, CacOptions, Doublewrite, EvictionCost, Lru2, MvFifo, NoSsd, SlotPolicy,
@@ -9,17 +9,17 @@ use crate::choice::{by_name, split, write_options};
 use std::fmt;
 use std::str::FromStr;
 
-/// Which policy decides what the SSD holds. By name (`Display`, `FromStr` in any case, serde): `auto`, `cac`,
-/// `cac:ageing,sketch`, `none`.
+/// The policy that decides which pages the SSD holds. It converts to and from names such as `auto`, `cac`,
+/// `cac:ageing,sketch` and `none` (`Display`, case-insensitive `FromStr`, serde).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum SsdPolicy {
-    /// `auto`: the one to take. It adapts: see [`Adaptive`].
+    /// `auto`: the recommended policy. It adapts to the workload: see [`Adaptive`].
     #[default]
     Auto,
-    /// `auto:pin=NAME`: the same, with one of its settings for good.
+    /// `auto:pin=NAME`: the same policy, fixed to one of its settings.
     Pinned(SsdSetting),
-    /// `cac` and, with α = 1, `cc` (Liu & Salem 2013); options as [`CacOptions`] has them.
+    /// `cac` and, with α = 1, `cc` (Liu & Salem 2013), with the options of [`CacOptions`].
     Cac(CacOptions),
     /// `lru2`: LRU-2 with lazy cleaning (Do et al. 2011).
     Lru2,
@@ -28,21 +28,21 @@ pub enum SsdPolicy {
     /// `mv-fifo`: a circular queue of page versions (FaCE; Kang et al. 2012); `mv-fifo-gsc` with group second
     /// chance.
     MvFifo {
-        /// Pages that were read in their slots are appended again.
+        /// Whether pages that were read in their slots are appended again.
         second_chances: bool,
     },
     /// `doublewrite`: the doublewrite buffer as a read cache (Kang et al.).
     Doublewrite,
     /// `none`: nothing is admitted.
     None,
-    /// Answers at random, or so as to hurt; for tests.
+    /// Answers at random or maliciously; for tests.
     #[cfg(feature = "hostile")]
     #[doc(hidden)]
     Hostile(u64),
 }
 
 impl SsdPolicy {
-    /// Every policy, the default first, each with the options that its name alone stands for.
+    /// Every policy, the default first, each with the options that its bare name implies.
     pub const ALL: &[Self] = &[
         Self::Auto,
         Self::Cac(CacOptions::CAC),
@@ -55,10 +55,10 @@ impl SsdPolicy {
         Self::None,
     ];
 
-    /// The options of `cac` and `cc` that texts name. `ageing=N` halves the counts every N accesses per slot.
+    /// The names of the options of `cac` and `cc`. `ageing=N` halves the counts every N accesses per slot.
     pub const PARTS: &[&str] = &["ageing", "write-at-hand", "dirty", "rewrite", "sketch", "strict-zone"];
 
-    /// The policy, for an empty SSD.
+    /// Builds the policy, for an empty SSD.
     #[must_use]
     pub fn build(self, params: &SlotPolicyParams) -> Box<dyn SlotPolicy> {
         match self {
@@ -75,7 +75,7 @@ impl SsdPolicy {
         }
     }
 
-    /// The names that there are, for messages.
+    /// Returns the known names, for messages.
     #[must_use]
     pub fn known() -> String {
         let names: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
@@ -88,7 +88,7 @@ impl SsdPolicy {
         )
     }
 
-    /// This policy with the option `text` on, if it has it.
+    /// Returns this policy with the option `text` enabled, if it has that option.
     fn with_option(self, text: &str) -> Option<Self> {
         if self == Self::Auto {
             return SsdSetting::named(text.strip_prefix("pin=")?).map(Self::Pinned);
@@ -124,7 +124,7 @@ impl SsdPolicy {
     }
 }
 
-/// The options that are on, as [`SsdPolicy::PARTS`] names them.
+/// The enabled options, by the names of [`SsdPolicy::PARTS`].
 fn parts(options: &CacOptions) -> Vec<String> {
     let ageing = options.ageing.map(|ageing| match ageing {
         Ageing::DEFAULT => "ageing".to_owned(),

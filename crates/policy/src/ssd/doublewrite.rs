@@ -1,21 +1,23 @@
 //! The doublewrite buffer as a read cache (Kang et al., *InnoDB DoubleWrite Buffer as Read Cache using
-//! SSDs*): the buffer that every dirty page is written to before it goes home lies on the SSD and is
-//! enlarged, to 5 to 10 % of the database in the paper; what it still holds is read from there.
+//! SSDs*). The buffer, to which every dirty page is written before its home on the HDD, lies on the SSD and
+//! is enlarged, in the paper to 5 to 10 % of the database. Pages that it still holds are read from it.
 //!
-//! Every cleaned page is appended and written home; pages that leave the pool clean are not taken. Slots are
-//! taken back in the order in which they were written, read or not. Neither cost-based nor anticipatory.
+//! Every cleaned page is appended and then written to its home; pages that leave the pool clean are not
+//! admitted. Slots are reclaimed in the order in which they were written, read or not. The policy is neither
+//! cost-based nor anticipatory.
 //!
-//! The shell keeps the circle ([`append_group`](crate::SlotPolicy::append_group)) and the order of the two
-//! writes ([`write_through`](crate::SlotPolicy::write_through)); the policy knows which versions are valid.
-//! Everything is O(1), as in [`MvFifo`](super::MvFifo), whose queue this is. Under a shell that does not
-//! append, it is a FIFO that evicts within its zone.
+//! The shell manages the circular order ([`append_group`](crate::SlotPolicy::append_group)) and the order of
+//! the two writes ([`write_through`](crate::SlotPolicy::write_through)); the policy tracks the valid
+//! versions. Everything is O(1), as in [`MvFifo`](super::MvFifo), which shares the queue. Under a shell that
+//! does not append, it is a FIFO that evicts within its zone.
 //!
 //! Where the paper is silent:
 //!
-//! - *What is written over*: the slots written longest ago, since the writes are sequential and the buffer is
-//!   a file.
+//! - *Slots to overwrite*: those written longest ago, since the writes are sequential and the buffer is a
+//!   file.
 //! - *A page that is read again* from the buffer stays where it is: no second chance, no copy elsewhere.
-//! - *A page changed in the pool* keeps its version in the buffer until it is cleaned: what the HDD has, too.
+//! - *A page changed in the pool* keeps its version in the buffer until it is cleaned; the HDD has the same
+//!   version.
 
 use super::mv_fifo::VersionQueue;
 use crate::SlotPolicyParams;
@@ -24,7 +26,7 @@ use crate::SlotPolicyParams;
 pub type Doublewrite = VersionQueue<true>;
 
 impl Doublewrite {
-    /// With an empty SSD.
+    /// For an empty SSD.
     #[must_use]
     pub fn new(params: &SlotPolicyParams) -> Self {
         Self::empty(params, false)

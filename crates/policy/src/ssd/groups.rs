@@ -1,36 +1,34 @@
 //! Page groups and their miss rate expansion factors α (Liu & Salem 2013, section 5.2).
 //!
 //! A group is the pages of one space whose logical read rates fall into one subrange; subranges are equally
-//! wide, the last is open-ended. Its sums of physical and logical reads, on the SSD and off it, are moved
-//! lazily: a page adds what it has waiting when it is *settled*, and takes its counts along when its rate has
-//! moved it to another group.
+//! wide, the last is open-ended. Its sums of physical and logical reads, on the SSD and off it, are updated
+//! lazily: *settling* a page adds its pending counts, and moves its counts to another group if its rate has
+//! changed subrange.
 //!
 //! Where the paper is silent:
 //!
 //! - *m_S undefined* (no logical reads on the SSD): α = 1, as the paper says. This comes first.
 //! - *m_D undefined*: 0, as the paper says. *m_D = 0* then divides by zero: the group's pages miss when on
-//!   the SSD and never when off it, α is the upper bound. With m_S = 0 too nothing was ever missed anywhere:
-//!   α = 1.
-//! - *m_S = 0, m_D > 0*: α would be 0 and equation 4 divide by it: the lower bound.
-//! - *Age of young pages*: the rate of a page younger than the time in which one read is worth one subrange
-//!   (1 / width) is taken over that time, or a page read once would start in the highest group.
+//!   the SSD and never when off it, so α is the upper bound. If m_S = 0 as well, no read ever missed: α = 1.
+//! - *m_S = 0, m_D > 0*: α would be 0, and equation 4 divides by it: α is the lower bound.
+//! - *Age of young pages*: a page younger than 1 / width, the time in which one read amounts to one subrange,
+//!   gets its rate over that time. Otherwise a page read once would start in the highest group.
 
 use super::page_stats::{Counted, Record};
 use crate::{GroupStats, Millis, SpaceId};
 use rustc_hash::FxHashMap;
 
-/// What becomes of a page's part in its group's sums when its record is dropped (it fell out of the
-/// outqueue).
+/// The treatment of a page's share in its group's sums when the outqueue drops its record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Dropped {
-    /// The reads happened, and stay in the sums: they are what the miss rates were.
+    /// The page's reads stay in the sums: the miss rates include them.
     #[default]
     Kept,
-    /// They are subtracted: the sums are those of the pages tracked now.
+    /// The page's reads are subtracted: the sums are those of the tracked pages.
     Subtracted,
 }
 
-/// How groups are formed and their factors bounded.
+/// The parameters that form groups and bound their factors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroupRules {
     pub(crate) width_per_min: f64,
@@ -38,7 +36,7 @@ pub(crate) struct GroupRules {
     pub(crate) alpha_min: f64,
     pub(crate) alpha_max: f64,
     pub(crate) dropped: Dropped,
-    /// What an access counts in a record.
+    /// The weight of one access in a record's counts.
     pub(crate) step: u32,
 }
 
@@ -49,7 +47,7 @@ impl GroupRules {
         (subranges_up as u64).min(u64::from(self.subranges) - 1) as u16
     }
 
-    /// Equation 8 and its borders.
+    /// Equation 8, with its bounds.
     fn alpha(&self, miss_ssd: Option<f64>, miss_hdd: Option<f64>) -> f64 {
         let Some(miss_ssd) = miss_ssd else { return 1.0 };
         let miss_hdd = miss_hdd.unwrap_or(0.0);
@@ -111,7 +109,8 @@ fn rate(physical: u64, logical: u64) -> Option<f64> {
 #[derive(Debug)]
 pub(crate) struct Groups {
     rules: GroupRules,
-    /// How many minutes the counts of a page go back at the last halving, at most; and when that was.
+    /// The maximum effective span of a page's counts at the last halving, in minutes, and the time of that
+    /// halving.
     span_min: f64,
     halved: Option<Millis>,
     by_space: FxHashMap<SpaceId, Vec<Group>>,
@@ -129,13 +128,13 @@ impl Groups {
         group.map_or(1.0, |group| group.alpha)
     }
 
-    /// The minutes in which the page's counts came together: those before a halving count half.
+    /// The minutes over which the page's counts accumulated; minutes before a halving count half.
     fn age_min(&self, record: &Record, now: Millis) -> f64 {
         let age = record.age_min(now);
         self.halved.map_or(age, |at| age.min(self.span_min + now.0.saturating_sub(at.0) as f64 / 60_000.0))
     }
 
-    /// Halves every sum, and the counts of the `live` records, in which nothing waits any more then.
+    /// Halves every sum, and the counts of the `live` records after settling them.
     pub(crate) fn halve<'a>(&mut self, live: impl Iterator<Item = &'a mut Record>, now: Millis) {
         let since = now.0.saturating_sub(self.halved.map_or(0, |at| at.0)) as f64 / 60_000.0;
         let rules = self.rules;
@@ -144,7 +143,7 @@ impl Groups {
             let before = record.counted(rules.step);
             record.halve();
             if let (Dropped::Subtracted, Some(subrange)) = (rules.dropped, record.subrange()) {
-                // Page by page, or the sums would keep what rounding down takes from each.
+                // Halve page by page: each count is rounded down, and the sums must follow exactly.
                 let group = self.group(record.page.space, subrange);
                 group.subtract(before);
                 group.add(record.counted(rules.step));
@@ -169,8 +168,7 @@ impl Groups {
         }
     }
 
-    /// Brings the sums up to date with the page's counts, and the page into the group that its logical read
-    /// rate asks for.
+    /// Adds the page's pending counts to the sums, and moves the page to the group of its logical read rate.
     pub(crate) fn settle(&mut self, record: &mut Record, now: Millis) {
         let subrange = self.rules.subrange(record.logical(self.rules.step), self.age_min(record, now));
         let before = record.counted(self.rules.step);
@@ -189,7 +187,7 @@ impl Groups {
         }
     }
 
-    /// The record is being dropped by the outqueue.
+    /// Handles the outqueue's drop of the record.
     pub(crate) fn dropped(&mut self, record: &Record) {
         match self.rules.dropped {
             Dropped::Kept => self.leave(record, Counted::default()),
@@ -197,7 +195,7 @@ impl Groups {
         }
     }
 
-    /// The page ceased to exist.
+    /// Handles a page that ceased to exist.
     pub(crate) fn forget(&mut self, record: &Record) {
         self.dropped(record);
         let space = record.page.space;
@@ -258,7 +256,7 @@ impl Groups {
         groups + self.by_space.capacity() * (size_of::<(SpaceId, Vec<Group>)>() + 1)
     }
 
-    /// Recounts the groups' pages, and their sums where these are to be those of the pages tracked now.
+    /// Recounts the groups' pages, and their sums if these are those of the tracked pages.
     pub(crate) fn validate<'a>(&self, live: impl Iterator<Item = &'a Record>) -> Result<(), String> {
         let mut recount = Self::new(self.rules);
         for record in live {

@@ -1,39 +1,40 @@
-//! LRU2: the SSD under LRU-2, as Liu & Salem (2013, section 6) have it for comparison; after the lazy
-//! cleaning of Do et al. (2011).
+//! LRU2: the SSD under LRU-2, the baseline of Liu & Salem (2013, section 6), after the lazy cleaning of Do et
+//! al. (2011).
 //!
-//! Every page that is cleaned or leaves the pool clean is admitted, in place of the page whose last but one
-//! reference lies furthest back. Write-back; pages are cleaned only when they are evicted; only copies
-//! identical to the HDD's are invalidated. Neither cost-based nor anticipatory.
+//! Every page that is cleaned or leaves the pool clean is admitted, in place of the page with the oldest
+//! penultimate reference. The SSD is write-back. Pages on it are cleaned only when they are evicted; only
+//! copies identical to the HDD's are invalidated. The policy is neither cost-based nor anticipatory.
 //!
-//! A reference is O(1), or O(log k) for a page in the zone of k slots; a decision O(log k); a zone O(slots).
-//! 24 bytes per slot, and the page index.
+//! A reference is O(1), or O(log k) for a page in the zone of k slots; a decision O(log k); a new zone
+//! O(slots). It takes 24 bytes per slot, plus the page index.
 //!
 //! Where the paper is silent:
 //!
-//! - *A reference* is what the SSD sees: the admission, a read from the SSD, a write of a page that is there.
-//!   An admission of a dirty page is one, not two.
-//! - *Pages referenced once* go before all others, by LRU. What is not on the SSD has no history (no retained
-//!   information).
-//! - *Zone*: as for CAC, since the paper measures how often LRU2's map is checkpointed (section 6.5): the k
-//!   pages that LRU-2 would evict first.
+//! - *A reference* is an access that reaches the SSD: an admission, a read from the SSD, a write of a page
+//!   that has a slot. The admission of a dirty page is one reference, not two.
+//! - *Pages referenced once* are evicted before all others, by LRU. A page that is not on the SSD has no
+//!   history (no retained information).
+//! - *Zone*: as for CAC, since the paper measures the checkpoints of LRU2's map (section 6.5): the k pages
+//!   that LRU-2 would evict first.
 
 use super::zoned_slots::ZonedSlots;
 use crate::{Access, Cause, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict};
 use std::num::NonZeroU64;
 
-/// Above every count of references: pages referenced once rank below those referenced twice.
+/// Exceeds every number of a reference, so that pages referenced once rank below those referenced twice.
 const TWICE: f64 = (1_u64 << 53) as f64;
 
 #[derive(Clone, Copy, Debug)]
 struct History {
     /// The number of the last reference.
     last: NonZeroU64,
-    /// Of the one before.
+    /// The number of the reference before it.
     before: Option<NonZeroU64>,
 }
 
 impl History {
-    /// Sorts as LRU-2 does: by the last but one reference; pages without one before, by their only one.
+    /// Returns the LRU-2 rank: the penultimate reference; for a page referenced once, its only one, below all
+    /// others.
     fn rank(&self) -> f64 {
         self.before.map_or(self.last.get() as f64 - TWICE, |before| before.get() as f64)
     }
@@ -45,12 +46,12 @@ pub struct Lru2 {
     slots: ZonedSlots<History>,
     /// The number of the next reference.
     next: NonZeroU64,
-    /// The page admitted last, if its write is still to be told of: that is no second reference.
+    /// The page admitted last, until its write is reported: that write is not a second reference.
     admitted: Option<PageId>,
 }
 
 impl Lru2 {
-    /// With an empty SSD.
+    /// For an empty SSD.
     #[must_use]
     pub fn new(params: &SlotPolicyParams) -> Self {
         Self { slots: ZonedSlots::new(params.slots), next: NonZeroU64::MIN, admitted: None }
@@ -68,7 +69,7 @@ impl Lru2 {
     }
 }
 
-/// A page's rank is its history's.
+/// The rank of a page is that of its history.
 fn rank(_page: PageId, history: &History) -> f64 {
     history.rank()
 }
@@ -92,7 +93,7 @@ impl SlotPolicy for Lru2 {
         if free_slots > 0 {
             return Verdict::AdmitFree;
         }
-        // Admitted, the page would be the one referenced last.
+        // Once admitted, the page would be the latest referenced.
         self.slots.decide(f64::INFINITY, rank, usable)
     }
 

@@ -1,21 +1,21 @@
 //! MV-FIFO: the SSD as a circular queue of page versions (Kang et al. 2012, FaCE, as Liu & Salem 2013 restate
-//! it in sections 6 and 7); and the same with FaCE's group second chance.
+//! it in sections 6 and 7), optionally with FaCE's group second chance.
 //!
-//! Every page that is cleaned, or leaves the pool clean without a copy, is appended; an older version in the
-//! queue becomes void but keeps its slot. Slots are taken back in the order in which they were written, so
-//! that all writes to the SSD are sequential. Neither cost-based nor anticipatory.
+//! The policy appends every page that is cleaned, or that leaves the pool clean without a copy. An older
+//! version in the queue becomes invalid but keeps its slot. Slots are reclaimed in the order in which they
+//! were written, so that all writes to the SSD are sequential. The policy is neither cost-based nor
+//! anticipatory.
 //!
-//! The shell keeps the circle ([`SlotPolicy::append_group`]); the policy knows which versions are valid, in
-//! order, and which have been read. Everything is O(1). 21 bytes per slot, and the page index. Under a shell
-//! that does not append, it is a FIFO that evicts within its zone.
+//! The shell manages the circular order ([`SlotPolicy::append_group`]); the policy tracks the valid versions,
+//! in order, and which of them have been read. Everything is O(1). It takes 21 bytes per slot, plus the page
+//! index. Under a shell that does not append, it is a FIFO that evicts within its zone.
 //!
 //! Where the papers are silent:
 //!
-//! - *Group second chance*: 64 slots are taken back at a time. Valid pages in them that were read since they
-//!   were written are appended again; at least one slot is gained (the last that would have to stay goes).
+//! - *Group second chance*: 64 slots are reclaimed at a time. Their valid pages that were read since they
+//!   were written are appended again, except the last one if all would stay: at least one slot is gained.
 //!   Groups are not filled up with pages from the pool's LRU end.
-//! - *A valid page newer than the HDD's* is copied there when its slot is taken back, whatever the pool
-//!   holds.
+//! - *A valid page newer than the HDD's* is copied there when its slot is reclaimed, whatever the pool holds.
 //! - *A page changed in the pool* keeps its version in the queue until it is cleaned.
 
 use super::LOOK_MAX;
@@ -26,7 +26,7 @@ use crate::{Access, Cause, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyP
 
 const QUEUE: QueueNo = QueueNo(0);
 
-/// Slots taken back at a time when there are second chances.
+/// The number of slots reclaimed at a time with second chances.
 const GROUP: usize = 64;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,7 +51,7 @@ pub struct VersionQueue<const DOUBLEWRITE: bool> {
 pub type MvFifo = VersionQueue<false>;
 
 impl MvFifo {
-    /// With an empty SSD, and group second chance or without.
+    /// For an empty SSD, with or without group second chance.
     #[must_use]
     pub fn new(params: &SlotPolicyParams, second_chances: bool) -> Self {
         Self::empty(params, second_chances)

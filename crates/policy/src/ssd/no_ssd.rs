@@ -2,7 +2,7 @@
 
 use crate::{Access, Cause, Home, Millis, PageId, SlotId, SlotPolicy, Verdict};
 
-/// Rejects every page, also when slots are free.
+/// Rejects every page, even if slots are free.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSsd;
 

@@ -1,28 +1,29 @@
 //! TAC: temperature-aware caching (Canim et al. 2010, as Liu & Salem 2013 restate it in sections 5.4, 6 and
 //! 7).
 //!
-//! The SSD is a write-through cache of the pages read most. Statistics are kept by region, not by page: a
-//! region's *temperature* is what its random physical reads would have saved, each R_D - R_S (what equation 1
-//! has for reads; a write saves nothing when it goes to the HDD anyway). A page read from the HDD is admitted
+//! The SSD is a write-through cache of the most read pages. Statistics are kept by region, not by page. A
+//! region's *temperature* is the saving of its random physical reads from the SSD, R_D - R_S each (the read
+//! term of equation 1; a write that also goes to the HDD saves nothing). A page read from the HDD is admitted
 //! if a slot is free, or if its region is hotter than that of the coldest page in the zone.
 //!
-//! A read is O(1), a decision O(log k) in a zone of k slots, a zone O(slots). 12 bytes per slot, the page
-//! index, and some 20 bytes per region ever read.
+//! A read is O(1), a decision O(log k) in a zone of k slots, a new zone O(slots). It takes 12 bytes per slot,
+//! the page index, and some 20 bytes per region ever read.
 //!
 //! Where the papers are silent:
 //!
 //! - *A region* is 32 consecutive pages of a space.
-//! - *Temperatures* only rise: neither text says how they age. Reads from either device count, sequential
+//! - *Temperatures* only rise: neither paper says how they age. Reads from either device count, sequential
 //!   ones do not (section 5.3).
-//! - *A page changed in the pool* keeps its slot, whose content is void until the page is written: to the HDD
-//!   and to that slot. A page without a slot is written to the HDD only: admission is on reading.
-//! - *Zone*: as for CAC: the k pages of the coldest regions. The page's region must be strictly hotter.
+//! - *A page changed in the pool* keeps its slot, whose content is invalid until the page is written to the
+//!   HDD and to that slot. A page without a slot is written to the HDD only: pages are admitted on reads.
+//! - *Zone*: as for CAC, the k pages of the coldest regions. The admitted page's region must be strictly
+//!   hotter.
 
 use super::zoned_slots::ZonedSlots;
 use crate::{Access, Cause, Costs, Home, Millis, PageId, SlotId, SlotPolicy, SlotPolicyParams, Verdict};
 use rustc_hash::FxHashMap;
 
-/// Pages of a region.
+/// Pages per region.
 const REGION_PAGES: u32 = 32;
 
 /// Temperature-aware caching; see the module's text.
@@ -35,19 +36,19 @@ pub struct Tac {
 }
 
 impl Tac {
-    /// With an empty SSD.
+    /// For an empty SSD.
     #[must_use]
     pub fn new(params: &SlotPolicyParams) -> Self {
         Self { costs: params.costs, slots: ZonedSlots::new(params.slots), reads: FxHashMap::default() }
     }
 
-    /// The temperature of the region that `page` lies in, in milliseconds.
+    /// Returns the temperature of the region of `page`, in milliseconds.
     #[must_use]
     pub fn temperature(&self, page: PageId) -> f64 {
         temperature(&self.reads, &self.costs, page)
     }
 
-    /// The slots, and what tells them the temperatures of their pages as they are now.
+    /// The slots, and a function that returns the current temperature of a page.
     fn slots(&mut self) -> (&mut ZonedSlots<()>, impl Fn(PageId, &()) -> f64) {
         let Self { slots, reads, costs } = self;
         (slots, |page, ()| temperature(reads, costs, page))

@@ -1,25 +1,25 @@
-//! The eviction zone's candidates: a binary heap of slots by benefit, lowest first, whose entries can be
-//! found by slot.
+//! The eviction zone's candidates: a binary heap of slots by benefit, lowest first, with lookup by slot.
 //!
-//! The zone is the pages of low priority (2013 paper, section 5.4). A candidate whose benefit has risen above
-//! the lowest that was left outside, the *ceiling*, is none of these any more. Once only such are left the
-//! zone is spent and has no candidates. Without this rule a few pages that became hot after the zone began
-//! would keep it alive, and the SSD closed to every page below them. A zone of k slots is not spent before k
-//! decisions were taken on it: where benefits drift as a whole, zones would follow each other without pause.
+//! The zone holds the pages of low priority (2013 paper, section 5.4). Its *ceiling* is the lowest benefit
+//! left outside when the zone began; a candidate whose benefit rises above it is not of low priority. A zone
+//! with only such candidates is exhausted and drops them. Without this rule a few pages that became hot after
+//! the zone began would keep it alive, and the SSD would reject every page below them. A zone of k slots is
+//! not exhausted before k decisions: otherwise, with all benefits drifting upwards, each zone would be
+//! exhausted at once.
 
 use super::LOOK_MAX;
 use crate::{Costs, SlotId};
 use std::fmt;
 
-/// How many candidates one decision files anew. A group's factor changes with every page that is evicted, and
-/// the benefits of all its pages with it; a zone of millions cannot be sorted again each time. A decision
-/// compares with the benefit as it is now in any case; beyond this number, which candidate is the lowest is
-/// told by what is on file.
+/// The maximum number of candidates that one decision re-files under their current benefit. Every eviction
+/// changes its group's factor, and thereby the benefits of all the group's pages; a zone of millions cannot
+/// be sorted again each time. A decision always compares the current benefit; beyond this number, the filed
+/// benefits determine the lowest candidate.
 const REFILE_MAX: usize = 8;
 
-/// A candidate and its benefit as one number whose order is theirs: by benefit, as `f64::total_cmp` has it;
-/// equal ones by slot, so that runs repeat. The heap compares a lot, and which of two is lower cannot be
-/// foreseen: so there is nothing to branch on.
+/// A candidate and its benefit as one integer with the same order: by benefit, as `f64::total_cmp` orders,
+/// and among equals by slot, so that runs are reproducible. The heap compares often and with unpredictable
+/// results; an integer compares without a branch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry(u128);
 
@@ -52,15 +52,15 @@ impl fmt::Debug for Entry {
 #[derive(Debug)]
 pub(crate) struct Zone {
     heap: Vec<Entry>,
-    /// Position in the heap + 1 by slot, `0` for slots that are no candidates.
+    /// The position in the heap + 1 by slot; `0` if the slot is not a candidate.
     at: Vec<u32>,
-    /// Candidates that [`Zone::lowest`] refused in the call under way.
+    /// Candidates passed over by the current call of [`Zone::lowest`].
     aside: Vec<Entry>,
-    /// The lowest benefit outside when the zone began.
+    /// The lowest benefit outside the zone when it began.
     ceiling: f64,
-    /// Decisions to be taken before the zone can be spent.
+    /// The decisions to take before the zone can be exhausted.
     young_for: usize,
-    /// There is no ceiling: only eviction ends a zone.
+    /// Whether the zone has no ceiling: only evictions exhaust it.
     strict: bool,
 }
 
@@ -70,8 +70,8 @@ impl Zone {
         Self { heap, at: vec![0; slots], aside, ceiling: f64::INFINITY, young_for: 0, strict: false }
     }
 
-    /// A zone whose candidates stay candidates until they are evicted, however their benefits grow: the
-    /// paper's words.
+    /// Creates a zone whose candidates remain until they are evicted, however their benefits grow: the
+    /// paper's wording.
     pub(crate) fn strict(slots: usize) -> Self {
         Self { strict: true, ..Self::new(slots) }
     }
@@ -88,8 +88,8 @@ impl Zone {
             self.at[entry.slot().at()] = 0;
         }
         self.ceiling = f64::INFINITY;
-        // The lowest k + 1 so far and as many more: linear time without memory for the whole cache. Once
-        // there are so many, most are higher than all of these.
+        // Buffer the lowest k + 1 so far and as many more: linear time without memory for the whole cache.
+        // From then on, most slots are above all of the lowest k + 1 and are skipped.
         let keep = k.saturating_add(1);
         let mut low = std::mem::take(&mut self.heap);
         let mut highest = Entry(u128::MAX);
@@ -125,7 +125,7 @@ impl Zone {
         self.at.get(slot.at()).is_some_and(|&at| at != 0)
     }
 
-    /// The benefit of the page in `slot` changed. Ignored for slots that are no candidates.
+    /// Sets the benefit of the page in `slot`, if the slot is a candidate.
     pub(crate) fn update(&mut self, slot: SlotId, benefit: f64) {
         if self.contains(slot) {
             let position = self.at[slot.at()] as usize - 1;
@@ -134,7 +134,7 @@ impl Zone {
         }
     }
 
-    /// `slot` is no candidate any more.
+    /// Removes `slot` from the candidates.
     pub(crate) fn remove(&mut self, slot: SlotId) {
         if !self.contains(slot) {
             return;
@@ -147,7 +147,8 @@ impl Zone {
         }
     }
 
-    /// Takes a decision: the candidate of lowest benefit that `usable` accepts, if that is below `benefit`.
+    /// Takes a decision: returns the candidate of lowest benefit that `usable` accepts, if that benefit is
+    /// below `benefit`.
     pub(crate) fn decide(
         &mut self,
         benefit: f64,
@@ -157,7 +158,7 @@ impl Zone {
         self.young_for = self.young_for.saturating_sub(1);
         let mut found = None;
         self.lowest(LOOK_MAX, now, |slot, lowest| {
-            // In ascending order: once one is too good, so are the rest.
+            // The order is ascending: if one benefit is too high, so are the rest.
             if lowest < benefit && usable(slot) {
                 found = Some(slot);
             }
@@ -176,9 +177,9 @@ impl Zone {
         }
     }
 
-    /// The candidate of lowest benefit that `accept` takes, looking at no more than `look` of them. Those
-    /// that come up and whose benefit is `now` another than on file, because their group's factor changed,
-    /// are filed anew first, up to [`REFILE_MAX`] of them.
+    /// Returns the candidate of lowest benefit that `accept` takes, out of at most `look` candidates. A
+    /// candidate whose benefit `now` differs from the filed one, because its group's factor changed, is first
+    /// re-filed, up to [`REFILE_MAX`] of them.
     fn lowest(
         &mut self,
         look: usize,
@@ -220,8 +221,8 @@ impl Zone {
         found
     }
 
-    /// The lowest benefit on file is above the ceiling: brings the rest up to date, and gives up those that
-    /// are above it too.
+    /// Handles a lowest candidate above the ceiling: updates all benefits, and drops every candidate above
+    /// the ceiling.
     #[cold]
     fn spend(&mut self, now: impl Fn(SlotId) -> f64) {
         self.refresh(now);
@@ -231,19 +232,20 @@ impl Zone {
         }
     }
 
-    /// No slot is a candidate any more, until the next zone.
+    /// Removes all candidates, until the next zone starts.
     pub(crate) fn clear(&mut self) {
         for entry in self.heap.drain(..) {
             self.at[entry.slot().at()] = 0;
         }
     }
 
-    /// Costs went from `before` to `after`, and benefits with them, about as much as what a read saves.
+    /// Adapts the zone to a change of costs: benefits scale approximately with the saving of a read.
     pub(crate) fn reprice(&mut self, before: &Costs, after: &Costs, now: impl Fn(SlotId) -> f64) {
         self.scale(after.read_saving_ms() / before.read_saving_ms(), now);
     }
 
-    /// All benefits became `factor` of what they were, about. A factor that makes no sense lifts the ceiling.
+    /// Adapts the zone to benefits that changed by approximately `factor`. An invalid factor removes the
+    /// ceiling.
     pub(crate) fn scale(&mut self, factor: f64, now: impl Fn(SlotId) -> f64) {
         let scaled = self.ceiling * factor;
         self.ceiling = if factor > 0.0 && !scaled.is_nan() { scaled } else { f64::INFINITY };
@@ -269,7 +271,7 @@ impl Zone {
         self.at[slot] = position as u32 + 1;
     }
 
-    /// Moves the entry at `position` up or down to where it belongs.
+    /// Moves the entry at `position` up or down to its place.
     fn settle(&mut self, mut position: usize) {
         let (heap, at) = (&mut self.heap[..], &mut self.at[..]);
         let entry = heap[position];
@@ -374,7 +376,7 @@ mod tests {
     fn a_decision_files_a_bounded_number_anew_and_compares_with_what_is_true() {
         let mut benefits: Vec<f64> = (0..1000).map(f64::from).collect();
         let mut zone = zone_of(&benefits, 1000);
-        // Every benefit rises: all that is on file is too low.
+        // Every benefit rises: all filed benefits are too low.
         benefits.iter_mut().for_each(|b| *b += 5000.0);
         let looked = Cell::new(0);
         let now = |slot: SlotId| {
@@ -385,7 +387,7 @@ mod tests {
         assert_eq!(lowest, Some((SlotId(REFILE_MAX as u32), 5000.0 + REFILE_MAX as f64)));
         assert_eq!(looked.get(), REFILE_MAX + 1);
         zone.validate(|_| true).unwrap();
-        // Some decisions later all is filed, and the lowest is found.
+        // After some decisions every entry is up to date, and the lowest is found.
         for _ in 0..1000 {
             zone.lowest(256, |slot| benefits[slot.at()], |_, _| true);
         }

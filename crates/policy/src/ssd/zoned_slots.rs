@@ -1,12 +1,12 @@
-//! Slots with what is kept of their pages, and the zone of those that may go: what an SSD policy is made of
-//! that ranks slots and knows no others.
+//! Slots with per-page state, and the zone of eviction candidates: the base of an SSD policy that ranks slots
+//! and keeps no state of pages without a slot.
 
 use super::zone::Zone;
 use crate::collections::slot_table::SlotTable;
 use crate::{Costs, PageId, SlotId, Verdict};
 
-/// The slots, and which of them are candidates. What a page ranks is told by `rank` whenever it is asked for;
-/// the lowest goes first.
+/// The slots, and the candidates among them. The caller passes `rank` to each method that needs it; the
+/// lowest rank is evicted first.
 #[derive(Debug)]
 pub(crate) struct ZonedSlots<T> {
     slots: SlotTable<T>,
@@ -23,12 +23,12 @@ impl<T> ZonedSlots<T> {
         self.slots.find(page)
     }
 
-    /// The slots that hold a page, with what is kept of it.
+    /// The slots that hold a page, with its state.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = (SlotId, PageId, &T)> {
         self.slots.occupied()
     }
 
-    /// Changes what is kept of the page in `slot`, and returns it.
+    /// Changes the state of the page in `slot`, and updates its rank in the zone.
     pub(crate) fn update(&mut self, slot: SlotId, change: impl FnOnce(&mut T), rank: impl FnOnce(&T) -> f64) {
         if let Some(kept) = self.slots.get_mut(slot) {
             change(kept);
@@ -36,13 +36,13 @@ impl<T> ZonedSlots<T> {
         }
     }
 
-    /// Puts `page`, which has no slot any more, into `slot`, whatever was there.
+    /// Puts `page`, which has no slot, into `slot`, and drops the page that was there.
     pub(crate) fn put(&mut self, slot: SlotId, page: PageId, kept: T) {
         self.vacate(slot);
         self.slots.put(slot, page, kept);
     }
 
-    /// Takes `page` out of its slot, if it has one, and returns what was kept of it.
+    /// Takes `page` out of its slot, if it has one, and returns its state.
     pub(crate) fn take(&mut self, page: PageId) -> Option<T> {
         self.find(page).and_then(|slot| self.vacate(slot))
     }
@@ -52,8 +52,8 @@ impl<T> ZonedSlots<T> {
         self.slots.take(slot)
     }
 
-    /// Whether a page that ranks `rank_of_page` is admitted, and over which of the candidates that `usable`
-    /// accepts.
+    /// Decides whether a page of rank `rank_of_page` is admitted, and which of the candidates that `usable`
+    /// accepts it replaces.
     pub(crate) fn decide(
         &mut self,
         rank_of_page: f64,
@@ -77,13 +77,13 @@ impl<T> ZonedSlots<T> {
         self.zone.start(k, occupied.map(|(slot, page, kept)| (slot, rank(page, kept))), out);
     }
 
-    /// Appends the up to `n` candidates that rank lowest to `out`.
+    /// Appends up to `n` candidates of lowest rank to `out`.
     pub(crate) fn next_victims(&mut self, n: usize, rank: impl Fn(PageId, &T) -> f64, out: &mut Vec<SlotId>) {
         let Self { slots, zone } = self;
         zone.next_victims(n, rank_in(slots, rank), out);
     }
 
-    /// Costs went from `before` to `after`, and ranks with them.
+    /// Adapts the zone to a change of costs, with which ranks change.
     pub(crate) fn reprice(&mut self, before: &Costs, after: &Costs, rank: impl Fn(PageId, &T) -> f64) {
         let Self { slots, zone } = self;
         zone.reprice(before, after, rank_in(slots, rank));
@@ -100,7 +100,7 @@ impl<T> ZonedSlots<T> {
     }
 }
 
-/// What a slot ranks; an empty one below all others.
+/// Returns a function from a slot to its rank; an empty slot ranks below all others.
 fn rank_in<T>(slots: &SlotTable<T>, rank: impl Fn(PageId, &T) -> f64) -> impl Fn(SlotId) -> f64 {
     move |slot| slots.in_slot(slot).map_or(f64::NEG_INFINITY, |(page, kept)| rank(page, kept))
 }

@@ -1,4 +1,4 @@
-//! The smallest buffer manager that the papers' pseudo-code speaks of, under a policy of this crate: requests
+//! The minimal buffer manager that the papers' pseudo-code assumes, under a policy of this crate: requests
 //! come one by one, and a dirty victim is written when it is evicted.
 
 use pagetier_policy::{
@@ -11,7 +11,7 @@ pub(crate) fn page(no: u32) -> PageId {
     PageId::new(SpaceId(1), no)
 }
 
-/// A request did this: the pages written, in order, and the page evicted.
+/// The effects of a request: the pages written, in order, and the page evicted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Done {
     pub(crate) written: Vec<u32>,
@@ -20,7 +20,7 @@ pub(crate) struct Done {
 
 pub(crate) struct Buffer {
     pub(crate) policy: Box<dyn FramePolicy>,
-    /// Page and whether it is dirty.
+    /// The page in each frame, and whether it is dirty.
     frames: Vec<Option<(u32, bool)>>,
     by_page: BTreeMap<u32, FrameId>,
 }
@@ -82,7 +82,7 @@ impl Buffer {
         chosen
     }
 
-    /// A recoverability write of `no`, if it is buffered and dirty.
+    /// Performs a recoverability write of `no`, if it is buffered and dirty.
     pub(crate) fn flush(&mut self, no: u32) {
         if let Some(&frame) = self.by_page.get(&no)
             && self.is_dirty(frame)
@@ -103,7 +103,7 @@ impl Buffer {
         matches!(self.frames[frame.at()], Some((_, true)))
     }
 
-    /// The pages in the order in which they would be picked.
+    /// Returns the pages in the order of eviction.
     pub(crate) fn order(&mut self) -> Vec<u32> {
         let (frames, mut order) = (&self.frames, Vec::new());
         self.policy.victim(&mut |frame| {

@@ -1,4 +1,4 @@
-//! Random events for pool policies, and what the tests of several do with one.
+//! Random events for pool policies, and helpers for the tests of several policies.
 
 use pagetier_policy::{Access, CleanReason, Costs, FrameId, FramePolicy, Home, PageId};
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ pub(crate) enum Event {
     Insert(u32, Home, Access),
     Hit(u32),
     Dirtied(u32),
-    /// With the frames that may not go, as bits.
+    /// Evicts a page; the bits mark the frames that are refused.
     Evict(u32),
     Discard(u32),
     Cleaned(u32, Home, CleanReason),
@@ -70,7 +70,7 @@ pub(crate) fn apply(policy: &mut dyn FramePolicy, event: Event) {
     }
 }
 
-/// The frames in the order in which they would go.
+/// Returns the frames in the order of eviction.
 pub(crate) fn order(policy: &dyn FramePolicy) -> Vec<u32> {
     let mut order = Vec::new();
     policy.first_to_go(&mut |frame| {

@@ -423,6 +423,12 @@ impl World {
             self.compare(store)?;
         }
         let alone = !self.background;
+        // These run one at a time: once such a call has ended, so have all earlier ones.
+        let waits = match act {
+            Act::Abandon | Act::Readmit => true,
+            Act::Off | Act::On(_) => (store.ssd_mode() == SsdMode::Off) != (act == Act::Off),
+            Act::Drain => false,
+        };
         self.model().lost_to = u32::MAX;
         self.told.may_grow = true;
         let mut replaced = false;
@@ -461,8 +467,7 @@ impl World {
             self.background = true;
             return Ok(());
         };
-        // Calls are serialised: all earlier ones have ended.
-        self.background &= act == Act::Drain;
+        self.background &= !waits;
         if act == Act::Readmit && done.is_ok() && !self.background {
             self.rotten = false;
         }

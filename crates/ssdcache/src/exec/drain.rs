@@ -101,7 +101,7 @@ impl Core {
 
     async fn drain_all(&self, course: &Course, progress: Option<Box<dyn Fn(DrainProgress) + Send + Sync>>) {
         // Those that were on their way to a slot when the drain began end up there.
-        drop(self.gate.write().await);
+        self.writes_settled().await;
         // Slots that back home writes have nothing more to do than to wait for it.
         let settles = {
             let state = self.state.lock();

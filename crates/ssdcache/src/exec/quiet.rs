@@ -108,6 +108,11 @@ impl Core {
         self.wake.notify_one();
     }
 
+    /// Waits until every write that has begun is over; later ones follow the mode set before. Cancel-safe.
+    pub(crate) async fn writes_settled(&self) {
+        drop(self.gate.write().await);
+    }
+
     /// Waits for quiet. Cancel-safe.
     pub(crate) async fn quiesce(&self) -> Quiet<'_> {
         let gate = self.gate.write().await;

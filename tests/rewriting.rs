@@ -1,0 +1,236 @@
+//! Openings that rewrite what a failed flush left unproved, when something goes wrong once more: the opening is
+//! dropped, killed or loses power at any await, another flush, a write or a save of the manifest fails, the
+//! disk is full.
+
+mod fixture;
+
+use fixture::{Fixture, polled, read, write};
+use pagetier::{Drain, PageStore, SpaceId, SsdMode};
+use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Few enough for many openings, too many for the ring.
+const COUNT: u32 = 40;
+const LATENCY: Duration = Duration::from_micros(300);
+
+/// The device whose flush fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Hdd,
+    Ssd,
+}
+
+/// How a run of the store ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The future or the store is dropped, and the same devices are opened again at once.
+    Dropped,
+    Killed,
+    PowerCut,
+}
+
+const ENDS: [End; 3] = [End::Dropped, End::Killed, End::PowerCut];
+
+struct World {
+    fixture: Fixture,
+    space: SpaceId,
+    /// What a later reading must find at least, by page.
+    floor: Vec<u32>,
+    seed: u64,
+}
+
+impl World {
+    /// Version 1 is synced and then version 2, but the flush of `side` failed that was to make version 2 durable
+    /// in the slots, or at home.
+    async fn failed(side: Side, model: FlushFailure, seed: u64) -> Self {
+        let (mut fixture, power) = (Fixture::new(), SimPower::new());
+        let device = |name, nth| {
+            let device = SimDevice::new(name, 0, seed * 3 + nth, &power).with_latency(LATENCY);
+            Arc::new(device.with_flush_failure(model))
+        };
+        (fixture.hdd, fixture.ssd) = (device("hdd", 0), device("ssd", 1));
+        let store = fixture.open().await;
+        let space = store.create_space("t").await.unwrap();
+        for no in 0..COUNT {
+            fixture::fill(&mut store.allocate(space).await.unwrap(), no, 1);
+        }
+        store.sync().await.unwrap();
+        for no in 0..COUNT {
+            write(&store, space, no, 2).await.unwrap();
+        }
+        let fault = Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1);
+        let floor = match side {
+            Side::Ssd => {
+                fixture.ssd.inject(fault);
+                assert!(store.sync().await.is_err());
+                1
+            }
+            Side::Hdd => {
+                store.sync().await.unwrap();
+                fixture.hdd.inject(fault);
+                let drained = store.drain_ssd(Drain::new()).await;
+                assert!(drained.stopped_by.is_some() || drained.left > 0, "{drained:?}");
+                2
+            }
+        };
+        drop(store);
+        fixture.hdd.clear_faults();
+        fixture.ssd.clear_faults();
+        Self { fixture, space, floor: vec![floor; COUNT as usize], seed }
+    }
+
+    fn end(&mut self, end: End) {
+        if end == End::Dropped {
+            return;
+        }
+        self.seed += 10;
+        let power = SimPower::new();
+        let back = |device: &SimDevice, nth| {
+            let seed = self.seed + nth;
+            let device = if end == End::Killed {
+                device.after_kill(seed, &power)
+            } else {
+                device.after_power_cut(seed, &power)
+            };
+            Arc::new(device.with_latency(LATENCY))
+        };
+        self.fixture = Fixture {
+            hdd: back(&self.fixture.hdd, 0),
+            ssd: back(&self.fixture.ssd, 1),
+            ring: back(&self.fixture.ring, 2),
+            manifest: Arc::new(self.fixture.manifest.fork()),
+        };
+    }
+
+    /// Every page reads as what it must be at least; what a sync covers then is the new floor.
+    async fn check(&mut self, store: &PageStore, when: &str) {
+        let mut found = Vec::new();
+        for no in 0..COUNT {
+            let version =
+                read(store, self.space, no).await.unwrap_or_else(|e| panic!("{when}: page {no}: {e}"));
+            let floor = self.floor[no as usize];
+            assert!(version >= floor, "{when}: page {no} reads as {version}, version {floor} was durable");
+            found.push(version);
+        }
+        store.validate().unwrap();
+        if store.sync().await.is_ok() {
+            self.floor = found;
+        }
+    }
+
+    /// The store opens, and reads the same after a power cut, with the SSD and from the HDD alone.
+    async fn is_sound(&mut self, when: &str) {
+        let store = self.fixture.try_open().await.unwrap_or_else(|e| panic!("{when}: {e}"));
+        self.check(&store, when).await;
+        drop(store);
+        self.end(End::PowerCut);
+        let when = format!("{when}, then a power cut");
+        let store = self.fixture.open().await;
+        self.check(&store, &when).await;
+        let drained = store.drain_ssd(Drain::new()).await;
+        assert!(drained.left == 0 && drained.stopped_by.is_none(), "{when}: {drained:?}");
+        store.set_ssd_mode(SsdMode::Off).await.unwrap_or_else(|e| panic!("{when}: {e}"));
+        drop(store);
+        self.end(End::PowerCut);
+        let store = self.fixture.open().await;
+        self.check(&store, &format!("{when}, then the SSD is off, then another")).await;
+    }
+
+    fn device(&self, side: Side) -> &SimDevice {
+        if side == Side::Hdd { &self.fixture.hdd } else { &self.fixture.ssd }
+    }
+}
+
+fn cases() -> impl Iterator<Item = (Side, FlushFailure, End)> {
+    let sides = [Side::Hdd, Side::Ssd].into_iter();
+    let models = sides.flat_map(|side| FlushFailure::ALL.map(|model| (side, model)));
+    models.flat_map(|(side, model)| ENDS.map(|end| (side, model, end)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_opening_that_rewrites_may_end_at_any_await_in_any_way() {
+    let mut awaits = 0;
+    for (side, model, end) in cases() {
+        for ends in ENDS {
+            let mut polls = 1;
+            loop {
+                let mut world = World::failed(side, model, polls).await;
+                world.end(end);
+                let over = polled(polls, world.fixture.builder().open()).await.is_some();
+                awaits += u32::from(!over);
+                world.end(ends);
+                world.is_sound(&format!("{side:?} {model:?} {end:?}, {ends:?} after {polls} polls")).await;
+                if over {
+                    break;
+                }
+                polls += 1 + polls / 2;
+            }
+        }
+    }
+    assert!(awaits > 200, "{awaits}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_opening_that_rewrites_survives_a_further_failure_of_either_device() {
+    let mut failures = 0;
+    for (side, model, end) in cases() {
+        for (again, op) in [
+            (Side::Hdd, IoOp::Flush),
+            (Side::Ssd, IoOp::Flush),
+            (Side::Hdd, IoOp::Write),
+            (Side::Ssd, IoOp::Write),
+        ] {
+            for nth in 0..6 {
+                let mut world = World::failed(side, model, nth).await;
+                world.end(end);
+                let when = format!("{side:?} {model:?} {end:?}, {op:?} {nth} of the {again:?} fails");
+                // Twice in a row.
+                for round in 0..2 {
+                    let device = world.device(again);
+                    let from = device.ops() + nth * 7;
+                    device.inject(Fault::new(FaultEffect::Eio).on(op).from_op(from).times(1));
+                    match world.fixture.try_open().await {
+                        Ok(store) => {
+                            world.check(&store, &when).await;
+                            drop(store);
+                        }
+                        Err(error) => {
+                            failures += 1;
+                            assert!(!error.to_string().contains("corrupt"), "{when}: {error}");
+                        }
+                    }
+                    world.fixture.hdd.clear_faults();
+                    world.fixture.ssd.clear_faults();
+                    world.end(ENDS[(nth as usize + round) % 3]);
+                }
+                world.is_sound(&when).await;
+            }
+        }
+    }
+    assert!(failures > 50, "{failures}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_opening_that_rewrites_on_a_full_disk_loses_nothing() {
+    for (side, model, end) in cases() {
+        for skip in 0..4 {
+            for (count, replaced) in [(1, false), (1, true), (u64::MAX, false)] {
+                let mut world = World::failed(side, model, skip).await;
+                world.end(end);
+                let full = Fault::new(FaultEffect::NoSpace).on(IoOp::Grow);
+                world.fixture.hdd.inject(full);
+                world.fixture.manifest.fail_saves(skip, count, replaced);
+                let when =
+                    format!("{side:?} {model:?} {end:?}, {count} saves after {skip} fail ({replaced})");
+                if let Ok(store) = world.fixture.try_open().await {
+                    world.check(&store, &when).await;
+                }
+                world.end(ENDS[skip as usize % 3]);
+                world.fixture.hdd.clear_faults();
+                world.fixture.manifest.fail_saves(0, 0, false);
+                world.is_sound(&when).await;
+            }
+        }
+    }
+}
