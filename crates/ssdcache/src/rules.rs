@@ -64,11 +64,7 @@ impl Rules {
         match self.0 {
             Some(Mutation::RewriteInPlace) => slots.give_up_in_place(page),
             Some(Mutation::RewriteWaits) if slots.has_no_reserve(page) => return Plan::Wait,
-            Some(Mutation::AppendedTooSoon) => {
-                let plan = slots.plan_dirty(page, now, fresh);
-                let instead = !matches!(plan, Plan::Ssd(_)) && slots.front_passes_for_clean();
-                return if instead { slots.plan_dirty(page, now, fresh) } else { plan };
-            }
+            Some(Mutation::AppendedTooSoon) => return slots.plan_dirty_too_soon(page, now, fresh),
             _ => {}
         }
         slots.plan_dirty(page, now, fresh)

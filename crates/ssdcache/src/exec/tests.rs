@@ -83,6 +83,7 @@ impl Core {
 async fn second_chances_that_are_dropped_end_and_their_new_slots_are_not_used_again() {
     let (core, ssd) = core("mv-fifo-gsc").await;
     let mut dropped = false;
+    let bad = |core: &Core| core.state.lock().slots.count_bad();
     for no in 0..2000 {
         ssd.inject(Fault::new(FaultEffect::Slow(LONG)).on(IoOp::Write).times(1));
         dropped = timeout(LONG / 2, core.give_second_chances()).await.is_err();
@@ -101,6 +102,7 @@ async fn second_chances_that_are_dropped_end_and_their_new_slots_are_not_used_ag
         core.copy_home(batch, IoClass::WriteBack).await.result.expect("written back");
     }
     assert!(dropped, "nothing got a second chance");
+    assert!(bad(&core) > 0, "the slot of a dropped write may be written at any time");
     let mut state = core.state.lock();
     state.slots.validate().expect("sound slots");
     assert_eq!(state.slots.readers(), 0, "no slot is held");

@@ -95,7 +95,11 @@ impl Core {
                 self.changed.notify_waiters();
                 return;
             }
-            Err(error) => return fail_all(batch, &error, each),
+            Err(error) => {
+                fail_all(batch, &error, each);
+                self.changed.notify_waiters();
+                return;
+            }
         };
         let (id, versions) = (plan.id, plan.versions.clone());
         let failed = Mutex::new(Vec::new());

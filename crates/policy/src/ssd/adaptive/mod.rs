@@ -4,10 +4,12 @@
 //! - *Worth*: an access that the pool could not serve is worth what it costs the HDD more than the SSD. A
 //!   page has one sum of these for each memory (`score`); LRFU has such sums with one memory (Lee et al.
 //!   2001).
-//! - *Settings* (`setting`): which memory ranks, and what the write at hand, rewrites and the sketch weigh.
+//! - *Settings* (`setting`): which memory ranks, and what the write at hand, rewrites and the sketch weigh;
+//!   or recency ranks, in two segments (Karedla, Love & Wherry 1994).
 //! - *Ghosts* (`ghosts`): what each setting would have cost, on a sample of the pages. They share the records
 //!   (`tracked`), since which pages an SSD holds does not change what the pool misses and writes.
-//! - *Choice*: the cheapest of late, with hysteresis. A change moves no page; the zone begins anew.
+//! - *Choice* (`choosing`): the cheapest of late, unless chance explains that. A change moves no page; the
+//!   zone begins anew.
 //!
 //! An access costs O(memories) and O(log zone); a decision O(log zone); a sampled access O(settings) beside,
 //! and the zone of a ghost O(records) once in a tenth of its slots. 48 bytes a record.
@@ -34,7 +36,7 @@ const ROUNDS_MAX: usize = 4;
 
 /// One of the settings that the default SSD policy chooses among: for [`SsdPolicy::Pinned`]. By name
 /// (`Display`, `FromStr`): `forever`, `half-life-16`, `half-life-4`, `half-life-1`, `half-life-0.25`,
-/// `plain`.
+/// `plain`, `segmented-lru`.
 ///
 /// [`SsdPolicy::Pinned`]: crate::SsdPolicy::Pinned
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

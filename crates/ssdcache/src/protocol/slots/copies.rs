@@ -120,6 +120,12 @@ impl Slots {
         self.slots[slot.at()].stored().is_none_or(|stored| stored.durable_at <= Some(completed))
     }
 
+    /// The slots that are not used again before the next opening.
+    #[cfg(test)]
+    pub fn count_bad(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.state == SlotState::Bad).count()
+    }
+
     /// The SSD is used again after a failure: every copy that is left was read and is sound and durable, so
     /// slots that waited for a flush are free, and those that failed a write get another chance. The caller
     /// writes a checkpoint next.

@@ -1,11 +1,11 @@
 //! Slots under a broken protocol (feature `mutations`): their state is changed behind the protocol's back.
 
 use super::alloc::Alloc;
-use super::slot::{SlotState, Standing};
-use super::{Slots, SsdFlush};
+use super::slot::{SlotState, Standing, Version};
+use super::{Plan, Slots, SsdFlush};
 use crate::mutation::Mutation;
 use pagetier_page::{PageId, Stamp};
-use pagetier_policy::SlotId;
+use pagetier_policy::{Millis, SlotId};
 
 /// What a broken protocol keeps between two steps.
 #[derive(Debug, Default)]
@@ -100,13 +100,37 @@ impl Slots {
         none && !self.appends() && self.by_page.contains_key(&page)
     }
 
-    /// The dirty page in the slot at the front passes for clean. False: none is there, or the slot is not
-    /// free to be given out.
-    pub(crate) fn front_passes_for_clean(&mut self) -> bool {
-        let Alloc::Circle(circle) = &self.alloc else { return false };
+    /// [`Slots::plan_dirty`], with the dirty page in the slot at the front passing for clean if none is given
+    /// out otherwise.
+    pub(crate) fn plan_dirty_too_soon(
+        &mut self,
+        page: PageId,
+        now: Millis,
+        fresh: &mut dyn FnMut() -> Stamp,
+    ) -> Plan {
+        let plan = self.plan_dirty(page, now, fresh);
+        let Some((front, before)) = self.front_is_dirty().filter(|_| !matches!(plan, Plan::Ssd(_))) else {
+            return plan;
+        };
+        let set = |slots: &mut Self, standing| {
+            let held = slots.slots[front.at()].live_mut().filter(|s| s.version.stamp == before.stamp);
+            if let Some(stored) = held {
+                stored.version.standing = standing;
+            }
+        };
+        set(self, Standing::Clean);
+        let plan = self.plan_dirty(page, now, fresh);
+        // If something else stood in the way, the slot was not given out.
+        set(self, before.standing);
+        plan
+    }
+
+    /// The slot at the front, with the dirty page in it, if nothing but that page keeps it from being given out.
+    fn front_is_dirty(&self) -> Option<(SlotId, Version)> {
+        let Alloc::Circle(circle) = &self.alloc else { return None };
         let front = circle.front();
         let may = self.is_writable(front) && self.slots[front.at()].is_idle_dirty();
-        let stored = self.slots[front.at()].live_mut().filter(|stored| may && !stored.moving);
-        stored.map(|stored| stored.version.standing = Standing::Clean).is_some()
+        let stored = self.slots[front.at()].live().filter(|stored| may && !stored.moving)?;
+        Some((front, stored.version))
     }
 }
