@@ -118,9 +118,10 @@ impl Walk<'_, '_> {
     }
 
     async fn get(&mut self, no: u32) -> Option<PageRef<'_>> {
-        let log_end = self.tree.wal.end();
         match self.tree.store.get(PageId::new(self.tree.space, no)).await {
             Ok(page) => {
+                // Read under the latch: until it is taken, the page and the log may change.
+                let log_end = self.tree.wal.end();
                 if page.lsn() > log_end || page.lsn() == Lsn(0) {
                     let what = format!("its LSN is {}, the log ends at {log_end}", page.lsn());
                     self.report.problem(no, what);

@@ -136,8 +136,8 @@ impl FileMedia {
         }
         let lock = lock(dir)?;
         let mut media = Self { dir: dir.into(), id: 0, active: None, _lock: lock };
-        media.id = match media.list()?.first() {
-            Some(first) => identity(&media.whole(*first)?)?,
+        media.id = match media.list()?.into_iter().min() {
+            Some(first) => identity(&media.whole(first)?)?,
             None => RandomState::new().build_hasher().finish(),
         };
         Ok(media)

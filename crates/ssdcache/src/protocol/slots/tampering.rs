@@ -125,7 +125,7 @@ impl Slots {
         plan
     }
 
-    /// The slot at the front, with the dirty page in it, if nothing but that page keeps it from being given out.
+    /// The slot at the front, with the dirty page in it, if only that page keeps it from being given out.
     fn front_is_dirty(&self) -> Option<(SlotId, Version)> {
         let Alloc::Circle(circle) = &self.alloc else { return None };
         let front = circle.front();
