@@ -58,6 +58,14 @@ impl Rules {
         }
     }
 
+    /// The HDD that an opening uses, of the size that it has.
+    pub(crate) fn sized(self, hdd: &SharedDevice) -> Result<&SharedDevice, DeviceError> {
+        if self.lack(Mutation::OpeningGrows) {
+            hdd.grow(hdd.size() + (1 << 20))?;
+        }
+        Ok(hdd)
+    }
+
     /// Writes `bytes` zeroes at `at` of the HDD.
     pub(crate) async fn blank(self, hdd: &SharedDevice, at: u64, bytes: u64) -> Result<(), DeviceError> {
         let zeroes = || IoBufs::from_iter([IoBuf::zeroed(bytes as usize)]);

@@ -455,6 +455,20 @@ async fn a_store_on_a_full_disk_opens_is_read_and_freed() {
     }
 }
 
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn an_opening_that_grows_the_hdd_fails_on_a_full_disk() {
+    let (mut fixture, power) = (Fixture::new(), SimPower::new());
+    fixture.hdd = Arc::new(SimDevice::new("hdd", 0, 1, &power).with_size_max((1 << 20) + 64 * PAGE));
+    let store = fixture.open().await;
+    let space = store.create_space("t").await.unwrap();
+    while append(&store, space).await.is_ok() {}
+    store.close().await.unwrap();
+    let broken = fixture.builder().mutation(Some(pagetier_ssdcache::Mutation::OpeningGrows));
+    assert!(matches!(broken.open().await, Err(OpenError::Device(_))), "unnoticed");
+    fixture.open().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_truncated_hdd_is_distinguished_from_one_that_did_not_grow() {
     for seed in 0..20 {

@@ -92,7 +92,7 @@ impl Builder {
     ) -> Result<(), OpenError> {
         let Manifest { epoch, closed, .. } = meta.manifest;
         let marks = Marks { opened: epoch, closed, manifest: meta.durable_generation };
-        let hdd_bytes = hdd.size();
+        let hdd_bytes = self.rules().sized(hdd)?.size();
         let marked = HddSuperblock::mark(hdd, marks).await;
         marked
             .map_err(|e| self.marking_failed(manifests, e, Unproved { hdd: true, ..Unproved::default() }))?;

@@ -152,6 +152,8 @@ pub enum Mutation {
     /// After a failed flush of the HDD, homes are read as if nothing had happened: a device that took back
     /// what it could not flush shows older versions.
     HomesTrusted,
+    /// An opening takes more room on the HDD. Fill the disk, close, open.
+    OpeningGrows,
     /// The manifest's slack is given away to growth and new spaces, so that a store whose disk is full cannot
     /// note a drop or a close.
     SlackGivenAway,
@@ -240,6 +242,7 @@ impl Mutation {
     /// - `MarkOutlivesHeaders`: `map_marks.rs`, `a_mark_that_outlives_its_headers_passes_for_damage`
     /// - `FailedMendFinal`: `home_order.rs`, `with_a_failed_mending_that_is_final_the_store_refuses_for_ever`
     /// - `CleanerSleeps`: `log_gate.rs`, `a_cleaner_that_sleeps_out_its_pause_holds_a_request_up`
+    /// - `OpeningGrows`: `growth.rs`, `an_opening_that_grows_the_hdd_fails_on_a_full_disk`
     /// - `SlackGivenAway`: `full_disk.rs`, `growth_and_new_spaces_leave_the_manifest_its_slack`
     /// - `AttachInDoubt`: `loss.rs`, `an_ssd_whose_return_may_be_recorded_is_not_formatted_once_more`
     /// - `HomesTrusted`: `failed_flush.rs`, `after_a_failed_hdd_flush_a_page_reads_as_it_was_written`
@@ -263,6 +266,7 @@ impl Mutation {
         Self::AttachedUnchecked,
         Self::KilledTrusted,
         Self::UnreadableIsEmpty,
+        Self::OpeningGrows,
         Self::SlackGivenAway,
         Self::RewriteWaits,
         Self::AttachInDoubt,
