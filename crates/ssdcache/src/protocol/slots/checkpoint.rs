@@ -1,7 +1,7 @@
 //! The map checkpoint of the slots: what is captured, and what its end changes.
 
 use super::Slots;
-use super::slot::{Slot, SlotState, Version};
+use super::slot::{Slot, SlotState, Standing, Version};
 use super::types::Capture;
 use crate::format::map::{Entry, MapBody};
 use pagetier_policy::Millis;
@@ -49,13 +49,17 @@ impl Slots {
         MapBody {
             entries: self.slots.iter().map(|s| named(s).map(entry)).collect(),
             zone: self.slots.iter().map(|s| s.in_next).collect(),
-            in_flight: self
-                .slots
-                .iter()
-                .map(|s| s.is_writing() && named(s).is_some_and(Version::is_dirty))
-                .collect(),
+            in_flight: self.slots.iter().map(may_be_gone).collect(),
         }
     }
+}
+
+/// Whether damage in the slot does not mean that its page is lost: the image is on its way, or it is a copy
+/// of a home write. An HDD flush makes such a copy clean, after which the slot may be given to another page,
+/// and no record of the journal tells so: the home write has an older stamp than its copy.
+fn may_be_gone(slot: &Slot) -> bool {
+    let version = named(slot).filter(|version| version.is_dirty());
+    version.is_some_and(|version| slot.is_writing() || version.standing == Standing::AwaitsFlush)
 }
 
 /// What a checkpoint says is in the slot, or will be.
@@ -75,7 +79,7 @@ fn entry(version: &Version) -> Entry {
 mod tests {
     use crate::protocol::flushes::SsdFlush;
     use crate::protocol::slots::{MapWork, Plan, SlotParams, Slots};
-    use pagetier_page::{PageId, SpaceId, Stamp};
+    use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
     use pagetier_policy::{Access, Cause, Costs, Home, Millis, SlotPolicyParams, SsdPolicy};
 
     const NOW: Millis = Millis(0);
@@ -113,6 +117,29 @@ mod tests {
             assert!((saved - if ok { copy_ms } else { 0.0 }).abs() < 1e-9, "{saved}");
         }
         slots.validate().expect("sound slots");
+    }
+
+    #[test]
+    fn a_copy_that_awaits_its_homes_flush_may_be_gone_when_a_recovery_looks_for_it() {
+        let policy =
+            "lru2".parse::<SsdPolicy>().expect("a policy").build(&SlotPolicyParams::new(Costs::PAPER, 12, 8));
+        let mut slots = Slots::new(SlotParams::new(12, 50.0), policy, &[], 0);
+        slots.begin_checkpoint(NOW);
+        slots.end_checkpoint(true);
+        let page = PageId::new(SpaceId(1), 1);
+        let ticket = slots.plan_copy(page, Cause::Evicted, NOW, &mut || Stamp::from_bits(1));
+        let mut ticket = ticket.expect("there is room");
+        let slot = ticket.slot.0 as usize;
+        slots.wait_for_home(&mut ticket, Lsn(0));
+        slots.end_write(ticket, true, SsdFlush(1), NOW);
+        let mut captured = |slots: &mut Slots| {
+            let body = slots.begin_checkpoint(NOW).body;
+            slots.end_checkpoint(true);
+            (body.entries[slot].expect("it is named").clean, body.in_flight[slot])
+        };
+        assert_eq!(captured(&mut slots), (false, true), "the flush may make it clean, and its slot free");
+        slots.homes_flushed(&|_| false);
+        assert_eq!(captured(&mut slots), (true, false));
     }
 
     #[test]
