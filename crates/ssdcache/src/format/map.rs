@@ -50,8 +50,9 @@ pub struct MapBody {
     pub entries: Vec<Option<Entry>>,
     /// By slot: whether it belongs to the zone.
     pub zone: Vec<bool>,
-    /// By slot: whether its dirty image was still on its way when the map was captured, so that it may never
-    /// have arrived.
+    /// By slot: whether something else than its dirty version may be there though that version is the newest:
+    /// the image was on its way when the map was captured, or was a copy of a home write that no flush had
+    /// made durable.
     pub in_flight: Vec<bool>,
 }
 
