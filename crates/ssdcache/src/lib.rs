@@ -6,6 +6,10 @@
 
 #![forbid(unsafe_code)]
 
+// The unit tests use the harness of the integration tests, which names the crate.
+#[cfg(test)]
+extern crate self as pagetier_ssdcache;
+
 mod exec;
 mod format;
 mod mode;
