@@ -1,52 +1,13 @@
 //! `report.html`: a self-contained page.
 
-use super::book::{Book, Entry, Finished, Outcome, Setting};
+use super::book::{Book, Finished, Outcome, Setting};
 use super::html::{Html, Table, escape};
 use super::matrix::{ANALYSIS, Case, RIVALS};
 use super::sections;
 use super::steady::{MEANING, spread};
+use super::view::{View, pair_name};
 use crate::report::bytes;
 use std::collections::BTreeSet;
-
-/// The rows that a page shows.
-pub(crate) struct View<'a> {
-    pub(crate) book: &'a Book,
-    pub(crate) setting: &'a Setting,
-}
-
-impl<'a> View<'a> {
-    /// The outcome of `case`.
-    pub(crate) fn outcome(&self, case: &Case) -> Option<&'a Outcome> {
-        self.book.outcome(self.setting, case)
-    }
-
-    /// The outcome of `case`, if it was measured.
-    pub(crate) fn finished(&self, case: &Case) -> Option<&'a Finished> {
-        self.book.finished(self.setting, case)
-    }
-
-    fn entries(&self) -> impl Iterator<Item = &'a Entry> {
-        self.book.entries.iter().filter(|entry| entry.setting == *self.setting)
-    }
-
-    /// Every row of the setting.
-    fn rows(&self) -> impl Iterator<Item = (&'a Case, &'a Outcome)> {
-        self.entries().map(|entry| (&entry.case, &entry.outcome))
-    }
-
-    /// `pairs`, and those that were run in addition to the paper's.
-    pub(crate) fn pairs(&self, pairs: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
-        let own = |pair: &(&str, &str)| ANALYSIS.contains(pair) || RIVALS.contains(pair);
-        let all = self.rows().map(|(case, _)| (case.pool_policy.as_str(), case.ssd_policy.as_str()));
-        let more: BTreeSet<_> = all.filter(|pair| !own(pair)).collect();
-        pairs.iter().copied().chain(more).collect()
-    }
-}
-
-/// A policy pair in the paper's notation.
-pub(crate) fn pair_name((pool, ssd): (&str, &str)) -> String {
-    format!("{pool}+{ssd}").to_uppercase()
-}
 
 /// Renders the page.
 pub(crate) fn page(book: &Book, setting: &Setting) -> String {
@@ -208,7 +169,7 @@ const STYLE: &str = include_str!("style.css");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::book::Invocation;
+    use crate::compare::book::{Entry, Invocation};
     use crate::compare::html::unsound;
     use crate::compare::machine::Machine;
     use crate::compare::matrix::{Figure, cases};

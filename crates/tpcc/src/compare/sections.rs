@@ -3,8 +3,8 @@
 use super::charts::{self, Bar, COLORS, Series};
 use super::html::{Html, Table, escape};
 use super::matrix::{ANALYSIS, Case, DATABASES, POOLS, RIVALS, Shape, ZONES};
-use super::page::{View, pair_name};
 use super::paper::printed;
+use super::view::{View, pair_name};
 use crate::cli::Policies;
 use plotters::style::RGBColor;
 
