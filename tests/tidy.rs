@@ -26,7 +26,7 @@ const UNSAFE: [&str; 16] = [
     "crates/devio/src/buf.rs",
     "crates/devio/src/conformance.rs",
     "crates/devio/src/ticket_models.rs",
-    "crates/devio/src/uring.rs",
+    "crates/devio/src/uring_core.rs",
     "crates/devio/src/uring_ring.rs",
     "crates/devio/tests/conformance.rs",
     "crates/devio/tests/open.rs",
