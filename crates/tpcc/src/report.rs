@@ -1,6 +1,6 @@
 //! The cost of a run: the columns of Figures 8, 9 and 11 of the 2013 paper, as JSON or as a table.
 
-use crate::cli::Policies;
+use crate::policies::Policies;
 use crate::run::{Measured, Slice};
 use crate::tx::Kind;
 use pagetier::{Costs, DeviceStats, IoClass, Stats};

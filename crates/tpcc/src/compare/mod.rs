@@ -18,6 +18,7 @@ mod page;
 mod paper;
 mod progress;
 mod sections;
+mod setting;
 mod steady;
 mod view;
 

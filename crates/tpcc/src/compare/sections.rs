@@ -5,7 +5,7 @@ use super::html::{Html, Table, escape};
 use super::matrix::{ANALYSIS, Case, DATABASES, POOLS, RIVALS, Shape, ZONES};
 use super::paper::printed;
 use super::view::{View, pair_name};
-use crate::cli::Policies;
+use crate::policies::Policies;
 use plotters::style::RGBColor;
 
 type Pair<'a> = (&'a str, &'a str);
