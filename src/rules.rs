@@ -3,9 +3,8 @@
 //! left out.
 
 use crate::error::OpenError;
-use crate::lock::Held;
-use crate::manifest::OnlyCopies;
 use crate::replace::Slack;
+use crate::runs::OnlyCopies;
 use pagetier_bufpool::PoolParams;
 use pagetier_devio::{DeviceError, Fence, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::StoreSeed;
@@ -156,7 +155,7 @@ impl Rules {
     }
 
     /// What a store that is dropped holds until its last operation has ended.
-    pub(crate) fn held(self, held: Option<Held>) -> Option<Held> {
+    pub(crate) fn held<T>(self, held: Option<T>) -> Option<T> {
         held.filter(|_| !self.lack(Mutation::DrainNotAwaited))
     }
 }
