@@ -5,8 +5,9 @@
 //!   the system's page cache for its files included. Pagetier bypasses that cache and gets three quarters of
 //!   the limit as its pool. The others get half of the limit as their own cache, and leave the rest to the
 //!   page cache. That takes root; `--unlimited` does without.
-//! - **Durability**: every change is durable when it counts. Changes by several clients share a flush: Pagetier
-//!   and RocksDB do that by themselves, redb and fjall through a thread that commits what is waiting.
+//! - **Durability**: every change is durable when it counts. Changes by several clients share a flush:
+//!   Pagetier and RocksDB do that by themselves, redb and fjall through a thread that commits what is
+//!   waiting.
 //! - **Data**: `--data-times` the limit, loaded in the order of a hash. Every engine uses the same disk.
 
 mod cgroup;
