@@ -227,7 +227,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     let mut slots = finished(slots).await;
     slots.apply_recovered(&entries);
     slots.set_lsn_floor(header.lsn_floor);
-    let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or(0).max(header.journal_from);
+    let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or_default().max(header.journal_from);
     let journal = header.journal_from.min(next)..next;
     let home = HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, journal);
     let core = Core {
