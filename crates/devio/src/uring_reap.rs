@@ -107,7 +107,8 @@ fn announced(shared: &Shared) -> io::Result<Option<AsyncFd<OwnedFd>>> {
             shared.ring.hush();
             tracing::warn!(
                 device = %shared.file.name,
-                "the runtime has I/O disabled, so a thread reaps completions; enable_io() or enable_all() makes it faster"
+                "the runtime has I/O disabled, so a thread reaps completions; enable_io() or enable_all() \
+                 makes it faster"
             );
             Ok(None)
         }

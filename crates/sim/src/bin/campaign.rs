@@ -293,7 +293,12 @@ impl Campaign {
                 bar.inc(1);
                 self.with(|r| r.totals.add(&totals));
                 if let Err(found) = ended {
-                    let replay = format!("cargo run --release -p pagetier-sim --bin campaign -- --mode {mode} --case {index} --depth {} --with policy={}", self.args.depth, self.policy());
+                    let replay = format!(
+                        "cargo run --release -p pagetier-sim --bin campaign -- --mode \
+                        {mode} --case {index} --depth {} --with policy={}",
+                        self.args.depth,
+                        self.policy()
+                    );
                     eprintln!("VIOLATION: {}\n  at {}\n  replay: {replay}", found.what, found.place);
                     let failure = Failure { what: found.what, place: found.place, replay };
                     self.with(|r| r.violations.push(failure));
@@ -439,7 +444,8 @@ fn print(report: &Report, json: bool) {
         );
     }
     println!(
-        "{} seeds, {} lives, {} reopenings with I/O in flight, {} crashes recovered and checked ({} of them in a recovery), {} pages checked, {} refused as corrupt after faults",
+        "{} seeds, {} lives, {} reopenings with I/O in flight, {} crashes recovered and checked ({} of them \
+         in a recovery), {} pages checked, {} refused as corrupt after faults",
         t.seeds, t.lives, t.reopenings, t.crashes, t.crashes_in_recovery, t.pages_checked, t.pages_refused
     );
     println!("{:.1} s, {:.0} crashes a second", report.seconds, report.crashes_per_second);

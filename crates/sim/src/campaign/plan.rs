@@ -408,7 +408,8 @@ impl Plan {
             "without" => self.without = without(value)?,
             _ => {
                 return Err(format!(
-                    "{name}: no part of a plan; there are hazard, policy, lives, ops, tasks, pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, without"
+                    "{name}: no part of a plan; there are hazard, policy, lives, ops, tasks, pages, images, \
+                     outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, without"
                 ));
             }
         }
