@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Byte offset of the first extent; the megabyte before it holds the superblock.
 pub(crate) const DATA_AT: u64 = 1 << 20;
 
-/// The most pages by which a space grows at once, which bounds what crash recovery must search.
+/// The maximum number of pages by which a space grows at once; bounds what crash recovery must search.
 const GROWTH_PAGES_MAX: u32 = 256;
 
 const MAGIC: [u8; 8] = *b"PGTIERHD";

@@ -1,4 +1,4 @@
-//! What an operation is for.
+//! The purpose of an operation, and its counter.
 
 /// The purpose of an operation. Statistics are kept per class, and background work yields to demand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -1,4 +1,4 @@
-//! What the device shares with whatever steps its core.
+//! The state that the device shares with the task or thread that steps its core.
 
 use super::clock::Clock;
 use super::core::{Core, Finished, Next, hand_over};

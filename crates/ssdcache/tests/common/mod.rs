@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 pub(crate) const PAGE: usize = 4096;
-/// Far more than anything here takes, in virtual time.
+/// Longer than any operation here takes in virtual time.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 /// Every page lies where its number says.

@@ -1,4 +1,5 @@
-//! What the options of `--compare` ask for: which runs, how many at once, and what makes rows comparable.
+//! The plan of a comparison, from its options: the runs, how many at once, and the setting that makes rows
+//! comparable.
 
 use super::book::Setting;
 use super::machine::cores;
