@@ -461,8 +461,8 @@ impl PageStore {
     }
 
     /// The accumulated loss from SSDs that were given up ([`PageStore::abandon_ssd`],
-    /// [`Builder::accept_ssd_loss`]) or readmitted damaged ([`PageStore::readmit_ssd`]), in this run or
-    /// earlier ones. `None`: nothing was lost, or the loss was acknowledged.
+    /// [`crate::Builder::accept_ssd_loss`]) or readmitted damaged ([`PageStore::readmit_ssd`]), in this run
+    /// or earlier ones. `None`: nothing was lost, or the loss was acknowledged.
     #[must_use]
     pub fn ssd_loss(&self) -> Option<SsdLoss> {
         self.shared.loss.lock().clone()
