@@ -23,6 +23,7 @@ mod meta;
 mod online;
 mod replace;
 mod rules;
+mod runs;
 mod scrub;
 mod shared;
 mod sizes;
