@@ -186,8 +186,7 @@ impl<'a> Iterator for Scan<'a> {
     type Item = Result<PageRef<'a>, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let next = self.store.block_on(self.scan.next())?;
-        Some(next.map_err(Error::from))
+        self.store.block_on(self.scan.next())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::builder::Builder;
 use crate::error::{Error, OpenError};
+use crate::guards::{PageMut, PageRef, Scan};
 use crate::life::Life;
 use crate::lock::Leave;
 use crate::manifest::{Manifest, ManifestStore};
@@ -19,16 +20,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Mutex;
-
-/// A page latched in shared mode; derefs to its payload. See [`PageStore::get`].
-pub type PageRef<'a> = pagetier_bufpool::PageRef<'a, SsdTier>;
-
-/// A page latched exclusively; derefs to its payload, and the first mutable access marks it dirty. See
-/// [`PageStore::get_mut`].
-pub type PageMut<'a> = pagetier_bufpool::PageMut<'a, SsdTier>;
-
-/// A sequential read of a space. See [`PageStore::scan`].
-pub type Scan<'a> = pagetier_bufpool::Scan<'a, SsdTier>;
 
 /// An open page store. Share it in an `Arc`; every method takes `&self`.
 ///
@@ -208,7 +199,7 @@ impl PageStore {
     pub async fn allocate(&self, space: SpaceId) -> Result<PageMut<'_>, Error> {
         loop {
             match self.volume.take_page(space).ok_or(Error::NoSuchSpace { space })? {
-                Some(no) => return Ok(self.pool.create(PageId::new(space, no)).await?),
+                Some(no) => return Ok(PageMut(self.pool.create(PageId::new(space, no)).await?)),
                 None => self.grow(space, self.pages(space)?).await?,
             }
         }
@@ -222,7 +213,7 @@ impl PageStore {
     /// time.
     #[inline]
     pub async fn get(&self, page: PageId) -> Result<PageRef<'_>, Error> {
-        Ok(self.pool.get(page).await?)
+        Ok(PageRef(self.pool.get(page).await?))
     }
 
     /// Latches `page` exclusively; otherwise like [`PageStore::get`].
@@ -231,13 +222,13 @@ impl PageStore {
     /// As [`PageStore::get`].
     #[inline]
     pub async fn get_mut(&self, page: PageId) -> Result<PageMut<'_>, Error> {
-        Ok(self.pool.get_mut(page).await?)
+        Ok(PageMut(self.pool.get_mut(page).await?))
     }
 
     /// The page if it is in memory and its latch is free; never waits.
     #[must_use]
     pub fn try_get(&self, page: PageId) -> Option<PageRef<'_>> {
-        self.pool.try_get(page)
+        self.pool.try_get(page).map(PageRef)
     }
 
     /// For redo: returns the page exclusively. A page that was allocated before a crash but never written is
@@ -250,11 +241,11 @@ impl PageStore {
         if page.no < self.pages(page.space)? {
             match self.pool.get_mut(page).await {
                 Err(PoolError::Tier(TierError::NoSuchPage { .. })) => {}
-                other => return Ok(other?),
+                other => return Ok(PageMut(other?)),
             }
         }
         self.extend_to(page).await?;
-        Ok(self.pool.get_or_create(page).await?)
+        Ok(PageMut(self.pool.get_or_create(page).await?))
     }
 
     /// For redo with full page images, and to repair a page whose only copy is corrupt or unreadable: returns
@@ -268,7 +259,7 @@ impl PageStore {
         if page.no >= self.pages(page.space)? {
             self.extend_to(page).await?;
         }
-        Ok(self.pool.overwrite(page).await?)
+        Ok(PageMut(self.pool.overwrite(page).await?))
     }
 
     async fn extend_to(&self, page: PageId) -> Result<(), Error> {
@@ -283,7 +274,7 @@ impl PageStore {
     #[must_use]
     pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_> {
         let end = range.end.min(self.volume.pages(space).unwrap_or(0));
-        self.pool.scan(space, range.start..end)
+        Scan(self.pool.scan(space, range.start..end))
     }
 
     /// Starts reading `pages` into memory and returns at once. A hint: pages that do not exist or do not fit

@@ -114,7 +114,7 @@ impl<'a, T: Tier> Scan<'a, T> {
             self.next += 1;
             match result {
                 Err(PoolError::Tier(crate::tier::TierError::NoSuchPage { .. })) => {}
-                other => return Some(other.map(|frame| PageRef::new(&self.pool.inner, frame))),
+                other => return Some(other.map(|frame| PageRef::new(&*self.pool.inner, frame))),
             }
         }
         None

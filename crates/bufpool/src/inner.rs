@@ -76,8 +76,8 @@ pub(crate) fn bump(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The state that a pool shares with its tasks.
-pub(crate) struct Inner<T: Tier> {
+/// The state that a pool shares with its tasks and guards. Other crates cannot name it.
+pub struct Inner<T: Tier> {
     pub(crate) params: PoolParams,
     pub(crate) frames: Arc<Frames>,
     pub(crate) tier: Arc<T>,

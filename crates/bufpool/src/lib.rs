@@ -27,7 +27,7 @@ mod waiters;
 mod word;
 
 pub use ahead::Scan;
-pub use guard::{PageMut, PageRef};
+pub use guard::{ExclusiveGuard, Held, OwnedPageMut, OwnedPageRef, PageMut, PageRef, SharedGuard};
 pub use params::{FRAME_OVERHEAD_BYTES, FRAMES_MIN, PoolError, PoolMemory, PoolParams, PoolStats};
 pub use pool::Pool;
 pub use sample_channel::Recorded;
