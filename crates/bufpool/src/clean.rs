@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
 
 /// A staged copy of a page, about to be written.
-struct Staged<T: Tier> {
+pub(crate) struct Staged<T: Tier> {
     write: Write<T>,
     lsn: Lsn,
     image: IoBuf,
@@ -248,7 +248,7 @@ impl<T: Tier> Inner<T> {
 
     /// Writes the batch: first makes the log durable, then writes the pages. Every page ends up clean or
     /// dirty.
-    async fn write_batch(&self, batch: Vec<Staged<T>>) -> Result<(), PoolError> {
+    pub(crate) async fn write_batch(&self, batch: Vec<Staged<T>>) -> Result<(), PoolError> {
         let Some(page) = batch.first().map(|s| s.write.page) else { return Ok(()) };
         let newest = batch.iter().map(|s| s.lsn).max().unwrap_or_default();
         if let Err(source) = self.log_durable(newest).await {
@@ -409,7 +409,9 @@ impl<T: Tier> Pool<T> {
     }
 }
 
-fn joined(done: Option<Result<Result<(), PoolError>, tokio::task::JoinError>>) -> Result<(), PoolError> {
+pub(crate) fn joined(
+    done: Option<Result<Result<(), PoolError>, tokio::task::JoinError>>,
+) -> Result<(), PoolError> {
     match done {
         None => Ok(()),
         Some(Ok(result)) => result,
@@ -459,7 +461,7 @@ impl<T: Tier> Inner<T> {
     }
 
     /// `None` if the page is clean or being written, or no staging buffer is free.
-    fn stage_latched(self: &Arc<Self>, frame: FrameId) -> Option<Staged<T>> {
+    pub(crate) fn stage_latched(self: &Arc<Self>, frame: FrameId) -> Option<Staged<T>> {
         let buf = self.staging.pop()?;
         self.stage(frame, buf, CleanReason::Recoverability).map_err(|buf| self.unstage(buf)).ok()
     }
@@ -483,6 +485,14 @@ impl<T: Tier> std::fmt::Debug for Inner<T> {
 
 #[cfg(all(test, loom))]
 impl<T: Tier> Inner<T> {
+    /// For the models: one write of the page in `frame`, latched by the caller, if it is dirty.
+    pub(crate) fn clean_latched(self: &Arc<Self>, frame: FrameId, write: impl FnOnce(&[u8])) {
+        if let Some(staged) = self.stage_latched(frame) {
+            write(staged.image.as_slice());
+            staged.write.end(Ok(Home::Ssd), staged.image);
+        }
+    }
+
     /// For the models: one write of the page in `frame`, from staging to its end with result `ok`. `write`
     /// gets the staged copy if the page was dirty.
     pub(crate) fn clean_one(self: &Arc<Self>, frame: FrameId, ok: bool, write: impl FnOnce(&[u8])) -> bool {

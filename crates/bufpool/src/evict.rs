@@ -15,6 +15,9 @@ const NEEDED_AGAIN: Duration = Duration::from_millis(50);
 impl<T: Tier> Inner<T> {
     /// A frame without a page: a free one, or a victim's. Waits for the cleaner if necessary.
     pub(crate) async fn free_frame(&self, page: PageId) -> Result<FrameId, PoolError> {
+        if self.closing.load(Ordering::Relaxed) {
+            return Err(PoolError::Closed);
+        }
         if let Some(frame) = self.frames.free.pop().or_else(|| self.evict()) {
             return Ok(frame);
         }
@@ -32,9 +35,12 @@ impl<T: Tier> Inner<T> {
                 tokio::pin!(freed, cleaned);
                 freed.as_mut().enable();
                 cleaned.as_mut().enable();
+                if self.closing.load(Ordering::Acquire) {
+                    return Err(PoolError::Closed);
+                }
                 let frame = self.frames.free.pop().or_else(|| self.evict());
                 if let Some(frame) = frame.or_else(|| self.evict_any()) {
-                    return frame;
+                    return Ok(frame);
                 }
                 self.starved.store(true, Ordering::Relaxed);
                 self.clean.notify_one();
@@ -48,11 +54,9 @@ impl<T: Tier> Inner<T> {
                 tokio::select! { biased; () = freed => {}, () = cleaned => {}, () = again => {} }
             }
         };
-        tokio::time::timeout(self.params.exhausted_after, wait).await.map_err(|_| PoolError::Exhausted {
-            page,
-            frames: self.params.frames,
-            waited: since.elapsed(),
-        })
+        let exhausted =
+            |_| PoolError::Exhausted { page, frames: self.params.frames, waited: since.elapsed() };
+        tokio::time::timeout(self.params.exhausted_after, wait).await.map_err(exhausted)?
     }
 
     /// Takes the frame of the page that the policy values least.

@@ -101,7 +101,12 @@ pub struct Inner<T: Tier> {
     pub(crate) evicted_since_clean: AtomicU64,
     pub(crate) lsn_max: AtomicU64,
     pub(crate) lsn_checked: AtomicU64,
+    /// The cleaner ends.
     pub(crate) closed: AtomicBool,
+    /// No page enters memory any more: see `retire`.
+    pub(crate) closing: AtomicBool,
+    /// Changes were dropped unwritten when the pool ended: redo needs them.
+    pub(crate) lost: AtomicBool,
     /// A request waits for a frame: the likely victims were not sufficient.
     pub(crate) starved: AtomicBool,
     /// The number of pages that read-ahead is reading.
@@ -160,6 +165,8 @@ impl<T: Tier> Inner<T> {
             lsn_max: AtomicU64::new(0),
             lsn_checked: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
             starved: AtomicBool::new(false),
             runtime,
         })

@@ -18,6 +18,7 @@ mod mend;
 mod params;
 mod pool;
 mod record;
+mod retire;
 mod sample_channel;
 mod sampler;
 mod sync;

@@ -105,10 +105,10 @@ impl<T: Tier> Inner<T> {
     }
 
     /// Enters `page` into the table for the free frame `frame`, which becomes latched exclusively. Returns
-    /// false when another task was faster.
+    /// false when another task was faster, or the pool is closing.
     pub(crate) fn name(&self, frame: FrameId, page: PageId) -> bool {
         let bucket = self.frames.table.lock(page);
-        if bucket.find(&self.frames.all).is_some() {
+        if bucket.find(&self.frames.all).is_some() || self.closing.load(Ordering::Relaxed) {
             return false;
         }
         self.frames.at(frame).word.begin_fill();

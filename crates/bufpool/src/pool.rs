@@ -175,10 +175,13 @@ impl<T: Tier> Pool<T> {
     /// it in flight. A later `get` finds an earlier version of the page, or none. Cancel-safe.
     ///
     /// # Errors
-    /// None; reserved.
+    /// The pool is closing.
     pub async fn discard(&self, page: PageId) -> Result<(), PoolError> {
         let inner = &self.inner;
         loop {
+            if inner.closing.load(Ordering::Acquire) {
+                return Err(PoolError::Closed);
+            }
             let cleaned = inner.cleaned.notified();
             tokio::pin!(cleaned);
             cleaned.as_mut().enable();
@@ -330,9 +333,13 @@ impl<T: Tier> Pool<T> {
     /// The oldest log position that redo needs for dirty pages in memory; `None` when nothing is dirty.
     /// Written pages are clean, but safe only after a flush ([`Pool::flush_to`] any LSN): read this value,
     /// flush, then truncate the log.
+    ///
+    /// A pool that ended without having written everything returns 0.
     #[must_use]
     pub fn min_recovery_lsn(&self) -> Option<Lsn> {
-        self.inner.frames.all.iter().filter_map(crate::frame::Frame::redo_from).min()
+        let oldest = self.inner.frames.all.iter().filter_map(crate::frame::Frame::redo_from).min();
+        // Asked last: a change is dropped only after this is set.
+        if self.inner.lost.load(Ordering::Acquire) { Some(Lsn(0)) } else { oldest }
     }
 
     /// Recounts the policy; for tests.
