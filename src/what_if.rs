@@ -56,9 +56,6 @@ impl WhatIfOptions {
     }
 }
 
-/// The running ghosts, shared with the thread that drives them.
-pub(crate) type Ghostly = Mutex<Option<Arc<Mutex<Stream>>>>;
-
 impl PageStore {
     /// Starts ghosts: simulated pools and SSDs of other sizes, without contents, under the store's policies
     /// and its costs at this moment. They see those requests that concern a sample of the pages (SHARDS; see
@@ -91,13 +88,13 @@ impl PageStore {
             )));
         }
         let (pool_policy, ssd_policy) =
-            self.life.builder.policies().map_err(|why| invalid(why.to_string()))?;
+            self.shared.builder.policies().map_err(|why| invalid(why.to_string()))?;
         let sampling = Sampling::new(share);
         let ghosts = Ghosts::new(GhostParams {
             pool_policy,
             ssd_policy,
             costs: self.costs(),
-            cluster_pages: self.life.builder.cluster_pages,
+            cluster_pages: self.shared.builder.cluster_pages,
             page_bytes: self.page_size().bytes() as u64,
             sampling,
             pool_factors: options.pool_factors.clone(),

@@ -1,9 +1,7 @@
 //! The loss of an SSD is reported exactly and durably, wherever a crash or a cancelled call comes, until it
 //! is acknowledged.
 
-mod fixture;
-
-use fixture::{Fixture, PAGES, expect_all, grown, polled, read, write, write_all};
+use crate::fixture::{self, Fixture, PAGES, expect_all, grown, polled, read, write, write_all};
 use pagetier::{
     Builder, Drain, Error, OpenError, PageId, PageStore, PoolError, SpaceId, SsdLoss, SsdMode, SsdState,
 };
