@@ -5,6 +5,7 @@ use pagetier_devio::DeviceError;
 use pagetier_page::{PageId, PageSizeError, SpaceId};
 use pagetier_policy::Costs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Why a store did not open. Nothing on disk was changed.
 #[derive(Debug, thiserror::Error)]
@@ -199,9 +200,12 @@ impl OpenError {
 }
 
 /// Why an operation on an open store failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// The store was shut down ([`PageStore::shutdown`](crate::PageStore::shutdown)): open it again.
+    #[error("the store is closed")]
+    Closed,
     /// There is no space with this id: never created, or dropped.
     #[error("space {space} does not exist")]
     NoSuchSpace {
@@ -213,6 +217,14 @@ pub enum Error {
     SpaceExists {
         /// The name.
         name: String,
+    },
+    /// The number of a space is not above those of all spaces that the store ever had.
+    #[error("the number of space {space} may have been used before: take one from {free_from} on")]
+    SpaceIdUsed {
+        /// The number.
+        space: SpaceId,
+        /// The smallest number that is free.
+        free_from: SpaceId,
     },
     /// The page lies beyond the end of its space, or was never written.
     #[error("page {page} does not exist")]
@@ -232,7 +244,7 @@ pub enum Error {
     Manifest {
         /// The system's reason.
         #[source]
-        source: std::io::Error,
+        source: Arc<std::io::Error>,
     },
     /// A device could not be grown, read or written.
     #[error(transparent)]
@@ -250,7 +262,7 @@ pub enum Error {
     #[error("the store refuses writes: {cause}; close it and open it again")]
     Refusing {
         /// The first error.
-        cause: std::sync::Arc<str>,
+        cause: Arc<str>,
     },
     /// A cost is not a positive number of milliseconds.
     #[error("{costs:?}: every cost must be a positive number of milliseconds")]
@@ -263,15 +275,23 @@ pub enum Error {
     Readmit(#[from] pagetier_ssdcache::ReadmitError),
     /// The replacement device could not be opened or prepared.
     #[error(transparent)]
-    Attach(Box<OpenError>),
+    Attach(Arc<OpenError>),
     /// The pool or the storage below it failed.
     #[error(transparent)]
     Pool(PoolError),
 }
 
+impl Error {
+    /// A task of the store was dropped with its runtime.
+    pub(crate) fn runtime_ended() -> Self {
+        Self::Refusing { cause: Arc::from("the runtime is shutting down") }
+    }
+}
+
 impl From<PoolError> for Error {
     fn from(error: PoolError) -> Self {
         match error {
+            PoolError::Closed => Self::Closed,
             PoolError::Tier(TierError::NoSuchPage { page }) => Self::NoSuchPage { page },
             other => Self::Pool(other),
         }

@@ -167,7 +167,7 @@ impl PageStore {
     /// # let temporary = tempfile::tempdir()?;
     /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
     /// let store = std::sync::Arc::new(builder.open().await?);
-    /// let space = store.create_space("t").await?;
+    /// let space = store.spaces().create("t").await?;
     /// let id = store.allocate(space).await?.id();
     /// let page = store.get_owned(id).await?;
     /// let first = tokio::spawn(async move { page[0] }).await?;

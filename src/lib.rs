@@ -14,6 +14,7 @@ mod builder;
 mod calibrate;
 pub mod device;
 mod error;
+mod gate;
 mod guards;
 mod life;
 mod lock;
@@ -22,14 +23,18 @@ mod manifest;
 mod memory_manifest;
 mod meta;
 mod online;
+mod policies;
 mod replace;
 mod rules;
 mod scrub;
 mod shared;
+mod shutdown;
 mod sizes;
 mod spaces;
+mod ssd;
 mod stats;
 mod store;
+mod trace;
 mod unproved;
 mod volume;
 mod what_if;
@@ -62,12 +67,16 @@ pub use pagetier_ssdcache::{
 #[cfg(feature = "mutations")]
 #[doc(hidden)]
 pub use pagetier_ssdcache::{Moment, Mutation};
+pub use policies::Policies;
 pub use scrub::{Finding, Scrub, ScrubOptions, ScrubProgress, ScrubReport};
 pub use sizes::{pool_bytes_for, ssd_bytes_for};
+pub use spaces::Spaces;
+pub use ssd::Ssd;
 pub use stats::Stats;
-pub use store::PageStore;
+pub use store::{Loss, PageStore};
+pub use trace::Trace;
 pub use volume::SpaceInfo;
-pub use what_if::WhatIfOptions;
+pub use what_if::{Estimates, WhatIfOptions};
 
 /// Compiles the README's example.
 #[cfg(doctest)]

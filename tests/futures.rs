@@ -9,8 +9,8 @@ fn every_public_future_is_send(store: &'static PageStore, own: PageStore, scrub:
     let (space, page) = (SpaceId(1), PageId::new(SpaceId(1), 0));
     is_send(PageStore::open("directory"));
     is_send(PageStore::builder().open());
-    is_send(store.create_space("t"));
-    is_send(store.drop_space(space));
+    is_send(store.spaces().create("t"));
+    is_send(store.spaces().remove(space));
     is_send(store.allocate(space));
     is_send(store.get(page));
     is_send(store.get_mut(page));
@@ -22,12 +22,12 @@ fn every_public_future_is_send(store: &'static PageStore, own: PageStore, scrub:
         let mut scan = store.scan(space, 0..1);
         let _ = scan.next().await;
     });
-    is_send(store.stop_recording());
-    is_send(store.set_ssd_mode(SsdMode::Off));
-    is_send(store.drain_ssd(Drain::new()));
-    is_send(store.readmit_ssd());
-    is_send(store.abandon_ssd());
-    is_send(async move { store.ssd_events().next().await });
+    is_send(store.trace().stop());
+    is_send(store.ssd().set_mode(SsdMode::Off));
+    is_send(store.ssd().drain(Drain::new()));
+    is_send(store.ssd().readmit());
+    is_send(store.ssd().abandon());
+    is_send(async move { store.ssd().events().next().await });
     is_send(scrub.finished());
     is_send(own.close());
 }

@@ -71,7 +71,7 @@ async fn closed_twice() -> (Files, SpaceId, [tempfile::TempDir; 2]) {
     store.sync().await.unwrap();
     let hot = files.copy();
     write_all(&store, space, 3).await;
-    let other = store.create_space("other").await.unwrap();
+    let other = store.spaces().create("other").await.unwrap();
     for _ in 0..PAGES {
         store.allocate(other).await.unwrap();
     }
@@ -144,7 +144,7 @@ async fn an_older_ssd_can_be_given_up_and_the_loss_is_reported() {
     let (files, space, [first, _]) = closed_twice().await;
     files.put_back(first.path(), &[SSD]);
     let store = files.with(|b| b.accept_ssd_loss(true)).await.unwrap();
-    let loss = store.ssd_loss().unwrap();
+    let loss = store.ssd().loss().unwrap();
     assert!(loss.exact && loss.pages() > 0, "{loss:?}");
     for no in 0..PAGES {
         let lost = loss.contains(pagetier::PageId::new(space, no));
@@ -365,9 +365,9 @@ async fn the_generation_of_a_failed_save_that_took_effect_is_not_reused() {
         serde_json::from_slice::<serde_json::Value>(line).unwrap()["generation"].as_u64().unwrap()
     };
     fixture.manifest.fail_saves(0, 1, true);
-    store.create_space("a").await.unwrap_err();
+    store.spaces().create("a").await.unwrap_err();
     let failed = generation();
-    store.create_space("b").await.unwrap();
+    store.spaces().create("b").await.unwrap();
     assert!(generation() > failed, "an older copy could not be distinguished from the manifest");
 }
 

@@ -120,7 +120,7 @@ impl Builder {
     fn note(&self, meta: &mut Meta, edit: impl FnOnce(&mut Manifest)) -> Result<(), OpenError> {
         meta.replace(edit).map_err(|error| {
             let source = match error {
-                Error::Manifest { source } => source,
+                Error::Manifest { source } => std::io::Error::new(source.kind(), source),
                 other => std::io::Error::other(other),
             };
             OpenError::directory(

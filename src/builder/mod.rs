@@ -347,7 +347,7 @@ impl Builder {
         self
     }
 
-    /// The initial mode of the SSD; [`crate::PageStore::set_ssd_mode`] changes it later. [`SsdMode::Off`] is
+    /// The initial mode of the SSD; [`crate::Ssd::set_mode`] changes it later. [`SsdMode::Off`] is
     /// refused here: open the store without an SSD, or switch the SSD off once the store is open. Default:
     /// [`SsdMode::WriteBack`].
     pub fn ssd_mode(mut self, mode: SsdMode) -> Self {
@@ -357,7 +357,7 @@ impl Builder {
 
     /// Whether the store may open without its SSD (`ssd_bytes(0)`), or with a blank one or an older copy in
     /// its place, although the lost SSD may have held newer pages than the HDD; an older copy is formatted.
-    /// The same holds for the ring's file of a store without an SSD. [`crate::PageStore::ssd_loss`] then
+    /// The same holds for the ring's file of a store without an SSD. [`crate::Ssd::loss`] then
     /// lists the pages, in later openings too. If the store's own SSD is present, nothing is lost. If that
     /// SSD has unreadable blocks and opening fails with [`pagetier_ssdcache::OpenError::Unreadable`], leave
     /// it out or put a blank one in its place to give it up. Default: no.

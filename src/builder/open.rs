@@ -2,6 +2,8 @@
 
 use super::{Builder, COST_POINTS_MAX, POOL_POLICY_BYTES, Place, ring_pages_for, tables_bytes};
 use crate::error::OpenError;
+use crate::gate::Gate;
+use crate::lock::{Leave, Tenure};
 use crate::manifest::{Manifest, ManifestStore};
 use crate::shared::Shared;
 use crate::store::PageStore;
@@ -14,6 +16,10 @@ use pagetier_policy::{CLUSTER_PAGES_MAX, Costs, FramePolicyParams, SlotPolicyPar
 use pagetier_ssdcache::{Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a failed opening waits for its operations in flight.
+const LEAVE_MAX: Duration = Duration::from_secs(30);
 
 impl Builder {
     /// Opens the store, or creates it.
@@ -32,8 +38,18 @@ impl Builder {
     /// "abort"`.
     pub async fn open(mut self) -> Result<PageStore, OpenError> {
         self.check_options()?;
-        // Dropped if the opening fails or is cancelled.
         let (tenure, leave) = self.begin_tenure();
+        let left = tenure.left();
+        let opened = self.open_for(tenure, leave).await;
+        if opened.is_err() {
+            // A failed opening leaves nothing behind that could be in the way of the next one.
+            let _ = tokio::time::timeout(LEAVE_MAX, left).await;
+        }
+        opened
+    }
+
+    /// Opens the store for the tenure that `leave` ends.
+    async fn open_for(mut self, tenure: Arc<Tenure>, leave: Leave) -> Result<PageStore, OpenError> {
         let manifests = Arc::new(self.manifest_store().await?);
         let (unused, known) = self.load(&manifests)?;
         let page_size = self.settle_page_size(known.as_ref())?;
@@ -89,9 +105,10 @@ impl Builder {
             cluster_pages: self.cluster_pages,
             ..FramePolicyParams::new(params.frames, costs)
         });
-        let pool = Pool::start(params, policy, Arc::clone(&tier), self.gate.take())?;
+        let gate = Gate::new(self.gate.take(), tenure.present());
+        let pool = Pool::start(params, policy, Arc::clone(&tier), Some(Arc::clone(&gate) as _))?;
         tier.set_redo_from(Box::new(pool.redo_source()));
-        Ok(PageStore::new(leave, Shared::start(pool, tier, volume, meta, hdd, self, costs)))
+        Ok(PageStore::new(leave, Shared::start(pool, tier, volume, meta, hdd, self, costs, gate)))
     }
 
     /// The manifest that an unfinished first opening left, or the one of a store.

@@ -141,14 +141,14 @@ impl Kv {
 /// Creates the space under the id that the log's records name.
 async fn same_space(copy: &PageStore, wanted: SpaceId) -> Result<SpaceId, KvError> {
     loop {
-        let space = copy.create_space(SPACE).await?;
+        let space = copy.spaces().create(SPACE).await?;
         if space == wanted {
             return Ok(space);
         }
         if space > wanted {
             return Err(KvError::BadCopy { problem: format!("space {space} instead of {wanted}") });
         }
-        copy.drop_space(space).await?;
+        copy.spaces().remove(space).await?;
     }
 }
 

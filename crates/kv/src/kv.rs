@@ -170,7 +170,7 @@ impl Kv {
         let Some(Tree { store, wal, .. }) = Arc::into_inner(tree) else { return Err(KvError::Busy) };
         // Once everything is written, what the SSD alone has can only become less.
         store.sync().await?;
-        let on_ssd = store.oldest_ssd_lsn().filter(|_| keep == Keep::ForSsdLoss);
+        let on_ssd = store.ssd().oldest_lsn().filter(|_| keep == Keep::ForSsdLoss);
         store.close().await?;
         let end = wal.end();
         wal.truncate(end, on_ssd.unwrap_or(end)).await?;

@@ -82,9 +82,9 @@ impl Kv {
         stall_max: Duration,
     ) -> Result<Self, KvError> {
         let store = builder.log_gate(wal.gate()).open().await?;
-        let space = match store.space(SPACE) {
+        let space = match store.spaces().find(SPACE) {
             Some(space) => space,
-            None => store.create_space(SPACE).await?,
+            None => store.spaces().create(SPACE).await?,
         };
         let found = read_meta(&store, space).await?;
         if let Some(meta) = found
@@ -99,9 +99,9 @@ impl Kv {
             None if wal.is_new() => create(&store, &wal, space).await?,
             None => return Err(KvError::NoMeta),
         }
-        if store.ssd_loss().is_some() {
+        if store.ssd().loss().is_some() {
             store.sync().await?;
-            store.acknowledge_loss().await?;
+            store.ssd().acknowledge_loss().await?;
         }
         let tree = Tree { store, wal, space, structure: RwLock::new(()) };
         Ok(Self::new(tree, keep, stall_max, Recovered { records, applied, lost_pages }))
@@ -119,7 +119,7 @@ async fn read_meta(store: &PageStore, space: SpaceId) -> Result<Option<Meta>, Kv
 
 /// The number of pages listed as lost with an SSD; an error if redo cannot restore them.
 fn check_loss(store: &PageStore, wal: &Wal, keep: Keep) -> Result<u64, KvError> {
-    let Some(loss) = store.ssd_loss() else { return Ok(0) };
+    let Some(loss) = store.ssd().loss() else { return Ok(0) };
     let pages = loss.pages();
     let reaches = loss.redo_from.is_some_and(|from| wal.oldest() < from);
     if pages == 0 || reaches || keep == Keep::ForSsdLoss {

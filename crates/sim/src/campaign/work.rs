@@ -107,7 +107,7 @@ impl Worker {
         if self.plan.steer == Steer::DroppedSpaces && self.rng.random_ratio(1, 12) {
             return match self.rng.random_range(0..3) {
                 0 => self.dropped_drop_space().await,
-                _ => self.drop_space().await,
+                _ => self.spaces().remove().await,
             };
         }
         if self.plan.steer == Steer::Records && self.rng.random_ratio(1, 12) {
@@ -132,7 +132,7 @@ impl Worker {
                     self.prefetch(mood);
                     Ok(())
                 }
-                7 if plan.has("drop-space") && self.rng.random_ratio(1, 6) => self.drop_space().await,
+                7 if plan.has("drop-space") && self.rng.random_ratio(1, 6) => self.spaces().remove().await,
                 8..10 if plan.has("pause") => {
                     let pause = Duration::from_micros(self.rng.random_range(1..=4 * self.plan.hdd_us));
                     tokio::time::sleep(pause).await;
@@ -206,7 +206,7 @@ impl Worker {
         }
         let wrong =
             format!("page {page} reads as version {found}, is {}, allowed {}", p.published(), p.allowed());
-        let told = self.store.ssd_loss().is_some_and(|loss| loss.contains(page));
+        let told = self.store.ssd().loss().is_some_and(|loss| loss.contains(page));
         if told && model.lost(page, Some(found), true) { Ok(()) } else { Err(wrong) }
     }
 
@@ -285,7 +285,7 @@ impl Worker {
     pub(super) async fn allocated(&mut self) -> Result<bool, String> {
         let live = self.model.lock().live();
         let Some(space) = live.get(self.rng.random_range(0..live.len().max(1))).copied() else {
-            self.create_space().await?;
+            self.spaces().create().await?;
             return Ok(!self.model.lock().live().is_empty());
         };
         let store = Arc::clone(&self.store);
@@ -303,7 +303,7 @@ impl Worker {
 
     async fn create_space(&mut self) -> Outcome {
         let name = self.model.lock().space_name();
-        match self.store.create_space(&name).await {
+        match self.store.spaces().create(&name).await {
             Ok(id) => {
                 self.model.lock().created(id, name);
                 Ok(())
@@ -315,7 +315,7 @@ impl Worker {
     pub(super) async fn drop_space(&mut self) -> Outcome {
         let live = self.model.lock().live();
         if live.len() < 2 || self.rng.random_bool(0.3) {
-            return self.create_space().await;
+            return self.spaces().create().await;
         }
         let space = live[self.rng.random_range(0..live.len())];
         {
@@ -323,7 +323,7 @@ impl Worker {
             model.dropping(space);
             model.doing.drop_space += 1;
         }
-        let done = self.store.drop_space(SpaceId(space)).await;
+        let done = self.store.spaces().remove(SpaceId(space)).await;
         self.model.lock().doing.drop_space -= 1;
         match done {
             Ok(()) => {
@@ -340,14 +340,14 @@ impl Worker {
     /// Checks a drop that failed (`in_doubt`) or was cancelled: the space is unchanged, or gone. If it is
     /// gone, a second call frees its room.
     pub(super) async fn drop_failed(&mut self, space: u32, in_doubt: bool) -> Outcome {
-        if self.store.spaces().iter().any(|s| s.id.0 == space) {
+        if self.store.spaces().list().iter().any(|s| s.id.0 == space) {
             self.model.lock().not_dropped(space, in_doubt);
             return Ok(());
         }
         if self.rng.random_bool(0.5) {
             return Ok(());
         }
-        match self.store.drop_space(SpaceId(space)).await {
+        match self.store.spaces().remove(SpaceId(space)).await {
             Ok(()) => {
                 self.model.lock().dropped(space);
                 Ok(())
