@@ -53,8 +53,8 @@ pub enum OpenError {
         #[source]
         source: std::io::Error,
     },
-    /// The store's path is a file, or does not exist and must not be created.
-    #[error("{path}: not a directory (a store is a directory; `create(true)` makes one)", path = .path.display())]
+    /// The store's path is a file.
+    #[error("{path}: not a directory; a store is one", path = .path.display())]
     NotADirectory {
         /// The path.
         path: PathBuf,
@@ -89,19 +89,19 @@ pub enum OpenError {
         asked: u64,
     },
     /// A device belongs to another store.
-    #[error("{device}: it belongs to the store {found}, not to {expected}")]
+    #[error("{device}: it belongs to another store; put this store's back")]
     OtherStore {
         /// The device.
         device: String,
-        /// The store that it belongs to.
+        /// The id of the store that it belongs to.
         found: String,
-        /// This store.
+        /// The id of this store.
         expected: String,
     },
     /// The SSD is missing, or is not the one that the store last used; the right one may hold newer pages
     /// than the HDD.
     #[error(
-        "the SSD {expected} of this store {what}; it may hold newer pages than the HDD, so the store does not open without it: bring it back, or accept the loss (`accept_ssd_loss(true)`)"
+        "the SSD of this store {what}; it may hold newer pages than the HDD, so the store does not open without it: bring it back, or accept the loss (`accept_ssd_loss(true)`)"
     )]
     SsdMissing {
         /// The SSD's id.
@@ -117,7 +117,7 @@ pub enum OpenError {
     },
     /// There is no store, and creating one was not allowed.
     #[error("{path}: there is no store here (`create(true)` makes one)", path = .path.display())]
-    NoStore {
+    NotFound {
         /// The directory; empty for a store in memory.
         path: PathBuf,
     },

@@ -143,7 +143,7 @@ async fn foreign_data_is_not_overwritten_without_force() {
 async fn paths_that_cannot_be_used_are_named() {
     let dir = dir();
     let missing = PageStore::builder().directory(dir.path().join("none")).create(false).open().await;
-    assert!(matches!(missing, Err(OpenError::NotADirectory { .. })), "{missing:?}");
+    assert!(matches!(missing, Err(OpenError::NotFound { .. })), "{missing:?}");
     let file = dir.path().join("file");
     std::fs::write(&file, b"x").unwrap();
     let on_file = PageStore::builder().directory(&file).open().await;

@@ -293,19 +293,19 @@ async fn two_first_openings_dropped_at_any_await_leave_devices_that_the_next_acc
 async fn nothing_is_created_with_create_off() {
     let fixture = Fixture::new();
     let refused = fixture.builder().create(false).open().await;
-    assert!(matches!(refused, Err(OpenError::NoStore { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(OpenError::NotFound { .. })), "{refused:?}");
     assert_eq!((fixture.hdd.ops(), fixture.manifest.saves()), (0, 0));
     // A first opening that did not finish does not count as a store.
     drop(polled(4, fixture.try_open()).await);
     assert!(fixture.manifest.saves() > 0);
     let refused = fixture.builder().create(false).open().await;
-    assert!(matches!(refused, Err(OpenError::NoStore { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(OpenError::NotFound { .. })), "{refused:?}");
     fixture.open().await.close().await.unwrap();
     fixture.builder().create(false).open().await.unwrap();
     // On files, where an opening failed for lack of pool memory.
     let files = Files::new();
     assert!(files.with(|b| b.pool_bytes(1)).await.is_err());
-    assert!(matches!(files.with(|b| b.create(false)).await, Err(OpenError::NoStore { .. })));
+    assert!(matches!(files.with(|b| b.create(false)).await, Err(OpenError::NotFound { .. })));
     assert!(!files.path(MANIFEST).exists());
 }
 

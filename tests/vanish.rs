@@ -60,7 +60,7 @@ async fn is_refused(folder: &Path, whole: bool) -> bool {
         Ok(_) => false,
         Err(OpenError::AlreadyOpen { .. }) => true,
         // Not even the lock's file is accessible.
-        Err(OpenError::Directory { .. } | OpenError::NotADirectory { .. }) => whole,
+        Err(OpenError::Directory { .. } | OpenError::NotFound { .. }) => whole,
         Err(_) => false,
     }
 }

@@ -38,7 +38,7 @@ impl Builder {
         costs: Costs,
         frames: usize,
     ) -> Result<(NewCacheDevice, String), OpenError> {
-        if self.ssd_bytes == 0 {
+        if self.ssd_size() == 0 {
             let why = "the store was opened without an SSD (`ssd_bytes(0)`)".into();
             return Err(OpenError::BadOption { option: "ssd_bytes", why });
         }

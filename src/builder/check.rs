@@ -84,7 +84,10 @@ impl Builder {
             return Ok(PreparedSsd::format(self.layout(page_size)?, manifest));
         }
         let refused = match self.usable(ssd, found, manifest, page_size) {
-            Ok(layout) => return Ok(PreparedSsd { layout, format: None }),
+            Ok(layout) => {
+                self.check_kept(&layout, page_size)?;
+                return Ok(PreparedSsd { layout, format: None });
+            }
             Err(error) => error,
         };
         let given_up = self.accept_ssd_loss && !fresh && (ours || blank || self.force);
@@ -127,7 +130,7 @@ impl Builder {
             return Err(OpenError::OtherStore { device, found, expected });
         }
         if let Some(expected) = manifest.ssd.clone().filter(|wanted| *wanted != id_text(sb.ssd)) {
-            let what = format!("is another one: {device} has {}", id_text(sb.ssd));
+            let what = format!("is missing: {device} is another one");
             return Err(OpenError::SsdMissing { expected, what });
         }
         let Layout { page_size: found, .. } = sb.layout;

@@ -57,6 +57,9 @@ impl Builder {
         let ssd = self.open_ssd(known.as_ref()).await?;
         let fresh = known.is_none();
         let manifest = known.unwrap_or_else(|| first_manifest(unused, page_size));
+        self.check_known(&manifest, known_costs(&manifest).is_some())?;
+        // Without an SSD the device in use is the ring's file.
+        let adds_ssd = !fresh && manifest.ssd.is_none() && self.names_ssd();
         self.check_hdd(&hdd, &manifest, fresh).await?;
         let prepared = self.check_ssd(&ssd, &manifest, page_size, fresh).await?;
         let lost = self.what_is_lost(&manifest, &prepared);
@@ -108,7 +111,11 @@ impl Builder {
         let gate = Gate::new(self.gate.take(), tenure.present());
         let pool = Pool::start(params, policy, Arc::clone(&tier), Some(Arc::clone(&gate) as _))?;
         tier.set_redo_from(Box::new(pool.redo_source()));
-        Ok(PageStore::new(leave, Shared::start(pool, tier, volume, meta, hdd, self, costs, gate)))
+        let shared = Shared::start(pool, tier, volume, meta, hdd, self, costs, gate);
+        if adds_ssd {
+            shared.add_ssd().await?;
+        }
+        Ok(PageStore::new(leave, shared))
     }
 
     /// The manifest that an unfinished first opening left, or the one of a store.
@@ -116,7 +123,7 @@ impl Builder {
         match manifests.load()? {
             Some(manifest) if !manifest.is_unused() => Ok((None, Some(manifest))),
             unused if self.create => Ok((unused, None)),
-            _ => Err(OpenError::NoStore { path: self.directory.clone().unwrap_or_default() }),
+            _ => Err(OpenError::NotFound { path: self.directory.clone().unwrap_or_default() }),
         }
     }
 
@@ -233,8 +240,8 @@ impl Builder {
 
     /// The SSD, or the ring's file of a store without an SSD.
     async fn open_ssd(&self, known: Option<&Manifest>) -> Result<SharedDevice, OpenError> {
-        let mut without = known.map_or(self.ssd_bytes == 0, |m| m.ssd.is_none());
-        if let Some(expected) = known.and_then(|m| m.ssd.as_ref()).filter(|_| self.ssd_bytes == 0) {
+        let mut without = known.map_or(self.ssd_size() == 0, |m| m.ssd.is_none());
+        if let Some(expected) = known.and_then(|m| m.ssd.as_ref()).filter(|_| self.ssd_size() == 0) {
             if !self.accept_ssd_loss {
                 return Err(OpenError::SsdMissing {
                     expected: expected.clone(),
@@ -255,11 +262,11 @@ impl Builder {
     }
 
     pub(super) fn layout(&self, page_size: PageSize) -> Result<Layout, OpenError> {
-        let ring = self.ring_pages.unwrap_or_else(|| ring_pages_for(self.ssd_bytes, page_size));
-        if self.ssd_bytes == 0 {
+        let ring = self.ring_pages.unwrap_or_else(|| ring_pages_for(self.ssd_size(), page_size));
+        if self.ssd_size() == 0 {
             return Ok(Layout::ring_only(page_size, self.ring_pages.unwrap_or(256)));
         }
-        Ok(Layout::for_bytes(self.ssd_bytes, page_size, ring)?)
+        Ok(Layout::for_bytes(self.ssd_size(), page_size, ring)?)
     }
 
     pub(super) fn ssd_params(&self, costs: Costs, layout: &Layout, frames: usize) -> SlotPolicyParams {

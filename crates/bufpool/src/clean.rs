@@ -9,6 +9,7 @@ use crate::frame::{Frame, NO_LSN};
 use crate::inner::{Inner, bump};
 use crate::params::PoolError;
 use crate::pool::Pool;
+use crate::stalls::On;
 use crate::tier::{DirtyPage, Tier, WrittenPage};
 use crate::word::{Attempt, Mode};
 use pagetier_devio::{IoBuf, IoClass};
@@ -81,6 +82,7 @@ pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>, neede
     let mut back_off = BACK_OFF.0;
     loop {
         let Some(inner) = pool.upgrade() else { return };
+        bump(&inner.rounds);
         if inner.closed.load(Ordering::Acquire) {
             while writes.join_next().await.is_some() {}
             return;
@@ -249,12 +251,20 @@ impl<T: Tier> Inner<T> {
     /// Writes the batch: first makes the log durable, then writes the pages. Every page ends up clean or
     /// dirty.
     pub(crate) async fn write_batch(&self, batch: Vec<Staged<T>>) -> Result<(), PoolError> {
+        let written = self.try_write_batch(batch).await;
+        *self.last_failure.lock() = written.as_ref().err().cloned();
+        written
+    }
+
+    async fn try_write_batch(&self, batch: Vec<Staged<T>>) -> Result<(), PoolError> {
         let Some(page) = batch.first().map(|s| s.write.page) else { return Ok(()) };
         let newest = batch.iter().map(|s| s.lsn).max().unwrap_or_default();
+        let waiting = self.stalls.wait(On::Log, page);
         if let Err(source) = self.log_durable(newest).await {
             batch.into_iter().for_each(|staged| staged.write.end(Err(()), staged.image));
             return Err(PoolError::Log { page, source });
         }
+        drop(waiting);
         let mut open = Vec::with_capacity(batch.len());
         let mut pages = Vec::with_capacity(batch.len());
         for Staged { write, image, logical, recovery_lsn, .. } in batch {
@@ -284,6 +294,7 @@ impl<T: Tier> Inner<T> {
         let writing_home = self.writing_home.load(Ordering::Relaxed);
         let urgent = writing_home * 4 >= staging || self.staging.len() * 2 <= staging;
         let class = if urgent { IoClass::UrgentClean } else { IoClass::Clean };
+        let _waiting = self.stalls.wait(On::Write, page);
         self.tier.write(pages, class, &done).await;
         debug_assert!(open.lock().is_empty(), "the tier reports every page");
         result.into_inner()
@@ -370,7 +381,7 @@ impl<T: Tier> Pool<T> {
             {
                 // While it holds latches and staging buffers, a batch must not wait for resources of another
                 // batch.
-                match self.inner.stage_for_flush(page, batch.is_empty()).await {
+                match self.inner.stage_for_flush(page, batch.is_empty()).await? {
                     Turn::Staged(staged) => batch.push(staged),
                     Turn::Clean => {}
                     Turn::Later => break,
@@ -431,7 +442,7 @@ impl<T: Tier> Inner<T> {
     /// Stages `page` for a flush. With `may_wait`, waits for its latch, for a write of it in flight, and for
     /// a staging buffer. It waits for each while holding nothing else, so that a dropped flush loses nothing
     /// and others can proceed.
-    async fn stage_for_flush(self: &Arc<Self>, page: PageId, may_wait: bool) -> Turn<T> {
+    async fn stage_for_flush(self: &Arc<Self>, page: PageId, may_wait: bool) -> Result<Turn<T>, PoolError> {
         loop {
             let (cleaned, unstaged) = (self.cleaned.notified(), self.staged.notified());
             tokio::pin!(cleaned, unstaged);
@@ -439,10 +450,10 @@ impl<T: Tier> Inner<T> {
             unstaged.as_mut().enable();
             let frame = match self.hit_quietly(page) {
                 Some(frame) => frame,
-                None if !may_wait => return Turn::Later,
-                None => match self.latch_resident(page, Mode::Shared).await {
+                None if !may_wait => return Ok(Turn::Later),
+                None => match self.latch_resident(page, Mode::Shared).await? {
                     Some(frame) => frame,
-                    None => return Turn::Clean,
+                    None => return Ok(Turn::Clean),
                 },
             };
             let staged = self.stage_latched(frame);
@@ -450,9 +461,9 @@ impl<T: Tier> Inner<T> {
             let (dirty, writing) = (word.is_dirty(), word.is_cleaning());
             self.frames.release(frame, Mode::Shared);
             match staged {
-                Some(staged) => return Turn::Staged(staged),
-                None if !dirty && !writing => return Turn::Clean,
-                None if !may_wait => return Turn::Later,
+                Some(staged) => return Ok(Turn::Staged(staged)),
+                None if !dirty && !writing => return Ok(Turn::Clean),
+                None if !may_wait => return Ok(Turn::Later),
                 // If the write fails, or the page was changed since, it is dirty afterwards.
                 None if writing => cleaned.await,
                 None => unstaged.await,

@@ -2,6 +2,7 @@
 
 use crate::inner::{Inner, PolicyGuard, bump};
 use crate::params::PoolError;
+use crate::stalls::On;
 use crate::tier::{Displaced, Tier};
 use pagetier_page::PageId;
 use pagetier_policy::FrameId;
@@ -29,6 +30,8 @@ impl<T: Tier> Inner<T> {
         bump(&self.counters.waited_for_frame);
         let since = Instant::now();
         let mut asked = None::<Instant>;
+        let _waiting = self.stalls.wait(On::Frame, page);
+        let rounds = self.rounds.load(Ordering::Relaxed);
         let wait = async {
             loop {
                 let (freed, cleaned) = (self.frames.freed.notified(), self.cleaned.notified());
@@ -54,8 +57,12 @@ impl<T: Tier> Inner<T> {
                 tokio::select! { biased; () = freed => {}, () = cleaned => {}, () = again => {} }
             }
         };
-        let exhausted =
-            |_| PoolError::Exhausted { page, frames: self.params.frames, waited: since.elapsed() };
+        let exhausted = |_| PoolError::Exhausted {
+            page,
+            frames: self.params.frames,
+            waited: since.elapsed(),
+            why: Box::new(self.why_exhausted(rounds)),
+        };
         tokio::time::timeout(self.params.exhausted_after, wait).await.map_err(exhausted)?
     }
 

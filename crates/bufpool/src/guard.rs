@@ -3,6 +3,7 @@
 
 use crate::frame::NO_LSN;
 use crate::inner::Inner;
+use crate::stalls::TaskId;
 use crate::tier::Tier;
 use crate::word::Mode;
 use pagetier_page::{HEADER_BYTES, Header, Lsn, PageId};
@@ -41,6 +42,7 @@ pub type OwnedPageMut<T> = ExclusiveGuard<Arc<Inner<T>>>;
 pub struct SharedGuard<P: Held> {
     pool: P,
     frame: FrameId,
+    holder: TaskId,
 }
 
 /// A page latched exclusively. Derefs to its payload; the first mutable access marks it dirty.
@@ -49,14 +51,35 @@ pub struct ExclusiveGuard<P: Held> {
     frame: FrameId,
     modified: bool,
     lsn_set: bool,
+    holder: TaskId,
     /// The latch has been passed on: dropping the guard does nothing.
     passed_on: bool,
+}
+
+/// Notes, in debug builds, that the current task holds a guard of the page in `frame`.
+#[inline]
+fn hold<T: Tier>(pool: &Inner<T>, frame: FrameId) -> TaskId {
+    match pool.frames.at(frame).page() {
+        Some(page) if cfg!(debug_assertions) => pool.stalls.holders.add(page),
+        _ => TaskId::current(),
+    }
+}
+
+/// Takes the note of [`hold`] back, on behalf of the task that made it.
+#[inline]
+fn let_go<T: Tier>(pool: &Inner<T>, frame: FrameId, holder: TaskId) {
+    if cfg!(debug_assertions) {
+        // SAFETY: the caller holds a latch of the frame.
+        let image = unsafe { pool.frames.arena.bytes(frame.at()) };
+        pool.stalls.holders.remove(Header::peek(image).page, holder);
+    }
 }
 
 impl<P: Held> SharedGuard<P> {
     /// Takes over the caller's shared latch and pin.
     pub(crate) fn new(pool: P, frame: FrameId) -> Self {
-        Self { pool, frame }
+        let holder = hold(&pool, frame);
+        Self { pool, frame, holder }
     }
 
     fn image(&self) -> &[u8] {
@@ -87,6 +110,7 @@ impl<P: Held> Deref for SharedGuard<P> {
 
 impl<P: Held> Drop for SharedGuard<P> {
     fn drop(&mut self) {
+        let_go(&self.pool, self.frame, self.holder);
         self.pool.frames.release(self.frame, Mode::Shared);
     }
 }
@@ -100,7 +124,8 @@ impl<P: Held> std::fmt::Debug for SharedGuard<P> {
 impl<P: Held> ExclusiveGuard<P> {
     /// Takes over the caller's exclusive latch and pin. A `fresh` page is dirty from the start.
     pub(crate) fn new(pool: P, frame: FrameId, fresh: bool) -> Self {
-        Self { pool, frame, modified: fresh, lsn_set: false, passed_on: false }
+        let holder = hold(&pool, frame);
+        Self { pool, frame, modified: fresh, lsn_set: false, holder, passed_on: false }
     }
 
     fn image(&self) -> &[u8] {
@@ -144,6 +169,7 @@ impl<P: Held> ExclusiveGuard<P> {
     #[must_use]
     pub fn downgrade(mut self) -> SharedGuard<P> {
         self.publish();
+        let_go(&self.pool, self.frame, self.holder);
         self.passed_on = true;
         let (pool, frame) = (self.pool.clone(), self.frame);
         if pool.frames.at(frame).word.downgrade() {
@@ -163,6 +189,7 @@ impl<P: Held> ExclusiveGuard<P> {
 
     /// Removes the page and its changes from memory.
     pub(crate) fn discard(mut self) {
+        let_go(&self.pool, self.frame, self.holder);
         self.passed_on = true;
         let (frame, page) = (self.frame, self.id());
         self.pool.policy.lock().remove(frame);
@@ -195,6 +222,7 @@ impl<P: Held> Drop for ExclusiveGuard<P> {
             return;
         }
         self.publish();
+        let_go(&self.pool, self.frame, self.holder);
         self.pool.frames.release(self.frame, Mode::Exclusive);
     }
 }

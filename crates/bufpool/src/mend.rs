@@ -13,7 +13,7 @@ impl<T: Tier> Pool<T> {
     /// memory. Waits for the page's latch. Cancel-safe.
     pub async fn rewrite(&self, page: PageId, lsn: Lsn) -> bool {
         let inner = &self.inner;
-        let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await else { return false };
+        let Ok(Some(frame)) = inner.latch_resident(page, Mode::Exclusive).await else { return false };
         inner.frames.at(frame).recovery_lsn.fetch_min(lsn.0, Ordering::AcqRel);
         drop(PageMut::new(&**inner, frame, true));
         true

@@ -38,6 +38,7 @@ impl<T: Tier> Pool<T> {
         let inner = Arc::new(Inner::new(params, policy, tier, gate, runtime)?);
         let (clean, needed) = (Arc::clone(&inner.clean), Arc::clone(&inner.needed));
         tokio::spawn(crate::clean::run(Arc::downgrade(&inner), clean, needed));
+        tokio::spawn(crate::stalls::run(Arc::downgrade(&inner), inner.stalls.woken()));
         Ok(Self { inner })
     }
 
@@ -120,7 +121,7 @@ impl<T: Tier> Pool<T> {
         inner.note(page, true, false);
         loop {
             // Read-ahead may have loaded the page, or may be about to learn that it does not exist.
-            if let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await {
+            if let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await? {
                 inner.blank(frame, page);
                 return Ok(PageMut::new(&**inner, frame, true));
             }
@@ -185,7 +186,7 @@ impl<T: Tier> Pool<T> {
             let cleaned = inner.cleaned.notified();
             tokio::pin!(cleaned);
             cleaned.as_mut().enable();
-            let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await else {
+            let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await? else {
                 match self.discard_below(page) {
                     Some(true) => return Ok(()),
                     Some(false) => inner.tier.settled(page).await,

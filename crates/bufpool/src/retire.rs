@@ -66,7 +66,8 @@ impl<T: Tier> Inner<T> {
     /// Step 3 for `page`. Returns whether it had to be written. After a failure, drops changes.
     async fn remove(self: &Arc<Self>, page: PageId, result: &mut Result<(), PoolError>) -> bool {
         let mut wrote = false;
-        let Some(frame) = self.latch_resident(page, Mode::Shared).await else { return wrote };
+        // The task of a shutdown holds no guards, so there is no other error.
+        let Ok(Some(frame)) = self.latch_resident(page, Mode::Shared).await else { return wrote };
         let latched = Latched { pool: self, frame };
         while latched.unwritten() && (result.is_ok() || latched.frame().word.is_cleaning()) {
             let (cleaned, unstaged) = (self.cleaned.notified(), self.staged.notified());

@@ -44,7 +44,7 @@ impl Kv {
     pub async fn open(options: &Options) -> Result<Self, KvError> {
         let pages = options.pages_dir();
         if !options.create && !pages.exists() {
-            return Err(OpenError::NoStore { path: options.dir.clone() }.into());
+            return Err(OpenError::NotFound { path: options.dir.clone() }.into());
         }
         durable::create_dir(&options.dir)?;
         let page_bytes = options.page_bytes.unwrap_or(PageSize::DEFAULT.bytes() as u64);
@@ -56,8 +56,11 @@ impl Kv {
         }
         let keep = if survives.exists() { Keep::ForSsdLoss } else { Keep::ForCrash };
         let mut builder = PageStore::builder().directory(&pages).create(options.create);
-        builder = builder.pool_bytes(options.pool_bytes).ssd_bytes(options.ssd_bytes);
+        builder = builder.pool_bytes(options.pool_bytes);
         builder = builder.accept_ssd_loss(options.accept_ssd_loss);
+        if let Some(bytes) = options.ssd_bytes {
+            builder = builder.ssd_bytes(bytes);
+        }
         if let Some(bytes) = options.page_bytes {
             builder = builder.page_bytes(bytes);
         }

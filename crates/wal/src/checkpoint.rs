@@ -54,7 +54,7 @@ async fn truncate(store: &PageStore, wal: &Wal, keep: Keep, force: bool) -> Resu
     let needed = end.min(pages).min(commits);
     if force || wal.can_truncate(needed) {
         // Pages written by this point are clean, but durable only after a flush.
-        store.flush_to(Lsn(0)).await?;
+        store.flush().await?;
         wal.truncate(needed, on_ssd.unwrap_or(needed)).await?;
     }
     Ok(())

@@ -84,7 +84,7 @@ impl Worker {
     pub(super) async fn change_records(&mut self) -> Done {
         match self.rng.random_range(0..6) {
             0 => self.dropped_drop_space().await,
-            1 | 2 => self.spaces().remove().await,
+            1 | 2 => self.drop_space().await,
             _ => {
                 let full = self.model.lock().pages() >= self.plan.pages as usize;
                 for _ in 0..if full { 0 } else { self.rng.random_range(8..70) } {

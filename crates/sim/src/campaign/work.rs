@@ -107,7 +107,7 @@ impl Worker {
         if self.plan.steer == Steer::DroppedSpaces && self.rng.random_ratio(1, 12) {
             return match self.rng.random_range(0..3) {
                 0 => self.dropped_drop_space().await,
-                _ => self.spaces().remove().await,
+                _ => self.drop_space().await,
             };
         }
         if self.plan.steer == Steer::Records && self.rng.random_ratio(1, 12) {
@@ -132,7 +132,7 @@ impl Worker {
                     self.prefetch(mood);
                     Ok(())
                 }
-                7 if plan.has("drop-space") && self.rng.random_ratio(1, 6) => self.spaces().remove().await,
+                7 if plan.has("drop-space") && self.rng.random_ratio(1, 6) => self.drop_space().await,
                 8..10 if plan.has("pause") => {
                     let pause = Duration::from_micros(self.rng.random_range(1..=4 * self.plan.hdd_us));
                     tokio::time::sleep(pause).await;
@@ -285,7 +285,7 @@ impl Worker {
     pub(super) async fn allocated(&mut self) -> Result<bool, String> {
         let live = self.model.lock().live();
         let Some(space) = live.get(self.rng.random_range(0..live.len().max(1))).copied() else {
-            self.spaces().create().await?;
+            self.create_space().await?;
             return Ok(!self.model.lock().live().is_empty());
         };
         let store = Arc::clone(&self.store);
@@ -315,7 +315,7 @@ impl Worker {
     pub(super) async fn drop_space(&mut self) -> Outcome {
         let live = self.model.lock().live();
         if live.len() < 2 || self.rng.random_bool(0.3) {
-            return self.spaces().create().await;
+            return self.create_space().await;
         }
         let space = live[self.rng.random_range(0..live.len())];
         {
@@ -438,11 +438,8 @@ impl Worker {
                         self.expect(page, &guard)?;
                     }
                 }
-                Err(pagetier::PoolError::Tier(pagetier::TierError::NoSuchPage { .. })) => {}
-                Err(error) => {
-                    let page = page_of(&error);
-                    self.judge("scan", page, &Error::from(error))?;
-                }
+                Err(Error::NoSuchPage { .. }) => {}
+                Err(error) => self.judge("scan", page_of(&error), &error)?,
             }
         }
         Ok(())
@@ -455,11 +452,11 @@ impl Worker {
 }
 
 /// The page that `error` is about, if it names one.
-fn page_of(error: &pagetier::PoolError) -> Option<PageId> {
+fn page_of(error: &Error) -> Option<PageId> {
     match error {
-        pagetier::PoolError::Tier(
+        Error::Pool(pagetier::PoolError::Tier(
             pagetier::TierError::Corrupt { page, .. } | pagetier::TierError::Device { page, .. },
-        ) => Some(*page),
+        )) => Some(*page),
         _ => None,
     }
 }
