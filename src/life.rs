@@ -211,16 +211,17 @@ impl Shared {
             if let Some(lost) = lost {
                 lost.before.clone_from(&meta.manifest.loss);
                 lost.lost = only.to_vec();
-                lost.exact = self.tier.are_only_copies(only);
+                lost.exact = self.are_only_copies(only);
                 // Includes pages that a read has brought into memory since they were rewritten.
                 let saved = only.iter().filter(|(page, lsn)| {
-                    self.pool.is_unwritten(*page) || self.pool.try_rewrite(*page, *lsn)
+                    let again = || self.pool.try_rewrite(*page, *lsn);
+                    self.pool.is_unwritten(*page) || self.builder.rules().is_saved(again)
                 });
                 lost.in_memory = saved.map(|(page, _)| *page).collect();
             }
             self.change_loss(meta, |manifest| {
                 manifest.ssd = id;
-                let listed = OnlyCopies::of(only, self.tier.are_only_copies(only), RUNS_MAX);
+                let listed = OnlyCopies::of(only, self.are_only_copies(only), RUNS_MAX);
                 if let Some(listed) = self.builder.rules().listed_loss(Some(listed)) {
                     manifest.loss = added(manifest.loss.take(), listed);
                 }
@@ -235,6 +236,11 @@ impl Shared {
         })?;
         self.pool.copies_gone(&exchanged.copies);
         Ok(exchanged)
+    }
+
+    /// Whether each of `pages` is on the SSD alone for certain.
+    fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
+        self.builder.rules().is_exact(self.tier.are_only_copies(pages))
     }
 
     /// Saves the manifest after `edit` and publishes the losses that it then lists.
@@ -274,7 +280,7 @@ impl Shared {
         // Admit nothing to the SSD while pages in memory are made dirty, so that they cannot move there.
         let mode = ModeMeanwhile::set(&self.tier, SsdMode::ReadOnly);
         // Pages that were on their way to a slot become only copies too, and may still be in memory.
-        self.tier.writes_settled().await;
+        self.builder.rules().settled(self.tier.writes_settled()).await;
         let _ = self.rewrite(&self.tier.only_copies()).await;
         let mut abandoned = Abandoned { lost: Vec::new(), exact: true, in_memory: Vec::new(), before: None };
         let exchanged = self.go_on_without(Some(&mut abandoned)).await;
@@ -303,7 +309,7 @@ impl Shared {
             |found: &Superblock| found.store == store && found.ssd == ssd && found.marks.opened == epoch;
         let mut exact = true;
         let record = |lost: &[(PageId, Lsn)]| {
-            exact = self.tier.are_only_copies(lost);
+            exact = self.are_only_copies(lost);
             let recorded = self.change_loss(&mut meta, |manifest| {
                 let listed = OnlyCopies::of(lost, exact, RUNS_MAX);
                 if let Some(listed) = self.builder.rules().listed_loss(Some(listed)) {
