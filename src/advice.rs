@@ -75,8 +75,8 @@ impl Error {
     #[must_use]
     pub fn page(&self) -> Option<PageId> {
         match self {
-            Self::NoSuchPage { page } => Some(*page),
-            Self::Pool(error) => match error {
+            Self::NoSuchPage { page }
+            | Self::Pool(
                 PoolError::Tier(
                     TierError::NoSuchPage { page }
                     | TierError::Device { page, .. }
@@ -84,9 +84,8 @@ impl Error {
                 )
                 | PoolError::Exhausted { page, .. }
                 | PoolError::Deadlock { page }
-                | PoolError::Log { page, .. } => Some(*page),
-                _ => None,
-            },
+                | PoolError::Log { page, .. },
+            ) => Some(*page),
             _ => None,
         }
     }

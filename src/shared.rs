@@ -40,6 +40,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Starts the tasks that follow the SSD's failures and the devices' costs.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a store that has no object yet")]
     pub(crate) fn start(
         pool: Pool<SsdTier>,
         tier: Arc<SsdTier>,

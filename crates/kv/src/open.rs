@@ -134,8 +134,8 @@ fn check_loss(store: &PageStore, wal: &Wal, keep: Keep) -> Result<u64, KvError> 
 
 /// Writes the first two pages, durably.
 async fn create(store: &PageStore, wal: &Wal, space: SpaceId) -> Result<(), KvError> {
-    let meta = store.overwrite(PageId::new(space, META_PAGE)).await?;
-    let root = store.overwrite(PageId::new(space, ROOT)).await?;
+    let meta = store.create(PageId::new(space, META_PAGE)).await?;
+    let root = store.create(PageId::new(space, ROOT)).await?;
     let mut m = MiniTx::new(Some(wal));
     let [meta, root] = [meta, root].map(|page| m.add(page));
     edit::build_first(&mut m, meta, root, wal.id());
