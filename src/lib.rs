@@ -17,6 +17,7 @@ pub mod device;
 mod error;
 mod gate;
 mod guards;
+mod id;
 mod life;
 mod lock;
 mod loss;

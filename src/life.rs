@@ -1,6 +1,7 @@
 //! The SSD's life as the embedder controls it: modes, drain, readmission, and operation without the SSD.
 
 use crate::error::Error;
+use crate::id::id_bytes;
 use crate::loss::{RUNS_MAX, SsdLoss, added};
 use crate::manifest::{Manifest, OnlyCopies};
 use crate::meta::Meta;
@@ -301,8 +302,8 @@ impl Shared {
             return Ok(ReadmitReport::default());
         }
         let mut meta = self.meta.lock().await;
-        let id = |text: &str| uuid::Uuid::parse_str(text).unwrap_or_default().into_bytes();
-        let (store, ssd) = (id(&meta.manifest.store), id(meta.manifest.ssd.as_deref().unwrap_or_default()));
+        let store = id_bytes(&meta.manifest.store);
+        let ssd = id_bytes(meta.manifest.ssd.as_deref().unwrap_or_default());
         let epoch = meta.manifest.epoch;
         let before = meta.manifest.loss.clone();
         let ours =

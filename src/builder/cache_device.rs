@@ -2,9 +2,9 @@
 
 use super::blank::refuse_data;
 use super::check::PreparedSsd;
-use super::open::id_text;
 use super::{Builder, Place};
 use crate::error::OpenError;
+use crate::id::id_text;
 use crate::meta::Meta;
 use pagetier_page::PageSize;
 use pagetier_policy::Costs;

@@ -2,8 +2,8 @@
 
 use super::Builder;
 use super::blank::refuse_data;
-use super::open::{id_bytes, id_text, new_id};
 use crate::error::OpenError;
+use crate::id::{id_bytes, id_text, new_id};
 use crate::manifest::Manifest;
 use crate::volume::{DATA_AT, EXTENT_PAGES, FoundHdd, identify_hdd};
 use pagetier_devio::SharedDevice;
@@ -22,8 +22,7 @@ impl PreparedSsd {
     /// far.
     pub(super) fn format(layout: Layout, manifest: &Manifest) -> Self {
         let marks = Marks { opened: manifest.opened, closed: manifest.closed, manifest: 0 };
-        let superblock =
-            Superblock { store: id_bytes(&manifest.store), ssd: new_id().into_bytes(), layout, marks };
+        let superblock = Superblock { store: id_bytes(&manifest.store), ssd: new_id(), layout, marks };
         Self { layout, format: Some(superblock) }
     }
 }

@@ -12,9 +12,9 @@
 
 use super::Builder;
 use super::check::PreparedSsd;
-use super::open::id_text;
 use crate::calibrate::calibrate;
 use crate::error::{Error, OpenError};
+use crate::id::id_text;
 use crate::loss::added;
 use crate::manifest::{Manifest, ManifestStore, OnlyCopies};
 use crate::meta::Meta;

@@ -9,6 +9,7 @@
 
 use super::{Builder, Place};
 use crate::error::OpenError;
+use crate::id::id_text;
 use crate::manifest::Manifest;
 use crate::shared::Shared;
 use pagetier_page::PageSize;
@@ -64,7 +65,7 @@ impl Shared {
         };
         match found {
             Ok(Found::Blank) => {}
-            Ok(Found::Superblock(found)) if super::open::id_text(found.store) == self.store_id().await => {
+            Ok(Found::Superblock(found)) if id_text(found.store) == self.store_id().await => {
                 tracing::warn!(
                     "the store was switched to run without this SSD; `ssd().readmit()` takes it back"
                 );

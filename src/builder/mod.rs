@@ -389,7 +389,7 @@ impl Builder {
 
     /// The seed of all checksums in the store with this id.
     pub(crate) fn seed(&self, store: &str) -> StoreSeed {
-        self.rules().seed(StoreSeed::of_store(open::id_bytes(store)))
+        self.rules().seed(StoreSeed::of_store(crate::id::id_bytes(store)))
     }
 
     /// The bytes of the SSD to use.

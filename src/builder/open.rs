@@ -3,6 +3,7 @@
 use super::{Builder, COST_POINTS_MAX, POOL_POLICY_BYTES, Place, ring_pages_for, tables_bytes};
 use crate::error::OpenError;
 use crate::gate::Gate;
+use crate::id::{id_text, new_id};
 use crate::lock::{Leave, Tenure};
 use crate::manifest::{Manifest, ManifestStore};
 use crate::shared::Shared;
@@ -303,19 +304,6 @@ fn known_costs(manifest: &Manifest) -> Option<Costs> {
     Some(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms }).filter(Costs::is_valid)
 }
 
-pub(super) fn new_id() -> uuid::Uuid {
-    uuid::Uuid::new_v4()
-}
-
-/// The bytes of an id; zeroes for malformed text.
-pub(crate) fn id_bytes(text: &str) -> [u8; 16] {
-    uuid::Uuid::parse_str(text).unwrap_or_default().into_bytes()
-}
-
-pub(super) fn id_text(id: [u8; 16]) -> String {
-    uuid::Uuid::from_bytes(id).to_string()
-}
-
 /// The manifest of a store that is created.
 fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
     match unused {
@@ -323,7 +311,7 @@ fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
         Some(Manifest { store, epoch, generation, .. }) => {
             Manifest { epoch, generation, ..Manifest::new(store, page_size) }
         }
-        None => Manifest::new(new_id().to_string(), page_size),
+        None => Manifest::new(id_text(new_id()), page_size),
     }
 }
 
