@@ -28,6 +28,7 @@ mod online;
 mod policies;
 mod replace;
 mod rules;
+mod runs;
 mod scrub;
 mod shared;
 mod shutdown;

@@ -2,9 +2,10 @@
 
 use crate::error::Error;
 use crate::id::id_bytes;
-use crate::loss::{RUNS_MAX, SsdLoss, added};
-use crate::manifest::{Manifest, OnlyCopies};
+use crate::loss::SsdLoss;
+use crate::manifest::Manifest;
 use crate::meta::Meta;
+use crate::runs::{OnlyCopies, RUNS_MAX, added};
 use crate::shared::Shared;
 use pagetier_page::{Lsn, PageId};
 use pagetier_ssdcache::{

@@ -6,9 +6,12 @@
 mod ahead;
 mod arena;
 mod clean;
+mod detector;
 mod evict;
 mod exhausted;
+mod flush;
 mod frame;
+mod frames;
 mod guard;
 mod hits;
 mod inner;
@@ -26,6 +29,7 @@ mod stalls;
 mod sync;
 mod table;
 mod tier;
+mod wait;
 mod waiters;
 mod word;
 

@@ -8,12 +8,12 @@
 //! lease; (4) informs the policy. A load that fails or is dropped frees its frame once the device is done
 //! with it.
 
-use crate::frame::Frames;
+use crate::frames::Frames;
 use crate::inner::{Inner, PolicyGuard, bump};
 use crate::params::PoolError;
 use crate::stalls::On;
 use crate::tier::Tier;
-use crate::waiters::Wait;
+use crate::wait::Wait;
 use crate::word::{Attempt, Mode};
 use pagetier_devio::IoBuf;
 use pagetier_page::PageId;

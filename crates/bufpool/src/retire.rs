@@ -10,7 +10,7 @@
 //!    latch is held the page cannot be changed, so no change is lost. Other readers keep their guards: the
 //!    frame becomes an orphan that the last of them frees.
 
-use crate::clean::joined;
+use crate::flush::joined;
 use crate::frame::Frame;
 use crate::inner::Inner;
 use crate::params::PoolError;
