@@ -15,7 +15,7 @@ use crate::open::SPACE;
 use crate::options::Options;
 use crate::tree::META_PAGE;
 use crate::tree::node::Meta;
-use pagetier::{Lsn, PageId, PageStore, SpaceId};
+use pagetier::{Lsn, PageId, PageStore};
 use pagetier_wal::{FileMedia, Media, WalError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
