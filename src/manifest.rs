@@ -198,6 +198,9 @@ impl ManifestStore {
         if create && !path.exists() {
             create_directory(path).map_err(|e| OpenError::directory(path, "cannot be created", e))?;
         }
+        if !path.exists() {
+            return Err(OpenError::NotFound { path: path.to_owned() });
+        }
         if !path.is_dir() {
             return Err(OpenError::NotADirectory { path: path.to_owned() });
         }

@@ -57,7 +57,7 @@ impl Meta {
         let closed = || Err(std::io::Error::other("the store was closed or dropped"));
         let slack = self.rules.slack(next.slack_after(&self.manifest));
         let saved = self.fence.while_open(|| self.manifests.save(&next, slack)).unwrap_or_else(closed);
-        saved.map_err(|source| Error::Manifest { source })?;
+        saved.map_err(|source| Error::Manifest { source: Arc::new(source) })?;
         self.durable_generation = next.generation;
         self.manifest = next;
         self.doubtful.store(false, Ordering::Release);

@@ -166,7 +166,7 @@ impl PageStore {
     pub fn scrub(&self, options: ScrubOptions) -> Scrub {
         let course = Arc::new(Course::default());
         let total = u64::from(self.shared.tier.slots()) * u64::from(options.slots);
-        let homes: u64 = self.spaces().iter().map(|s| u64::from(s.pages)).sum();
+        let homes: u64 = self.spaces().list().iter().map(|s| u64::from(s.pages)).sum();
         course.total.store(total + homes * u64::from(options.homes), Ordering::Relaxed);
         let task = go(Arc::downgrade(&self.shared), options, Arc::clone(&course));
         Scrub { course, task: Some(tokio::spawn(task)) }
@@ -210,6 +210,7 @@ async fn go(shared: Weak<Shared>, options: ScrubOptions, course: Arc<Course>) ->
         let Some(shared) = shared.upgrade().filter(|_| !course.stop.load(Ordering::Acquire)) else {
             return false;
         };
+        let Ok(_operation) = shared.ending.enter() else { return false };
         let checked = match place {
             Place::Slot(slot) => shared.tier.scrub_slot(slot, options.heal).await,
             Place::Home(page) => Some(shared.tier.scrub_home(page, options.heal).await),

@@ -1,8 +1,10 @@
 //! What the store's handle shares with the tasks that outlive a call.
 
 use crate::builder::Builder;
+use crate::gate::Gate;
 use crate::loss::SsdLoss;
 use crate::meta::Meta;
+use crate::shutdown::Ending;
 use crate::volume::Volume;
 use pagetier_bufpool::Pool;
 use pagetier_devio::SharedDevice;
@@ -32,10 +34,13 @@ pub(crate) struct Shared {
     pub(crate) loss: parking_lot::Mutex<Option<SsdLoss>>,
     /// Held while the SSD is exchanged or readmitted. Taken before the manifest's mutex.
     pub(crate) going: Arc<Mutex<()>>,
+    pub(crate) ending: Ending,
+    pub(crate) gate: Arc<Gate>,
 }
 
 impl Shared {
     /// Starts the tasks that follow the SSD's failures and the devices' costs.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a store that has no object yet")]
     pub(crate) fn start(
         pool: Pool<SsdTier>,
         tier: Arc<SsdTier>,
@@ -44,6 +49,7 @@ impl Shared {
         hdd: SharedDevice,
         builder: Builder,
         costs: Costs,
+        gate: Arc<Gate>,
     ) -> Arc<Self> {
         let cost_points = builder.cost_points;
         let shared = Arc::new(Self {
@@ -58,6 +64,8 @@ impl Shared {
             runtime: tokio::runtime::Handle::current(),
             costs: parking_lot::Mutex::new(costs),
             going: Arc::default(),
+            ending: Ending::default(),
+            gate,
         });
         shared.watch();
         if let Some(points) = cost_points {

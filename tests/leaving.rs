@@ -36,7 +36,7 @@ fn builder(fixture: &Fixture, broken: Broken) -> Builder {
 /// A store with pages in version 1, at home.
 async fn small_store(fixture: &Fixture, broken: Broken) -> (PageStore, SpaceId) {
     let store = builder(fixture, broken).open().await.unwrap();
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     for no in 0..OTHERS {
         fill(&mut store.allocate(space).await.unwrap(), no, 1);
     }

@@ -138,7 +138,7 @@ async fn a_checkpoint_interrupted_by_a_power_cut_is_not_damage() {
         }
         let _ = store.sync().await;
         fixture.ssd.clear_faults();
-        let _ = store.readmit_ssd().await;
+        let _ = store.ssd().readmit().await;
         let _ = store.sync().await;
         for seed in 0..4 {
             let cut = fixture.after_power_cut(seed * 31 + op);

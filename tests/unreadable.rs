@@ -120,7 +120,7 @@ async fn the_rings_older_images_mend_nothing_when_the_newest_cannot_be_read() {
 
 /// Checks that each page reads as it should or is listed.
 async fn expect_listed(store: &PageStore, space: SpaceId) {
-    let loss = store.ssd_loss().expect("a report");
+    let loss = store.ssd().loss().expect("a report");
     let mut lost = 0;
     for no in 0..PAGES {
         let found = read(store, space, no).await;

@@ -60,7 +60,7 @@ async fn is_refused(folder: &Path, whole: bool) -> bool {
         Ok(_) => false,
         Err(OpenError::AlreadyOpen { .. }) => true,
         // Not even the lock's file is accessible.
-        Err(OpenError::Directory { .. } | OpenError::NotADirectory { .. }) => whole,
+        Err(OpenError::Directory { .. } | OpenError::NotFound { .. }) => whole,
         Err(_) => false,
     }
 }
@@ -101,7 +101,7 @@ async fn read_meanwhile(store: &PageStore, space: SpaceId, known: &[Known]) -> (
 async fn goes_away_and_comes_back(folder: &Path, kind: &str, whole: bool, below: Below) {
     let mut known = vec![Known::default(); PAGES as usize];
     let store = builder(folder, whole).open().await.unwrap();
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     for no in 0..PAGES {
         store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(no, 0));
     }

@@ -78,7 +78,7 @@ impl Loaded {
             .open()
             .await
             .unwrap();
-        let space = store.create_space("zipf").await.unwrap();
+        let space = store.spaces().create("zipf").await.unwrap();
         for no in 0..PAGES {
             store.allocate(space).await.unwrap()[..4].copy_from_slice(&no.to_le_bytes());
         }

@@ -62,7 +62,7 @@ impl<'a, T: Tier> Scan<'a, T> {
             self.next += 1;
             match result {
                 Err(PoolError::Tier(crate::tier::TierError::NoSuchPage { .. })) => {}
-                other => return Some(other.map(|frame| PageRef::new(&self.pool.inner, frame))),
+                other => return Some(other.map(|frame| PageRef::new(&*self.pool.inner, frame))),
             }
         }
         None
@@ -83,7 +83,7 @@ impl<T: Tier> Inner<T> {
     /// Gets a page for a scan. The policy does not see a hit, so the page stays where read-ahead put it.
     async fn get_scanned(&self, page: PageId) -> Result<FrameId, PoolError> {
         loop {
-            if let Some(frame) = self.latch_resident(page, Mode::Shared).await {
+            if let Some(frame) = self.latch_resident(page, Mode::Shared).await? {
                 bump(&self.counters.scan_hits);
                 return Ok(frame);
             }

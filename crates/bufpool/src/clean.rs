@@ -8,6 +8,7 @@
 use crate::frame::NO_LSN;
 use crate::inner::{Inner, bump};
 use crate::params::PoolError;
+use crate::stalls::On;
 use crate::tier::{DirtyPage, Tier, WrittenPage};
 use crate::word::{Attempt, Mode};
 use pagetier_devio::{IoBuf, IoClass};
@@ -71,6 +72,7 @@ pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>, neede
     let mut back_off = BACK_OFF.0;
     loop {
         let Some(inner) = pool.upgrade() else { return };
+        bump(&inner.rounds);
         if inner.closed.load(Ordering::Acquire) {
             while writes.join_next().await.is_some() {}
             return;
@@ -239,12 +241,20 @@ impl<T: Tier> Inner<T> {
     /// Writes the batch: first makes the log durable, then writes the pages. Every page ends up clean or
     /// dirty.
     pub(crate) async fn write_batch(&self, batch: Vec<Staged<T>>) -> Result<(), PoolError> {
+        let written = self.try_write_batch(batch).await;
+        *self.last_failure.lock() = written.as_ref().err().cloned();
+        written
+    }
+
+    async fn try_write_batch(&self, batch: Vec<Staged<T>>) -> Result<(), PoolError> {
         let Some(page) = batch.first().map(|s| s.write.page) else { return Ok(()) };
         let newest = batch.iter().map(|s| s.lsn).max().unwrap_or_default();
+        let waiting = self.stalls.wait(On::Log, page);
         if let Err(source) = self.log_durable(newest).await {
             batch.into_iter().for_each(|staged| staged.write.end(Err(()), staged.image));
             return Err(PoolError::Log { page, source });
         }
+        drop(waiting);
         let mut open = Vec::with_capacity(batch.len());
         let mut pages = Vec::with_capacity(batch.len());
         for Staged { write, image, logical, recovery_lsn, .. } in batch {
@@ -274,6 +284,7 @@ impl<T: Tier> Inner<T> {
         let writing_home = self.writing_home.load(Ordering::Relaxed);
         let urgent = writing_home * 4 >= staging || self.staging.len() * 2 <= staging;
         let class = if urgent { IoClass::UrgentClean } else { IoClass::Clean };
+        let _waiting = self.stalls.wait(On::Write, page);
         self.tier.write(pages, class, &done).await;
         debug_assert!(open.lock().is_empty(), "the tier reports every page");
         result.into_inner()
@@ -325,6 +336,14 @@ impl<T: Tier> std::fmt::Debug for Inner<T> {
 
 #[cfg(all(test, loom))]
 impl<T: Tier> Inner<T> {
+    /// For the models: one write of the page in `frame`, latched by the caller, if it is dirty.
+    pub(crate) fn clean_latched(self: &Arc<Self>, frame: FrameId, write: impl FnOnce(&[u8])) {
+        if let Some(staged) = self.stage_latched(frame) {
+            write(staged.image.as_slice());
+            staged.write.end(Ok(Home::Ssd), staged.image);
+        }
+    }
+
     /// For the models: one write of the page in `frame`, from staging to its end with result `ok`. `write`
     /// gets the staged copy if the page was dirty.
     pub(crate) fn clean_one(self: &Arc<Self>, frame: FrameId, ok: bool, write: impl FnOnce(&[u8])) -> bool {

@@ -65,7 +65,7 @@ impl<T: Tier> Pool<T> {
             {
                 // While it holds latches and staging buffers, a batch must not wait for resources of another
                 // batch.
-                match self.inner.stage_for_flush(page, batch.is_empty()).await {
+                match self.inner.stage_for_flush(page, batch.is_empty()).await? {
                     Turn::Staged(staged) => batch.push(staged),
                     Turn::Clean => {}
                     Turn::Later => break,
@@ -104,7 +104,9 @@ impl<T: Tier> Pool<T> {
     }
 }
 
-fn joined(done: Option<Result<Result<(), PoolError>, tokio::task::JoinError>>) -> Result<(), PoolError> {
+pub(crate) fn joined(
+    done: Option<Result<Result<(), PoolError>, tokio::task::JoinError>>,
+) -> Result<(), PoolError> {
     match done {
         None => Ok(()),
         Some(Ok(result)) => result,
@@ -124,7 +126,7 @@ impl<T: Tier> Inner<T> {
     /// Stages `page` for a flush. With `may_wait`, waits for its latch, for a write of it in flight, and for
     /// a staging buffer. It waits for each while holding nothing else, so that a dropped flush loses nothing
     /// and others can proceed.
-    async fn stage_for_flush(self: &Arc<Self>, page: PageId, may_wait: bool) -> Turn<T> {
+    async fn stage_for_flush(self: &Arc<Self>, page: PageId, may_wait: bool) -> Result<Turn<T>, PoolError> {
         loop {
             let (cleaned, unstaged) = (self.cleaned.notified(), self.staged.notified());
             tokio::pin!(cleaned, unstaged);
@@ -132,10 +134,10 @@ impl<T: Tier> Inner<T> {
             unstaged.as_mut().enable();
             let frame = match self.hit_quietly(page) {
                 Some(frame) => frame,
-                None if !may_wait => return Turn::Later,
-                None => match self.latch_resident(page, Mode::Shared).await {
+                None if !may_wait => return Ok(Turn::Later),
+                None => match self.latch_resident(page, Mode::Shared).await? {
                     Some(frame) => frame,
-                    None => return Turn::Clean,
+                    None => return Ok(Turn::Clean),
                 },
             };
             let staged = self.stage_latched(frame);
@@ -143,9 +145,9 @@ impl<T: Tier> Inner<T> {
             let (dirty, writing) = (word.is_dirty(), word.is_cleaning());
             self.frames.release(frame, Mode::Shared);
             match staged {
-                Some(staged) => return Turn::Staged(staged),
-                None if !dirty && !writing => return Turn::Clean,
-                None if !may_wait => return Turn::Later,
+                Some(staged) => return Ok(Turn::Staged(staged)),
+                None if !dirty && !writing => return Ok(Turn::Clean),
+                None if !may_wait => return Ok(Turn::Later),
                 // If the write fails, or the page was changed since, it is dirty afterwards.
                 None if writing => cleaned.await,
                 None => unstaged.await,
@@ -154,7 +156,7 @@ impl<T: Tier> Inner<T> {
     }
 
     /// `None` if the page is clean or being written, or no staging buffer is free.
-    fn stage_latched(self: &Arc<Self>, frame: FrameId) -> Option<Staged<T>> {
+    pub(crate) fn stage_latched(self: &Arc<Self>, frame: FrameId) -> Option<Staged<T>> {
         let buf = self.staging.pop()?;
         self.stage(frame, buf, CleanReason::Recoverability).map_err(|buf| self.unstage(buf)).ok()
     }

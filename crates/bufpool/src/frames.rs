@@ -91,10 +91,15 @@ impl Frames {
     /// Removes the page from `frame`, latched exclusively by the caller, and releases it: waiters find the
     /// frame gone.
     pub(crate) fn abandon(&self, frame: FrameId, page: PageId) {
+        self.unlist(frame, page);
+        self.release(frame, Mode::Exclusive);
+    }
+
+    /// Removes the page from `frame`, latched by the caller: lookups no longer find it. The release of the
+    /// last latch frees the frame.
+    pub(crate) fn unlist(&self, frame: FrameId, page: PageId) {
         let bucket = self.table.lock(page);
         bucket.remove(&self.all, frame);
         self.at(frame).word.orphan();
-        drop(bucket);
-        self.release(frame, Mode::Exclusive);
     }
 }

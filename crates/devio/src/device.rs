@@ -120,7 +120,7 @@ pub enum IoOp {
 pub enum DeviceErrorKind {
     /// The medium or the path to it failed (EIO and similar errors).
     #[error("I/O error: {0}")]
-    Io(Arc<std::io::Error>),
+    Io(#[source] Arc<std::io::Error>),
     /// The file system or device is full.
     #[error("no space left")]
     NoSpace,
@@ -147,9 +147,17 @@ pub enum DeviceErrorKind {
     Unusable(String),
 }
 
+/// Where an operation failed. An error of opening names the path itself.
+fn context(device: &str, op: IoOp, offset: u64, len: u64) -> String {
+    match op {
+        IoOp::Open => String::new(),
+        _ => format!("{device}: {op:?} of {len} bytes at {offset}: "),
+    }
+}
+
 /// A failed operation on a device. Names device, operation, offset and length; the layer above adds the page.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{device}: {op:?} of {len} bytes at {offset}: {kind}")]
+#[error("{}{kind}", context(.device, *.op, *.offset, *.len))]
 pub struct DeviceError {
     /// The device's name.
     pub device: Arc<str>,

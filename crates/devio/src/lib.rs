@@ -27,6 +27,7 @@ mod open;
 mod queue;
 mod recent;
 mod recorder;
+#[cfg(feature = "sim")]
 mod sim;
 mod stats;
 mod sync;
@@ -51,6 +52,7 @@ pub use metered::{Metered, RawDevice, RawDone, RawTransfer};
 pub use occupancy::{InFlight, Kept, Occupancy, Occupied};
 pub use open::{Backend, DirectIo, OpenOptions, Opened, open_file};
 pub use recent::{COST_POINTS, RecentCost, RecentCosts};
+#[cfg(feature = "sim")]
 pub use sim::{Fault, FaultEffect, FlushFailure, SimDevice, SimMoment, SimPower};
 pub use stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts};
 pub use uring_reap::Reap;

@@ -178,11 +178,11 @@ impl Kv {
             tokio::task::yield_now().await;
         }
         drop(checkpoints);
-        let Some(Tree { store, wal, .. }) = Arc::into_inner(tree) else { return Err(KvError::Busy) };
+        let Tree { store, wal, .. } = &*tree;
         // Once everything is written, what the SSD alone has can only become less.
         store.sync().await?;
-        let on_ssd = store.oldest_ssd_lsn().filter(|_| keep == Keep::ForSsdLoss);
-        store.close().await?;
+        let on_ssd = store.ssd().oldest_lsn().filter(|_| keep == Keep::ForSsdLoss);
+        store.shutdown().await?;
         let end = wal.end();
         wal.truncate(end, on_ssd.unwrap_or(end)).await?;
         Ok(())

@@ -147,7 +147,7 @@ async fn without_its_ssd(keep: Keep, clean: bool) -> World {
         // The last version of every entry is 5.
         put_all(&kv, 0..1_000, 2 + round).await;
     }
-    assert!(kv.store().oldest_ssd_lsn().is_some(), "nothing is on the SSD alone");
+    assert!(kv.store().ssd().oldest_lsn().is_some(), "nothing is on the SSD alone");
     if clean {
         kv.close().await.unwrap();
         world.restart(false, &mut SmallRng::seed_from_u64(2));
@@ -170,7 +170,7 @@ async fn redo_restores_what_a_lost_ssd_had_if_the_log_was_kept_for_that() {
         expect_all(&kv, 1_000..2_000, 1).await;
         expect_sound(&kv).await;
         // The loss is acknowledged once what redo restored is durable.
-        assert!(kv.store().ssd_loss().is_none());
+        assert!(kv.store().ssd().loss().is_none());
         crash(&mut world, kv, 4).await;
         let kv = world.open().await.unwrap();
         expect_all(&kv, 0..1_000, 5).await;

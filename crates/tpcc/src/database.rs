@@ -52,7 +52,8 @@ impl Database {
         let redone = redo(&store, &wal).await?;
         let mut trees = Vec::with_capacity(Table::ALL.len());
         for table in Table::ALL {
-            let space = store.space(table.name()).ok_or_else(|| DbError::NotOurs(table.name().into()))?;
+            let space =
+                store.spaces().find(table.name()).ok_or_else(|| DbError::NotOurs(table.name().into()))?;
             let row = catalog.scale.row(table);
             trees.push(Tree::open(Arc::clone(&store), Some(wal.clone()), space, row));
         }

@@ -91,7 +91,7 @@ impl Worker {
     }
 
     async fn mode(&self, mode: SsdMode) -> Outcome {
-        match self.store.set_ssd_mode(mode).await {
+        match self.store.ssd().set_mode(mode).await {
             Ok(()) => Ok(()),
             Err(error) => self.judge("set_ssd_mode", None, &error),
         }
@@ -148,9 +148,9 @@ impl Worker {
         let drains = self.rng.random_bool(0.7);
         let going = async {
             if drains {
-                store.drain_ssd(Drain::new().deadline(patience)).await;
+                store.ssd().drain(Drain::new().deadline(patience)).await;
             } else {
-                let _ = store.set_ssd_mode(SsdMode::WriteThrough).await;
+                let _ = store.ssd().set_mode(SsdMode::WriteThrough).await;
                 tokio::time::sleep(patience).await;
             }
         };
@@ -200,7 +200,7 @@ impl Worker {
             }
             Ok::<(), String>(())
         };
-        let (_, ended) = tokio::join!(store.drain_ssd(Drain::new()), meanwhile);
+        let (_, ended) = tokio::join!(store.ssd().drain(Drain::new()), meanwhile);
         ended?;
         for page in pages.iter().take(12) {
             self.write_page(*page, false).await?;

@@ -33,21 +33,25 @@ impl Worker {
             6 => self.dropped_drop_space().await,
             7 => {
                 let name = self.model.lock().space_name();
-                if let Some(Ok(id)) = up_to(polls, store.create_space(&name)).await {
+                if let Some(Ok(id)) = up_to(polls, store.spaces().create(&name)).await {
                     self.model.lock().created(id, name);
                 }
                 Ok(())
             }
             8 => self.dropped_allocate(&store, polls).await,
             9 => {
-                drop(up_to(polls, store.drain_ssd(Drain::new())).await);
+                drop(up_to(polls, store.ssd().drain(Drain::new())).await);
                 Ok(())
             }
             10 if self.plan.slots > 0 => {
                 let mode = [SsdMode::WriteThrough, SsdMode::ReadOnly, SsdMode::WriteBack]
                     [self.rng.random_range(0..3)];
-                drop(up_to(polls, store.set_ssd_mode(mode)).await);
-                store.set_ssd_mode(SsdMode::WriteBack).await.or_else(|e| self.judge("set_ssd_mode", None, &e))
+                drop(up_to(polls, store.ssd().set_mode(mode)).await);
+                store
+                    .ssd()
+                    .set_mode(SsdMode::WriteBack)
+                    .await
+                    .or_else(|e| self.judge("set_ssd_mode", None, &e))
             }
             11 => {
                 drop(
@@ -138,7 +142,7 @@ impl Worker {
         }
         let space = live[self.rng.random_range(0..live.len())];
         self.model.lock().dropping(space);
-        match up_to(polls, store.drop_space(SpaceId(space))).await {
+        match up_to(polls, store.spaces().remove(SpaceId(space))).await {
             Some(Ok(())) => {
                 self.model.lock().dropped(space);
                 Ok(())

@@ -295,7 +295,7 @@ impl Step {
                 Ok(())
             }
             Self::Drain => {
-                store.drain_ssd(Drain::new()).await;
+                store.ssd().drain(Drain::new()).await;
                 Ok(())
             }
         }

@@ -219,7 +219,7 @@ impl<'a> Life<'a> {
 
     async fn first_space(&self, probe: &Probe, store: &PageStore) -> Result<(), String> {
         let name = probe.model.lock().space_name();
-        let id = store.create_space(&name).await.map_err(|e| e.to_string())?;
+        let id = store.spaces().create(&name).await.map_err(|e| e.to_string())?;
         probe.model.lock().created(id, name);
         Ok(())
     }

@@ -76,8 +76,8 @@ async fn compare(store: &PageStore, moment: &Moment) -> Result<u64, String> {
                 continue;
             }
             older += 1;
-            if !store.ssd_loss().is_some_and(|loss| loss.contains(page)) {
-                let reported = if store.ssd_loss().is_some() { "does not name it" } else { "is empty" };
+            if !store.ssd().loss().is_some_and(|loss| loss.contains(page)) {
+                let reported = if store.ssd().loss().is_some() { "does not name it" } else { "is empty" };
                 return Err(format!(
                     "page {page} reads as version {found:?}, allowed is {}, and the report of the loss {reported}",
                     model.allowed()

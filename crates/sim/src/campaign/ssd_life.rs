@@ -209,7 +209,7 @@ impl World {
         self.probe.set(Rate::Never, Phase::Working, 0);
         let mut checked = self.settle(&store, true).await?;
         self.compare(&store)?;
-        self.told = Told { loss: store.ssd_loss(), ..Told::default() };
+        self.told = Told { loss: store.ssd().loss(), ..Told::default() };
         if self.told.loss.is_none() {
             self.model().lost_to = 0;
         }
@@ -235,7 +235,7 @@ impl World {
                 Err(Error::NoSuchPage { .. }) => (Some(0), String::new()),
                 Err(error) => (None, error.to_string()),
             };
-            let told = store.ssd_loss().is_some_and(|loss| loss.contains(page));
+            let told = store.ssd().loss().is_some_and(|loss| loss.contains(page));
             let mut model = self.model();
             let Some(p) = model.page(page) else { continue };
             let fine = match found {
@@ -253,7 +253,7 @@ impl World {
             if !told || !model.lost(page, found, !crashed) {
                 return Err(format!(
                     "{wrong}, and the report of the loss does not name it: {:?}",
-                    store.ssd_loss()
+                    store.ssd().loss()
                 ));
             }
         }
@@ -272,7 +272,7 @@ impl World {
 
     /// Checks that the store still reports what it reported, and nothing else.
     fn compare(&self, store: &PageStore) -> Result<(), String> {
-        let now = store.ssd_loss();
+        let now = store.ssd().loss();
         let Told { loss, may_be_gone, .. } = &self.told;
         let may_grow = self.told.may_grow || self.told.in_doubt;
         let lists = |loss: &Option<SsdLoss>, page| loss.as_ref().is_some_and(|loss| loss.contains(page));
@@ -427,7 +427,7 @@ impl World {
         // These run one at a time: once such a call has ended, so have all earlier ones.
         let waits = match act {
             Act::Abandon | Act::Readmit => true,
-            Act::Off | Act::On(_) => (store.ssd_mode() == SsdMode::Off) != (act == Act::Off),
+            Act::Off | Act::On(_) => (store.ssd().mode() == SsdMode::Off) != (act == Act::Off),
             Act::Drain => false,
         };
         self.model().lost_to = u32::MAX;
@@ -478,7 +478,7 @@ impl World {
         self.all_may_be_lost();
         let Told { in_doubt, may_be_gone, .. } = self.told;
         let (in_doubt, may_be_gone) = (in_doubt || replaced, may_be_gone || replaced);
-        self.told = Told { loss: store.ssd_loss(), may_grow: false, in_doubt, may_be_gone };
+        self.told = Told { loss: store.ssd().loss(), may_grow: false, in_doubt, may_be_gone };
         if let (Ok(Some(loss)), true, 0, false) = (&done, alone, beside, saves) {
             self.is_exact(store, loss).await?;
         }
@@ -508,7 +508,7 @@ impl World {
             return Ok(());
         }
         self.compare(store)?;
-        let told = store.ssd_loss();
+        let told = store.ssd().loss();
         for page in self.pages() {
             if told.as_ref().is_some_and(|loss| loss.contains(page)) {
                 let found = store.get(page).await;
@@ -525,10 +525,10 @@ impl World {
         if fails {
             Planned::saves(Saves { skip: 0, count: 1, replaced }).inject_now(&self.probe);
         }
-        let acknowledged = up_to(self.rng.random_range(1..3), store.acknowledge_loss()).await;
+        let acknowledged = up_to(self.rng.random_range(1..3), store.ssd().acknowledge_loss()).await;
         self.probe.clear_faults();
         self.story.push(format!("acknowledge: {acknowledged:?}"));
-        let now = store.ssd_loss();
+        let now = store.ssd().loss();
         match acknowledged {
             Some(Ok(())) if now.is_some() => {
                 Err(format!("{now:?} was acknowledged, and is told all the same"))
@@ -555,12 +555,12 @@ impl World {
 /// Performs the call; returns the loss that it reports, if any.
 async fn carry_out(store: &PageStore, act: Act) -> Result<Option<SsdLoss>, Error> {
     match act {
-        Act::Abandon => store.abandon_ssd().await.map(Some),
-        Act::Readmit => store.readmit_ssd().await.map(|_| None),
-        Act::Off => store.set_ssd_mode(SsdMode::Off).await.map(|()| None),
-        Act::On(mode) => store.set_ssd_mode(mode).await.map(|()| None),
+        Act::Abandon => store.ssd().abandon().await.map(Some),
+        Act::Readmit => store.ssd().readmit().await.map(|_| None),
+        Act::Off => store.ssd().set_mode(SsdMode::Off).await.map(|()| None),
+        Act::On(mode) => store.ssd().set_mode(mode).await.map(|()| None),
         Act::Drain => {
-            let _ = store.drain_ssd(Drain::new()).await;
+            let _ = store.ssd().drain(Drain::new()).await;
             Ok(None)
         }
     }

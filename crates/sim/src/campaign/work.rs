@@ -206,7 +206,7 @@ impl Worker {
         }
         let wrong =
             format!("page {page} reads as version {found}, is {}, allowed {}", p.published(), p.allowed());
-        let told = self.store.ssd_loss().is_some_and(|loss| loss.contains(page));
+        let told = self.store.ssd().loss().is_some_and(|loss| loss.contains(page));
         if told && model.lost(page, Some(found), true) { Ok(()) } else { Err(wrong) }
     }
 
@@ -303,7 +303,7 @@ impl Worker {
 
     async fn create_space(&mut self) -> Outcome {
         let name = self.model.lock().space_name();
-        match self.store.create_space(&name).await {
+        match self.store.spaces().create(&name).await {
             Ok(id) => {
                 self.model.lock().created(id, name);
                 Ok(())
@@ -323,7 +323,7 @@ impl Worker {
             model.dropping(space);
             model.doing.drop_space += 1;
         }
-        let done = self.store.drop_space(SpaceId(space)).await;
+        let done = self.store.spaces().remove(SpaceId(space)).await;
         self.model.lock().doing.drop_space -= 1;
         match done {
             Ok(()) => {
@@ -340,14 +340,14 @@ impl Worker {
     /// Checks a drop that failed (`in_doubt`) or was cancelled: the space is unchanged, or gone. If it is
     /// gone, a second call frees its room.
     pub(super) async fn drop_failed(&mut self, space: u32, in_doubt: bool) -> Outcome {
-        if self.store.spaces().iter().any(|s| s.id.0 == space) {
+        if self.store.spaces().list().iter().any(|s| s.id.0 == space) {
             self.model.lock().not_dropped(space, in_doubt);
             return Ok(());
         }
         if self.rng.random_bool(0.5) {
             return Ok(());
         }
-        match self.store.drop_space(SpaceId(space)).await {
+        match self.store.spaces().remove(SpaceId(space)).await {
             Ok(()) => {
                 self.model.lock().dropped(space);
                 Ok(())
@@ -438,11 +438,8 @@ impl Worker {
                         self.expect(page, &guard)?;
                     }
                 }
-                Err(pagetier::PoolError::Tier(pagetier::TierError::NoSuchPage { .. })) => {}
-                Err(error) => {
-                    let page = page_of(&error);
-                    self.judge("scan", page, &Error::from(error))?;
-                }
+                Err(Error::NoSuchPage { .. }) => {}
+                Err(error) => self.judge("scan", page_of(&error), &error)?,
             }
         }
         Ok(())
@@ -455,11 +452,11 @@ impl Worker {
 }
 
 /// The page that `error` is about, if it names one.
-fn page_of(error: &pagetier::PoolError) -> Option<PageId> {
+fn page_of(error: &Error) -> Option<PageId> {
     match error {
-        pagetier::PoolError::Tier(
+        Error::Pool(pagetier::PoolError::Tier(
             pagetier::TierError::Corrupt { page, .. } | pagetier::TierError::Device { page, .. },
-        ) => Some(*page),
+        )) => Some(*page),
         _ => None,
     }
 }

@@ -97,7 +97,7 @@ pub(super) fn is_torn_discard(model: &Mutex<Model>, page: PageId, error: &Error)
 /// Checks that created spaces exist and dropped ones do not.
 pub(super) fn check_spaces(store: &PageStore, model: &mut Model) -> Result<(), String> {
     model.rest();
-    let there = store.spaces();
+    let there = store.spaces().list();
     let spaces: Vec<(u32, String, SpaceState)> =
         model.spaces.iter().map(|(id, space)| (*id, space.name.clone(), space.state)).collect();
     for (id, name, state) in spaces {
