@@ -2,8 +2,9 @@
 //!
 //! Settings are compared stretch by stretch: all of them serve the same accesses, so their costs are paired,
 //! and the differences of two tell more than the costs do. Another setting is followed when the mean of these
-//! differences exceeds its standard error, and the gain is worth a change. There are two memories of past
-//! stretches: a short one for large gains, a long one for small gains that last.
+//! differences exceeds its standard error, and the gain is worth a change: large enough as a share, and as a
+//! sum over the remembered stretches no less than what the change itself would cost. There are two memories
+//! of past stretches: a short one for large gains, a long one for small gains that last.
 
 /// How fast a memory forgets, and what it takes to follow it.
 #[derive(Clone, Copy, Debug)]
@@ -70,8 +71,9 @@ impl<const N: usize> Past<N> {
         (1..N).fold(0, |best, at| if self.costs_ms[at] < self.costs_ms[best] { at } else { best })
     }
 
-    /// The setting to follow instead of `chosen`, if there is one.
-    fn better_than(&self, chosen: usize) -> Option<usize> {
+    /// The setting to follow instead of `chosen`, if there is one and what it saved exceeds `change_ms` of
+    /// it.
+    fn better_than(&self, chosen: usize, change_ms: &mut dyn FnMut(usize) -> f64) -> Option<usize> {
         let other = self.cheapest();
         let saved = self.costs_ms[chosen] - self.costs_ms[other];
         if self.weight < self.terms.weight_min || saved <= self.terms.gain_min * self.costs_ms[chosen] {
@@ -83,7 +85,7 @@ impl<const N: usize> Past<N> {
         // As many stretches of equal weight would tell as much.
         let stretches = self.weight * self.weight / self.squared_weight;
         let error = ((square - mean * mean).max(0.0) / (stretches - 1.0)).sqrt();
-        (mean > ERRORS_MIN * error).then_some(other)
+        (mean > ERRORS_MIN * error && saved > change_ms(other)).then_some(other)
     }
 }
 
@@ -103,12 +105,18 @@ impl<const N: usize> Chooser<N> {
         Self { long: Past::new(LONG), short: Past::new(SHORT), chosen: first, before: None, changes: 0 }
     }
 
-    /// What each setting cost in the stretch that is over. Returns the one that is to be followed from here
-    /// on, if that is another than before.
-    pub(crate) fn compare(&mut self, costs_ms: [f64; N]) -> Option<usize> {
+    /// What each setting cost in the stretch that is over, and what a change to one of them would cost, which
+    /// is asked only of one that is otherwise worth following. Returns the setting that is to be followed
+    /// from here on, if that is another than before.
+    pub(crate) fn compare(
+        &mut self,
+        costs_ms: [f64; N],
+        change_ms: &mut dyn FnMut(usize) -> f64,
+    ) -> Option<usize> {
         self.long.add(&costs_ms);
         self.short.add(&costs_ms);
-        let other = self.long.better_than(self.chosen).or_else(|| self.short.better_than(self.chosen))?;
+        let long = self.long.better_than(self.chosen, change_ms);
+        let other = long.or_else(|| self.short.better_than(self.chosen, change_ms))?;
         self.before = Some(std::mem::replace(&mut self.chosen, other));
         self.changes += 1;
         Some(other)
@@ -137,12 +145,28 @@ impl<const N: usize> Chooser<N> {
 mod tests {
     use super::*;
 
+    /// A change costs nothing.
+    fn free(_other: usize) -> f64 {
+        0.0
+    }
+
     #[test]
     fn a_large_gain_is_followed_after_a_few_stretches() {
         let mut chooser = Chooser::new(0);
-        let steps = (0..).find(|_| chooser.compare([10.0, 8.0]).is_some()).unwrap();
+        let steps = (0..).find(|_| chooser.compare([10.0, 8.0], &mut free).is_some()).unwrap();
         assert!((1..=4).contains(&steps), "{steps}");
         assert_eq!((chooser.chosen, chooser.changes), (1, 1));
+    }
+
+    #[test]
+    fn a_gain_is_followed_once_it_has_made_up_for_the_change() {
+        let steps = |change_ms: f64| {
+            let mut chooser = Chooser::new(0);
+            (1..200).find(|_| chooser.compare([10.0, 8.0], &mut |_| change_ms).is_some())
+        };
+        assert!(steps(0.0) < steps(20.0) && steps(20.0) < steps(40.0), "{:?}", steps(20.0));
+        // The long memory holds 33 stretches in all.
+        assert_eq!(steps(70.0), None);
     }
 
     #[test]
@@ -150,7 +174,7 @@ mod tests {
         let mut chooser = Chooser::new(0);
         for at in 0..200 {
             let other = if at % 2 == 0 { 60.0 } else { 140.0 };
-            assert_eq!(chooser.compare([100.0, other]), None, "stretch {at}");
+            assert_eq!(chooser.compare([100.0, other], &mut free), None, "stretch {at}");
         }
     }
 
@@ -159,7 +183,7 @@ mod tests {
         let mut chooser = Chooser::new(0);
         for at in 0..100 {
             let (noise, other) = (f64::from(at % 3), f64::from(at % 2));
-            chooser.compare([100.0 + noise, 99.0 + other]);
+            chooser.compare([100.0 + noise, 99.0 + other], &mut free);
         }
         assert_eq!((chooser.chosen, chooser.changes()), (1, 1));
     }
@@ -167,7 +191,7 @@ mod tests {
     #[test]
     fn settings_that_cost_the_same_are_all_alike() {
         let mut chooser = Chooser::new(1);
-        assert!((0..100).all(|_| chooser.compare([5.0; 3]).is_none()));
+        assert!((0..100).all(|_| chooser.compare([5.0; 3], &mut free).is_none()));
         let costs = chooser.choice(["a", "b", "c"]).costs;
         assert!(costs.iter().all(|(_, cost)| (cost - 1.0).abs() < 1e-12), "{costs:?}");
     }
@@ -176,10 +200,10 @@ mod tests {
     fn a_change_of_workload_is_followed_whatever_was_long_before() {
         let mut chooser = Chooser::new(0);
         for _ in 0..1000 {
-            chooser.compare([10.0, 12.0]);
+            chooser.compare([10.0, 12.0], &mut free);
         }
         assert_eq!(chooser.chosen, 0);
-        let steps = (0..).find(|_| chooser.compare([12.0, 10.0]).is_some()).unwrap();
+        let steps = (0..).find(|_| chooser.compare([12.0, 10.0], &mut free).is_some()).unwrap();
         assert!(steps < 8, "{steps}");
     }
 }

@@ -4,7 +4,7 @@
 use pagetier_policy::{
     Costs, FramePolicyParams, PageId, PoolPolicy, SlotPolicyParams, SpaceId, SsdPolicy, SsdSetting,
 };
-use pagetier_sim::suite::{CLASSICS, Row, Suite, judge};
+use pagetier_sim::suite::{CLASSICS, REGRET, Row, Suite, judge};
 use pagetier_sim::{Reference, TierParams, Tiers};
 use pagetier_tpcc::args::PolicyPair;
 use rand::rngs::SmallRng;
@@ -41,6 +41,22 @@ fn the_same_seed_costs_the_same_whatever_runs_beside_it() {
     assert_eq!(once.len(), 6);
     assert_eq!(once, rows(5, "drift", 30_000, &pairs, 3));
     assert_ne!(once, rows(6, "drift", 30_000, &pairs, 1));
+}
+
+#[test]
+fn what_is_known_is_not_replayed_and_the_second_family_stands_beside() {
+    let mut suite = Suite::new(5, vec![DEFAULT.parse().unwrap(), "gd2l+cac".parse().unwrap()]);
+    (suite.quick, suite.references, suite.only, suite.regret) = (true, 20_000, Some("drift/1".into()), true);
+    let run = |suite: &Suite| suite.run(1, &AtomicBool::new(false), |_| {}).unwrap();
+    let rows = run(&suite);
+    let pairs: Vec<&str> = rows.iter().map(|row| row.pair.as_str()).collect();
+    assert_eq!(pairs, [DEFAULT, "gd2l+cac", REGRET]);
+    suite.known = vec![
+        Row { cost_ms: 1.0, ..rows[1].clone() },
+        Row { cost_ms: 2.0, ssd_pages: rows[0].ssd_pages + 1, ..rows[0].clone() },
+    ];
+    let again = run(&suite);
+    assert_eq!((&again[0], again[1].cost_ms, &again[2]), (&rows[0], 1.0, &rows[2]));
 }
 
 const POOL: u32 = 100;

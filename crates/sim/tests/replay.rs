@@ -240,6 +240,38 @@ type Program = fn(&[&str]) -> Output;
 type Case<'a> = (&'a [&'a str], &'a str);
 
 #[test]
+fn the_suite_keeps_the_costs_of_fixed_settings() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-traces");
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("baseline.json");
+    let _ = std::fs::remove_file(&file);
+    let (folder, path) = (folder.to_str().unwrap(), file.to_str().unwrap());
+    let args = ["--suite", "--quick", "--only", "drift/1", "--references", "3000", "--traces", folder];
+    let args = [&args[..], &["--baseline", path]].concat();
+    let cost = |report: &Value, pair: &str| {
+        let rows = report["rows"].as_array().unwrap();
+        rows.iter().find(|row| row["pair"] == pair).unwrap()["cost_ms"].as_f64().unwrap()
+    };
+    let first = json(&args);
+    // A cost that no replay gives shows where the second run has it from.
+    let kept = std::fs::read_to_string(&file).unwrap();
+    let mut kept: Value = serde_json::from_str(&kept).unwrap();
+    assert_eq!(kept["rows"].as_array().unwrap().len(), 13);
+    kept["rows"].as_array_mut().unwrap().retain(|row| row["pair"] != "lru+cc");
+    let row = kept["rows"].as_array_mut().unwrap().iter_mut().find(|row| row["pair"] == "gd2l+cac");
+    row.unwrap()["cost_ms"] = 0.5.into();
+    std::fs::write(&file, kept.to_string()).unwrap();
+    let second = json(&args);
+    assert_eq!(cost(&second, "gd2l+cac"), 0.5);
+    for pair in ["auto+auto", "lru+cc", "gd2l+lru2"] {
+        assert_eq!(cost(&second, pair), cost(&first, pair), "{pair}");
+    }
+    let other = replay(&[&args[..], &["--seed", "2"]].concat());
+    assert!(!other.status.success());
+    assert!(String::from_utf8_lossy(&other.stderr).contains("another --seed"));
+}
+
+#[test]
 fn bad_input_is_named() {
     let torn = trace("torn.ptr", &[0; 13]);
     let no_trace = trace("text.ptr", b"not a page trace");

@@ -8,6 +8,7 @@
 mod chart;
 mod generators;
 mod judge;
+mod regret;
 mod stack;
 
 pub use chart::chart;
@@ -17,6 +18,7 @@ use crate::{Trace, TraceError};
 use pagetier_ghost::{Reference, TierParams, Tiers};
 use pagetier_policy::{Costs, FramePolicyParams, PageId, SlotPolicyParams};
 use pagetier_tpcc::args::PolicyPair;
+use regret::{RegretPool, RegretSsd};
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -43,6 +45,9 @@ pub const FIXED: [&str; 13] = [
 /// The papers' settings: a default should never cost much more than any of them.
 pub const CLASSICS: [&str; 3] = ["gd2l+cac", "gd2l+lru2", "lru+lru2"];
 
+/// The name of the experts weighted by regret, in rows and tables; see [`Suite::regret`].
+pub const REGRET: &str = "regret+regret";
+
 /// Pool and SSD, in per cent of the pages of a workload.
 const SIZES: [(u32, u32); 3] = [(2, 10), (4, 25), (8, 50)];
 
@@ -67,6 +72,11 @@ pub struct Suite {
     pub traces: Option<PathBuf>,
     /// The pairs to replay.
     pub pairs: Vec<PolicyPair>,
+    /// Whether to replay the second family of adaptive policies as well: experts weighted by regret (LeCaR),
+    /// which no store can select.
+    pub regret: bool,
+    /// Rows of the same seed and size, which are taken as they are instead of replayed.
+    pub known: Vec<Row>,
 }
 
 /// One replay.
@@ -117,7 +127,16 @@ impl Suite {
     /// All of it, with this seed.
     #[must_use]
     pub fn new(seed: u64, pairs: Vec<PolicyPair>) -> Self {
-        Self { seed, references: 400_000, quick: false, only: None, traces: None, pairs }
+        Self {
+            seed,
+            references: 400_000,
+            quick: false,
+            only: None,
+            traces: None,
+            pairs,
+            regret: false,
+            known: Vec::new(),
+        }
     }
 
     /// The names of the workloads.
@@ -195,12 +214,13 @@ impl Suite {
         let rows = sizes.iter().flat_map(|&(pool, ssd)| {
             let (pool_pages, ssd_pages) = ((pages * pool / 100).max(8), (pages * ssd / 100).max(8));
             let references = &references;
-            self.pairs.iter().map(move |pair| Row {
-                workload: workload.name.clone(),
-                pool_pages,
-                ssd_pages,
-                pair: pair.to_string(),
-                cost_ms: cost_ms(references, pool_pages, ssd_pages, pair),
+            let regret = self.regret.then_some(Arm::Regret);
+            self.pairs.iter().map(Arm::Pair).chain(regret).map(move |arm| {
+                let (workload, name) = (workload.name.clone(), arm.name());
+                let row = Row { workload, pool_pages, ssd_pages, pair: name, cost_ms: 0.0 };
+                let known = self.known.iter().find(|known| known.pair == row.pair && known.is_beside(&row));
+                let replay = || cost_ms(references, pool_pages, ssd_pages, arm);
+                Row { cost_ms: known.map_or_else(replay, |known| known.cost_ms), ..row }
             })
         });
         Ok(rows.collect())
@@ -220,13 +240,35 @@ impl Suite {
     }
 }
 
+/// What is replayed.
+#[derive(Clone, Copy)]
+enum Arm<'a> {
+    Pair(&'a PolicyPair),
+    Regret,
+}
+
+impl Arm<'_> {
+    fn name(self) -> String {
+        match self {
+            Self::Pair(pair) => pair.to_string(),
+            Self::Regret => REGRET.to_owned(),
+        }
+    }
+}
+
 /// What the references cost after a warm-up, in milliseconds per 1,000.
-fn cost_ms(references: &[Reference], pool_pages: u32, ssd_pages: u32, pair: &PolicyPair) -> f64 {
+fn cost_ms(references: &[Reference], pool_pages: u32, ssd_pages: u32, arm: Arm<'_>) -> f64 {
     let costs = Costs::PAPER;
     let frames = FramePolicyParams::new(pool_pages as usize, costs);
     let slots = SlotPolicyParams::new(costs, ssd_pages as usize, pool_pages as usize);
     let params = TierParams::new(pool_pages, ssd_pages);
-    let mut tiers = Tiers::new(params, pair.pool.build(&frames), pair.ssd.build(&slots));
+    let mut tiers = match arm {
+        Arm::Pair(pair) => Tiers::new(params, pair.pool.build(&frames), pair.ssd.build(&slots)),
+        Arm::Regret => {
+            let pool = RegretPool::new(&frames, costs, pool_pages as usize);
+            Tiers::new(params, Box::new(pool), Box::new(RegretSsd::new(&slots)))
+        }
+    };
     let (warmup, counted) = references.split_at((references.len() as f64 * WARMUP) as usize);
     warmup.iter().for_each(|&reference| tiers.apply(reference));
     let before = *tiers.counts();

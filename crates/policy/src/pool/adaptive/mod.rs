@@ -62,9 +62,9 @@ impl FramePolicy for AdaptivePool {
         if sampled {
             self.ghosts.missed(page, home, access);
             if let Some(costs) = self.ghosts.stretch()
-                && let Some(chosen) = self.chooser.compare(costs)
+                && let Some(chosen) = self.chooser.compare(costs, &mut |_| 0.0)
             {
-                self.ranked.ranking = Ranking::ALL[chosen];
+                self.ranked.follow(Ranking::ALL[chosen]);
             }
         }
     }

@@ -2,8 +2,9 @@
 //! LRU.
 //!
 //! What a frame's page is, its *facts*, is kept whatever the ranking; the ranking says what of it counts. A
-//! page is filed by the ranking in force when it is used. So a change of ranking moves no page: those filed
-//! before it keep their H until they are used again, or L has risen to it.
+//! change of ranking files every page anew, by what L was when the page was filed last. If pages kept their
+//! H instead, those that the ranking before valued highly would stay until L has risen to that, and a ranking
+//! under which L rises slowly would work with what is left of the pool.
 
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
@@ -57,7 +58,7 @@ const NEW: Facts = Facts { home: Home::Hdd, dirty: false, uses: 1 };
 pub(crate) struct Ranked {
     queues: Queues<f64, QUEUES>,
     facts: Vec<Facts>,
-    pub(crate) ranking: Ranking,
+    ranking: Ranking,
     inflation: f64,
     chosen: Option<(FrameId, f64)>,
     pub(crate) costs: Costs,
@@ -92,26 +93,53 @@ impl Ranked {
         }
     }
 
-    /// H of a page of these facts that is used now.
-    fn fresh(&self, facts: Facts) -> f64 {
+    /// By how much H of a page of these facts exceeds L when it is used.
+    fn worth(&self, facts: Facts) -> f64 {
         let costs = &self.costs;
         let (read, write) = match facts.home {
             Home::Ssd => (costs.ssd_read_ms, costs.ssd_write_ms),
             Home::Hdd => (costs.hdd_read_ms, costs.hdd_write_ms),
         };
-        let worth = match self.ranking {
+        match self.ranking {
             Ranking::Weighted => (if facts.dirty { read + write } else { read }) * f64::from(facts.uses),
             Ranking::Cost => read,
             Ranking::Recency => costs.hdd_read_ms,
-        };
-        self.inflation + worth
+        }
+    }
+
+    /// H of a page of these facts that is used now.
+    fn fresh(&self, facts: Facts) -> f64 {
+        self.inflation + self.worth(facts)
+    }
+
+    /// Ranks by `ranking` from here on, as if every page had been filed by it when it was filed last. O(n log
+    /// n) in the frames.
+    #[cold]
+    pub(crate) fn follow(&mut self, ranking: Ranking) {
+        let mut filed: Vec<(f64, FrameId)> = Vec::with_capacity(self.len());
+        filed.extend(self.eviction_order().map(|frame| {
+            let level = self.queues.value(frame.0) - self.worth(self.facts[frame.at()]);
+            (level, frame)
+        }));
+        // Stable: pages filed at the same L stay in their order.
+        filed.sort_by(|a, b| a.0.total_cmp(&b.0));
+        filed.iter().for_each(|(_, frame)| self.queues.take_out(frame.0));
+        self.ranking = ranking;
+        self.chosen = None;
+        for (level, frame) in filed {
+            let facts = self.facts[frame.at()];
+            self.put_mru_at(frame, self.queue(facts), level + self.worth(facts));
+        }
     }
 
     fn put_mru(&mut self, frame: FrameId) {
         let facts = self.facts[frame.at()];
-        let (queue, fresh) = (self.queue(facts), self.fresh(facts));
-        let before = self.queues.mru(queue).map_or(fresh, |mru| self.queues.value(mru));
-        self.queues.set_value(frame.0, before.max(fresh));
+        self.put_mru_at(frame, self.queue(facts), self.fresh(facts));
+    }
+
+    fn put_mru_at(&mut self, frame: FrameId, queue: QueueNo, h: f64) {
+        let before = self.queues.mru(queue).map_or(h, |mru| self.queues.value(mru));
+        self.queues.set_value(frame.0, before.max(h));
         self.queues.put_mru(queue, frame.0);
     }
 
@@ -263,5 +291,47 @@ impl Ranked {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The ten frames that would go first.
+    fn first_to_go(ranked: &Ranked) -> Vec<u32> {
+        let mut frames: Vec<u32> = ranked.eviction_order().take(10).map(|frame| frame.0).collect();
+        frames.sort_unstable();
+        frames
+    }
+
+    #[test]
+    fn what_another_ranking_valued_does_not_stay_for_that() {
+        let mut ranked = Ranked::new(20, Costs::PAPER, Ranking::Weighted);
+        let (hot, cold) = ((0..10).collect::<Vec<u32>>(), (10..20).collect::<Vec<u32>>());
+        for &frame in &hot {
+            ranked.insert(FrameId(frame), Home::Hdd, Access::Random);
+            (0..9).for_each(|_| ranked.hit(FrameId(frame)));
+        }
+        cold.iter().for_each(|&frame| ranked.insert(FrameId(frame), Home::Ssd, Access::Random));
+        // Each turnover of the cold frames raises L by what a read from the SSD costs: far less than the hot
+        // ones are worth by their uses.
+        for _ in 0..1000 {
+            let victim = ranked.victim(&mut |_| true).unwrap();
+            ranked.remove(victim, true);
+            ranked.insert(victim, Home::Ssd, Access::Random);
+        }
+        assert_eq!(first_to_go(&ranked), cold);
+        for (ranking, first) in [
+            (Ranking::Recency, &hot),
+            (Ranking::Weighted, &cold),
+            (Ranking::Cost, &hot),
+            (Ranking::Recency, &hot),
+            (Ranking::Weighted, &cold),
+        ] {
+            ranked.follow(ranking);
+            ranked.validate().unwrap();
+            assert_eq!((ranked.len(), &first_to_go(&ranked)), (20, first), "{ranking:?}");
+        }
     }
 }

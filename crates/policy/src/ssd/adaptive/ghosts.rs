@@ -7,7 +7,7 @@
 
 use super::score::Seen;
 use super::setting::{Facts, SETTINGS, Scale};
-use super::tracked::{RecordId, Tracked};
+use super::tracked::{Record, RecordId, Tracked};
 use crate::collections::page_index::mixed;
 use crate::{Cause, Costs, PageId};
 
@@ -73,6 +73,10 @@ const SLOTS_ALWAYS: usize = 128;
 
 /// The share of a ghost's slots that are candidates at a time: its eviction zone.
 const ZONE: usize = 10;
+
+/// The share of the pages which another setting would hold and the SSD does not that a change counts as one
+/// more read from the HDD each.
+const REFILLED: f64 = 0.2;
 
 /// One setting's SSD.
 #[derive(Debug)]
@@ -275,6 +279,15 @@ impl Ghosts {
             costs[ghost.setting] = std::mem::take(&mut ghost.cost_ms);
         }
         Some(costs)
+    }
+
+    /// What a change to `setting` costs: the SSD gets the pages that this setting would hold, and the SSD
+    /// does not, when they are read from the HDD again. O(records).
+    #[cold]
+    pub(crate) fn change_ms(&self, pages: &Tracked<Seen>, setting: usize) -> f64 {
+        let missing = |record: &Record<Seen>| record.kept.ghosts.by(setting) && record.slot().is_none();
+        let missing = pages.live().filter(|(_, record)| missing(record)).count();
+        REFILLED * missing as f64 * self.costs.read_saving_ms()
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {

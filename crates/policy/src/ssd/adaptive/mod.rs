@@ -145,7 +145,8 @@ impl Adaptive {
     /// Chooses again if a stretch of the ghosts is over.
     fn choose(&mut self) {
         let Some(costs) = self.ghosts.stretch() else { return };
-        if self.chooser.compare(costs).is_some() {
+        let Self { ghosts, pages, .. } = self;
+        if self.chooser.compare(costs, &mut |setting| ghosts.change_ms(pages, setting)).is_some() {
             // Its order is another setting's.
             self.zone.clear();
         }

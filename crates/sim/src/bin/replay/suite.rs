@@ -3,13 +3,13 @@
 use clap::Parser;
 use clap::builder::RangedU64ValueParser;
 use indicatif::{ProgressBar, ProgressStyle};
-use pagetier_sim::suite::{CLASSICS, FIXED, Judged, Row, Suite, chart, default_traces, judge};
+use pagetier_sim::suite::{CLASSICS, FIXED, Judged, REGRET, Row, Suite, chart, default_traces, judge};
 use pagetier_tpcc::args::{self, PolicyPair};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::fmt::Write;
-use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Judges policies by what they cost beyond the best fixed setting of each workload
 ///
@@ -25,6 +25,10 @@ pub(crate) struct SuiteArgs {
     /// The pairs of policies in question, as auto+auto,gd2l+auto
     #[arg(long, value_name = "PAIRS", value_parser = pairs, default_value = "auto+auto")]
     compare: Pairs,
+    /// Also judge experts weighted by regret (LeCaR), the second family of adaptive policies, which no store
+    /// can select
+    #[arg(long)]
+    regret: bool,
     /// A third of the references, at one size
     #[arg(long)]
     quick: bool,
@@ -44,9 +48,10 @@ pub(crate) struct SuiteArgs {
     /// Workloads replayed at a time [default: as many as there are processors]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     jobs: Option<usize>,
-    /// Take costs of the fixed settings from this report of the same seed and size instead of replaying them
+    /// Keep the costs of the fixed settings in this file: what it has of the same seed and size is not
+    /// replayed, and what is replayed is added as each workload ends
     #[arg(long, value_name = "FILE")]
-    known: Option<PathBuf>,
+    baseline: Option<PathBuf>,
     /// Write suite.json (every cost), suite.md (the tables) and suite.svg (the chart) there
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
@@ -65,54 +70,76 @@ fn pairs(list: &str) -> Result<Pairs, String> {
     args::policy_pairs(list).map(Pairs)
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 struct Report {
     seed: u64,
     references: usize,
     quick: bool,
     fixed: Vec<String>,
-    #[serde(skip_deserializing)]
     judged: Vec<Judged>,
     rows: Vec<Row>,
 }
 
+/// The costs of the fixed settings, kept from run to run: they change with the policies of those names only.
+#[derive(Serialize, Deserialize, Debug)]
+struct Baseline {
+    seed: u64,
+    references: usize,
+    quick: bool,
+    rows: Vec<Row>,
+}
+
+impl SuiteArgs {
+    /// The names of what is judged.
+    fn asked(&self) -> Vec<String> {
+        let pairs = self.compare.0.iter().map(ToString::to_string);
+        pairs.chain(self.regret.then(|| REGRET.to_owned())).collect()
+    }
+}
+
+impl Baseline {
+    /// What `path` has for `suite`; empty if there is no such file.
+    fn read(path: &Path, suite: &Suite) -> Result<Self, Box<dyn Error>> {
+        let Suite { seed, references, quick, .. } = *suite;
+        if !path.exists() {
+            return Ok(Self { seed, references, quick, rows: Vec::new() });
+        }
+        let kept: Self = serde_json::from_str(&std::fs::read_to_string(path)?)
+            .map_err(|error| format!("--baseline {}: {error}", path.display()))?;
+        if (kept.seed, kept.references, kept.quick) != (seed, references, quick) {
+            let differs = "was taken with another --seed, --references or --quick";
+            return Err(format!("--baseline {}: it {differs}", path.display()).into());
+        }
+        Ok(kept)
+    }
+
+    /// Adds the rows of fixed settings that it lacks.
+    fn add(&mut self, rows: &[Row], fixed: &[String]) {
+        for row in rows.iter().filter(|row| fixed.contains(&row.pair)) {
+            if !self.rows.iter().any(|kept| kept.pair == row.pair && kept.is_beside(row)) {
+                self.rows.push(row.clone());
+            }
+        }
+    }
+
+    /// Replaces the file as a whole, so that an interrupted run leaves a complete one.
+    fn write(&self, path: &Path) -> Result<(), Box<dyn Error>> {
+        let beside = path.with_extension("partial");
+        std::fs::write(&beside, serde_json::to_string(self)?)?;
+        Ok(std::fs::rename(beside, path)?)
+    }
+}
+
 pub(crate) fn run(args: &SuiteArgs) -> Result<(), Box<dyn Error>> {
     let fixed: Vec<PolicyPair> = FIXED.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
-    let known = args.known.as_ref().map(|path| -> Result<Report, Box<dyn Error>> {
-        Ok(serde_json::from_str(&std::fs::read_to_string(path)?)?)
-    });
-    let known = known.transpose()?;
     let mut suite = Suite::new(args.seed, args.compare.0.clone());
-    suite.quick = args.quick;
+    (suite.quick, suite.regret) = (args.quick, args.regret);
     suite.references = args.references.unwrap_or(if args.quick { 130_000 } else { suite.references });
     suite.only.clone_from(&args.only);
     suite.traces = args.traces.clone().or_else(default_traces);
-    if let Some(known) = &known {
-        if (known.seed, known.references, known.quick) != (suite.seed, suite.references, suite.quick) {
-            return Err("--known: that report is of another seed or size".into());
-        }
-    } else {
-        suite.pairs.extend(fixed.iter().filter(|pair| !args.compare.0.contains(pair)));
-    }
-    let names = suite.names()?;
-    let bar = ProgressBar::new(names.len() as u64);
-    bar.set_style(ProgressStyle::with_template("{msg:20} {wide_bar} {pos}/{len} {elapsed} (left: {eta})")?);
-    let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    let mut rows = suite.run(jobs, &AtomicBool::new(false), |rows| {
-        bar.inc(1);
-        bar.set_message(rows.first().map_or_else(String::new, |row| row.workload.clone()));
-    })?;
-    bar.finish_and_clear();
-    if let Some(known) = known {
-        let (rows_of, compare) = (|row: &Row| row.workload.clone(), &args.compare.0);
-        let compared: Vec<String> = compare.iter().map(ToString::to_string).collect();
-        let kept = known
-            .rows
-            .into_iter()
-            .filter(|row| names.contains(&rows_of(row)) && !compared.contains(&row.pair));
-        rows.extend(kept);
-    }
+    suite.pairs.extend(fixed.iter().filter(|pair| !args.compare.0.contains(pair)));
     let fixed: Vec<String> = fixed.iter().map(ToString::to_string).collect();
+    let rows = replay(&mut suite, &fixed, args)?;
     let judged = judge(&rows, &fixed);
     let report =
         Report { seed: suite.seed, references: suite.references, quick: suite.quick, fixed, judged, rows };
@@ -131,9 +158,35 @@ pub(crate) fn run(args: &SuiteArgs) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Replays what the baseline lacks, under a progress bar.
+fn replay(suite: &mut Suite, fixed: &[String], args: &SuiteArgs) -> Result<Vec<Row>, Box<dyn Error>> {
+    let path = args.baseline.as_deref();
+    let mut baseline = path.map(|path| Baseline::read(path, suite)).transpose()?;
+    if let Some(baseline) = &baseline {
+        suite.known.clone_from(&baseline.rows);
+    }
+    let bar = ProgressBar::new(suite.names()?.len() as u64);
+    bar.set_style(ProgressStyle::with_template("{msg:20} {wide_bar} {pos}/{len} {elapsed} (left: {eta})")?);
+    let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let (stop, mut failed) = (AtomicBool::new(false), None);
+    let rows = suite.run(jobs, &stop, |rows| {
+        bar.inc(1);
+        bar.set_message(rows.first().map_or_else(String::new, |row| row.workload.clone()));
+        if let (Some(path), Some(baseline)) = (path, &mut baseline) {
+            baseline.add(rows, fixed);
+            if let Err(error) = baseline.write(path) {
+                failed = Some(error);
+                stop.store(true, Ordering::Relaxed);
+            }
+        }
+    })?;
+    bar.finish_and_clear();
+    failed.map_or(Ok(rows), Err)
+}
+
 /// The pairs in question, and the fixed settings that come nearest or that every reader knows.
 fn charted(report: &Report, args: &SuiteArgs) -> Vec<Judged> {
-    let asked: Vec<String> = args.compare.0.iter().map(ToString::to_string).collect();
+    let asked = args.asked();
     let best = report.judged.iter().find(|one| !asked.contains(&one.pair)).map(|one| one.pair.clone());
     let shown = |one: &&Judged| {
         asked.contains(&one.pair) || CLASSICS.contains(&one.pair.as_str()) || Some(&one.pair) == best.as_ref()
@@ -162,8 +215,7 @@ fn tables(report: &Report, args: &SuiteArgs) -> String {
             one.worst_case
         );
     }
-    for pair in &args.compare.0 {
-        let pair = pair.to_string();
+    for pair in args.asked() {
         let _ = writeln!(out, "\n| {pair} beyond | worst | cases over 3 % |\n| --- | --- | --- |");
         for classic in CLASSICS {
             let beside = [classic.to_owned()];

@@ -1,0 +1,211 @@
+//! What the default policies' simulations cost: `cargo bench --bench adaptive [-- --quick]`.
+//!
+//! The default, `auto+auto`, beside itself pinned to the settings that it starts with, which simulates
+//! nothing. Both run in turns over the same requests, and the table has the medians, the median of the ratios
+//! of neighbouring turns, and the ratio of the best turns, which other work on the machine disturbs least.
+//! Time is the thread's processor time: all work is done on one thread.
+//!
+//! | row | meaning |
+//! | --- | --- |
+//! | `hit` | `PageStore::get` of resident pages (120 MiB), uniform |
+//! | `hit, some missed` | the same with some pages missed: the simulations hear of hits only where pages are missed |
+//! | `tiers, LEVEL` | both policies alone, without store and devices (`pagetier_ghost::Tiers`), by the share of requests that miss; a quarter of the requests write |
+//!
+//! The last column is the difference for each request that missed: the bests', in nanoseconds. After it comes
+//! the memory that the simulations take, relative to the pool's.
+
+use pagetier::{
+    MemoryDevice, MemoryManifest, PageId, PageSize, PageStore, SpaceId, pool_bytes_for, ssd_bytes_for,
+};
+use pagetier_ghost::{Reference, TierParams, Tiers};
+use pagetier_policy::{
+    Access, Costs, FrameId, FramePolicyParams, Home, Millis, PoolPolicy, SlotPolicyParams, SsdPolicy,
+};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use rustix::time::{ClockId, clock_gettime};
+use std::hint::black_box;
+use std::sync::Arc;
+use tokio::runtime::{Builder, Runtime};
+
+const PAIRS: [(&str, &str); 2] = [("auto:pin=weighted", "auto:pin=plain"), ("auto", "auto")];
+const PAGE_BYTES: u64 = 16_384;
+const RESIDENT: u32 = 8_192;
+
+fn main() {
+    let quick = std::env::args().any(|arg| arg == "--quick");
+    let rounds = if quick { 15 } else { 61 };
+    println!("| requests | pinned, ns | adaptive, ns | ratio | of bests | missed | ns more per miss |");
+    println!("| --- | --- | --- | --- | --- | --- | --- |");
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.unwrap_or_else(|error| panic!("no runtime: {error}"));
+    for (name, pages) in [("hit", RESIDENT * 15 / 16), ("hit, some missed", RESIDENT * 33 / 32)] {
+        let mut subjects = PAIRS.map(|pair| Stored::new(&runtime, pair, pages));
+        turns(name, rounds, &mut subjects, |subject| subject.read(&runtime, 20_000));
+    }
+    for (name, pages) in [("tiers, few missed", 2_100), ("tiers, half", 4_000), ("tiers, most", 60_000)] {
+        let mut subjects = PAIRS.map(|pair| Alone::new(pair, pages));
+        turns(name, rounds, &mut subjects, |subject| subject.apply(50_000));
+    }
+    println!("\n| frames | slots | simulations, of the pool's memory |\n| --- | --- | --- |");
+    for (frames, slots) in [(1_000, 10_000), (4_000, 16_000), (65_536, 655_360)] {
+        println!("| {frames} | {slots} | {:.2} % |", 100.0 * share_of_memory(frames, slots));
+    }
+}
+
+/// Lets the pinned and the adaptive subject take turns. `run` returns nanoseconds per request, and misses per
+/// request.
+fn turns<S>(name: &str, rounds: usize, subjects: &mut [S; 2], mut run: impl FnMut(&mut S) -> (f64, f64)) {
+    for subject in subjects.iter_mut() {
+        black_box(run(subject));
+    }
+    let (mut all, mut ratios, mut missed) = ([Vec::new(), Vec::new()], Vec::new(), 0.0);
+    for _ in 0..rounds {
+        let [pinned, adaptive] = subjects.each_mut().map(&mut run);
+        all[0].push(pinned.0);
+        all[1].push(adaptive.0);
+        ratios.push(adaptive.0 / pinned.0);
+        missed = adaptive.1;
+    }
+    let [pinned, adaptive] = all.each_ref().map(|all| all.iter().copied().fold(f64::INFINITY, f64::min));
+    let per_miss = if missed > 0.0 { (adaptive - pinned) / missed } else { f64::NAN };
+    let [pinned_median, adaptive_median] = all.map(median);
+    println!(
+        "| {name} | {pinned_median:.0} | {adaptive_median:.0} | {:.3} | {:.3} | {:.1} % | {per_miss:.0} |",
+        median(ratios),
+        adaptive / pinned,
+        100.0 * missed
+    );
+}
+
+/// A store on devices in memory.
+struct Stored {
+    store: PageStore,
+    space: SpaceId,
+    pages: u32,
+    rng: SmallRng,
+}
+
+impl Stored {
+    fn new(runtime: &Runtime, (pool, ssd): (&str, &str), pages: u32) -> Self {
+        let ssd_bytes = ssd_bytes_for(u64::from(RESIDENT) * 2, PageSize::default());
+        let opened = runtime.block_on(async {
+            let store = PageStore::builder()
+                .in_memory(Arc::new(MemoryManifest::default()))
+                .hdd_device(Arc::new(MemoryDevice::new("hdd", 0)))
+                .ssd_device(Arc::new(MemoryDevice::new("ssd", 0)))
+                .ssd_bytes(ssd_bytes)
+                .pool_policy(pool)
+                .ssd_policy(ssd)
+                .pool_bytes(pool_bytes_for(u64::from(RESIDENT), ssd_bytes, PageSize::default()))
+                .open()
+                .await?;
+            Ok::<_, Box<dyn std::error::Error>>(store)
+        });
+        let store = opened.unwrap_or_else(|error| panic!("the store does not open: {error}"));
+        let space = runtime.block_on(async {
+            let space = store.create_space("pages").await?;
+            for _ in 0..pages {
+                drop(store.allocate(space).await?);
+            }
+            store.sync().await?;
+            Ok::<_, pagetier::Error>(space)
+        });
+        let space = space.unwrap_or_else(|error| panic!("no pages: {error}"));
+        Self { store, space, pages, rng: SmallRng::seed_from_u64(1) }
+    }
+
+    fn read(&mut self, runtime: &Runtime, requests: u32) -> (f64, f64) {
+        let Self { store, space, pages, rng } = self;
+        let draws: Vec<PageId> =
+            (0..requests).map(|_| PageId::new(*space, rng.random_range(0..*pages))).collect();
+        let before = store.stats().pool.misses;
+        let ns = runtime.block_on(async {
+            let began = cpu_ns();
+            for page in draws {
+                let page = store.get(page).await.unwrap_or_else(|error| panic!("{error}"));
+                black_box(page[0]);
+            }
+            cpu_ns() - began
+        });
+        let missed = store.stats().pool.misses - before;
+        (ns / f64::from(requests), missed as f64 / f64::from(requests))
+    }
+}
+
+/// The policies without a store.
+struct Alone {
+    tiers: Tiers,
+    pages: u32,
+    rng: SmallRng,
+}
+
+impl Alone {
+    const FRAMES: u32 = 2_000;
+    const SLOTS: u32 = 20_000;
+
+    fn new((pool, ssd): (&str, &str), pages: u32) -> Self {
+        let tiers = Tiers::new(
+            TierParams::new(Self::FRAMES, Self::SLOTS),
+            pool_policy(pool).build(&FramePolicyParams::new(Self::FRAMES as usize, Costs::PAPER)),
+            ssd_policy(ssd).build(&slot_params(Self::FRAMES as usize, Self::SLOTS as usize)),
+        );
+        let mut alone = Self { tiers, pages, rng: SmallRng::seed_from_u64(1) };
+        alone.apply(20 * Self::SLOTS);
+        alone
+    }
+
+    fn apply(&mut self, requests: u32) -> (f64, f64) {
+        let Self { tiers, pages, rng } = self;
+        let draws = (0..requests).map(|_| {
+            let page = PageId::new(SpaceId(1), rng.random_range(0..*pages));
+            if rng.random_bool(0.25) { Reference::write(page) } else { Reference::read(page) }
+        });
+        let draws: Vec<Reference> = draws.collect();
+        let before = tiers.counts().pool_misses;
+        let began = cpu_ns();
+        draws.into_iter().for_each(|reference| tiers.apply(reference));
+        let ns = cpu_ns() - began;
+        let missed = tiers.counts().pool_misses - before;
+        (ns / f64::from(requests), missed as f64 / f64::from(requests))
+    }
+}
+
+/// What the adaptive policies take beyond the pinned ones, whose tables reserve the same for their records.
+fn share_of_memory(frames: usize, slots: usize) -> f64 {
+    let before = ssd_policy("cac:ageing,write-at-hand,rewrite,sketch").build(&slot_params(frames, slots));
+    let mut ssd = ssd_policy("auto").build(&slot_params(frames, slots));
+    let mut pool = pool_policy("auto").build(&FramePolicyParams::new(frames, Costs::PAPER));
+    // Ten times as many pages as there is room for fill every table.
+    for no in 0..10 * slots as u32 {
+        let (page, frame) = (PageId::new(SpaceId(1), no), FrameId(no % frames as u32));
+        ssd.read(page, Some(Home::Hdd), Access::Random, Millis(0));
+        ssd.left_pool(page, Millis(0));
+        pool.insert(frame, page, Home::Hdd, Access::Random);
+    }
+    let more = ssd.memory_bytes().saturating_sub(before.memory_bytes()) + pool.extra_memory_bytes();
+    more as f64 / (frames as f64 * PAGE_BYTES as f64)
+}
+
+fn slot_params(frames: usize, slots: usize) -> SlotPolicyParams {
+    SlotPolicyParams::new(Costs::PAPER, slots, frames)
+}
+
+fn pool_policy(name: &str) -> PoolPolicy {
+    name.parse().unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn ssd_policy(name: &str) -> SsdPolicy {
+    name.parse().unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The processor time of this thread, in nanoseconds.
+fn cpu_ns() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+fn median(mut all: Vec<f64>) -> f64 {
+    all.sort_unstable_by(f64::total_cmp);
+    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
+}

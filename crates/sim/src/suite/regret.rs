@@ -1,0 +1,292 @@
+//! Experts weighted by regret: the second family of adaptive policies, kept to compare the default with.
+//!
+//! LeCaR (Vietri et al., HotStorage 2018), whose experts are whole policies here: each is told of everything,
+//! and a draw by their weights says which of them decides. What an expert gave up is remembered for as many
+//! of its decisions as the tier has places. A page that is read from there costs that expert a part of its
+//! weight, the more the sooner it is read, and the more the read costs.
+//!
+//! Every expert keeps its full tables, which a store could not afford: this is for the suite alone.
+
+use pagetier_policy::{
+    Access, Cause, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, Home, Millis, PageId,
+    PoolPolicy, SlotId, SlotPolicy, SlotPolicyParams, SsdPolicy, Verdict,
+};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+
+/// The experts of the pool.
+const POOL: [&str; 3] = ["gd2l:frequency,write-back", "gd2l", "lru"];
+
+/// The experts of the SSD.
+const SSD: [&str; 3] = ["cc", "cac:ageing=5,write-at-hand,rewrite,sketch", "lru2"];
+
+/// LeCaR's learning rate.
+const LEARNING_RATE: f64 = 0.45;
+
+/// What is left of a regret after as many decisions as the tier has places.
+const DISCOUNT: f64 = 0.005;
+
+/// No expert's share of the weights falls below it, so that each may come back.
+const WEIGHT_MIN: f64 = 0.01;
+
+/// What each expert gave up lately, and how much it is trusted.
+#[derive(Debug)]
+struct Weights<const N: usize> {
+    weights: [f64; N],
+    given_up: [FxHashMap<PageId, u64>; N],
+    oldest: [VecDeque<(PageId, u64)>; N],
+    places: usize,
+    decisions: u64,
+    rng: SmallRng,
+    drawn: usize,
+}
+
+impl<const N: usize> Weights<N> {
+    fn new(places: usize) -> Self {
+        Self {
+            weights: [1.0 / N as f64; N],
+            given_up: std::array::from_fn(|_| FxHashMap::default()),
+            oldest: std::array::from_fn(|_| VecDeque::new()),
+            places: places.max(1),
+            decisions: 0,
+            rng: SmallRng::seed_from_u64(1),
+            drawn: 0,
+        }
+    }
+
+    /// The expert in charge gave `page` up. Another one is drawn.
+    fn gave_up(&mut self, page: PageId) {
+        self.decisions += 1;
+        self.given_up[self.drawn].insert(page, self.decisions);
+        self.oldest[self.drawn].push_back((page, self.decisions));
+        if self.oldest[self.drawn].len() > self.places
+            && let Some((page, at)) = self.oldest[self.drawn].pop_front()
+            && self.given_up[self.drawn].get(&page) == Some(&at)
+        {
+            self.given_up[self.drawn].remove(&page);
+        }
+        self.draw();
+    }
+
+    fn draw(&mut self) {
+        let mut left = self.rng.random::<f64>();
+        self.drawn = N - 1;
+        for (at, weight) in self.weights.iter().enumerate() {
+            left -= weight;
+            if left < 0.0 {
+                self.drawn = at;
+                break;
+            }
+        }
+    }
+
+    /// `page` was read, at this share of the highest cost.
+    fn missed(&mut self, page: PageId, cost: f64) {
+        for at in 0..N {
+            let Some(since) = self.given_up[at].remove(&page) else { continue };
+            let age = (self.decisions - since) as f64 / self.places as f64;
+            self.weights[at] *= (-LEARNING_RATE * cost * DISCOUNT.powf(age)).exp();
+        }
+        let sum: f64 = self.weights.iter().sum();
+        self.weights.iter_mut().for_each(|weight| *weight = (*weight / sum).max(WEIGHT_MIN));
+        let sum: f64 = self.weights.iter().sum();
+        self.weights.iter_mut().for_each(|weight| *weight /= sum);
+    }
+}
+
+/// The pool's experts.
+#[derive(Debug)]
+pub(crate) struct RegretPool {
+    experts: [Box<dyn FramePolicy>; POOL.len()],
+    weights: Weights<{ POOL.len() }>,
+    pages: Vec<PageId>,
+    costs: Costs,
+}
+
+impl RegretPool {
+    pub(crate) fn new(params: &FramePolicyParams, costs: Costs, frames: usize) -> Self {
+        let expert = |name: &str| match name.parse::<PoolPolicy>() {
+            Ok(policy) => policy.build(params),
+            Err(error) => unreachable!("{error}"),
+        };
+        let pages = vec![PageId::default(); frames];
+        Self { experts: POOL.map(expert), weights: Weights::new(frames), pages, costs }
+    }
+
+    fn each(&mut self, tell: impl FnMut(&mut Box<dyn FramePolicy>)) {
+        self.experts.iter_mut().for_each(tell);
+    }
+}
+
+impl FramePolicy for RegretPool {
+    fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access) {
+        let read_ms = if home == Home::Ssd { self.costs.ssd_read_ms } else { self.costs.hdd_read_ms };
+        self.weights.missed(page, read_ms / self.costs.hdd_read_ms);
+        self.pages[frame.at()] = page;
+        self.each(|expert| expert.insert(frame, page, home, access));
+    }
+
+    fn hit(&mut self, frame: FrameId, write: bool) {
+        self.each(|expert| expert.hit(frame, write));
+    }
+
+    fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.experts[self.weights.drawn].first_to_go(accept)
+    }
+
+    fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
+        self.experts[self.weights.drawn].victim(evictable)
+    }
+
+    fn remove(&mut self, frame: FrameId, evicted: bool) {
+        let drawn = self.weights.drawn;
+        for (at, expert) in self.experts.iter_mut().enumerate() {
+            // The others did not choose it: their inflation stays.
+            expert.remove(frame, evicted && at == drawn);
+        }
+        if evicted {
+            self.weights.gave_up(self.pages[frame.at()]);
+        }
+    }
+
+    fn dirtied(&mut self, frame: FrameId) {
+        self.each(|expert| expert.dirtied(frame));
+    }
+
+    fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason) {
+        self.each(|expert| expert.cleaned(frame, home, reason));
+    }
+
+    fn ssd_evicted(&mut self, frame: FrameId) {
+        self.each(|expert| expert.ssd_evicted(frame));
+    }
+
+    fn ssd_invalidated(&mut self, frame: FrameId) {
+        self.each(|expert| expert.ssd_invalidated(frame));
+    }
+
+    fn len(&self) -> usize {
+        self.experts[0].len()
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.experts.iter().try_for_each(|expert| expert.validate())
+    }
+}
+
+/// The SSD's experts.
+#[derive(Debug)]
+pub(crate) struct RegretSsd {
+    experts: [Box<dyn SlotPolicy>; SSD.len()],
+    weights: Weights<{ SSD.len() }>,
+    zone: usize,
+    /// Slots of a zone that one expert named; scratch.
+    named: Vec<SlotId>,
+}
+
+impl RegretSsd {
+    pub(crate) fn new(params: &SlotPolicyParams) -> Self {
+        let expert = |name: &str| match name.parse::<SsdPolicy>() {
+            Ok(policy) => policy.build(params),
+            Err(error) => unreachable!("{error}"),
+        };
+        Self { experts: SSD.map(expert), weights: Weights::new(params.slots), zone: 1, named: Vec::new() }
+    }
+
+    fn each(&mut self, tell: impl FnMut(&mut Box<dyn SlotPolicy>)) {
+        self.experts.iter_mut().for_each(tell);
+    }
+}
+
+impl SlotPolicy for RegretSsd {
+    fn read(&mut self, page: PageId, from: Option<Home>, access: Access, now: Millis) {
+        if from == Some(Home::Hdd) {
+            self.weights.missed(page, 1.0);
+        }
+        self.each(|expert| expert.read(page, from, access, now));
+    }
+
+    fn logical(&mut self, page: PageId, n: u32, home: Home, now: Millis) {
+        self.each(|expert| expert.logical(page, n, home, now));
+    }
+
+    fn consider(
+        &mut self,
+        page: PageId,
+        cause: Cause,
+        free_slots: usize,
+        usable: &mut dyn FnMut(SlotId) -> bool,
+        now: Millis,
+    ) -> Verdict {
+        let expert = &mut self.experts[self.weights.drawn];
+        // The shell renews the zone of all when that of one is exhausted; each has its own.
+        self.named.clear();
+        expert.next_victims(1, now, &mut self.named);
+        if free_slots == 0 && self.named.is_empty() {
+            expert.start_zone(self.zone, &mut |_| true, now, &mut self.named);
+        }
+        let verdict = expert.consider(page, cause, free_slots, usable, now);
+        if verdict == Verdict::Reject {
+            self.weights.gave_up(page);
+        }
+        verdict
+    }
+
+    fn wrote(&mut self, page: PageId, home: Home, now: Millis) {
+        self.each(|expert| expert.wrote(page, home, now));
+    }
+
+    fn inserted(&mut self, page: PageId, slot: SlotId, now: Millis) {
+        self.each(|expert| expert.inserted(page, slot, now));
+    }
+
+    fn copied_home(&mut self, page: PageId, slot: SlotId) {
+        self.each(|expert| expert.copied_home(page, slot));
+    }
+
+    fn removed(&mut self, page: PageId, evicted: bool, now: Millis) {
+        self.each(|expert| expert.removed(page, evicted, now));
+        if evicted {
+            self.weights.gave_up(page);
+        }
+    }
+
+    fn left_pool(&mut self, page: PageId, now: Millis) {
+        self.each(|expert| expert.left_pool(page, now));
+    }
+
+    fn forget(&mut self, page: PageId) {
+        self.each(|expert| expert.forget(page));
+    }
+
+    fn start_zone(
+        &mut self,
+        k: usize,
+        eligible: &mut dyn FnMut(SlotId) -> bool,
+        now: Millis,
+        out: &mut Vec<SlotId>,
+    ) {
+        self.zone = k;
+        for at in 0..self.experts.len() {
+            self.named.clear();
+            self.experts[at].start_zone(k, eligible, now, &mut self.named);
+            if at == self.weights.drawn {
+                out.extend_from_slice(&self.named);
+            }
+        }
+    }
+
+    fn next_victims(&mut self, n: usize, now: Millis, out: &mut Vec<SlotId>) {
+        self.experts[self.weights.drawn].next_victims(n, now, out);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.experts.iter().map(|expert| expert.memory_bytes()).sum()
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        self.experts.iter().try_for_each(|expert| expert.validate())
+    }
+}

@@ -1,0 +1,130 @@
+//! The log and the statistics of a store whose default policies follow another setting.
+
+use pagetier::{MemoryDevice, MemoryManifest, PageId, PageSize, PageStore, pool_bytes_for, ssd_bytes_for};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+const SIZE: PageSize = PageSize::MIN;
+const FRAMES: u64 = 256;
+const SLOTS: u32 = 1_000;
+
+/// The fields of an event, as they are printed.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Told {
+    message: String,
+    before: String,
+    now: String,
+    costs: String,
+}
+
+impl Visit for Told {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let text = format!("{value:?}");
+        match field.name() {
+            "message" => self.message = text,
+            "before" => self.before = text,
+            "now" => self.now = text,
+            "costs" => self.costs = text,
+            _ => {}
+        }
+    }
+}
+
+/// Keeps the events that name a setting.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<Told>>>);
+
+impl Log {
+    /// Those of one tier.
+    fn of(&self, tier: &str) -> Vec<Told> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter(|told| told.message.contains(tier)).cloned().collect()
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut told = Told::default();
+        event.record(&mut told);
+        if told.message.contains("follows another setting") {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(told);
+        }
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// A loop over twice the SSD, in which any half is worth keeping; then a window that moves on, where what
+/// came last is.
+fn requests() -> impl Iterator<Item = u32> {
+    let mut rng = SmallRng::seed_from_u64(3);
+    let circle = (0..30 * SLOTS).map(|at| at % (2 * SLOTS));
+    circle.chain((0..30 * SLOTS).map(move |at| 2 * SLOTS + at / 8 + rng.random_range(0..700)))
+}
+
+#[test]
+fn each_change_of_a_setting_is_logged_and_counted() {
+    let log = Log::default();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let stats = tracing::subscriber::with_default(log.clone(), || {
+        runtime.block_on(async {
+            let ssd_bytes = ssd_bytes_for(u64::from(SLOTS), SIZE);
+            let store = PageStore::builder()
+                .in_memory(Arc::new(MemoryManifest::default()))
+                .hdd_device(Arc::new(MemoryDevice::new("hdd", 0)))
+                .ssd_device(Arc::new(MemoryDevice::new("ssd", 0)))
+                .page_size(SIZE)
+                .ssd_bytes(ssd_bytes)
+                .pool_bytes(pool_bytes_for(FRAMES, ssd_bytes, SIZE))
+                .read_ahead(false)
+                .open()
+                .await
+                .unwrap();
+            let space = store.create_space("pages").await.unwrap();
+            for _ in 0..requests().max().unwrap() + 1 {
+                store.allocate(space).await.unwrap();
+            }
+            store.sync().await.unwrap();
+            for no in requests() {
+                store.get(PageId::new(space, no)).await.unwrap();
+            }
+            let stats = store.stats();
+            store.close().await.unwrap();
+            stats
+        })
+    });
+    for (tier, choice) in [("pool's", stats.pool_choice), ("SSD's", stats.ssd_choice)] {
+        let (told, choice) = (log.of(tier), choice.unwrap());
+        assert_eq!(told.len() as u64, choice.changes, "{tier}: {told:?}");
+        for pair in told.windows(2) {
+            assert_eq!(pair[0].now, pair[1].before, "{tier}: {told:?}");
+        }
+        let Some(last) = told.last() else { continue };
+        assert_eq!(
+            (last.now.as_str(), last.before.as_str()),
+            (format!("{:?}", choice.setting).as_str(), format!("{:?}", choice.before.unwrap()).as_str())
+        );
+        assert!(choice.costs.iter().all(|(name, _)| last.costs.contains(name)), "{last:?}");
+    }
+    assert!(!log.of("SSD's").is_empty());
+}
