@@ -67,9 +67,9 @@ impl Ssd<'_> {
     ///
     /// A change to [`SsdMode::Off`] drains the SSD, then switches to a ring in the store's directory and
     /// records that: the SSD may be removed, and the store opens without it. A change from there to another
-    /// mode starts with the SSD blank, as [`Ssd::readmit`] does. Hold no guards meanwhile: writes
-    /// wait. Cancel-safe: a drain in progress ends after its batch and the previous mode returns; an exchange
-    /// that has begun completes.
+    /// mode starts with the SSD blank, as [`Ssd::readmit`] does. Hold no guards meanwhile: writes wait.
+    /// Cancel-safe: a drain in progress ends after its batch and the previous mode returns; an exchange that
+    /// has begun completes.
     ///
     /// # Errors
     /// [`Error::SsdOnlyCopies`] when not everything could be drained; or a device or the manifest failed. The
@@ -113,9 +113,9 @@ impl Ssd<'_> {
     /// [`SsdMode::WriteThrough`] first to keep the SSD free of only copies. Cancel-safe: a dropped drain ends
     /// after its batch of at most 32 pages.
     ///
-    /// Reports how many pages are left when the deadline passes, when the store is shut down, when copies cannot be read, or when a device
-    /// stops the drain ([`DrainReport::stopped_by`]). Pages whose only copy is damaged but which are in
-    /// memory are rewritten from there soon after.
+    /// Reports how many pages are left when the deadline passes, when the store is shut down, when copies
+    /// cannot be read, or when a device stops the drain ([`DrainReport::stopped_by`]). Pages whose only copy
+    /// is damaged but which are in memory are rewritten from there soon after.
     pub async fn drain(self, drain: Drain) -> DrainReport {
         let (shared, Drain { deadline, progress }) = (&self.0.shared, drain);
         let Some(report) = shared.ending.unless_ended(shared.tier.drain(deadline, progress)).await else {

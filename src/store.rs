@@ -69,8 +69,8 @@ impl PageStore {
 
     /// Allocates a page at the end of `space`: all zeroes and latched exclusively. It is permanently part of
     /// the space once a [`PageStore::sync`] (or the embedder's redo, see [`PageStore::recreate`]) covers it.
-    /// Cancel-safe; cancelling may leave a page number unused, and so may a crash. An engine with a log counts
-    /// its pages itself, in a page, and creates them by number: [`PageStore::create`].
+    /// Cancel-safe; cancelling may leave a page number unused, and so may a crash. An engine with a log
+    /// counts its pages itself, in a page, and creates them by number: [`PageStore::create`].
     ///
     /// # Errors
     /// The space does not exist or is full, the HDD cannot grow, or no frame becomes available.
@@ -161,9 +161,9 @@ impl PageStore {
         self.pool.prefetch(pages);
     }
 
-    /// Creates `page`, which the embedder counts itself: returns it exclusively, all zeroes and dirty, without
-    /// reading anything. The space grows to hold it. It takes effect as the embedder's log says, so page
-    /// numbers are exact after any crash: see [`PageStore::allocate`].
+    /// Creates `page`, which the embedder counts itself: returns it exclusively, all zeroes and dirty,
+    /// without reading anything. The space grows to hold it. It takes effect as the embedder's log says, so
+    /// page numbers are exact after any crash: see [`PageStore::allocate`].
     ///
     /// The page may exist: it is then overwritten, as redo of the record that created it requires.
     /// Cancel-safe: a dropped future changes nothing but the space's size.
@@ -192,8 +192,8 @@ impl PageStore {
     // -----------------------------------------------------------------------------------------
 
     /// Makes everything written before this call durable. Writes no map checkpoint, and needs no HDD flush
-    /// for pages that go to the HDD. Waits for the exclusive guards of dirty pages: the caller must hold none.
-    /// Cancel-safe: writes in flight complete.
+    /// for pages that go to the HDD. Waits for the exclusive guards of dirty pages: the caller must hold
+    /// none. Cancel-safe: writes in flight complete.
     ///
     /// # Errors
     /// The first failure; pages that could not be written stay dirty in memory.
