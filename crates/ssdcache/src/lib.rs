@@ -29,9 +29,9 @@ pub use exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
 pub use exec::readmit::{ReadmitError, ReadmitReport};
 pub use exec::remember::{Flushed, Remember, RememberInMemory, Unproved};
 pub use exec::scrub::Checked;
-pub use format::journal::{Backing, Block, JournalSeq, RECORDS_MAX, Record};
+pub use format::journal::{Backing, Block, RECORDS_MAX, Record};
 pub use format::layout::{
-    BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, RING_PAGES_MAX, SLOTS_MIN, TooSmall, zone_bitmap_bytes,
+    BLOCK_BYTES, JournalSeq, Layout, MAP_ENTRY_BYTES, RING_PAGES_MAX, SLOTS_MIN, TooSmall, zone_bitmap_bytes,
 };
 pub use format::map::{Entry, MapBody, MapHeader, decode_mark, encode_mark};
 pub use format::superblock::{Found, Marks, Superblock};

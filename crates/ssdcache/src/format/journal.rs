@@ -5,9 +5,8 @@
 //! a write into each old slot. `docs/recovery.md` has the argument.
 
 use crate::format::bytes::{COUNT_END, block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
-use crate::format::layout::BLOCK_BYTES;
+use crate::format::layout::{BLOCK_BYTES, JournalSeq};
 use pagetier_page::{PageId, Stamp, StoreSeed};
-use std::ops::{Add, Sub};
 
 const MAGIC: [u8; 8] = *b"PGTIERJL";
 const HEADER_BYTES: usize = 48;
@@ -26,27 +25,6 @@ pub struct Record {
     pub page: PageId,
     /// The version that goes to the HDD.
     pub stamp: Stamp,
-}
-
-/// The sequence number of a journal block. They count up over the life of an SSD.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct JournalSeq(pub u64);
-
-impl Add<u64> for JournalSeq {
-    type Output = Self;
-
-    fn add(self, blocks: u64) -> Self {
-        Self(self.0 + blocks)
-    }
-}
-
-/// The number of blocks from one to the other.
-impl Sub for JournalSeq {
-    type Output = u64;
-
-    fn sub(self, from: Self) -> u64 {
-        self.0 - from.0
-    }
 }
 
 /// What backs the home writes of a block's pages: where a torn home is mended from.

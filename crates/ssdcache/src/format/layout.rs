@@ -2,8 +2,29 @@
 //!
 //! The byte table is in `docs/format.md`. All areas start on 4 KiB boundaries, slots on page boundaries.
 
-use crate::format::journal::JournalSeq;
 use pagetier_page::PageSize;
+use std::ops::{Add, Sub};
+
+/// The sequence number of a journal block. They count up over the life of an SSD.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct JournalSeq(pub u64);
+
+impl Add<u64> for JournalSeq {
+    type Output = Self;
+
+    fn add(self, blocks: u64) -> Self {
+        Self(self.0 + blocks)
+    }
+}
+
+/// The number of blocks from one to the other.
+impl Sub for JournalSeq {
+    type Output = u64;
+
+    fn sub(self, from: Self) -> u64 {
+        self.0 - from.0
+    }
+}
 
 /// The unit of every structure beside pages, in bytes.
 pub const BLOCK_BYTES: u64 = 4096;

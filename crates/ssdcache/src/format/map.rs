@@ -6,7 +6,7 @@
 //! before must not pass for the newest.
 
 use crate::format::bytes::{COUNT_END, block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
-use crate::format::journal::JournalSeq;
+use crate::format::layout::JournalSeq;
 use crate::format::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, zone_bitmap_bytes};
 use pagetier_page::{Lsn, PageId, Stamp, StoreSeed};
 

@@ -7,7 +7,8 @@
 //! whether a page must keep its copy) is a fold over this table; what is asked of single pages is indexed.
 
 use super::flushes::HddFlush;
-use crate::format::journal::{Backing, JournalSeq, RECORDS_MAX};
+use crate::format::journal::{Backing, RECORDS_MAX};
+use crate::format::layout::JournalSeq;
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;

@@ -8,7 +8,8 @@ pub(crate) mod home_batches;
 pub(crate) mod recovery;
 pub(crate) mod slots;
 
-use crate::format::journal::{Backing, Block, JournalSeq, RECORDS_MAX, Record};
+use crate::format::journal::{Backing, Block, RECORDS_MAX, Record};
+use crate::format::layout::JournalSeq;
 use crate::mode::SsdMode;
 use flushes::HddFlush;
 use home_batches::{BatchId, HomeBatches, NoPlace, Places};

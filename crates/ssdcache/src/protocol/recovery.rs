@@ -211,7 +211,8 @@ impl Evidence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::journal::{JournalSeq, Record};
+    use crate::format::journal::Record;
+    use crate::format::layout::JournalSeq;
     use pagetier_page::SpaceId;
 
     const fn page(no: u32) -> PageId {

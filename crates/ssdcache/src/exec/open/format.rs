@@ -1,7 +1,7 @@
 //! Making a device an empty SSD cache.
 
 use super::identify::{newest_superblock, write_superblocks};
-use crate::format::journal::JournalSeq;
+use crate::format::layout::JournalSeq;
 use crate::format::layout::{BLOCK_BYTES, Layout};
 use crate::format::map::{MapBody, MapHeader};
 use crate::format::superblock::{Found, Superblock};

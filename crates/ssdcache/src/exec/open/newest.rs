@@ -5,7 +5,7 @@
 
 use crate::exec::open::images::is_of_a_block;
 use crate::exec::open::{OpenError, OpenParams, Reader};
-use crate::format::journal::JournalSeq;
+use crate::format::layout::JournalSeq;
 use crate::format::layout::{BLOCK_BYTES, MAP_ENTRY_BYTES};
 use crate::format::map::{MapBody, MapHeader, decode_mark};
 use pagetier_devio::{DeviceError, DeviceErrorKind};
