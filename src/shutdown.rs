@@ -2,8 +2,8 @@
 //!
 //! A shutdown (1) refuses new operations and waits for those in progress, (2) retires the pool: everything is
 //! written, every page leaves memory, and a request finds none, (3) checkpoints the SSD's map and records the
-//! close, (4) ends the tenure, so that nothing is written afterwards, and waits until the locks are free. That
-//! of a shared store runs in a task of its own, which all callers wait for.
+//! close, (4) ends the tenure, so that nothing is written afterwards, and waits until the locks are free.
+//! That of a shared store runs in a task of its own, which all callers wait for.
 
 use crate::error::Error;
 use crate::lock::{Leave, Tenure};
