@@ -2,8 +2,8 @@
 //!
 //! A shutdown (1) refuses new operations and waits for those in progress, (2) retires the pool: everything is
 //! written, every page leaves memory, and a request finds none, (3) checkpoints the SSD's map and records the
-//! close, (4) ends the tenure, so that nothing is written afterwards, and waits until the locks are free. It
-//! runs in a task of its own, which all callers wait for.
+//! close, (4) ends the tenure, so that nothing is written afterwards, and waits until the locks are free.
+//! That of a shared store runs in a task of its own, which all callers wait for.
 
 use crate::error::Error;
 use crate::lock::{Leave, Tenure};
@@ -50,13 +50,18 @@ impl Ending {
         }
     }
 
+    /// Refuses operations from now on. Returns whether a shutdown has begun already.
+    fn refuse(&self) -> bool {
+        self.begun.send_replace(true)
+    }
+
     /// Starts the shutdown unless it has been started, and returns the outcome to wait for.
     fn begin(&self, leave: &Leave, shared: &Arc<Shared>) -> watch::Receiver<Outcome> {
         let mut outcome = self.outcome.lock();
         if let Some(outcome) = &*outcome {
             return outcome.clone();
         }
-        self.begun.send_replace(true);
+        self.refuse();
         let (done, receiver) = watch::channel(None);
         let (tenure, shared) = (leave.tenure(), Arc::clone(shared));
         let runtime = shared.runtime.clone();
@@ -119,6 +124,14 @@ impl PageStore {
         let mut outcome = self.shared.ending.begin(&self.leave, &self.shared);
         let ended = outcome.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
         ended.ok().flatten().unwrap_or_else(|| Err(Error::runtime_ended()))
+    }
+
+    /// The shutdown of a store that no caller shares: it runs in the caller, and ends with it.
+    pub(crate) async fn close_owned(self) -> Result<(), Error> {
+        if self.shared.ending.refuse() {
+            return self.shutdown().await;
+        }
+        end(Arc::clone(&self.shared), self.leave.tenure()).await
     }
 
     /// A future that ends when nothing of this store is left: it was dropped (or closed), its last operation

@@ -269,7 +269,7 @@ impl PageStore {
     /// # Errors
     /// The first failure. The store is closed all the same, as by a crash.
     pub async fn close(self) -> Result<(), Error> {
-        self.shutdown().await
+        self.close_owned().await
     }
 
     // ---- views

@@ -80,7 +80,8 @@ async fn an_ssd_given_up_is_listed_wherever_a_crash_comes() {
                     let loss = after.ssd().loss();
                     drop(after);
                     let again = crashed.after_power_cut(u64::from(polls) + 7);
-                    assert_eq!(again.open().await.ssd().loss(), loss);
+                    let again = again.builder().ring_pages(ring).open().await.unwrap();
+                    assert_eq!(again.ssd().loss(), loss);
                 }
             }
             // After a cancellation the abandonment continues.

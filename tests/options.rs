@@ -1,7 +1,7 @@
 //! What becomes of options that an existing store cannot take: an error, or they take effect.
 
 use crate::fixture::{Fixture, PAGE, RING_PAGES, SSD_PAGES, fill, read};
-use pagetier::{Advice, Builder, Costs, Error, OpenError, PageId, PageStore, SsdMode, SsdState, frames_for};
+use pagetier::{Advice, Builder, Costs, Error, OpenError, PageId, PageStore, SsdState, frames_for};
 use std::error::Error as _;
 use std::time::Duration;
 
@@ -32,47 +32,21 @@ async fn another_size_of_ssd_or_ring_is_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_without_an_ssd_takes_a_blank_one_into_use() {
+async fn the_ssd_of_the_options_waits_for_its_readmission() {
     let fixture = Fixture::new();
     let store = fixture.builder().ssd_bytes(0).open().await.unwrap();
     let space = store.spaces().create("t").await.unwrap();
     for no in 0..60 {
         fill(&mut store.create(PageId::new(space, no)).await.unwrap(), no, 1);
     }
-    assert_eq!(store.ssd().state(), SsdState::Off);
-    store.close().await.unwrap();
-
-    let store = fixture.open().await;
-    assert_eq!(store.ssd().state(), SsdState::Active);
-    for no in 0..60 {
-        assert_eq!(read(&store, space, no).await.unwrap(), 1);
-        fill(&mut store.get_mut(PageId::new(space, no)).await.unwrap(), no, 2);
-    }
-    store.sync().await.unwrap();
-    assert!(store.stats().ssd.pages > 0);
-    drop(store);
-    let store = fixture.open().await;
-    for no in 0..60 {
-        assert_eq!(read(&store, space, no).await.unwrap(), 2);
-    }
-
-    // Its own earlier SSD is not taken back behind the embedder's back.
-    store.ssd().set_mode(SsdMode::Off).await.unwrap();
     store.close().await.unwrap();
     let store = fixture.open().await;
     assert_eq!(store.ssd().state(), SsdState::Off);
     store.ssd().readmit().await.unwrap();
     assert_eq!(store.ssd().state(), SsdState::Active);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_ssd_of_another_store_is_refused_for_a_store_without_one() {
-    let (fixture, other) = (Fixture::new(), Fixture::new());
-    other.open().await.close().await.unwrap();
-    fixture.builder().ssd_bytes(0).open().await.unwrap().close().await.unwrap();
-    let error = refusal(fixture.builder().ssd_device(other.ssd.clone())).await;
-    assert_eq!(error.advice(), Advice::FixConfiguration, "{error}");
-    fixture.builder().ssd_bytes(0).open().await.unwrap();
+    for no in 0..60 {
+        assert_eq!(read(&store, space, no).await.unwrap(), 1);
+    }
 }
 
 #[tokio::test]

@@ -452,8 +452,14 @@ async fn sync_writes_no_checkpoint_and_waits_for_no_flush_of_the_disk() {
     assert!(meta.bytes <= 4096 * meta.ops && meta.ops <= 20, "journal blocks alone: {meta:?}");
     drop(store);
     for seed in 0..10 {
-        let store =
-            fixture.after_power_cut(seed).builder().pool_bytes(180 * fixture::PAGE).open().await.unwrap();
+        let store = fixture
+            .after_power_cut(seed)
+            .builder()
+            .ring_pages(64)
+            .pool_bytes(180 * fixture::PAGE)
+            .open()
+            .await
+            .unwrap();
         for no in 0..20 {
             assert_eq!(read(&store, space, no).await.unwrap(), 2);
         }

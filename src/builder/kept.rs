@@ -1,20 +1,17 @@
-//! Options that an existing store cannot take are errors or take effect; none is ignored.
+//! Options that an existing store cannot take are errors, or a warning says when they take effect.
 //!
 //! | option | for an existing store |
 //! | --- | --- |
 //! | `page_size`, `page_bytes` | an error unless it is the store's |
 //! | `ssd_bytes`, `ring_pages` | an error unless the SSD (or the ring's file) was made with it |
-//! | `ssd_bytes`, `ssd`, `ssd_device`, if the store has no SSD | a blank SSD is put into use; the store's own earlier one stays off, with a warning |
+//! | `ssd_bytes`, `ssd`, `ssd_device`, if the store has no SSD | a warning: they count once `ssd().readmit()` puts the SSD into use |
 //! | `calibrate` | an error unless the store remembers a calibration or `costs` are given |
 
 use super::{Builder, Place};
 use crate::error::OpenError;
-use crate::id::id_text;
 use crate::manifest::Manifest;
-use crate::shared::Shared;
 use pagetier_page::PageSize;
-use pagetier_ssdcache::{Found, Layout, identify};
-use std::sync::Arc;
+use pagetier_ssdcache::Layout;
 
 impl Builder {
     /// Checks the options against the SSD, or the ring's file, of an existing store.
@@ -53,43 +50,5 @@ impl Builder {
     /// Whether the options name an SSD.
     pub(super) fn names_ssd(&self) -> bool {
         self.ssd_size() > 0 && (self.ssd_bytes.is_some() || !matches!(self.ssd, Place::Default))
-    }
-}
-
-impl Shared {
-    /// Puts the SSD that the options name into use, for a store that has none.
-    pub(super) async fn add_ssd(self: &Arc<Self>) -> Result<(), OpenError> {
-        let found = match self.builder.open_place(&self.builder.ssd, "ssd.cache", "ssd").await {
-            Ok(device) => identify(&device).await.map_err(OpenError::from),
-            Err(error) => Err(error),
-        };
-        match found {
-            Ok(Found::Blank) => {}
-            Ok(Found::Superblock(found)) if id_text(found.store) == self.store_id().await => {
-                tracing::warn!(
-                    "the store was switched to run without this SSD; `ssd().readmit()` takes it back"
-                );
-                return Ok(());
-            }
-            // The SSD that failed may still be configured: the store runs without it.
-            Err(OpenError::Device(error)) => {
-                tracing::warn!(%error, "the store has no SSD, and the one that is configured cannot be used");
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-            // `attach` decides, and names what is wrong.
-            Ok(_) => {}
-        }
-        let attached = self.alone(|shared| async move { shared.attach().await }).await;
-        attached.map_err(|error| match error {
-            crate::Error::Device(error) => OpenError::Device(error),
-            other => {
-                OpenError::BadOption { option: "ssd", why: format!("it cannot be put into use: {other}") }
-            }
-        })
-    }
-
-    async fn store_id(&self) -> String {
-        self.meta.lock().await.manifest.store.clone()
     }
 }

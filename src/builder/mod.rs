@@ -179,9 +179,9 @@ impl Builder {
     }
 
     /// The number of bytes of the SSD to use; 0: no SSD. An existing store keeps its size: another one is
-    /// [`OpenError::BadOption`](crate::OpenError::BadOption). A store without an SSD takes the one that these
-    /// options name into use if it is blank; its own earlier one stays off until
-    /// [`Ssd::readmit`](crate::Ssd::readmit). Default: 256 MiB for a new store.
+    /// [`OpenError::BadOption`](crate::OpenError::BadOption). A store that has no SSD, because it was created
+    /// without or gave it up, opens without and says so in the log; [`Ssd::readmit`](crate::Ssd::readmit)
+    /// puts the SSD of these options into use. Default: 256 MiB for a new store.
     pub fn ssd_bytes(mut self, bytes: u64) -> Self {
         self.ssd_bytes = Some(bytes);
         self

@@ -59,8 +59,11 @@ impl Builder {
         let fresh = known.is_none();
         let manifest = known.unwrap_or_else(|| first_manifest(unused, page_size));
         self.check_known(&manifest, known_costs(&manifest).is_some())?;
-        // Without an SSD the device in use is the ring's file.
-        let adds_ssd = !fresh && manifest.ssd.is_none() && self.names_ssd();
+        if !fresh && manifest.ssd.is_none() && self.names_ssd() {
+            tracing::warn!(
+                "the store has no SSD; `ssd().readmit()` puts the one that the options name into use"
+            );
+        }
         self.check_hdd(&hdd, &manifest, fresh).await?;
         let prepared = self.check_ssd(&ssd, &manifest, page_size, fresh).await?;
         let lost = self.what_is_lost(&manifest, &prepared);
@@ -113,9 +116,6 @@ impl Builder {
         let pool = Pool::start(params, policy, Arc::clone(&tier), Some(Arc::clone(&gate) as _))?;
         tier.set_redo_from(Box::new(pool.redo_source()));
         let shared = Shared::start(pool, tier, volume, meta, hdd, self, costs, gate);
-        if adds_ssd {
-            shared.add_ssd().await?;
-        }
         Ok(PageStore::new(leave, shared))
     }
 

@@ -450,7 +450,7 @@ fn retire(pool: &Pool<Numbers>, storage: &AtomicU32) {
     for frame in pool.inner.frames.ids() {
         while let Some(page) = pool.inner.frames.at(frame).page() {
             let latched = block_on(pool.inner.latch_resident(page, Mode::Shared));
-            let Some(latched) = latched else { continue };
+            let Ok(Some(latched)) = latched else { continue };
             let store = |image: &[u8]| storage.store(u32::from(image[HEADER_BYTES + 1]), Ordering::Relaxed);
             pool.inner.clean_latched(latched, store);
             pool.inner.policy.lock().remove(latched);

@@ -50,8 +50,8 @@ impl Options {
         self
     }
 
-    /// Bytes of the SSD to use; 0: none. An existing store keeps its size; one without an SSD takes a blank
-    /// one into use. Default: 256 MiB for a new store.
+    /// Bytes of the SSD to use; 0: none. An existing store keeps its size. Default: 256 MiB for a new
+    /// store.
     pub fn ssd_bytes(mut self, bytes: u64) -> Self {
         self.ssd_bytes = Some(bytes);
         self

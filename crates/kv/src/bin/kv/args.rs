@@ -17,7 +17,7 @@ pub(crate) struct Cli {
     /// Memory for pages, in MiB
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(4..), global = true)]
     pool_mib: u64,
-    /// The SSD cache, in MiB; 0: none. A store keeps its size; one without takes a blank SSD into use
+    /// The SSD cache, in MiB; 0: none. A store keeps its size
     /// [default: 256 for a new store]
     #[arg(long, global = true)]
     ssd_mib: Option<u64>,
