@@ -93,7 +93,7 @@ async fn resident_store() -> PageStore {
         .open()
         .await
         .expect("opened");
-    let space = store.create_space("pages").await.expect("created");
+    let space = store.spaces().create("pages").await.expect("created");
     assert_eq!(page(0), PageId::new(space, 0));
     for _ in 0..PAGES {
         store.allocate(space).await.expect("allocated")[place(0)] = 1;

@@ -105,7 +105,7 @@ impl Place {
     fn write_pages(&self) {
         runtime(Workers::One).block_on(async {
             let store = self.open().await;
-            let space = store.create_space("pages").await.expect("created");
+            let space = store.spaces().create("pages").await.expect("created");
             assert_eq!(space, page(0).space);
             for no in 0..PAGES {
                 store.allocate(space).await.expect("allocated")[..8].copy_from_slice(&word_of(no));

@@ -89,7 +89,7 @@ async fn run(pages: u32) {
 /// Fills the SSD, changes a tenth of its pages, and crashes.
 async fn fill(folder: &Path, pages: u32) {
     let store = open(folder, pages).await;
-    let space = store.create_space("t").await.expect("a space");
+    let space = store.spaces().create("t").await.expect("a space");
     let bar = ProgressBar::new(u64::from(pages) * 11 / 10);
     let style = ProgressStyle::with_template("filling the SSD {bar:40} {percent} % {eta}");
     bar.set_style(style.expect("a template"));
@@ -119,7 +119,7 @@ async fn recover(folder: &Path, pages: u32) -> (Duration, RecoveryReport) {
     let store = open(folder, pages).await;
     let took = started.elapsed();
     let report = store.recovery();
-    let space = store.space("t").expect("its space");
+    let space = store.spaces().find("t").expect("its space");
     check(&store, space, pages).await;
     (took, report)
 }

@@ -44,7 +44,7 @@ async fn store(resident: f64) -> Arc<PageStore> {
         .open()
         .await;
     let store = store.unwrap_or_else(|error| panic!("the store does not open: {error}"));
-    let space = store.create_space("pages").await.unwrap_or_else(|error| panic!("{error}"));
+    let space = store.spaces().create("pages").await.unwrap_or_else(|error| panic!("{error}"));
     for _ in 0..PAGES {
         drop(store.allocate(space).await.unwrap_or_else(|error| panic!("{error}")));
     }
@@ -68,10 +68,10 @@ fn turns(
         let without = reads(runtime, store, &draws, stretch);
         let options = share.map_or_else(WhatIfOptions::new, |share| WhatIfOptions::new().share(share));
         runtime
-            .block_on(async { store.start_what_if(&options) })
+            .block_on(async { store.what_if().start(&options) })
             .unwrap_or_else(|error| panic!("no ghosts: {error}"));
         let with = reads(runtime, store, &draws, stretch);
-        last = runtime.block_on(store.stop_what_if());
+        last = runtime.block_on(store.what_if().stop());
         off.push(without);
         on.push(with);
         ratios.push(with / without);
@@ -87,7 +87,7 @@ fn turns(
 }
 
 fn draws(store: &PageStore) -> Vec<Arc<[PageId]>> {
-    let Some(space) = store.space("pages") else { panic!("the space is gone") };
+    let Some(space) = store.spaces().find("pages") else { panic!("the space is gone") };
     let zipf = Zipf::new(f64::from(PAGES), 0.9).unwrap_or_else(|error| panic!("{error}"));
     let of_task = |task| {
         let mut rng = SmallRng::seed_from_u64(task);

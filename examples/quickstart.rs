@@ -11,9 +11,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // 8 MiB of memory over 64 MiB of SSD cache; the rest is on the HDD. Here all are files in `dir`.
     let store = PageStore::builder().directory(&dir).pool_bytes(8 << 20).ssd_bytes(64 << 20).open().await?;
-    let space = match store.space("greetings") {
+    let space = match store.spaces().find("greetings") {
         Some(space) => space,
-        None => store.create_space("greetings").await?,
+        None => store.spaces().create("greetings").await?,
     };
 
     // A new page is zeroed and latched exclusively until the guard is dropped.

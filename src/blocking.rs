@@ -11,7 +11,7 @@
 //! use pagetier::blocking::PageStore;
 //!
 //! let store = PageStore::open(pagetier::PageStore::builder().directory(&dir).ssd_bytes(64 << 20))?;
-//! let space = store.create_space("greetings")?;
+//! let space = store.spaces().create("greetings")?;
 //! let mut page = store.allocate(space)?;
 //! page[..5].copy_from_slice(b"hello");
 //! let id = page.id();
@@ -27,7 +27,7 @@
 //! Every blocking call panics on a thread that runs tasks of a tokio runtime, where blocking would stop the
 //! other tasks: use [`crate::PageStore`] there.
 
-use crate::{Builder, Error, Lsn, OpenError, PageId, PageMut, PageRef, SpaceId};
+use crate::{Builder, Error, Loss, Lsn, OpenError, PageId, PageMut, PageRef, SpaceId, SpaceInfo};
 use std::future::Future;
 use std::io;
 use std::ops::Range;
@@ -71,26 +71,10 @@ impl PageStore {
         self.driver.handle.block_on(future)
     }
 
-    /// See [`crate::PageStore::create_space`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn create_space(&self, name: &str) -> Result<SpaceId, Error> {
-        self.block_on(self.store.create_space(name))
-    }
-
-    /// See [`crate::PageStore::space`].
+    /// See [`crate::PageStore::spaces`].
     #[must_use]
-    pub fn space(&self, name: &str) -> Option<SpaceId> {
-        self.store.space(name)
-    }
-
-    /// See [`crate::PageStore::drop_space`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn drop_space(&self, space: SpaceId) -> Result<(), Error> {
-        self.block_on(self.store.drop_space(space))
+    pub fn spaces(&self) -> Spaces<'_> {
+        Spaces(self)
     }
 
     /// See [`crate::PageStore::allocate`].
@@ -126,6 +110,14 @@ impl PageStore {
     /// As there.
     pub fn overwrite(&self, page: PageId) -> Result<PageMut<'_>, Error> {
         self.block_on(self.store.overwrite(page))
+    }
+
+    /// See [`crate::PageStore::create`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create(&self, page: PageId) -> Result<PageMut<'_>, Error> {
+        self.block_on(self.store.create(page))
     }
 
     /// See [`crate::PageStore::recreate`].
@@ -165,6 +157,22 @@ impl PageStore {
         self.block_on(self.store.flush_to(lsn))
     }
 
+    /// See [`crate::PageStore::redo_from`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn redo_from(&self, log_end: Lsn, loss: Loss) -> Result<Lsn, Error> {
+        self.block_on(self.store.redo_from(log_end, loss))
+    }
+
+    /// See [`crate::PageStore::shutdown`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn shutdown(&self) -> Result<(), Error> {
+        self.block_on(self.store.shutdown())
+    }
+
     /// See [`crate::PageStore::close`].
     ///
     /// # Errors
@@ -172,6 +180,56 @@ impl PageStore {
     pub fn close(self) -> Result<(), Error> {
         let Self { store, driver } = self;
         driver.handle.block_on(store.close())
+    }
+}
+
+/// The spaces of a store. See [`PageStore::spaces`].
+#[derive(Clone, Copy, Debug)]
+pub struct Spaces<'a>(&'a PageStore);
+
+impl Spaces<'_> {
+    /// See [`crate::Spaces::find`].
+    #[must_use]
+    pub fn find(self, name: &str) -> Option<SpaceId> {
+        self.0.store.spaces().find(name)
+    }
+
+    /// See [`crate::Spaces::list`].
+    #[must_use]
+    pub fn list(self) -> Vec<SpaceInfo> {
+        self.0.store.spaces().list()
+    }
+
+    /// See [`crate::Spaces::pages`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pages(self, space: SpaceId) -> Result<u32, Error> {
+        self.0.store.spaces().pages(space)
+    }
+
+    /// See [`crate::Spaces::create`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create(self, name: &str) -> Result<SpaceId, Error> {
+        self.0.block_on(self.0.store.spaces().create(name))
+    }
+
+    /// See [`crate::Spaces::create_as`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_as(self, id: SpaceId, name: &str) -> Result<(), Error> {
+        self.0.block_on(self.0.store.spaces().create_as(id, name))
+    }
+
+    /// See [`crate::Spaces::remove`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remove(self, space: SpaceId) -> Result<(), Error> {
+        self.0.block_on(self.0.store.spaces().remove(space))
     }
 }
 
@@ -186,8 +244,7 @@ impl<'a> Iterator for Scan<'a> {
     type Item = Result<PageRef<'a>, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let next = self.store.block_on(self.scan.next())?;
-        Some(next.map_err(Error::from))
+        self.store.block_on(self.scan.next())
     }
 }
 

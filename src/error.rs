@@ -5,6 +5,7 @@ use pagetier_devio::DeviceError;
 use pagetier_page::{PageId, PageSizeError, SpaceId};
 use pagetier_policy::Costs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Why a store did not open. Nothing on disk was changed.
 #[derive(Debug, thiserror::Error)]
@@ -52,8 +53,8 @@ pub enum OpenError {
         #[source]
         source: std::io::Error,
     },
-    /// The store's path is a file, or does not exist and must not be created.
-    #[error("{path}: not a directory (a store is a directory; `create(true)` makes one)", path = .path.display())]
+    /// The store's path is a file.
+    #[error("{path}: not a directory; a store is one", path = .path.display())]
     NotADirectory {
         /// The path.
         path: PathBuf,
@@ -88,19 +89,20 @@ pub enum OpenError {
         asked: u64,
     },
     /// A device belongs to another store.
-    #[error("{device}: it belongs to the store {found}, not to {expected}")]
+    #[error("{device}: it belongs to another store; put this store's back")]
     OtherStore {
         /// The device.
         device: String,
-        /// The store that it belongs to.
+        /// The id of the store that it belongs to.
         found: String,
-        /// This store.
+        /// The id of this store.
         expected: String,
     },
     /// The SSD is missing, or is not the one that the store last used; the right one may hold newer pages
     /// than the HDD.
     #[error(
-        "the SSD {expected} of this store {what}; it may hold newer pages than the HDD, so the store does not open without it: bring it back, or accept the loss (`accept_ssd_loss(true)`)"
+        "the SSD of this store {what}; it may hold newer pages than the HDD, so the store does \
+         not open without it: bring it back, or accept the loss (`accept_ssd_loss(true)`)"
     )]
     SsdMissing {
         /// The SSD's id.
@@ -116,13 +118,15 @@ pub enum OpenError {
     },
     /// There is no store, and creating one was not allowed.
     #[error("{path}: there is no store here (`create(true)` makes one)", path = .path.display())]
-    NoStore {
+    NotFound {
         /// The directory; empty for a store in memory.
         path: PathBuf,
     },
     /// A device is older than the manifest: an older copy of it was put in its place.
     #[error(
-        "{device}: it is an older copy of this store's {tier}, which last took part in opening {opened} (last close: {closed}); the store's last opening was {last} (last close: {last_closed}): put the current {tier} back{}",
+        "{device}: it is an older copy of this store's {tier}, which last took part in opening {opened} \
+         (last close: {closed}); the store's last opening was {last} (last close: {last_closed}): put the \
+         current {tier} back{}",
         if *.tier == "HDD" { "" } else { ", or accept the loss (`accept_ssd_loss(true)`)" }
     )]
     StaleDevice {
@@ -141,7 +145,8 @@ pub enum OpenError {
     },
     /// The manifest is older than a device: the store's directory was restored from an older copy.
     #[error(
-        "the manifest is older than {device}: that {tier} took part in opening {opened}, the manifest knows of {known}; put the newest manifest back, or a copy of all devices that is as old as it"
+        "the manifest is older than {device}: that {tier} took part in opening {opened}, the manifest knows \
+         of {known}; put the newest manifest back, or a copy of all devices that is as old as it"
     )]
     StaleManifest {
         /// The device.
@@ -154,7 +159,8 @@ pub enum OpenError {
         known: u32,
     },
     /// A device ends before the end of the store's data.
-    #[error("{device}: this {tier} was cut short: it has {bytes} bytes, the store uses {needed}; put the whole one back{}",
+    #[error("{device}: this {tier} was cut short: it has {bytes} bytes, the store uses {needed}; put the \
+        whole one back{}",
         if *.tier == "HDD" { "" } else { ", or accept the loss (`accept_ssd_loss(true)`)" }
     )]
     TooShort {
@@ -199,9 +205,12 @@ impl OpenError {
 }
 
 /// Why an operation on an open store failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// The store was shut down ([`PageStore::shutdown`](crate::PageStore::shutdown)): open it again.
+    #[error("the store is closed")]
+    Closed,
     /// There is no space with this id: never created, or dropped.
     #[error("space {space} does not exist")]
     NoSuchSpace {
@@ -213,6 +222,14 @@ pub enum Error {
     SpaceExists {
         /// The name.
         name: String,
+    },
+    /// The number of a space is not above those of all spaces that the store ever had.
+    #[error("the number of space {space} may have been used before: take one from {free_from} on")]
+    SpaceIdUsed {
+        /// The number.
+        space: SpaceId,
+        /// The smallest number that is free.
+        free_from: SpaceId,
     },
     /// The page lies beyond the end of its space, or was never written.
     #[error("page {page} does not exist")]
@@ -232,7 +249,7 @@ pub enum Error {
     Manifest {
         /// The system's reason.
         #[source]
-        source: std::io::Error,
+        source: Arc<std::io::Error>,
     },
     /// A device could not be grown, read or written.
     #[error(transparent)]
@@ -240,7 +257,8 @@ pub enum Error {
     /// The SSD holds the only copies of some pages, so the store does not continue without it: bring it back
     /// (`readmit_ssd`), or accept the loss (`abandon_ssd`).
     #[error(
-        "the SSD holds the only copies of {pages} pages: drain it, bring it back (`readmit_ssd`), or accept the loss (`abandon_ssd`)"
+        "the SSD holds the only copies of {pages} pages: drain it, bring it back (`readmit_ssd`), or accept \
+         the loss (`abandon_ssd`)"
     )]
     SsdOnlyCopies {
         /// How many pages.
@@ -250,7 +268,7 @@ pub enum Error {
     #[error("the store refuses writes: {cause}; close it and open it again")]
     Refusing {
         /// The first error.
-        cause: std::sync::Arc<str>,
+        cause: Arc<str>,
     },
     /// A cost is not a positive number of milliseconds.
     #[error("{costs:?}: every cost must be a positive number of milliseconds")]
@@ -263,15 +281,23 @@ pub enum Error {
     Readmit(#[from] pagetier_ssdcache::ReadmitError),
     /// The replacement device could not be opened or prepared.
     #[error(transparent)]
-    Attach(Box<OpenError>),
+    Attach(Arc<OpenError>),
     /// The pool or the storage below it failed.
     #[error(transparent)]
     Pool(PoolError),
 }
 
+impl Error {
+    /// A task of the store was dropped with its runtime.
+    pub(crate) fn runtime_ended() -> Self {
+        Self::Refusing { cause: Arc::from("the runtime is shutting down") }
+    }
+}
+
 impl From<PoolError> for Error {
     fn from(error: PoolError) -> Self {
         match error {
+            PoolError::Closed => Self::Closed,
             PoolError::Tier(TierError::NoSuchPage { page }) => Self::NoSuchPage { page },
             other => Self::Pool(other),
         }

@@ -9,61 +9,79 @@
 
 #![forbid(unsafe_code)]
 
+mod advice;
 pub mod blocking;
 mod builder;
 mod calibrate;
 pub mod device;
 mod error;
+mod gate;
+mod guards;
+mod id;
 mod life;
 mod lock;
 mod loss;
 mod manifest;
 mod memory_manifest;
+mod meta;
 mod online;
+mod policies;
 mod replace;
 mod rules;
+mod runs;
 mod scrub;
+mod shared;
+mod shutdown;
 mod sizes;
 mod spaces;
+mod ssd;
 mod stats;
 mod store;
+mod trace;
 mod unproved;
 mod volume;
 mod what_if;
 
+pub use advice::Advice;
 pub use builder::Builder;
 pub use calibrate::calibrate;
 pub use error::{Error, OpenError};
+pub use guards::{OwnedPageMut, OwnedPageRef, PageMut, PageRef, Scan};
 pub use life::{Drain, SsdEvents};
 pub use loss::{LostPages, SsdLoss};
 pub use memory_manifest::MemoryManifest;
 pub use pagetier_bufpool::{
-    GateError, GateFuture, LogGate, PoolError, PoolMemory, PoolStats, Recorded, TierError,
+    Exhausted, GateError, GateFuture, LogGate, PoolError, PoolMemory, PoolStats, Recorded, TierError,
 };
 pub use pagetier_devio::{
-    Backend, COST_POINTS, Clock, DeviceError, DeviceErrorKind, DeviceStats, DirectIo, EmulatedDevice,
-    IoClass, MemoryDevice, Model, SharedDevice,
+    Backend, COST_POINTS, ClassStats, Clock, Device, DeviceError, DeviceErrorKind, DeviceStats, DirStats,
+    DirectIo, EmulatedDevice, ErrorCounts, IoClass, IoOp, MemoryDevice, Model, RetryCounts, SharedDevice,
+    TimeHistogram,
 };
 pub use pagetier_ghost::{Cost, Sampled, WhatIf};
-pub use pagetier_page::{Lsn, PageId, PageSize, PageSizeError, SpaceId};
+pub use pagetier_page::{Defect, Lsn, PageId, PageSize, PageSizeError, SpaceId};
 pub use pagetier_policy::pool::{Gd2lOptions, WindowPercent};
 pub use pagetier_policy::ssd::{Ageing, Alpha, CacOptions, EvictionCost};
 pub use pagetier_policy::{
     Choice, Costs, GroupStats, Home, PageCounts, PoolPolicy, SsdPolicy, UnknownPolicy,
 };
 pub use pagetier_ssdcache::{
-    DrainProgress, DrainReport, Progress, ReadmitError, ReadmitReport, RecoveryReport, SlotCounts, SsdEvent,
-    SsdMode, SsdState, TierStats,
+    DrainProgress, DrainReport, FreeSlots, OpenError as SsdOpenError, Progress, ReadmitError, ReadmitReport,
+    RecoveryReport, SlotCounts, SsdEvent, SsdMode, SsdState, TierStats, TooSmall,
 };
 #[cfg(feature = "mutations")]
 #[doc(hidden)]
 pub use pagetier_ssdcache::{Moment, Mutation};
+pub use policies::Policies;
 pub use scrub::{Finding, Scrub, ScrubOptions, ScrubProgress, ScrubReport};
-pub use sizes::{pool_bytes_for, ssd_bytes_for};
+pub use sizes::{frames_for, pool_bytes_for, ssd_bytes_for};
+pub use spaces::Spaces;
+pub use ssd::Ssd;
 pub use stats::Stats;
-pub use store::{PageMut, PageRef, PageStore, Scan};
+pub use store::{Loss, PageStore};
+pub use trace::Trace;
 pub use volume::SpaceInfo;
-pub use what_if::WhatIfOptions;
+pub use what_if::{Estimates, WhatIfOptions};
 
 /// Compiles the README's example.
 #[cfg(doctest)]

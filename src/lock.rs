@@ -21,10 +21,12 @@ use pagetier_devio::{Fence, InFlight, Kept, Occupied, SharedDevice};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use std::future::Future;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 /// How long an opener waits for a leaving store, or for the kernel to clean up after a killed process.
@@ -38,9 +40,14 @@ const BUSY_MAX: Duration = Duration::from_secs(3);
 const RUNNING: u8 = b'R';
 const LEAVING: u8 = b'L';
 
+/// Tells, by its existence, that a part of the store exists: [`Tenure::left`] waits until all are gone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Present(Arc<watch::Sender<()>>);
+
 /// What one opening holds: the right to do I/O, and its locks.
 #[derive(Debug)]
 pub(crate) struct Tenure {
+    present: Present,
     fence: Fence,
     held: Mutex<Option<Held>>,
     rules: Rules,
@@ -57,6 +64,7 @@ pub(crate) struct Held {
 struct Locks {
     devices: Vec<DeviceLock>,
     directory: Option<DirectoryLock>,
+    _present: Option<Present>,
 }
 
 #[derive(Debug)]
@@ -74,18 +82,24 @@ impl Leave {
     pub(crate) fn fence(&self) -> Fence {
         self.0.fence.clone()
     }
+
+    pub(crate) fn tenure(&self) -> Arc<Tenure> {
+        Arc::clone(&self.0)
+    }
 }
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        self.0.leave();
+        drop(self.0.leave());
     }
 }
 
 impl Tenure {
     pub(crate) fn new(rules: Rules) -> (Arc<Self>, Leave) {
-        let held = Mutex::new(Some(Held::default()));
-        let tenure = Arc::new(Self { fence: Fence::default(), held, rules });
+        let present = Present::default();
+        let locks = Locks { _present: Some(present.clone()), ..Locks::default() };
+        let held = Mutex::new(Some(Held { locks, ..Held::default() }));
+        let tenure = Arc::new(Self { present, fence: Fence::default(), held, rules });
         (Arc::clone(&tenure), Leave(tenure))
     }
 
@@ -135,6 +149,17 @@ impl Tenure {
         self.fence.while_open(act)
     }
 
+    /// What a part of the store holds as long as it exists.
+    pub(crate) fn present(&self) -> Present {
+        self.present.clone()
+    }
+
+    /// Waits until the opening has left nothing behind: neither locks nor any part of the store.
+    pub(crate) fn left(&self) -> impl Future<Output = ()> + Send + Sync + 'static + use<> {
+        let mut present = self.present.0.subscribe();
+        async move { while present.changed().await.is_ok() {} }
+    }
+
     fn has(&self, device: &SharedDevice) -> bool {
         let held = self.held.lock();
         held.as_ref().is_some_and(|held| held.devices.iter().any(|held| Arc::ptr_eq(held, device)))
@@ -165,11 +190,27 @@ impl Tenure {
         Ok(())
     }
 
-    /// Closes the fence; the locks are released when the last operation in flight completes. Idempotent.
-    fn leave(&self) {
+    /// Closes the fence; the locks are released when the last operation in flight completes, which the result
+    /// waits for, for at most 30 s. Idempotent.
+    pub(crate) fn leave(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         self.rules.close(&self.fence);
         let held = self.held.lock().take();
-        let Some(Held { devices, locks }) = self.rules.held(held) else { return };
+        let devices = self.rules.held(held).map(Held::release).unwrap_or_default();
+        let vacated = async move {
+            for device in &devices {
+                device.occupancy().vacated().await;
+            }
+        };
+        async move {
+            let _ = tokio::time::timeout(WAIT_MAX, vacated).await;
+        }
+    }
+}
+
+impl Held {
+    /// Leaves the locks to the devices' last operations. Returns the devices.
+    fn release(self) -> Vec<SharedDevice> {
+        let Self { devices, locks } = self;
         if let Some(directory) = &locks.directory {
             directory.mark(LEAVING);
         }
@@ -177,6 +218,7 @@ impl Tenure {
         for device in &devices {
             device.occupancy().leave(Arc::clone(&kept));
         }
+        devices
     }
 }
 

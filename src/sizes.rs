@@ -1,7 +1,7 @@
 //! Sizes a store by its number of pages: converts pages to bytes, overhead included.
 
 use crate::builder::{ring_pages_for, tables_bytes};
-use pagetier_bufpool::PoolParams;
+use pagetier_bufpool::{FRAMES_MIN, PoolParams};
 use pagetier_page::PageSize;
 use pagetier_ssdcache::{Layout, SlotParams};
 
@@ -47,4 +47,24 @@ pub fn pool_bytes_for(pages: u64, ssd_bytes: u64, page_size: PageSize) -> u64 {
     let slots = layout.map_or(0, |layout| u64::from(layout.slots));
     let frames = usize::try_from(pages).unwrap_or(usize::MAX);
     tables_bytes(slots, slots) + PoolParams::bytes_for(frames, page_size, crate::builder::POOL_POLICY_BYTES)
+}
+
+/// The number of pages that a pool of `pool_bytes` over an SSD of `ssd_bytes` holds: the reverse of
+/// [`pool_bytes_for`]. An engine must not pin more at one time. 0: the pool is too small to open.
+///
+/// ```
+/// # use pagetier::{PageSize, frames_for, pool_bytes_for};
+/// let size = PageSize::default();
+/// assert_eq!(frames_for(pool_bytes_for(1_000, 64 << 20, size), 64 << 20, size), 1_000);
+/// assert_eq!(frames_for(64 << 10, 0, size), 0);
+/// ```
+#[must_use]
+pub fn frames_for(pool_bytes: u64, ssd_bytes: u64, page_size: PageSize) -> u64 {
+    let layout = Layout::for_bytes(ssd_bytes, page_size, ring_pages_for(ssd_bytes, page_size));
+    let slots = layout.map_or(0, |layout| u64::from(layout.slots));
+    let bytes = pool_bytes.saturating_sub(tables_bytes(slots, slots));
+    match PoolParams::for_budget(bytes, page_size, crate::builder::POOL_POLICY_BYTES).frames {
+        frames if frames < FRAMES_MIN => 0,
+        frames => frames as u64,
+    }
 }

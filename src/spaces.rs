@@ -5,11 +5,12 @@
 //! the manifest does not name the space.
 
 use crate::error::Error;
-use crate::loss::{RUNS_MAX, RUNS_MIN};
-use crate::manifest::OnlyCopies;
+use crate::meta::Meta;
 use crate::rules::{GrowthStep, Rules};
-use crate::store::{Meta, PageStore};
-use crate::volume::HddSuperblock;
+use crate::runs::{OnlyCopies, RUNS_MAX, RUNS_MIN};
+use crate::shared::Shared;
+use crate::store::PageStore;
+use crate::volume::{HddSuperblock, SpaceInfo};
 use pagetier_devio::{DeviceError, SharedDevice};
 use pagetier_page::SpaceId;
 use pagetier_ssdcache::Marks;
@@ -22,24 +23,94 @@ use tokio::sync::OwnedMutexGuard;
 /// The number of bytes of the HDD blanked per write.
 const BLANK_BYTES: u64 = 1 << 20;
 
+/// The spaces of a store. See [`PageStore::spaces`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let temporary = tempfile::tempdir()?;
+/// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+/// let store = builder.open().await?;
+/// let space = match store.spaces().find("orders") {
+///     Some(space) => space,
+///     None => store.spaces().create("orders").await?,
+/// };
+/// assert_eq!(store.spaces().pages(space)?, 0);
+/// assert_eq!(store.spaces().list()[0].name, "orders");
+/// store.spaces().remove(space).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Spaces<'a>(&'a PageStore);
+
 impl PageStore {
+    /// The spaces: named sequences of pages.
+    #[must_use]
+    pub fn spaces(&self) -> Spaces<'_> {
+        Spaces(self)
+    }
+}
+
+impl Spaces<'_> {
+    /// The space called `name`, if it exists.
+    #[must_use]
+    pub fn find(self, name: &str) -> Option<SpaceId> {
+        self.0.shared.volume.by_name(name)
+    }
+
+    /// Every space, in id order.
+    #[must_use]
+    pub fn list(self) -> Vec<SpaceInfo> {
+        self.0.shared.volume.list()
+    }
+
+    /// The number of pages of `space`, which is also the number of the next page allocated.
+    ///
+    /// # Errors
+    /// The space does not exist.
+    pub fn pages(self, space: SpaceId) -> Result<u32, Error> {
+        self.0.shared.volume.pages(space).ok_or(Error::NoSuchSpace { space })
+    }
+
     /// Creates a space called `name`. Durable when it returns. Cancel-safe: it happens completely or not at
     /// all.
     ///
     /// # Errors
     /// The name is taken, or the manifest cannot be written. The space does not exist then, though the next
     /// opening after a crash may find it, empty.
-    pub async fn create_space(&self, name: &str) -> Result<SpaceId, Error> {
-        let mut meta = self.meta.lock().await;
-        if self.volume.by_name(name).is_some() {
+    pub async fn create(self, name: &str) -> Result<SpaceId, Error> {
+        self.add(None, name).await
+    }
+
+    /// Creates a space called `name` with the number `id`, to restore a backup whose log names pages by it.
+    /// Numbers are never used twice: `id` must be above the number of every space that this store ever had,
+    /// so restore spaces in ascending order. Durable when it returns. Cancel-safe, as [`Spaces::create`].
+    ///
+    /// # Errors
+    /// As [`Spaces::create`]; [`Error::SpaceIdUsed`] when `id` is too small.
+    pub async fn create_as(self, id: SpaceId, name: &str) -> Result<(), Error> {
+        self.add(Some(id), name).await.map(drop)
+    }
+
+    async fn add(self, wanted: Option<SpaceId>, name: &str) -> Result<SpaceId, Error> {
+        let shared = &self.0.shared;
+        let _operation = shared.ending.enter()?;
+        let mut meta = shared.meta.lock().await;
+        if shared.volume.by_name(name).is_some() {
             return Err(Error::SpaceExists { name: name.to_owned() });
         }
-        let id = SpaceId(meta.manifest.next_space);
-        meta.change(&self.volume, |manifest| {
-            manifest.next_space += 1;
+        let free_from = SpaceId(meta.manifest.next_space);
+        let id = wanted.unwrap_or(free_from);
+        // A copy of a dropped space's page may still be on the SSD: the page must not exist again.
+        if id < free_from || id.0 == u32::MAX {
+            return Err(Error::SpaceIdUsed { space: id, free_from });
+        }
+        meta.change(&shared.volume, |manifest| {
+            manifest.next_space = id.0 + 1;
             manifest.add_space(id.0, name);
         })?;
-        self.volume.add(id, name);
+        shared.volume.add(id, name);
         Ok(id)
     }
 
@@ -51,60 +122,68 @@ impl PageStore {
     ///
     /// # Errors
     /// The space does not exist, the HDD cannot be flushed, or the manifest cannot be written. If
-    /// [`PageStore::spaces`] still lists the space, it is unchanged, though a crash may remove it; otherwise
+    /// [`Spaces::list`] still has the space, it is unchanged, though a crash may remove it; otherwise
     /// it is gone, as after a cancellation.
-    pub async fn drop_space(&self, space: SpaceId) -> Result<(), Error> {
-        let mut meta = self.meta.lock().await;
-        let noted = self.life.builder.rules().notes_drop();
-        match self.volume.is_dropping(space) {
+    pub async fn remove(self, space: SpaceId) -> Result<(), Error> {
+        let shared = &self.0.shared;
+        let _operation = shared.ending.enter()?;
+        let mut meta = shared.meta.lock().await;
+        let noted = shared.builder.rules().notes_drop();
+        match shared.volume.is_dropping(space) {
             None => return Err(Error::NoSuchSpace { space }),
             Some(true) => {}
             Some(false) => {
-                let marked = meta.change(&self.volume, |manifest| {
+                let marked = meta.change(&shared.volume, |manifest| {
                     manifest.spaces.iter_mut().filter(|s| s.id == space.0).for_each(|s| s.dropping = noted);
                 });
                 if marked.is_err() {
-                    self.doubtful.store(true, Ordering::Release);
+                    shared.doubtful.store(true, Ordering::Release);
                 }
                 marked?;
-                self.volume.begin_drop(space);
+                shared.volume.begin_drop(space);
             }
         }
-        self.pool.discard_where(|page| page.space == space).await?;
+        shared.pool.discard_where(|page| page.space == space).await?;
         // Other spaces may get the extents next: no write to them may be in flight, nor torn there by a
         // crash.
-        self.tier.forget_space(space).await?;
-        meta.change(&self.volume, |manifest| self.volume.record_dropped(space, manifest))?;
-        self.volume.end_drop(space);
+        shared.tier.forget_space(space).await?;
+        meta.change(&shared.volume, |manifest| shared.volume.record_dropped(space, manifest))?;
+        shared.volume.end_drop(space);
         Ok(())
     }
+}
 
+impl PageStore {
     /// Extends `space` to have room for page `no`.
     pub(crate) async fn grow(&self, space: SpaceId, no: u32) -> Result<(), Error> {
         if no == u32::MAX {
             return Err(Error::SpaceFull { space });
         }
-        let mut meta = Arc::clone(&self.meta).lock_owned().await;
-        if u64::from(no) < self.volume.reserved(space) {
+        let _operation = self.shared.ending.enter()?;
+        let mut meta = Arc::clone(&self.shared.meta).lock_owned().await;
+        if u64::from(no) < self.shared.volume.reserved(space) {
             return Ok(());
         }
         let leftovers_to = meta.manifest.leftovers_to;
-        let growth = self.volume.plan_growth(space, leftovers_to).ok_or(Error::NoSuchSpace { space })?;
+        let growth =
+            self.shared.volume.plan_growth(space, leftovers_to).ok_or(Error::NoSuchSpace { space })?;
         let (end, used_before) = (growth.end, growth.used_before.then(|| growth.bytes.clone()));
         let mut growth = Some(growth);
-        for step in self.life.builder.rules().growth() {
+        for step in self.shared.builder.rules().growth() {
             match step {
                 GrowthStep::Hdd => self.grow_hdd(&mut meta, end).await?,
                 GrowthStep::Blank => {
                     if let Some(range) = used_before.clone() {
                         meta = self.blank(meta, range).await?;
-                        self.tier.flush_home().await?;
+                        self.shared.tier.flush_home().await?;
                     }
                 }
                 GrowthStep::Manifest => {
-                    meta.change(&self.volume, |manifest| growth.iter().for_each(|g| g.record(manifest)))?;
+                    meta.change(&self.shared.volume, |manifest| {
+                        growth.iter().for_each(|g| g.record(manifest))
+                    })?;
                 }
-                GrowthStep::Memory => growth.take().into_iter().for_each(|g| self.volume.grow(g)),
+                GrowthStep::Memory => growth.take().into_iter().for_each(|g| self.shared.volume.grow(g)),
             }
         }
         Ok(())
@@ -115,15 +194,15 @@ impl PageStore {
         if meta.hdd_bytes_durable >= end {
             return Ok(());
         }
-        if self.hdd.size() < end {
+        if self.shared.hdd.size() < end {
             // Grow in steps of an eighth to grow the file rarely.
             let ahead = (end / 8).clamp(1 << 20, 256 << 20);
-            if self.hdd.grow(end + ahead).is_err() {
-                self.hdd.grow(end)?;
+            if self.shared.hdd.grow(end + ahead).is_err() {
+                self.shared.hdd.grow(end)?;
             }
         }
-        let bytes = self.hdd.size();
-        self.tier.flush_home().await?;
+        let bytes = self.shared.hdd.size();
+        self.shared.tier.flush_home().await?;
         meta.hdd_bytes_durable = bytes;
         Ok(())
     }
@@ -136,25 +215,26 @@ impl PageStore {
         meta: OwnedMutexGuard<Meta>,
         range: Range<u64>,
     ) -> Result<OwnedMutexGuard<Meta>, Error> {
-        let (hdd, rules) = (Arc::clone(&self.hdd), self.life.builder.rules());
-        let task = self.life.runtime.spawn(async move {
+        let (hdd, rules) = (Arc::clone(&self.shared.hdd), self.shared.builder.rules());
+        let task = self.shared.runtime.spawn(async move {
             blank(&hdd, range, rules).await?;
             Ok(meta)
         });
-        let ending = || Error::Refusing { cause: Arc::from("the runtime is shutting down") };
-        task.await.unwrap_or_else(|_| Err(ending()))
+        task.await.unwrap_or_else(|_| Err(Error::runtime_ended()))
     }
 
     /// Saves the manifest again after a failed save that may have marked a space as dropped: writes to that
     /// space would otherwise be lost with it.
     pub(crate) async fn settle_manifest(&self) -> Result<(), Error> {
-        if !self.doubtful.load(Ordering::Acquire) {
+        if !self.shared.doubtful.load(Ordering::Acquire) {
             return Ok(());
         }
-        let mut meta = self.meta.lock().await;
-        if self.doubtful.load(Ordering::Acquire) { meta.save(&self.volume) } else { Ok(()) }
+        let mut meta = self.shared.meta.lock().await;
+        if self.shared.doubtful.load(Ordering::Acquire) { meta.save(&self.shared.volume) } else { Ok(()) }
     }
+}
 
+impl Shared {
     /// Records a clean close once everything is durable: on the devices first, then in the manifest. A
     /// manifest that records the close therefore proves that the devices must record it too.
     pub(crate) async fn note_close(&self) -> Result<(), Error> {

@@ -2,33 +2,19 @@
 
 use crate::builder::Builder;
 use crate::error::{Error, OpenError};
-use crate::life::Life;
+use crate::gate::ReleaseGate;
+use crate::guards::{PageMut, PageRef, Scan};
 use crate::lock::Leave;
-use crate::manifest::{Manifest, ManifestStore};
-use crate::rules::Rules;
+use crate::shared::Shared;
 use crate::stats::Stats;
-use crate::volume::{SpaceInfo, Volume};
-use crate::what_if::Ghostly;
-use pagetier_bufpool::{Pool, PoolError, Recorded, TierError};
-use pagetier_devio::{Fence, SharedDevice};
+use pagetier_bufpool::{Pool, PoolError, Tier, TierError};
+use pagetier_ghost::Stream;
 use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
-use pagetier_policy::{Costs, GroupStats, Home, PageCounts};
+use pagetier_policy::Home;
 use pagetier_ssdcache::{Homes, RecoveryReport, SsdTier};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::Mutex;
-
-/// A page latched in shared mode; derefs to its payload. See [`PageStore::get`].
-pub type PageRef<'a> = pagetier_bufpool::PageRef<'a, SsdTier>;
-
-/// A page latched exclusively; derefs to its payload, and the first mutable access marks it dirty. See
-/// [`PageStore::get_mut`].
-pub type PageMut<'a> = pagetier_bufpool::PageMut<'a, SsdTier>;
-
-/// A sequential read of a space. See [`PageStore::scan`].
-pub type Scan<'a> = pagetier_bufpool::Scan<'a, SsdTier>;
 
 /// An open page store. Share it in an `Arc`; every method takes `&self`.
 ///
@@ -41,86 +27,22 @@ pub type Scan<'a> = pagetier_bufpool::Scan<'a, SsdTier>;
 #[derive(Debug)]
 pub struct PageStore {
     /// Dropped first: no I/O starts after that.
-    _leave: Leave,
-    pub(crate) pool: Pool<SsdTier>,
-    pub(crate) tier: Arc<SsdTier>,
-    pub(crate) volume: Arc<Volume>,
-    /// Serialises changes of the manifest; held while it is written.
-    pub(crate) meta: Arc<Mutex<Meta>>,
-    pub(crate) hdd: SharedDevice,
-    page_size: PageSize,
-    pub(crate) life: Arc<Life>,
-    pub(crate) ghostly: Ghostly,
-    /// See [`Meta::doubtful`].
-    pub(crate) doubtful: Arc<AtomicBool>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Meta {
-    pub(crate) manifests: Arc<ManifestStore>,
-    /// The contents last saved, with the generation last attempted.
-    pub(crate) manifest: Manifest,
-    /// Closed when the store is dropped: no manifest is written after that.
-    pub(crate) fence: Fence,
-    /// The last generation known to be durable.
-    pub(crate) durable_generation: u64,
-    /// The number of bytes the HDD is known to have after a crash. Its current size may be larger: a growth
-    /// is durable only after a flush.
-    pub(crate) hdd_bytes_durable: u64,
-    /// A failed save may have taken effect and would remove a space: `sync` promises nothing until a save
-    /// succeeds.
-    pub(crate) doubtful: Arc<AtomicBool>,
-    rules: Rules,
-}
-
-impl Meta {
-    pub(crate) fn new(manifests: Arc<ManifestStore>, manifest: Manifest, fence: Fence, rules: Rules) -> Self {
-        let durable_generation = manifest.generation;
-        let doubtful = Arc::default();
-        Self { manifests, manifest, fence, durable_generation, hdd_bytes_durable: 0, doubtful, rules }
-    }
-
-    /// Saves the manifest with the volume's table as it is in memory.
-    pub(crate) fn save(&mut self, volume: &Volume) -> Result<(), Error> {
-        self.change(volume, |_| ())
-    }
-
-    /// Like [`Meta::save`], after `edit`. On failure nothing has changed in memory; the disk may hold either
-    /// version.
-    pub(crate) fn change(&mut self, volume: &Volume, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
-        self.replace(|manifest| {
-            volume.record(manifest);
-            edit(manifest);
-        })
-    }
-
-    /// Like [`Meta::change`], but without a volume, which does not exist early in an opening.
-    pub(crate) fn replace(&mut self, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
-        let mut next = self.manifest.clone();
-        edit(&mut next);
-        next.generation = self.manifest.generation + 1;
-        self.manifest.generation = next.generation;
-        let closed = || Err(std::io::Error::other("the store was closed or dropped"));
-        let slack = self.rules.slack(next.slack_after(&self.manifest));
-        let saved = self.fence.while_open(|| self.manifests.save(&next, slack)).unwrap_or_else(closed);
-        saved.map_err(|source| Error::Manifest { source })?;
-        self.durable_generation = next.generation;
-        self.manifest = next;
-        self.doubtful.store(false, Ordering::Release);
-        Ok(())
-    }
-}
-
-pub(crate) struct Parts {
     pub(crate) leave: Leave,
+    _gate: ReleaseGate,
+    /// A second handle to the pool, so that a hit reaches it without a hop through `shared`.
     pub(crate) pool: Pool<SsdTier>,
-    pub(crate) tier: Arc<SsdTier>,
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) meta: Meta,
-    pub(crate) hdd: SharedDevice,
-    pub(crate) page_size: PageSize,
-    pub(crate) builder: Builder,
-    pub(crate) costs: Costs,
+    pub(crate) shared: Arc<Shared>,
+    /// The running ghosts, shared with the thread that drives them.
+    pub(crate) ghostly: parking_lot::Mutex<Option<Arc<parking_lot::Mutex<Stream>>>>,
+}
+
+/// A loss that the embedder's log must cover. See [`PageStore::redo_from`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loss {
+    /// Of what is in memory only.
+    Crash,
+    /// Of memory and the SSD.
+    Ssd,
 }
 
 impl PageStore {
@@ -137,63 +59,9 @@ impl PageStore {
         Builder::default()
     }
 
-    pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { leave, pool, tier, volume, meta, hdd, page_size, builder, costs } = parts;
-        let cost_points = builder.cost_points;
-        let loss = parking_lot::Mutex::new(meta.manifest.loss.as_ref().map(|loss| loss.report(&volume)));
-        let doubtful = Arc::clone(&meta.doubtful);
-        let meta = Arc::new(Mutex::new(meta));
-        let life = Arc::new(Life {
-            pool: pool.clone(),
-            tier: Arc::clone(&tier),
-            volume: Arc::clone(&volume),
-            meta: Arc::clone(&meta),
-            builder,
-            costs: parking_lot::Mutex::new(costs),
-            page_size,
-            loss,
-            going: Arc::default(),
-            runtime: tokio::runtime::Handle::current(),
-        });
-        life.watch();
-        if let Some(points) = cost_points {
-            life.follow_costs(Arc::clone(&hdd), points);
-        }
-        Self {
-            _leave: leave,
-            pool,
-            tier,
-            volume,
-            meta,
-            hdd,
-            page_size,
-            life,
-            ghostly: Ghostly::default(),
-            doubtful,
-        }
-    }
-
-    // ---- spaces
-    // ---------------------------------------------------------------------------------------------
-
-    /// The space called `name`, if it exists.
-    #[must_use]
-    pub fn space(&self, name: &str) -> Option<SpaceId> {
-        self.volume.by_name(name)
-    }
-
-    /// Every space, in id order.
-    #[must_use]
-    pub fn spaces(&self) -> Vec<SpaceInfo> {
-        self.volume.list()
-    }
-
-    /// The number of pages of `space`, which is also the number of the next page allocated.
-    ///
-    /// # Errors
-    /// The space does not exist.
-    pub fn pages(&self, space: SpaceId) -> Result<u32, Error> {
-        self.volume.pages(space).ok_or(Error::NoSuchSpace { space })
+    pub(crate) fn new(leave: Leave, shared: Arc<Shared>) -> Self {
+        let gate = ReleaseGate(Arc::clone(&shared.gate));
+        Self { leave, _gate: gate, pool: shared.pool.clone(), shared, ghostly: Default::default() }
     }
 
     // ---- pages
@@ -201,15 +69,16 @@ impl PageStore {
 
     /// Allocates a page at the end of `space`: all zeroes and latched exclusively. It is permanently part of
     /// the space once a [`PageStore::sync`] (or the embedder's redo, see [`PageStore::recreate`]) covers it.
-    /// Cancel-safe; cancelling may leave a page number unused.
+    /// Cancel-safe; cancelling may leave a page number unused, and so may a crash. An engine with a log counts
+    /// its pages itself, in a page, and creates them by number: [`PageStore::create`].
     ///
     /// # Errors
     /// The space does not exist or is full, the HDD cannot grow, or no frame becomes available.
     pub async fn allocate(&self, space: SpaceId) -> Result<PageMut<'_>, Error> {
         loop {
-            match self.volume.take_page(space).ok_or(Error::NoSuchSpace { space })? {
-                Some(no) => return Ok(self.pool.create(PageId::new(space, no)).await?),
-                None => self.grow(space, self.pages(space)?).await?,
+            match self.shared.volume.take_page(space).ok_or(Error::NoSuchSpace { space })? {
+                Some(no) => return Ok(PageMut(self.pool.create(PageId::new(space, no)).await?)),
+                None => self.grow(space, self.spaces().pages(space)?).await?,
             }
         }
     }
@@ -222,7 +91,7 @@ impl PageStore {
     /// time.
     #[inline]
     pub async fn get(&self, page: PageId) -> Result<PageRef<'_>, Error> {
-        Ok(self.pool.get(page).await?)
+        Ok(PageRef(self.pool.get(page).await?))
     }
 
     /// Latches `page` exclusively; otherwise like [`PageStore::get`].
@@ -231,13 +100,13 @@ impl PageStore {
     /// As [`PageStore::get`].
     #[inline]
     pub async fn get_mut(&self, page: PageId) -> Result<PageMut<'_>, Error> {
-        Ok(self.pool.get_mut(page).await?)
+        Ok(PageMut(self.pool.get_mut(page).await?))
     }
 
     /// The page if it is in memory and its latch is free; never waits.
     #[must_use]
     pub fn try_get(&self, page: PageId) -> Option<PageRef<'_>> {
-        self.pool.try_get(page)
+        self.pool.try_get(page).map(PageRef)
     }
 
     /// For redo: returns the page exclusively. A page that was allocated before a crash but never written is
@@ -247,14 +116,14 @@ impl PageStore {
     /// # Errors
     /// As [`PageStore::get_mut`] and [`PageStore::allocate`].
     pub async fn recreate(&self, page: PageId) -> Result<PageMut<'_>, Error> {
-        if page.no < self.pages(page.space)? {
+        if page.no < self.spaces().pages(page.space)? {
             match self.pool.get_mut(page).await {
                 Err(PoolError::Tier(TierError::NoSuchPage { .. })) => {}
-                other => return Ok(other?),
+                other => return Ok(PageMut(other?)),
             }
         }
         self.extend_to(page).await?;
-        Ok(self.pool.get_or_create(page).await?)
+        Ok(PageMut(self.pool.get_or_create(page).await?))
     }
 
     /// For redo with full page images, and to repair a page whose only copy is corrupt or unreadable: returns
@@ -265,14 +134,14 @@ impl PageStore {
     /// # Errors
     /// As [`PageStore::allocate`].
     pub async fn overwrite(&self, page: PageId) -> Result<PageMut<'_>, Error> {
-        if page.no >= self.pages(page.space)? {
+        if page.no >= self.spaces().pages(page.space)? {
             self.extend_to(page).await?;
         }
-        Ok(self.pool.overwrite(page).await?)
+        Ok(PageMut(self.pool.overwrite(page).await?))
     }
 
     async fn extend_to(&self, page: PageId) -> Result<(), Error> {
-        while !self.volume.extend_to(page).ok_or(Error::NoSuchSpace { space: page.space })? {
+        while !self.shared.volume.extend_to(page).ok_or(Error::NoSuchSpace { space: page.space })? {
             self.grow(page.space, page.no).await?;
         }
         Ok(())
@@ -282,8 +151,8 @@ impl PageStore {
     /// in memory. Skips pages that were never written.
     #[must_use]
     pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_> {
-        let end = range.end.min(self.volume.pages(space).unwrap_or(0));
-        self.pool.scan(space, range.start..end)
+        let end = range.end.min(self.shared.volume.pages(space).unwrap_or(0));
+        Scan(self.pool.scan(space, range.start..end))
     }
 
     /// Starts reading `pages` into memory and returns at once. A hint: pages that do not exist or do not fit
@@ -292,13 +161,28 @@ impl PageStore {
         self.pool.prefetch(pages);
     }
 
+    /// Creates `page`, which the embedder counts itself: returns it exclusively, all zeroes and dirty, without
+    /// reading anything. The space grows to hold it. It takes effect as the embedder's log says, so page
+    /// numbers are exact after any crash: see [`PageStore::allocate`].
+    ///
+    /// The page may exist: it is then overwritten, as redo of the record that created it requires.
+    /// Cancel-safe: a dropped future changes nothing but the space's size.
+    ///
+    /// # Errors
+    /// As [`PageStore::allocate`].
+    pub async fn create(&self, page: PageId) -> Result<PageMut<'_>, Error> {
+        self.overwrite(page).await
+    }
+
     /// Discards the page's contents: drops it from memory and the SSD without writing it. A later `get`
-    /// returns an earlier version or fails. Cancel-safe.
+    /// returns an earlier version or fails. Waits for all guards of the page: the caller must hold none.
+    /// Cancel-safe.
     ///
     /// # Errors
     /// The page does not exist.
     pub async fn discard(&self, page: PageId) -> Result<(), Error> {
-        if self.volume.offset(page).is_none() {
+        let _operation = self.shared.ending.enter()?;
+        if self.shared.volume.offset(page).is_none() {
             return Err(Error::NoSuchPage { page });
         }
         Ok(self.pool.discard(page).await?)
@@ -308,27 +192,71 @@ impl PageStore {
     // -----------------------------------------------------------------------------------------
 
     /// Makes everything written before this call durable. Writes no map checkpoint, and needs no HDD flush
-    /// for pages that go to the HDD. Cancel-safe: writes in flight complete.
+    /// for pages that go to the HDD. Waits for the exclusive guards of dirty pages: the caller must hold none.
+    /// Cancel-safe: writes in flight complete.
     ///
     /// # Errors
     /// The first failure; pages that could not be written stay dirty in memory.
     pub async fn sync(&self) -> Result<(), Error> {
+        let _operation = self.shared.ending.enter()?;
         self.settle_manifest().await?;
         Ok(self.pool.flush_all().await?)
     }
 
     /// Writes every page whose recovery LSN is at most `lsn` and makes it durable: redo may start after `lsn`
-    /// once this returns. Cancel-safe.
+    /// once this returns. Waits for exclusive guards of these pages: the caller must hold none. Cancel-safe.
     ///
     /// # Errors
     /// As [`PageStore::sync`].
     pub async fn flush_to(&self, lsn: Lsn) -> Result<(), Error> {
+        let _operation = self.shared.ending.enter()?;
         self.settle_manifest().await?;
         Ok(self.pool.flush_to(lsn).await?)
     }
 
-    /// The oldest log position that redo would need after a crash at this moment; `None` when nothing is
-    /// dirty.
+    /// Makes durable what has been written so far; writes no page itself. It suits a page that an eviction or
+    /// the redo bound has written: [`PageStore::flush_to`] and [`PageStore::redo_from`] include it.
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`PageStore::sync`].
+    pub async fn flush(&self) -> Result<(), Error> {
+        let _operation = self.shared.ending.enter()?;
+        self.settle_manifest().await?;
+        Ok(self.shared.tier.flush().await?)
+    }
+
+    /// The position from which redo would need the embedder's log after `loss`: all log before it may be
+    /// removed. Makes durable what has been written, but writes no page itself: to move the position on, call
+    /// [`PageStore::flush_to`] first, and [`Ssd::drain`](crate::Ssd::drain) for [`Loss::Ssd`].
+    ///
+    /// `log_end` is the end of the log, read before this call and in the critical section in which LSNs are
+    /// assigned and set on pages; it is the result when nothing is needed. Cancel-safe.
+    ///
+    /// ```
+    /// use pagetier::{Error, Loss, Lsn, PageStore};
+    ///
+    /// /// Returns the position before which the log is of no use.
+    /// async fn checkpoint(store: &PageStore, log_end: Lsn) -> Result<Lsn, Error> {
+    ///     store.flush_to(log_end).await?;
+    ///     store.redo_from(log_end, Loss::Crash).await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`PageStore::sync`]: remove no log then.
+    pub async fn redo_from(&self, log_end: Lsn, loss: Loss) -> Result<Lsn, Error> {
+        // A page that is written after the first step is found in memory, or in the last step. What left
+        // memory before the first step is durable after the second.
+        let in_memory = self.pool.min_recovery_lsn();
+        self.flush().await?;
+        let on_ssd = if loss == Loss::Ssd { self.shared.tier.oldest_lsn() } else { None };
+        Ok([in_memory, on_ssd].into_iter().flatten().fold(log_end, Lsn::min))
+    }
+
+    /// The oldest log position that redo would need for pages that are dirty in memory at this moment; `None`
+    /// when nothing is dirty. Pages that have left memory are written but perhaps not durable:
+    /// [`PageStore::redo_from`] includes them. 0 after a shutdown that could not write everything.
     #[must_use]
     pub fn min_recovery_lsn(&self) -> Option<Lsn> {
         self.pool.min_recovery_lsn()
@@ -336,54 +264,12 @@ impl PageStore {
 
     /// Closes the store cleanly: writes everything, makes it durable, and checkpoints the SSD's map exactly,
     /// so that the next opening is warm and reads little. Dropping the future half-way is equivalent to a
-    /// crash, and safe.
+    /// crash, and safe. [`PageStore::shutdown`] does the same for a store that is shared.
     ///
     /// # Errors
     /// The first failure. The store is closed all the same, as by a crash.
     pub async fn close(self) -> Result<(), Error> {
-        self.pool.flush_all().await?;
-        self.pool.shutdown().await;
-        self.tier.shutdown().await?;
-        self.note_close().await
-    }
-
-    // ---- traces
-    // ---------------------------------------------------------------------------------------------
-
-    /// Starts recording every page request to the file `path` as a page trace (`.ptr`, see
-    /// [`TraceRecord`](pagetier_page::TraceRecord)), which `replay` of `pagetier-sim` reads. Overwrites an
-    /// existing file.
-    ///
-    /// # Errors
-    /// The file cannot be created, or a recording is already in progress
-    /// ([`std::io::ErrorKind::ResourceBusy`]).
-    pub fn start_recording(&self, path: impl AsRef<Path>) -> std::io::Result<()> {
-        if self.pool.recorded().is_some() {
-            return Err(std::io::ErrorKind::ResourceBusy.into());
-        }
-        let file = std::fs::File::create(path)?;
-        if self.pool.start_recording(Box::new(file))? {
-            Ok(())
-        } else {
-            Err(std::io::ErrorKind::ResourceBusy.into())
-        }
-    }
-
-    /// The state of the recording in progress.
-    #[must_use]
-    pub fn recorded(&self) -> Option<Recorded> {
-        self.pool.recorded()
-    }
-
-    /// Stops the recording; the file is complete when this returns. The recording stops even if the future is
-    /// dropped.
-    ///
-    /// # Errors
-    /// The file could not be written.
-    pub async fn stop_recording(&self) -> std::io::Result<Recorded> {
-        let pool = self.pool.clone();
-        let stopped = tokio::task::spawn_blocking(move || pool.stop_recording()).await;
-        stopped.unwrap_or_else(|_| Err(std::io::Error::other("the runtime is shutting down")))
+        self.shutdown().await
     }
 
     // ---- views
@@ -395,12 +281,12 @@ impl PageStore {
         Stats {
             pool: self.pool.stats(),
             pool_memory: self.pool.memory(),
-            ssd: self.tier.stats(),
-            hdd_device: self.hdd.stats(),
-            ssd_device: self.tier.ssd_device().stats(),
+            ssd: self.shared.tier.stats(),
+            hdd_device: self.shared.hdd.stats(),
+            ssd_device: self.shared.tier.ssd_device().stats(),
             frames: self.pool.params().frames as u64,
             pool_choice: self.pool.choice(),
-            ssd_choice: self.tier.choice(),
+            ssd_choice: self.shared.tier.choice(),
         }
     }
 
@@ -409,63 +295,31 @@ impl PageStore {
     #[doc(hidden)]
     #[must_use]
     pub fn moment(&self) -> Option<pagetier_ssdcache::Moment> {
-        self.tier.moment()
-    }
-
-    /// CAC's α and the miss rates behind it, per group.
-    #[must_use]
-    pub fn groups(&self) -> Vec<GroupStats> {
-        self.tier.groups()
-    }
-
-    /// What CAC (or CC, without logical reads) has counted for the page since it began to track it; `None`
-    /// under other policies, and for a page that it does not track.
-    #[must_use]
-    pub fn page_counts(&self, page: PageId) -> Option<PageCounts> {
-        self.tier.counts(page)
+        self.shared.tier.moment()
     }
 
     /// Whether the page has a copy on the SSD.
     #[must_use]
     pub fn home(&self, page: PageId) -> Home {
-        self.tier.home(page)
+        self.shared.tier.home(page)
     }
 
     /// What recovery found when the store was opened.
     #[must_use]
     pub fn recovery(&self) -> RecoveryReport {
-        self.tier.recovery()
-    }
-
-    /// The device costs that the policies use.
-    #[must_use]
-    pub fn costs(&self) -> Costs {
-        self.life.costs()
-    }
-
-    /// Sets the device costs for both policies. With [`crate::Builder::online_costs`] they hold until the
-    /// next measurement.
-    ///
-    /// # Errors
-    /// [`Error::BadCosts`] when a cost is not a positive number; the policies keep their costs then.
-    pub fn set_costs(&self, costs: Costs) -> Result<(), Error> {
-        if !costs.is_valid() {
-            return Err(Error::BadCosts { costs });
-        }
-        self.life.set_costs(costs);
-        Ok(())
+        self.shared.tier.recovery()
     }
 
     /// The backend that serves the HDD: `uring`, `threads`, `emulated`, …
     #[must_use]
     pub fn io_backend(&self) -> &'static str {
-        self.hdd.backend()
+        self.shared.hdd.backend()
     }
 
     /// The size of a page, its header included.
     #[must_use]
     pub fn page_size(&self) -> PageSize {
-        self.page_size
+        self.shared.page_size()
     }
 
     /// Recounts what can be recounted; for tests.
@@ -474,6 +328,6 @@ impl PageStore {
     /// A description of the first inconsistency.
     pub fn validate(&self) -> Result<(), String> {
         self.pool.validate()?;
-        self.tier.validate()
+        self.shared.tier.validate()
     }
 }

@@ -13,7 +13,7 @@ const SAMPLE_FRAMES: f64 = 256.0;
 /// Bounds on the default share of the pages that are sampled.
 const SHARES: (f64, f64) = (0.001, 0.25);
 
-/// Options of the estimate; see [`PageStore::start_what_if`].
+/// Options of the estimate; see [`Estimates::start`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct WhatIfOptions {
@@ -56,10 +56,35 @@ impl WhatIfOptions {
     }
 }
 
-/// The running ghosts, shared with the thread that drives them.
-pub(crate) type Ghostly = Mutex<Option<Arc<Mutex<Stream>>>>;
+/// Simulated pools and SSDs of other sizes. See [`PageStore::what_if`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let temporary = tempfile::tempdir()?;
+/// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+/// use pagetier::WhatIfOptions;
+///
+/// let store = builder.open().await?;
+/// store.what_if().start(&WhatIfOptions::new())?;
+/// // ... the load runs ...
+/// let report = store.what_if().stop().await;
+/// assert!(report.is_some());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Estimates<'a>(&'a PageStore);
 
 impl PageStore {
+    /// Simulated pools and SSDs of other sizes, which tell what those would cost.
+    #[must_use]
+    pub fn what_if(&self) -> Estimates<'_> {
+        Estimates(self)
+    }
+}
+
+impl Estimates<'_> {
     /// Starts ghosts: simulated pools and SSDs of other sizes, without contents, under the store's policies
     /// and its costs at this moment. They see those requests that concern a sample of the pages (SHARDS; see
     /// [`Sampling`](pagetier_page::Sampling)). A dedicated thread drives them; when it falls behind, requests
@@ -72,13 +97,13 @@ impl PageStore {
     /// # Errors
     /// Ghosts are running already ([`io::ErrorKind::ResourceBusy`]); a share or a multiple is out of range
     /// ([`io::ErrorKind::InvalidInput`]); the system cannot start a thread.
-    pub fn start_what_if(&self, options: &WhatIfOptions) -> io::Result<()> {
-        let mut ghostly = self.ghostly.lock();
+    pub fn start(self, options: &WhatIfOptions) -> io::Result<()> {
+        let mut ghostly = self.0.ghostly.lock();
         if ghostly.is_some() {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
         let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
-        let stats = self.stats();
+        let stats = self.0.stats();
         let page_count =
             |n: u64, what: &str| u32::try_from(n).map_err(|_| invalid(format!("{n} {what} are too many")));
         let (pool_pages, ssd_pages) =
@@ -91,26 +116,26 @@ impl PageStore {
             )));
         }
         let (pool_policy, ssd_policy) =
-            self.life.builder.policies().map_err(|why| invalid(why.to_string()))?;
+            self.0.shared.builder.policies().map_err(|why| invalid(why.to_string()))?;
         let sampling = Sampling::new(share);
         let ghosts = Ghosts::new(GhostParams {
             pool_policy,
             ssd_policy,
-            costs: self.costs(),
-            cluster_pages: self.life.builder.cluster_pages,
-            page_bytes: self.page_size().bytes() as u64,
+            costs: self.0.shared.costs(),
+            cluster_pages: self.0.shared.builder.cluster_pages,
+            page_bytes: self.0.page_size().bytes() as u64,
             sampling,
             pool_factors: options.pool_factors.clone(),
             ssd_factors: options.ssd_factors.clone(),
             ..GhostParams::new(pool_pages, ssd_pages)
         });
-        let stream = Stream::new(ghosts.map_err(|why| invalid(why.to_string()))?, self.pool.requests());
+        let stream = Stream::new(ghosts.map_err(|why| invalid(why.to_string()))?, self.0.pool.requests());
         let stream = Arc::new(Mutex::new(stream));
         let fed = Arc::clone(&stream);
         let sink = move |records: &[TraceRecord], requests, lost| {
             fed.lock().put(records.iter().map(|record| reference(*record)), requests, lost);
         };
-        if !self.pool.start_sampling(sampling, Box::new(sink))? {
+        if !self.0.pool.start_sampling(sampling, Box::new(sink))? {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
         *ghostly = Some(stream);
@@ -120,15 +145,15 @@ impl PageStore {
     /// What other sizes would have cost so far; it lags by up to some thousand requests of the sample. `None`
     /// when no ghosts run.
     #[must_use]
-    pub fn what_if(&self) -> Option<WhatIf> {
-        self.ghostly.lock().as_ref().map(|stream| stream.lock().report())
+    pub fn report(self) -> Option<WhatIf> {
+        self.0.ghostly.lock().as_ref().map(|stream| stream.lock().report())
     }
 
     /// Lets the ghosts process the remaining requests, stops them, and returns what other sizes would have
     /// cost; `None` when none ran. The ghosts stop even if the future is dropped.
-    pub async fn stop_what_if(&self) -> Option<WhatIf> {
-        let stream = self.ghostly.lock().take()?;
-        let pool = self.pool.clone();
+    pub async fn stop(self) -> Option<WhatIf> {
+        let stream = self.0.ghostly.lock().take()?;
+        let pool = self.0.pool.clone();
         // Fails when the runtime is shutting down; the report then covers what the ghosts have seen.
         let _ended = tokio::task::spawn_blocking(move || pool.stop_sampling()).await;
         let report = stream.lock().report();

@@ -1,9 +1,7 @@
 //! Checks on devices that become a store's SSD or ring after its first opening: a device with another
 //! program's data is refused, wherever the data is.
 
-mod fixture;
-
-use fixture::{Fixture, PAGES, expect_all, grown};
+use crate::fixture::{self, Fixture, PAGES, expect_all, grown};
 use pagetier::{Builder, Error, OpenError, PageId, SsdMode};
 use pagetier_devio::{Device, SimDevice, SimPower};
 use std::sync::Arc;
@@ -41,7 +39,7 @@ async fn switched_off(device: &Arc<SimDevice>, skips: bool, force: bool) -> (Fix
     let fixture = Fixture::new();
     let store = fixture.open().await;
     let space = grown(&store).await;
-    store.set_ssd_mode(SsdMode::Off).await.unwrap();
+    store.ssd().set_mode(SsdMode::Off).await.unwrap();
     store.close().await.unwrap();
     let builder = broken(fixture.builder(), skips).force(force).ssd_device(Arc::clone(device) as _);
     let store = builder.open().await.unwrap();
@@ -55,13 +53,13 @@ async fn a_device_with_data_further_in_is_refused() {
         let device = used_by_others("other");
         let (_fixture, store) = switched_off(&device, false, false).await;
         let refused = if leaves_off {
-            store.set_ssd_mode(SsdMode::WriteBack).await
+            store.ssd().set_mode(SsdMode::WriteBack).await
         } else {
-            store.readmit_ssd().await.map(drop)
+            store.ssd().readmit().await.map(drop)
         };
         assert!(matches!(&refused, Err(Error::Attach(error)) if is_foreign(error)), "{refused:?}");
         assert!(unchanged(&device));
-        assert_eq!(store.ssd_mode(), SsdMode::Off);
+        assert_eq!(store.ssd().mode(), SsdMode::Off);
         store.sync().await.unwrap();
         store.close().await.unwrap();
     }
@@ -74,8 +72,8 @@ async fn force_accepts_a_foreign_device_and_a_blank_one_needs_none() {
         (Arc::new(SimDevice::new("blank", 4 << 20, 5, &SimPower::new())), false),
     ] {
         let (_fixture, store) = switched_off(&device, false, force).await;
-        store.readmit_ssd().await.unwrap();
-        let space = store.space("t").unwrap();
+        store.ssd().readmit().await.unwrap();
+        let space = store.spaces().find("t").unwrap();
         fixture::write_all(&store, space, 2).await;
         store.sync().await.unwrap();
         assert!(store.stats().ssd.pages > 0);
@@ -90,7 +88,7 @@ async fn a_rings_device_with_data_further_in_is_refused() {
     fixture.ring = used_by_others("ring");
     let store = fixture.open().await;
     let space = grown(&store).await;
-    let refused = store.set_ssd_mode(SsdMode::Off).await;
+    let refused = store.ssd().set_mode(SsdMode::Off).await;
     assert!(matches!(&refused, Err(Error::Attach(error)) if is_foreign(error)), "{refused:?}");
     assert!(unchanged(&fixture.ring));
     fixture::write_all(&store, space, 2).await;
@@ -111,7 +109,7 @@ async fn a_device_in_a_lost_ssds_place_is_refused() {
     assert!(matches!(&refused, Err(error) if is_foreign(error)), "{refused:?}");
     assert!(unchanged(&device));
     let store = builder().force(true).open().await.unwrap();
-    let lost = store.ssd_loss().unwrap();
+    let lost = store.ssd().loss().unwrap();
     for no in (0..PAGES).filter(|no| !lost.contains(PageId::new(space, *no))) {
         assert_eq!(fixture::read(&store, space, no).await.unwrap(), 1, "page {no}");
     }
@@ -122,6 +120,6 @@ async fn a_device_in_a_lost_ssds_place_is_refused() {
 async fn without_the_check_a_foreign_device_is_overwritten() {
     let device = used_by_others("other");
     let (_fixture, store) = switched_off(&device, true, false).await;
-    store.readmit_ssd().await.unwrap();
+    store.ssd().readmit().await.unwrap();
     assert!(!unchanged(&device));
 }

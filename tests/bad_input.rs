@@ -67,17 +67,17 @@ async fn policies_are_named_in_any_case() {
 async fn impossible_costs_are_refused_and_change_nothing() {
     let dir = dir();
     let store = small(dir.path()).await.unwrap();
-    let before = store.costs();
+    let before = store.policies().costs();
     for bad in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
         let costs = Costs { ssd_write_ms: bad, ..Costs::PAPER };
-        assert!(matches!(store.set_costs(costs), Err(Error::BadCosts { .. })), "{bad}");
-        assert_eq!(store.costs(), before, "{bad}");
+        assert!(matches!(store.policies().set_costs(costs), Err(Error::BadCosts { .. })), "{bad}");
+        assert_eq!(store.policies().costs(), before, "{bad}");
         let open = PageStore::builder().directory(dir.path().join("s")).costs(costs).open().await;
         assert!(matches!(open, Err(OpenError::BadOption { option: "costs", .. })), "{bad}");
     }
     let other = Costs { hdd_read_ms: 12.0, ..Costs::PAPER };
-    store.set_costs(other).unwrap();
-    assert_eq!(store.costs(), other);
+    store.policies().set_costs(other).unwrap();
+    assert_eq!(store.policies().costs(), other);
     store.close().await.unwrap();
 }
 
@@ -103,7 +103,7 @@ async fn another_page_size_than_the_stores_is_refused() {
 async fn a_store_with_a_missing_or_foreign_ssd_does_not_open() {
     let (a, b) = (dir(), dir());
     let store = small(a.path()).await.unwrap();
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     store.allocate(space).await.unwrap()[..3].copy_from_slice(b"abc");
     store.close().await.unwrap();
     small(b.path()).await.unwrap().close().await.unwrap();
@@ -143,7 +143,7 @@ async fn foreign_data_is_not_overwritten_without_force() {
 async fn paths_that_cannot_be_used_are_named() {
     let dir = dir();
     let missing = PageStore::builder().directory(dir.path().join("none")).create(false).open().await;
-    assert!(matches!(missing, Err(OpenError::NotADirectory { .. })), "{missing:?}");
+    assert!(matches!(missing, Err(OpenError::NotFound { .. })), "{missing:?}");
     let file = dir.path().join("file");
     std::fs::write(&file, b"x").unwrap();
     let on_file = PageStore::builder().directory(&file).open().await;
@@ -181,7 +181,7 @@ async fn both_backends_serve_the_same_store() {
     };
     let store = open(Backend::Threads).await.unwrap();
     assert_eq!(store.io_backend(), "threads");
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     for no in 0..600u32 {
         store.allocate(space).await.unwrap()[..4].copy_from_slice(&no.to_le_bytes());
     }

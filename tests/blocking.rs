@@ -16,8 +16,8 @@ fn folder() -> tempfile::TempDir {
 fn threads_share_a_store_and_find_their_pages_after_reopening() {
     let folder = folder();
     let store = PageStore::open(builder(folder.path())).expect("opened");
-    let space = store.create_space("shared").expect("created");
-    assert_eq!(store.space("shared"), Some(space));
+    let space = store.spaces().create("shared").expect("created");
+    assert_eq!(store.spaces().find("shared"), Some(space));
     let mut ids: Vec<(PageId, u8)> = std::thread::scope(|scope| {
         let writers: Vec<_> = (1..=4_u8)
             .map(|fill| {
@@ -50,7 +50,7 @@ fn threads_share_a_store_and_find_their_pages_after_reopening() {
     store.recreate(ids[0].0).expect("created anew")[0] = 9;
     store.overwrite(ids[1].0).expect("overwritten")[0] = 8;
     assert_eq!((store.get(ids[0].0).expect("read")[0], store.get(ids[1].0).expect("read")[0]), (9, 8));
-    store.drop_space(space).expect("dropped");
+    store.spaces().remove(space).expect("dropped");
     assert!(matches!(store.allocate(space), Err(Error::NoSuchSpace { .. })));
     store.close().expect("closed");
 }
@@ -59,7 +59,7 @@ fn threads_share_a_store_and_find_their_pages_after_reopening() {
 fn methods_without_a_blocking_form_are_reachable() {
     let folder = folder();
     let store = PageStore::open(builder(folder.path())).expect("opened");
-    let report = store.block_on(store.store().drain_ssd(pagetier::Drain::new()));
+    let report = store.block_on(store.store().ssd().drain(pagetier::Drain::new()));
     assert_eq!((report.left, report.failed.len()), (0, 0));
     assert_eq!(store.store().stats().pool.misses, 0);
 }

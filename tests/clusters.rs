@@ -28,7 +28,7 @@ async fn ms_per_write(policy: &str, cluster_pages: u32) -> f64 {
         .open()
         .await
         .unwrap();
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     for _ in 0..PAGES {
         drop(store.allocate(space).await.unwrap());
     }

@@ -104,7 +104,7 @@ async fn drops(backend: Backend, seed: u64) {
             .open()
     };
     let store = Arc::new(open().await.unwrap());
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     for no in 0..PAGES {
         fill(&mut store.allocate(space).await.unwrap(), no, 0);
     }

@@ -1,9 +1,7 @@
 //! The end of a space after a crash when homes rotted, were torn, or cannot be read: a synced page is never
 //! missing.
 
-mod fixture;
-
-use fixture::{Fixture, PAGE, fill, read};
+use crate::fixture::{self, Fixture, PAGE, fill, read};
 use pagetier::{Error, PageId, PageStore, PoolError, SpaceId, TierError};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 
@@ -24,7 +22,7 @@ fn builder(fixture: &Fixture, broken: bool) -> pagetier::Builder {
 async fn at_home(close: bool) -> (Fixture, SpaceId) {
     let fixture = Fixture::new();
     let store = builder(&fixture, false).open().await.unwrap();
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     for no in 0..=LAST {
         fill(&mut store.allocate(space).await.unwrap(), no, 1);
         if no % 3 == 1 {
@@ -79,7 +77,7 @@ async fn the_last_page_is_never_missing_when_its_home_rots() {
             let store = builder(&rotten, false).open().await.unwrap();
             let last = read(&store, space, LAST).await;
             assert!(is_corrupt(&last), "close {close}, {rot:?}: {last:?}");
-            assert_eq!(store.pages(space).unwrap(), LAST + 1);
+            assert_eq!(store.spaces().pages(space).unwrap(), LAST + 1);
             // Unwritten pages are unaffected.
             for no in 0..LAST {
                 let found = read(&store, space, no).await;
@@ -110,7 +108,7 @@ async fn counting_only_sound_homes_loses_it() {
 async fn pages_allocated_and_never_written_do_not_count() {
     let fixture = Fixture::new();
     let store = builder(&fixture, false).open().await.unwrap();
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     for no in 0..40 {
         fill(&mut store.allocate(space).await.unwrap(), no, 1);
         if no >= 20 {
@@ -119,7 +117,7 @@ async fn pages_allocated_and_never_written_do_not_count() {
     }
     store.sync().await.unwrap();
     let store = builder(&fixture.after_power_cut(3), false).open().await.unwrap();
-    assert_eq!(store.pages(space).unwrap(), 20);
+    assert_eq!(store.spaces().pages(space).unwrap(), 20);
     assert!(matches!(read(&store, space, 20).await, Err(Error::NoSuchPage { .. })));
     assert_eq!(store.allocate(space).await.unwrap().id().no, 20);
 }
@@ -148,7 +146,7 @@ async fn a_torn_home_of_a_page_that_was_never_synced_fails_no_opening_and_no_sca
         for seed in 0..60 {
             let fixture = Fixture::new();
             let store = builder(&fixture, false).ring_pages(ring_pages).open().await.unwrap();
-            let space = store.create_space("t").await.unwrap();
+            let space = store.spaces().create("t").await.unwrap();
             fill(&mut store.allocate(space).await.unwrap(), 0, 1);
             store.sync().await.unwrap();
             for no in 1..20 {

@@ -1,8 +1,6 @@
 //! Devices that another store used: none of its pages is ever read as this store's.
 
-mod fixture;
-
-use fixture::{Fixture, PAGES, grown, read, write_all};
+use crate::fixture::{self, Fixture, PAGES, grown, read, write_all};
 use pagetier::{Error, MemoryManifest, PageId, PageStore, SpaceId};
 use std::sync::Arc;
 
@@ -28,7 +26,7 @@ async fn used_fixture(mutation: bool) -> Fixture {
 /// allocated, and more are reserved.
 async fn new_store(fixture: &Fixture, mutation: bool) -> (PageStore, SpaceId) {
     let store = builder(fixture, mutation).force(true).open().await.unwrap();
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     for no in 0..PAGES / 2 {
         fixture::fill(&mut store.allocate(space).await.unwrap(), no, 1);
     }
@@ -59,7 +57,7 @@ async fn foreign_pages(mutation: bool) -> usize {
                 Err(error) => assert!(no >= PAGES / 2, "page {no} was synced: {error}"),
             }
             // The page does not exist, or only in the other store.
-            if no >= PAGES / 2 && again.pages(space).unwrap() <= no {
+            if no >= PAGES / 2 && again.spaces().pages(space).unwrap() <= no {
                 assert!(again.get(PageId::new(space, no)).await.is_err());
             }
         }

@@ -5,9 +5,7 @@
 //! Needs root, loop devices, `mkfs.ext4` and `mkfs.xfs`; without them the test reports so on standard error
 //! and does nothing.
 
-mod mounted;
-
-use mounted::{KINDS, SmallDisk, skip};
+use crate::mounted::{KINDS, SmallDisk, skip};
 use pagetier::{
     Backend, DeviceErrorKind, Error, OpenError, PageId, PageStore, PoolError, SpaceId, TierError,
 };
@@ -61,7 +59,7 @@ async fn a_full_file_system_loses_nothing_and_the_store_continues_once_there_is_
 
 async fn fill_up(disk: &SmallDisk, io: Backend) {
     let store = open(disk, io).await;
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     let mut pages = 0;
     let allocate = async |pages: &mut u32| {
         let mut page = store.allocate(space).await?;
@@ -124,7 +122,7 @@ async fn retry<F: Future<Output = Result<(), Error>>>(attempt: impl Fn() -> F) -
 
 /// Allocates pages with version 1 until that fails; returns their number and the error.
 async fn allocate_until_full(store: &PageStore, space: SpaceId, most: u32) -> (u32, Error) {
-    for no in store.pages(space).unwrap()..most {
+    for no in store.spaces().pages(space).unwrap()..most {
         match store.allocate(space).await {
             Ok(mut page) => page[..8].copy_from_slice(&word(no, 1)),
             Err(error) => return (no, error),
@@ -144,8 +142,10 @@ async fn a_store_on_a_full_file_system_opens_reads_and_frees() {
                 Err(why) => return skip(&why),
             };
             let store = open(&disk, Backend::Auto).await;
-            let (kept, dropped) =
-                (store.create_space("kept").await.unwrap(), store.create_space("dropped").await.unwrap());
+            let (kept, dropped) = (
+                store.spaces().create("kept").await.unwrap(),
+                store.spaces().create("dropped").await.unwrap(),
+            );
             for no in 0..PAGES {
                 for space in [kept, dropped] {
                     store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(no, 1));
@@ -171,7 +171,7 @@ async fn a_store_on_a_full_file_system_opens_reads_and_frees() {
             }
             store.sync().await.unwrap();
             // Extents of a dropped space serve the next one on a disk that is still full.
-            store.drop_space(dropped).await.unwrap();
+            store.spaces().remove(dropped).await.unwrap();
             let (more, _) = allocate_until_full(&store, kept, 80 * PAGES).await;
             assert!(more >= pages + PAGES / 2, "{kind}: {more} pages after {pages}");
             store.sync().await.unwrap();
@@ -199,7 +199,7 @@ async fn a_full_manifest_directory_stops_no_page_writes() {
             builder.ssd_bytes(6 << 20).open().await
         };
         let store = open().await.unwrap();
-        let space = store.create_space("t").await.unwrap();
+        let space = store.spaces().create("t").await.unwrap();
         for no in 0..PAGES {
             store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(no, 1));
         }
@@ -208,7 +208,7 @@ async fn a_full_manifest_directory_stops_no_page_writes() {
         let mut created = Vec::new();
         let error = loop {
             assert!(created.len() < 20_000, "{kind}: the manifest's directory does not fill up");
-            match store.create_space(&format!("{:0200}", created.len())).await {
+            match store.spaces().create(&format!("{:0200}", created.len())).await {
                 Ok(space) => created.push(space),
                 Err(error) => break error,
             }
@@ -221,8 +221,8 @@ async fn a_full_manifest_directory_stops_no_page_writes() {
         drop(store);
         let store = open().await.unwrap();
         check(&store, space, PAGES, |no| if no % 2 == 0 { 2 } else { 1 }).await;
-        assert_eq!(store.spaces().len(), created.len() + 1, "{kind}");
-        store.drop_space(created[0]).await.unwrap();
+        assert_eq!(store.spaces().list().len(), created.len() + 1, "{kind}");
+        store.spaces().remove(created[0]).await.unwrap();
         store.close().await.unwrap();
         open().await.unwrap().close().await.unwrap();
     }
@@ -254,7 +254,7 @@ async fn least_slack(builder: pagetier::Builder) -> u64 {
     let mut least = u64::MAX;
     // Beyond one step of the file's size.
     for no in 0..400 {
-        let space = store.create_space(&format!("{no:0200}")).await.unwrap();
+        let space = store.spaces().create(&format!("{no:0200}")).await.unwrap();
         if no % 40 == 0 {
             let _ = store.allocate(space).await.unwrap();
         }

@@ -1,33 +1,50 @@
 //! Compile-time check: every public future can be awaited in a spawned task.
 
-use pagetier::{Drain, Lsn, PageId, PageStore, Scrub, SpaceId, SsdMode};
+use pagetier::{Drain, Loss, Lsn, PageId, PageStore, Scrub, SpaceId, SsdMode};
+use std::sync::Arc;
 
 fn is_send<T: Send>(_: T) {}
 
 #[allow(dead_code, reason = "it compiles, which is all that it is for")]
-fn every_public_future_is_send(store: &'static PageStore, own: PageStore, scrub: Scrub) {
+fn every_public_future_is_send(
+    store: &'static PageStore,
+    shared: &'static Arc<PageStore>,
+    own: PageStore,
+    scrub: Scrub,
+) {
     let (space, page) = (SpaceId(1), PageId::new(SpaceId(1), 0));
     is_send(PageStore::open("directory"));
     is_send(PageStore::builder().open());
-    is_send(store.create_space("t"));
-    is_send(store.drop_space(space));
+    is_send(store.spaces().create("t"));
+    is_send(store.spaces().remove(space));
     is_send(store.allocate(space));
     is_send(store.get(page));
     is_send(store.get_mut(page));
+    is_send(shared.get_owned(page));
+    is_send(shared.get_mut_owned(page));
+    is_send(store.create(page));
+    is_send(store.overwrite(page));
     is_send(store.recreate(page));
     is_send(store.discard(page));
     is_send(store.sync());
+    is_send(store.flush());
     is_send(store.flush_to(Lsn(1)));
+    is_send(store.redo_from(Lsn(1), Loss::Ssd));
+    is_send(store.spaces().create_as(space, "u"));
+    is_send(store.what_if().stop());
+    is_send(store.ssd().acknowledge_loss());
+    is_send(store.shutdown());
+    is_send(store.left());
     is_send(async move {
         let mut scan = store.scan(space, 0..1);
         let _ = scan.next().await;
     });
-    is_send(store.stop_recording());
-    is_send(store.set_ssd_mode(SsdMode::Off));
-    is_send(store.drain_ssd(Drain::new()));
-    is_send(store.readmit_ssd());
-    is_send(store.abandon_ssd());
-    is_send(async move { store.ssd_events().next().await });
+    is_send(store.trace().stop());
+    is_send(store.ssd().set_mode(SsdMode::Off));
+    is_send(store.ssd().drain(Drain::new()));
+    is_send(store.ssd().readmit());
+    is_send(store.ssd().abandon());
+    is_send(async move { store.ssd().events().next().await });
     is_send(scrub.finished());
     is_send(own.close());
 }

@@ -1,9 +1,7 @@
 //! Spaces that are created, grown and dropped while the HDD has no room, the manifest cannot be written, or
 //! the call is cancelled: what `sync` promised survives a crash, and no room is lost.
 
-mod fixture;
-
-use fixture::{Fixture, PAGE, fill, grown, polled, version_of};
+use crate::fixture::{self, Fixture, PAGE, fill, grown, polled, version_of};
 use pagetier::{Drain, Error, OpenError, PageId, PageStore, SpaceId};
 use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
 use std::sync::Arc;
@@ -56,7 +54,7 @@ async fn pages_allocated_around_a_growth_that_failed_are_there_after_a_crash() {
         for seed in 0..8 {
             let fixture = Fixture::new();
             let store = fixture.open().await;
-            let space = store.create_space("t").await.unwrap();
+            let space = store.spaces().create("t").await.unwrap();
             let mut synced = vec![append(&store, space).await.unwrap()];
             trouble.begin(&fixture);
             let mut failures = 0;
@@ -69,7 +67,7 @@ async fn pages_allocated_around_a_growth_that_failed_are_there_after_a_crash() {
                 }
                 assert!(synced.len() < 2000, "{trouble:?}: it never failed");
             }
-            assert_eq!(store.pages(space).unwrap() as usize, synced.len());
+            assert_eq!(store.spaces().pages(space).unwrap() as usize, synced.len());
             store.sync().await.unwrap();
             let crashed = fixture.after_power_cut(seed);
             let after = crashed.open().await;
@@ -91,7 +89,7 @@ async fn an_extent_of_a_failed_growth_never_belongs_to_two_spaces() {
     for trouble in TROUBLES {
         let fixture = Fixture::new();
         let store = fixture.open().await;
-        let spaces = [store.create_space("a").await.unwrap(), store.create_space("b").await.unwrap()];
+        let spaces = [store.spaces().create("a").await.unwrap(), store.spaces().create("b").await.unwrap()];
         let mut pages = [Vec::new(), Vec::new()];
         for turn in 0..12 {
             for (space, pages) in spaces.iter().zip(&mut pages) {
@@ -123,12 +121,12 @@ async fn a_growth_whose_flush_failed_does_not_count_as_done() {
     for seed in 0..8 {
         let fixture = Fixture::new();
         let store = fixture.open().await;
-        let space = store.create_space("t").await.unwrap();
+        let space = store.spaces().create("t").await.unwrap();
         fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
         assert!(append(&store, space).await.is_err());
         // Flushes succeed again, but the failed one may have lost the new size.
         assert!(append(&store, space).await.is_err());
-        assert_eq!(store.pages(space).unwrap(), 0);
+        assert_eq!(store.spaces().pages(space).unwrap(), 0);
         drop(store);
         let store = fixture.after_power_cut(seed).open().await;
         let no = append(&store, space).await.unwrap();
@@ -143,7 +141,7 @@ async fn a_growth_dropped_at_any_await_leaves_nothing_half_taken() {
     for polls in 0..30 {
         let fixture = Fixture::new();
         let store = fixture.open().await;
-        let space = store.create_space("t").await.unwrap();
+        let space = store.spaces().create("t").await.unwrap();
         let over = polled(polls, append(&store, space)).await.is_some();
         awaits += u64::from(!over);
         let mut synced = Vec::new();
@@ -164,10 +162,10 @@ async fn a_page_never_written_does_not_exist_even_if_its_home_was_torn() {
     store.close().await.unwrap();
     let store = fixture.open().await;
     let end = fixture.hdd.size();
-    store.drop_space(space).await.unwrap();
+    store.spaces().remove(space).await.unwrap();
     // Simulates failed or interrupted home writes of the dropped space.
     fixture.hdd.rot(1 << 20..end, 7);
-    let other = store.create_space("u").await.unwrap();
+    let other = store.spaces().create("u").await.unwrap();
     let mut written = Vec::new();
     for no in 0..fixture::PAGES {
         assert_eq!(append(&store, other).await.unwrap(), no);
@@ -199,9 +197,9 @@ async fn blank_again(broken: bool, cut: u64) -> Vec<u32> {
     };
     let store = open().await;
     let end = fixture.hdd.size();
-    store.drop_space(space).await.unwrap();
+    store.spaces().remove(space).await.unwrap();
     fixture.hdd.rot(1 << 20..end, 7);
-    let other = store.create_space("u").await.unwrap();
+    let other = store.spaces().create("u").await.unwrap();
     fixture.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Flush).times(1));
     assert!(append(&store, other).await.is_err());
     assert!(append(&store, other).await.is_err(), "a failed flush is final");
@@ -217,7 +215,7 @@ async fn blank_again(broken: bool, cut: u64) -> Vec<u32> {
     let store = fixture.after_power_cut(cut).open().await;
     expect(&store, other, &written).await;
     let mut damaged = Vec::new();
-    for no in (0..store.pages(other).unwrap()).filter(|no| !written.contains(no)) {
+    for no in (0..store.spaces().pages(other).unwrap()).filter(|no| !written.contains(no)) {
         match store.get(PageId::new(other, no)).await {
             Err(Error::NoSuchPage { .. }) => {}
             _ => damaged.push(no),
@@ -248,8 +246,8 @@ async fn a_growth_dropped_while_it_blanks_its_room_overwrites_no_page() {
         let space = grown(&store).await;
         store.close().await.unwrap();
         let store = fixture.open().await;
-        store.drop_space(space).await.unwrap();
-        let other = store.create_space("u").await.unwrap();
+        store.spaces().remove(space).await.unwrap();
+        let other = store.spaces().create("u").await.unwrap();
         // The first write outlasts everything that follows.
         let slow = Fault::new(FaultEffect::Slow(Duration::from_secs(60)));
         fixture.hdd.inject(slow.on(IoOp::Write).from_op(fixture.hdd.ops()).times(1));
@@ -271,24 +269,24 @@ async fn a_space_that_could_not_be_recorded_does_not_exist_and_its_name_is_free(
         let fixture = Fixture::new();
         let store = fixture.open().await;
         fixture.manifest.fail_saves(0, 1, replaced);
-        assert!(matches!(store.create_space("t").await, Err(Error::Manifest { .. })));
-        assert_eq!(store.space("t"), None);
-        let space = store.create_space("t").await.unwrap();
+        assert!(matches!(store.spaces().create("t").await, Err(Error::Manifest { .. })));
+        assert_eq!(store.spaces().find("t"), None);
+        let space = store.spaces().create("t").await.unwrap();
         let no = append(&store, space).await.unwrap();
         store.sync().await.unwrap();
         expect(&fixture.after_power_cut(1).open().await, space, &[no]).await;
         fixture.manifest.fail_saves(0, 1, replaced);
-        assert!(store.create_space("u").await.is_err());
+        assert!(store.spaces().create("u").await.is_err());
         let after = fixture.after_power_cut(2).open().await;
         expect(&after, space, &[no]).await;
-        assert_eq!(after.space("u").is_some(), replaced, "after a crash the disk decides");
+        assert_eq!(after.spaces().find("u").is_some(), replaced, "after a crash the disk decides");
     }
 }
 
 /// The number of pages that fit in the rest of an HDD that cannot grow.
 async fn room(fixture: &Fixture, store: &PageStore) -> usize {
     fixture.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Grow));
-    let space = store.create_space("rest").await.unwrap();
+    let space = store.spaces().create("rest").await.unwrap();
     let mut pages = 0;
     while append(store, space).await.is_ok() {
         pages += 1;
@@ -303,7 +301,7 @@ async fn a_drop_cancelled_or_crashed_anywhere_leaks_no_room() {
         let fixture = Fixture::new();
         let store = fixture.open().await;
         let space = grown(&store).await;
-        store.drop_space(space).await.unwrap();
+        store.spaces().remove(space).await.unwrap();
         room(&fixture, &store).await
     };
     assert!(whole >= 300);
@@ -314,13 +312,13 @@ async fn a_drop_cancelled_or_crashed_anywhere_leaks_no_room() {
         let space = grown(&store).await;
         store.sync().await.unwrap();
         // A batch of its pages is on its way home.
-        let drained = tokio::time::timeout(Duration::from_millis(1), store.drain_ssd(Drain::new()));
+        let drained = tokio::time::timeout(Duration::from_millis(1), store.ssd().drain(Drain::new()));
         assert!(drained.await.is_err());
-        let over = polled(polls, store.drop_space(space)).await.is_some();
+        let over = polled(polls, store.spaces().remove(space)).await.is_some();
         cut_short += u32::from(!over);
         // A second call completes the drop.
         let again = fixture.after_power_cut(polls + 1);
-        match store.drop_space(space).await {
+        match store.spaces().remove(space).await {
             Ok(()) => {}
             Err(Error::NoSuchSpace { .. }) if over => {}
             Err(other) => panic!("after {polls} polls: {other}"),
@@ -329,9 +327,9 @@ async fn a_drop_cancelled_or_crashed_anywhere_leaks_no_room() {
         assert_eq!(room(&fixture, &store).await, whole, "after {polls} polls");
         // So does the next opening.
         let store = again.open().await;
-        if store.space("t").is_some() {
+        if store.spaces().find("t").is_some() {
             fixture::expect_all(&store, space, 1).await;
-            store.drop_space(space).await.unwrap();
+            store.spaces().remove(space).await.unwrap();
         }
         assert!(matches!(store.get(PageId::new(space, 0)).await, Err(Error::NoSuchPage { .. })));
         assert_eq!(room(&again, &store).await, whole, "after a crash at {polls} polls");
@@ -351,12 +349,12 @@ async fn a_drop_that_could_not_be_recorded_loses_nothing_synced_later() {
         let space = grown(&store).await;
         store.sync().await.unwrap();
         fixture.manifest.fail_saves(skip, 2, replaced);
-        assert!(matches!(store.drop_space(space).await, Err(Error::Manifest { .. })));
+        assert!(matches!(store.spaces().remove(space).await, Err(Error::Manifest { .. })));
         if skip == 1 {
-            assert_eq!(store.space("t"), None, "it is marked as dropped");
-            let _ = store.drop_space(space).await;
-            store.drop_space(space).await.unwrap();
-            assert!(fixture.after_power_cut(1).open().await.spaces().is_empty());
+            assert_eq!(store.spaces().find("t"), None, "it is marked as dropped");
+            let _ = store.spaces().remove(space).await;
+            store.spaces().remove(space).await.unwrap();
+            assert!(fixture.after_power_cut(1).open().await.spaces().list().is_empty());
             continue;
         }
         // The space exists, and later writes to it are not lost with it.
@@ -376,11 +374,11 @@ async fn room_of_a_drop_whose_end_was_not_recorded_is_given_to_no_other_space() 
         let fixture = Fixture::new();
         let store = fixture.open().await;
         let dropped = grown(&store).await;
-        let kept = store.create_space("u").await.unwrap();
+        let kept = store.spaces().create("u").await.unwrap();
         let mut pages = vec![append(&store, kept).await.unwrap()];
         store.sync().await.unwrap();
         fixture.manifest.fail_saves(1, saves, replaced);
-        assert!(matches!(store.drop_space(dropped).await, Err(Error::Manifest { .. })));
+        assert!(matches!(store.spaces().remove(dropped).await, Err(Error::Manifest { .. })));
         assert!(matches!(store.get(PageId::new(dropped, 0)).await, Err(Error::NoSuchPage { .. })));
         // Other spaces get other extents, or do not grow.
         while pages.len() < 200 {
@@ -393,12 +391,12 @@ async fn room_of_a_drop_whose_end_was_not_recorded_is_given_to_no_other_space() 
         store.sync().await.unwrap();
         let crashed = fixture.after_power_cut(3);
         if saves == 3 {
-            store.drop_space(dropped).await.unwrap();
+            store.spaces().remove(dropped).await.unwrap();
         }
         for (fixture, store) in [(&crashed, crashed.open().await), (&fixture, store)] {
             expect(&store, kept, &pages).await;
-            assert_eq!(store.spaces().len(), 1);
-            let other = store.create_space("v").await.unwrap();
+            assert_eq!(store.spaces().list().len(), 1);
+            let other = store.spaces().create("v").await.unwrap();
             let mut others = Vec::new();
             for _ in 0..250 {
                 others.push(append(&store, other).await.unwrap());
@@ -421,7 +419,7 @@ async fn a_store_on_a_full_disk_opens_is_read_and_freed() {
     let hdd = SimDevice::new("hdd", 0, 1, &power).with_latency(Duration::from_millis(4)).with_size_max(most);
     fixture.hdd = Arc::new(hdd);
     let store = fixture.open().await;
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     let mut pages = Vec::new();
     while let Ok(no) = append(&store, space).await {
         pages.push(no);
@@ -445,8 +443,8 @@ async fn a_store_on_a_full_disk_opens_is_read_and_freed() {
         let store = later.open().await;
         assert_eq!(later.hdd.size(), size, "opening grows nothing");
         expect(&store, space, &pages).await;
-        store.drop_space(space).await.unwrap();
-        let other = store.create_space("u").await.unwrap();
+        store.spaces().remove(space).await.unwrap();
+        let other = store.spaces().create("u").await.unwrap();
         for no in 0..5 * 64 {
             assert_eq!(append(&store, other).await.unwrap(), no);
         }
@@ -461,7 +459,7 @@ async fn an_opening_that_grows_the_hdd_fails_on_a_full_disk() {
     let (mut fixture, power) = (Fixture::new(), SimPower::new());
     fixture.hdd = Arc::new(SimDevice::new("hdd", 0, 1, &power).with_size_max((1 << 20) + 64 * PAGE));
     let store = fixture.open().await;
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     while append(&store, space).await.is_ok() {}
     store.close().await.unwrap();
     let broken = fixture.builder().mutation(Some(pagetier_ssdcache::Mutation::OpeningGrows));
@@ -474,7 +472,7 @@ async fn a_truncated_hdd_is_distinguished_from_one_that_did_not_grow() {
     for seed in 0..20 {
         let fixture = Fixture::new();
         let store = fixture.open().await;
-        let space = store.create_space("t").await.unwrap();
+        let space = store.spaces().create("t").await.unwrap();
         let no = append(&store, space).await.unwrap();
         store.sync().await.unwrap();
         // The growth fails after the HDD has grown, and no flush follows.

@@ -1,9 +1,9 @@
 //! Devices with stale contents: older copies, truncated files, an older manifest. Devices that a cancelled or
 //! crashed opening or close leaves behind must never be mistaken for these.
 
-mod fixture;
-
-use fixture::{Fixture, PAGE, PAGES, RING_PAGES, SSD_PAGES, expect_all, grown, polled, write_all};
+use crate::fixture::{
+    self, Fixture, PAGE, PAGES, RING_PAGES, SSD_PAGES, expect_all, grown, polled, write_all,
+};
 use pagetier::{OpenError, PageSize, PageStore, SpaceId};
 use pagetier_devio::{IoBuf, IoBufs, IoClass, SharedDevice, SimDevice, SimPower};
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ async fn closed_twice() -> (Files, SpaceId, [tempfile::TempDir; 2]) {
     store.sync().await.unwrap();
     let hot = files.copy();
     write_all(&store, space, 3).await;
-    let other = store.create_space("other").await.unwrap();
+    let other = store.spaces().create("other").await.unwrap();
     for _ in 0..PAGES {
         store.allocate(other).await.unwrap();
     }
@@ -144,7 +144,7 @@ async fn an_older_ssd_can_be_given_up_and_the_loss_is_reported() {
     let (files, space, [first, _]) = closed_twice().await;
     files.put_back(first.path(), &[SSD]);
     let store = files.with(|b| b.accept_ssd_loss(true)).await.unwrap();
-    let loss = store.ssd_loss().unwrap();
+    let loss = store.ssd().loss().unwrap();
     assert!(loss.exact && loss.pages() > 0, "{loss:?}");
     for no in 0..PAGES {
         let lost = loss.contains(pagetier::PageId::new(space, no));
@@ -293,19 +293,19 @@ async fn two_first_openings_dropped_at_any_await_leave_devices_that_the_next_acc
 async fn nothing_is_created_with_create_off() {
     let fixture = Fixture::new();
     let refused = fixture.builder().create(false).open().await;
-    assert!(matches!(refused, Err(OpenError::NoStore { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(OpenError::NotFound { .. })), "{refused:?}");
     assert_eq!((fixture.hdd.ops(), fixture.manifest.saves()), (0, 0));
     // A first opening that did not finish does not count as a store.
     drop(polled(4, fixture.try_open()).await);
     assert!(fixture.manifest.saves() > 0);
     let refused = fixture.builder().create(false).open().await;
-    assert!(matches!(refused, Err(OpenError::NoStore { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(OpenError::NotFound { .. })), "{refused:?}");
     fixture.open().await.close().await.unwrap();
     fixture.builder().create(false).open().await.unwrap();
     // On files, where an opening failed for lack of pool memory.
     let files = Files::new();
     assert!(files.with(|b| b.pool_bytes(1)).await.is_err());
-    assert!(matches!(files.with(|b| b.create(false)).await, Err(OpenError::NoStore { .. })));
+    assert!(matches!(files.with(|b| b.create(false)).await, Err(OpenError::NotFound { .. })));
     assert!(!files.path(MANIFEST).exists());
 }
 
@@ -365,9 +365,9 @@ async fn the_generation_of_a_failed_save_that_took_effect_is_not_reused() {
         serde_json::from_slice::<serde_json::Value>(line).unwrap()["generation"].as_u64().unwrap()
     };
     fixture.manifest.fail_saves(0, 1, true);
-    store.create_space("a").await.unwrap_err();
+    store.spaces().create("a").await.unwrap_err();
     let failed = generation();
-    store.create_space("b").await.unwrap();
+    store.spaces().create("b").await.unwrap();
     assert!(generation() > failed, "an older copy could not be distinguished from the manifest");
 }
 

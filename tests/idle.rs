@@ -32,7 +32,7 @@ async fn an_idle_store_takes_no_cpu_time() {
     stays_idle("new").await;
 
     // More than the pool holds, so that every task of the store has had work.
-    let space = store.create_space("pages").await.expect("created");
+    let space = store.spaces().create("pages").await.expect("created");
     let mut pages = Vec::new();
     for no in 0..1024_u32 {
         let mut page = store.allocate(space).await.expect("allocated");

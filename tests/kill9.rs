@@ -72,13 +72,13 @@ async fn write_for_ever(directory: &Path, seed: u64) {
     // All policies but the last, which is none.
     let ssd_policy = SsdPolicy::ALL[seed as usize % (SsdPolicy::ALL.len() - 1)];
     let store = Arc::new(open(directory, seed % 2 == 1, ssd_policy).await);
-    let space = match store.space("t") {
+    let space = match store.spaces().find("t") {
         Some(space) => space,
-        None => store.create_space("t").await.unwrap(),
+        None => store.spaces().create("t").await.unwrap(),
     };
     let stats = store.stats();
-    say(format!("open {} {}", stats.ssd.pages, store.pages(space).unwrap()));
-    while store.pages(space).unwrap() < PAGES {
+    say(format!("open {} {}", stats.ssd.pages, store.spaces().pages(space).unwrap()));
+    while store.spaces().pages(space).unwrap() < PAGES {
         let mut page = store.allocate(space).await.unwrap();
         let no = page.id().no;
         fill(&mut page, no, 0);
@@ -204,11 +204,11 @@ fn kill_a_recovery(directory: &Path, seed: u64) -> bool {
 
 async fn check(directory: &Path, threads: bool, known: &mut [Known]) -> (u64, u64) {
     let store = open(directory, threads, SsdPolicy::ALL[0]).await;
-    let Some(space) = store.space("t") else {
+    let Some(space) = store.spaces().find("t") else {
         assert!(known.iter().all(|k| k.durable == 0), "the space is gone");
         return (0, 0);
     };
-    let pages = store.pages(space).unwrap();
+    let pages = store.spaces().pages(space).unwrap();
     assert!(pages == PAGES || known.iter().all(|k| k.durable == 0), "{pages} pages are left");
     for no in 0..pages {
         let k = &mut known[no as usize];

@@ -1,9 +1,7 @@
 //! A store is dropped with I/O in flight and opened again at once: no write of the dropped store lands after
 //! the writes of its successor.
 
-mod fixture;
-
-use fixture::{Fixture, PAGE, fill, read, write};
+use crate::fixture::{self, Fixture, PAGE, fill, read, write};
 use pagetier::{Builder, OpenError, PageStore, SpaceId};
 use pagetier_devio::{Device, Fault, FaultEffect, IoClass, IoOp};
 use std::time::Duration;
@@ -38,7 +36,7 @@ fn builder(fixture: &Fixture, broken: Broken) -> Builder {
 /// A store with pages in version 1, at home.
 async fn small_store(fixture: &Fixture, broken: Broken) -> (PageStore, SpaceId) {
     let store = builder(fixture, broken).open().await.unwrap();
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     for no in 0..OTHERS {
         fill(&mut store.allocate(space).await.unwrap(), no, 1);
     }

@@ -1,9 +1,7 @@
 //! A flipped bit in each block of the map areas, after a close and after a crash: the store opens with the
 //! right contents, or the opening fails and names the damage.
 
-mod fixture;
-
-use fixture::{Fixture, PAGES, expect_all, grown, read, write, write_all};
+use crate::fixture::{Fixture, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{OpenError, SpaceId};
 use pagetier_ssdcache::{BLOCK_BYTES, OpenError as SsdError};
 
@@ -140,7 +138,7 @@ async fn a_checkpoint_interrupted_by_a_power_cut_is_not_damage() {
         }
         let _ = store.sync().await;
         fixture.ssd.clear_faults();
-        let _ = store.readmit_ssd().await;
+        let _ = store.ssd().readmit().await;
         let _ = store.sync().await;
         for seed in 0..4 {
             let cut = fixture.after_power_cut(seed * 31 + op);

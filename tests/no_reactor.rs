@@ -11,7 +11,7 @@ async fn used(directory: &Path, io: Backend) {
     let open =
         || PageStore::builder().directory(directory).pool_bytes(1 << 20).ssd_bytes(2 << 20).io(io).open();
     let store = open().await.unwrap();
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     for no in 0..200 {
         store.allocate(space).await.unwrap()[0] = no as u8;
     }

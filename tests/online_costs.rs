@@ -29,7 +29,7 @@ async fn used(points: Option<usize>) -> PageStore {
         builder = builder.online_costs(points);
     }
     let store = builder.open().await.unwrap();
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     for _ in 0..PAGES {
         drop(store.allocate(space).await.unwrap());
     }
@@ -57,7 +57,7 @@ fn assert_near(name: &str, measured: f64, of_the_model: f64) {
 async fn the_policies_use_the_devices_costs() {
     for points in [COST_POINTS, 256] {
         let store = used(Some(points)).await;
-        let (found, model) = (store.costs(), Costs::PAPER);
+        let (found, model) = (store.policies().costs(), Costs::PAPER);
         assert_near("HDD read", found.hdd_read_ms, model.hdd_read_ms);
         assert_near("HDD write", found.hdd_write_ms, model.hdd_write_ms);
         assert_near("SSD read", found.ssd_read_ms, model.ssd_read_ms);
@@ -69,7 +69,7 @@ async fn the_policies_use_the_devices_costs() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_measured_by_default() {
     let store = used(None).await;
-    assert!((store.costs().hdd_read_ms - 1.0).abs() < 1e-9);
-    store.set_costs(Costs::PAPER).unwrap();
-    assert_eq!(store.costs(), Costs::PAPER);
+    assert!((store.policies().costs().hdd_read_ms - 1.0).abs() < 1e-9);
+    store.policies().set_costs(Costs::PAPER).unwrap();
+    assert_eq!(store.policies().costs(), Costs::PAPER);
 }

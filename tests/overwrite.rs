@@ -1,8 +1,6 @@
 //! Pages overwritten without reading them: the owner repairs a damaged page.
 
-mod fixture;
-
-use fixture::{Fixture, PAGE, PAGES, fill, grown, read, version_of, write_all};
+use crate::fixture::{Fixture, PAGE, PAGES, fill, grown, read, version_of, write_all};
 use pagetier::{Error, PageId, PageStore, PoolError, SpaceId, TierError};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::future::Future;
@@ -110,7 +108,7 @@ async fn pages_in_memory_never_written_and_beyond_the_end_are_overwritten_alike(
     overwrite(&store, space, 1, 4).await;
     overwrite(&store, space, PAGES, 1).await;
     overwrite(&store, space, PAGES + 200, 1).await;
-    assert_eq!(store.pages(space).unwrap(), PAGES + 201);
+    assert_eq!(store.spaces().pages(space).unwrap(), PAGES + 201);
     assert!(matches!(read(&store, space, PAGES + 100).await, Err(Error::NoSuchPage { .. })));
     overwrite(&store, space, PAGES + 100, 1).await;
     store.sync().await.unwrap();

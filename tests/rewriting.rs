@@ -2,9 +2,7 @@
 //! is dropped, killed or loses power at any await, another flush, a write or a save of the manifest fails,
 //! the disk is full.
 
-mod fixture;
-
-use fixture::{Fixture, polled, read, write};
+use crate::fixture::{self, Fixture, polled, read, write};
 use pagetier::{Drain, PageStore, SpaceId, SsdMode};
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
 use std::sync::Arc;
@@ -51,7 +49,7 @@ impl World {
         };
         (fixture.hdd, fixture.ssd) = (device("hdd", 0), device("ssd", 1));
         let store = fixture.open().await;
-        let space = store.create_space("t").await.unwrap();
+        let space = store.spaces().create("t").await.unwrap();
         for no in 0..COUNT {
             fixture::fill(&mut store.allocate(space).await.unwrap(), no, 1);
         }
@@ -69,7 +67,7 @@ impl World {
             Side::Hdd => {
                 store.sync().await.unwrap();
                 fixture.hdd.inject(fault);
-                let drained = store.drain_ssd(Drain::new()).await;
+                let drained = store.ssd().drain(Drain::new()).await;
                 assert!(drained.stopped_by.is_some() || drained.left > 0, "{drained:?}");
                 2
             }
@@ -128,9 +126,9 @@ impl World {
         let when = format!("{when}, then a power cut");
         let store = self.fixture.open().await;
         self.check(&store, &when).await;
-        let drained = store.drain_ssd(Drain::new()).await;
+        let drained = store.ssd().drain(Drain::new()).await;
         assert!(drained.left == 0 && drained.stopped_by.is_none(), "{when}: {drained:?}");
-        store.set_ssd_mode(SsdMode::Off).await.unwrap_or_else(|e| panic!("{when}: {e}"));
+        store.ssd().set_mode(SsdMode::Off).await.unwrap_or_else(|e| panic!("{when}: {e}"));
         drop(store);
         self.end(End::PowerCut);
         let store = self.fixture.open().await;

@@ -1,8 +1,6 @@
 //! The background scrub: its findings, its repairs, its end.
 
-mod fixture;
-
-use fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, write_all};
+use crate::fixture::{self, Fixture, PAGE, PAGES, expect_all, grown, read, write_all};
 use pagetier::{Drain, Error, PageId, PageStore, PoolError, ScrubOptions, SpaceId, SsdMode, TierError};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::time::Duration;
@@ -18,8 +16,8 @@ async fn clean_copies(fixture: &Fixture) -> (PageStore, SpaceId) {
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
-    store.set_ssd_mode(SsdMode::WriteThrough).await.unwrap();
-    assert_eq!(store.drain_ssd(Drain::new()).await.left, 0);
+    store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
+    assert_eq!(store.ssd().drain(Drain::new()).await.left, 0);
     (store, space)
 }
 
@@ -127,7 +125,7 @@ async fn a_bad_only_copy_is_an_error_that_names_it_and_is_healed_from_memory() {
         }
         other => panic!("{other:?}"),
     }
-    let report = store.drain_ssd(Drain::new()).await;
+    let report = store.ssd().drain(Drain::new()).await;
     assert!(report.failed.iter().any(|(page, _)| *page == only) && report.left >= 1, "{report:?}");
 }
 

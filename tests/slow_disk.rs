@@ -4,9 +4,7 @@
 //! Needs the helper `slow-disk` beside the project, root and FUSE; without them the test reports so on
 //! standard error and does nothing.
 
-mod mounted;
-
-use mounted::slow::{Known, LoopDevice, SlowDisk, word, write_until_refused};
+use crate::mounted::slow::{Known, LoopDevice, SlowDisk, word, write_until_refused};
 use pagetier::{Backend, PageId, PageStore, SpaceId};
 use std::io::Write;
 use std::path::Path;
@@ -40,12 +38,12 @@ async fn a_store_on_a_slow_disk_keeps_its_promises_and_waits_for_the_disk_alone(
     };
     for (version, io) in [(1, Backend::Auto), (2, Backend::Threads)] {
         let store = open(folder.path(), &disk, io).await;
-        let space = match store.space("t") {
+        let space = match store.spaces().find("t") {
             Some(space) => space,
-            None => store.create_space("t").await.unwrap(),
+            None => store.spaces().create("t").await.unwrap(),
         };
         for no in 0..PAGES {
-            let mut page = match no < store.pages(space).unwrap() {
+            let mut page = match no < store.spaces().pages(space).unwrap() {
                 true => store.get_mut(PageId::new(space, no)).await.unwrap(),
                 false => store.allocate(space).await.unwrap(),
             };
@@ -90,7 +88,7 @@ async fn a_block_device_that_goes_away_under_load_fails_its_operations_and_loses
         };
         let mut known = vec![Known::default(); PAGES as usize];
         let store = open(&device).await.unwrap();
-        let space = store.create_space("t").await.unwrap();
+        let space = store.spaces().create("t").await.unwrap();
         for no in 0..PAGES {
             store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(no, 0));
         }

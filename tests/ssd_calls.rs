@@ -1,9 +1,7 @@
 //! The calls of the SSD's life, dropped or cut short by a crash at any moment: no page becomes older than its
 //! last `sync`, and every call can be made again.
 
-mod fixture;
-
-use fixture::{Fixture, read, write};
+use crate::fixture::{self, Fixture, read, write};
 use pagetier::{Drain, Error, PageId, PageStore, SpaceId, SsdMode, SsdState};
 use pagetier_devio::{SimDevice, SimPower};
 use std::sync::Arc;
@@ -36,12 +34,12 @@ enum Then {
 /// Pages whose newest version is on the SSD alone, in memory, or at home; all synced.
 async fn filled(fixture: &Fixture) -> (PageStore, SpaceId) {
     let store = fixture.open().await;
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     for no in 0..COUNT {
         fixture::fill(&mut store.allocate(space).await.unwrap(), no, 1);
     }
     store.sync().await.unwrap();
-    assert_eq!(store.drain_ssd(Drain::new()).await.left, 0);
+    assert_eq!(store.ssd().drain(Drain::new()).await.left, 0);
     for no in (0..COUNT).step_by(2) {
         write(&store, space, no, 2).await.unwrap();
     }
@@ -57,18 +55,18 @@ fn synced(no: u32) -> u32 {
 async fn make(call: Call, store: &PageStore) -> Result<(), Error> {
     match call {
         Call::Drain => {
-            store.drain_ssd(Drain::new()).await;
+            store.ssd().drain(Drain::new()).await;
         }
-        Call::Off => store.set_ssd_mode(SsdMode::Off).await?,
+        Call::Off => store.ssd().set_mode(SsdMode::Off).await?,
         Call::OffAndOn => {
-            store.set_ssd_mode(SsdMode::Off).await?;
-            store.set_ssd_mode(SsdMode::WriteBack).await?;
+            store.ssd().set_mode(SsdMode::Off).await?;
+            store.ssd().set_mode(SsdMode::WriteBack).await?;
         }
         Call::Readmit => {
-            store.readmit_ssd().await?;
+            store.ssd().readmit().await?;
         }
         Call::Abandon => {
-            store.abandon_ssd().await?;
+            store.ssd().abandon().await?;
         }
     }
     Ok(())
@@ -93,7 +91,7 @@ fn after(fixture: &Fixture, killed: bool, seed: u64) -> Fixture {
 /// Every page reads as it was synced, unless the SSD was given up and the list names it.
 async fn check(store: &PageStore, space: SpaceId, call: Call, when: &str) {
     for no in 0..COUNT {
-        let listed = store.ssd_loss().is_some_and(|loss| loss.contains(PageId::new(space, no)));
+        let listed = store.ssd().loss().is_some_and(|loss| loss.contains(PageId::new(space, no)));
         match read(store, space, no).await {
             Ok(version) if version == synced(no) => {}
             _ if listed && call == Call::Abandon => {}
@@ -118,7 +116,7 @@ async fn a_call_dropped_at_any_moment_harms_nothing_whatever_follows() {
                     let found = (0..COUNT).map(|no| read(&store, space, no));
                     let _ = futures_util::future::join_all(found).await;
                     fixture.ssd.set_present(true);
-                    assert_eq!(store.ssd_state(), SsdState::Degraded, "{when}");
+                    assert_eq!(store.ssd().state(), SsdState::Degraded, "{when}");
                 }
                 let ended = timeout(LATENCY * moment, make(call, &store)).await;
                 let over = ended.is_ok();

@@ -98,19 +98,19 @@ async fn sync(store: &PageStore, world: &mut World) -> Result<(), String> {
 async fn life(store: &PageStore, world: &World, rng: &mut SmallRng) {
     let ssd = &world.devices[1];
     match rng.random_range(0..8) {
-        0 => drop(store.set_ssd_mode(SsdMode::Off).await),
-        1 => drop(store.set_ssd_mode(SsdMode::WriteBack).await),
-        2 => drop(store.set_ssd_mode(SsdMode::WriteThrough).await),
-        3 => drop(store.set_ssd_mode(SsdMode::ReadOnly).await),
+        0 => drop(store.ssd().set_mode(SsdMode::Off).await),
+        1 => drop(store.ssd().set_mode(SsdMode::WriteBack).await),
+        2 => drop(store.ssd().set_mode(SsdMode::WriteThrough).await),
+        3 => drop(store.ssd().set_mode(SsdMode::ReadOnly).await),
         4 => drop(
-            store.drain_ssd(Drain::new().deadline(Duration::from_millis(rng.random_range(1..200)))).await,
+            store.ssd().drain(Drain::new().deadline(Duration::from_millis(rng.random_range(1..200)))).await,
         ),
         5 => {
             let op = [IoOp::Write, IoOp::Flush, IoOp::Read][rng.random_range(0..3)];
             ssd.inject(Fault::new(FaultEffect::Eio).on(op).times(1));
         }
         6 => drop(store.scrub(ScrubOptions::default().pages_per_second(None)).finished().await),
-        _ => drop(store.readmit_ssd().await),
+        _ => drop(store.ssd().readmit().await),
     }
 }
 
@@ -144,7 +144,7 @@ async fn work(
                         return Err(format!("page {no} reads as {found} while running, not as {newest}"));
                     }
                 } else if store.stats().ssd.refusing.is_some() {
-                    let back = tokio::time::timeout(SOON, store.readmit_ssd()).await;
+                    let back = tokio::time::timeout(SOON, store.ssd().readmit()).await;
                     match back {
                         Err(_) => return Err(format!("taking the SSD back hangs: {:?}", store.stats().ssd)),
                         // This store cannot continue.
@@ -170,7 +170,7 @@ async fn one_life(world: &mut World, rng: &mut SmallRng) -> Result<bool, String>
         Err(_) if power.is_cut() => return Ok(false),
         Err(error) => return Err(format!("does not open: {error}")),
     };
-    let space = store.space("t").ok_or("the space is gone")?;
+    let space = store.spaces().find("t").ok_or("the space is gone")?;
     let checked = check(&store, space, world).await;
     if !power.is_cut() {
         checked?;
@@ -203,7 +203,7 @@ fn run(seed: u64) -> Result<u32, String> {
             ssd_policy: SsdPolicy::ALL[seed as usize % (SsdPolicy::ALL.len() - 1)],
         };
         let store = world.open().await?;
-        let space = store.create_space("t").await.map_err(|e| e.to_string())?;
+        let space = store.spaces().create("t").await.map_err(|e| e.to_string())?;
         for no in 0..PAGES {
             let mut page = store.allocate(space).await.map_err(|e| e.to_string())?;
             world.version += 1;
@@ -226,7 +226,7 @@ fn whatever_happens_to_the_ssd_nothing_synced_is_lost_and_nothing_old_comes_back
     for seed in one.map_or(0..seeds, |s| s..s + 1) {
         if let Err(error) = run(seed) {
             panic!(
-                "seed {seed}: {error}; replay with PAGETIER_CRASH_SEED={seed} cargo test --test ssd_crash"
+                "seed {seed}: {error}; replay with PAGETIER_CRASH_SEED={seed} cargo test --test all ssd_crash"
             );
         }
     }

@@ -1,8 +1,6 @@
 //! The SSD's life: modes, drain, failure, readmission, operation without it, acceptance of its loss.
 
-mod fixture;
-
-use fixture::{Fixture, PAGES, expect_all, grown, read, write, write_all};
+use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{
     Drain, Error, Home, Lsn, OpenError, PageId, PoolError, SsdEvent, SsdMode, SsdState, TierError,
 };
@@ -16,7 +14,7 @@ const LONG: Duration = Duration::from_secs(60);
 async fn modes_determine_what_the_ssd_gets() {
     let fixture = Fixture::new();
     let store = fixture.builder().ssd_mode(SsdMode::WriteThrough).open().await.unwrap();
-    let mut events = store.ssd_events();
+    let mut events = store.ssd().events();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     expect_all(&store, space, 2).await;
@@ -24,7 +22,7 @@ async fn modes_determine_what_the_ssd_gets() {
     let ssd = store.stats().ssd;
     assert!(ssd.pages > 20 && ssd.dirty_pages == 0, "{ssd:?}");
 
-    store.set_ssd_mode(SsdMode::ReadOnly).await.unwrap();
+    store.ssd().set_mode(SsdMode::ReadOnly).await.unwrap();
     tokio::time::sleep(LONG).await;
     let before = store.stats().ssd.counts;
     write_all(&store, space, 3).await;
@@ -34,7 +32,7 @@ async fn modes_determine_what_the_ssd_gets() {
     assert_eq!(admitted(after.counts), admitted(before));
     assert_eq!(after.mode, SsdMode::ReadOnly);
 
-    store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
+    store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();
     write_all(&store, space, 4).await;
     store.sync().await.unwrap();
     assert!(store.stats().ssd.dirty_pages > 20);
@@ -55,15 +53,15 @@ async fn a_drained_ssd_holds_no_only_copy() {
     store.sync().await.unwrap();
     let dirty = store.stats().ssd.dirty_pages;
     assert!(dirty > 20, "{dirty}");
-    store.set_ssd_mode(SsdMode::WriteThrough).await.unwrap();
+    store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
     let reports = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&reports);
-    let report = store.drain_ssd(Drain::new().on_progress(move |p| sink.lock().unwrap().push(p))).await;
+    let report = store.ssd().drain(Drain::new().on_progress(move |p| sink.lock().unwrap().push(p))).await;
     assert_eq!((report.written, report.left, report.failed.len()), (dirty, 0, 0));
     let reports = reports.lock().unwrap().clone();
     assert!(reports.windows(2).all(|w| w[0].written <= w[1].written) && reports.len() > 1, "{reports:?}");
     assert_eq!(store.stats().ssd.dirty_pages, 0);
-    assert_eq!(store.oldest_ssd_lsn(), None);
+    assert_eq!(store.ssd().oldest_lsn(), None);
     // Nothing is missing without it, in this run and after a crash.
     fixture.ssd.set_present(false);
     expect_all(&store, space, 2).await;
@@ -77,14 +75,14 @@ async fn a_drain_that_runs_out_of_time_reports_what_is_left_and_loses_nothing() 
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
     fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(1))).on(IoOp::Write));
-    let report = store.drain_ssd(Drain::new().deadline(Duration::from_millis(900))).await;
+    let report = store.ssd().drain(Drain::new().deadline(Duration::from_millis(900))).await;
     assert!(report.left > 0, "{report:?}");
     fixture.hdd.clear_faults();
     expect_all(&store, space, 2).await;
     // A drop half-way stops the drain too.
-    drop(tokio::time::timeout(Duration::from_millis(1), store.drain_ssd(Drain::new())).await);
+    drop(tokio::time::timeout(Duration::from_millis(1), store.ssd().drain(Drain::new())).await);
     tokio::time::sleep(LONG).await;
-    let report = store.drain_ssd(Drain::new()).await;
+    let report = store.ssd().drain(Drain::new()).await;
     assert_eq!(report.left, 0);
     expect_all(&store, space, 2).await;
     write_all(&store, space, 3).await;
@@ -95,13 +93,13 @@ async fn a_drain_that_runs_out_of_time_reports_what_is_left_and_loses_nothing() 
 async fn a_failed_slot_write_degrades_the_ssd_until_it_is_taken_back() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
-    let mut events = store.ssd_events();
+    let mut events = store.ssd().events();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     fixture.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(fixture.slots()));
     write_all(&store, space, 3).await;
     store.sync().await.unwrap();
-    assert_eq!(store.ssd_state(), SsdState::Degraded);
+    assert_eq!(store.ssd().state(), SsdState::Degraded);
     assert!(matches!(events.next().await, Some(SsdEvent::Degraded { .. })));
     expect_all(&store, space, 3).await;
     // The store continues for a long time: it frees the journal even though nothing is admitted.
@@ -110,9 +108,9 @@ async fn a_failed_slot_write_degrades_the_ssd_until_it_is_taken_back() {
         store.sync().await.unwrap();
     }
     fixture.ssd.clear_faults();
-    let report = store.readmit_ssd().await.unwrap();
+    let report = store.ssd().readmit().await.unwrap();
     assert!(report.lost.is_empty(), "{report:?}");
-    assert_eq!(store.ssd_state(), SsdState::Active);
+    assert_eq!(store.ssd().state(), SsdState::Active);
     assert_eq!(events.try_next(), Some(SsdEvent::Active));
     let before = store.stats().pool.written_ssd;
     write_all(&store, space, 12).await;
@@ -149,13 +147,13 @@ async fn a_vanished_ssd_with_only_copies_stops_writes_and_comes_back() {
         }
     }
     assert!(missing > 0);
-    assert_eq!(store.ssd_state(), SsdState::Degraded);
+    assert_eq!(store.ssd().state(), SsdState::Degraded);
     let _ = write(&store, space, clean[0], 3).await;
     assert!(store.sync().await.is_err());
-    assert!(matches!(store.set_ssd_mode(SsdMode::Off).await, Err(Error::SsdOnlyCopies { .. })));
-    assert!(matches!(store.readmit_ssd().await, Err(Error::Readmit(_))));
+    assert!(matches!(store.ssd().set_mode(SsdMode::Off).await, Err(Error::SsdOnlyCopies { .. })));
+    assert!(matches!(store.ssd().readmit().await, Err(Error::Readmit(_))));
     fixture.ssd.set_present(true);
-    let report = store.readmit_ssd().await.unwrap();
+    let report = store.ssd().readmit().await.unwrap();
     assert!(report.lost.is_empty() && report.proved > 0, "{report:?}");
     store.sync().await.unwrap();
     write(&store, space, clean[0], 2).await.unwrap();
@@ -180,7 +178,7 @@ async fn a_failed_flush_is_believed_until_what_it_covered_is_home() {
         }
         assert!(store.sync().await.is_err());
         assert!(store.sync().await.is_err(), "a second try must not succeed as if nothing had been lost");
-        let report = store.readmit_ssd().await.unwrap();
+        let report = store.ssd().readmit().await.unwrap();
         assert!(report.lost.is_empty(), "{report:?}");
         store.sync().await.unwrap();
         drop(store);
@@ -205,14 +203,14 @@ async fn another_ssd_is_not_taken_back_in_place_of_the_one_that_failed() {
     for at in (0..8192).step_by(512) {
         fixture.ssd.flip_bit(at, 1);
     }
-    assert!(matches!(store.readmit_ssd().await, Err(Error::Readmit(_))));
+    assert!(matches!(store.ssd().readmit().await, Err(Error::Readmit(_))));
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_only_copies_the_store_continues_without_a_failed_ssd() {
     let fixture = Fixture::new();
     let store = fixture.builder().ssd_mode(SsdMode::WriteThrough).open().await.unwrap();
-    let mut events = store.ssd_events();
+    let mut events = store.ssd().events();
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
@@ -224,7 +222,7 @@ async fn without_only_copies_the_store_continues_without_a_failed_ssd() {
     }
     tokio::time::sleep(LONG).await;
     store.sync().await.unwrap();
-    assert_eq!((store.ssd_state(), store.ssd_mode()), (SsdState::Off, SsdMode::Off));
+    assert_eq!((store.ssd().state(), store.ssd().mode()), (SsdState::Off, SsdMode::Off));
     expect_all(&store, space, 3).await;
     let mut seen = Vec::new();
     while let Some(event) = events.try_next() {
@@ -240,8 +238,8 @@ async fn without_only_copies_the_store_continues_without_a_failed_ssd() {
     write_all(&store, space, 4).await;
     // The failed SSD comes back: its contents are ignored.
     later.ssd.set_present(true);
-    store.readmit_ssd().await.unwrap();
-    assert_eq!(store.ssd_state(), SsdState::Active);
+    store.ssd().readmit().await.unwrap();
+    assert_eq!(store.ssd().state(), SsdState::Active);
     expect_all(&store, space, 4).await;
     write_all(&store, space, 5).await;
     store.sync().await.unwrap();
@@ -258,8 +256,8 @@ async fn switched_off_and_on_nothing_old_comes_back() {
         let space = grown(&store).await;
         write_all(&store, space, 2).await;
         store.sync().await.unwrap();
-        store.set_ssd_mode(SsdMode::Off).await.unwrap();
-        assert_eq!(store.ssd_mode(), SsdMode::Off);
+        store.ssd().set_mode(SsdMode::Off).await.unwrap();
+        assert_eq!(store.ssd().mode(), SsdMode::Off);
         let ops = fixture.ssd.ops();
         write_all(&store, space, 3).await;
         store.sync().await.unwrap();
@@ -268,7 +266,7 @@ async fn switched_off_and_on_nothing_old_comes_back() {
         // A crash at this point finds a store without an SSD.
         let crashed = fixture.after_power_cut(seed);
         expect_all(&crashed.open().await, space, 3).await;
-        store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
+        store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();
         expect_all(&store, space, 3).await;
         for no in 0..PAGES / 2 {
             write(&store, space, no, 4).await.unwrap();
@@ -292,15 +290,15 @@ async fn after_a_close_the_loss_of_the_ssd_is_known_exactly() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
     let space = grown(&store).await;
-    store.set_ssd_mode(SsdMode::Off).await.unwrap();
-    store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
+    store.ssd().set_mode(SsdMode::Off).await.unwrap();
+    store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();
     write_all(&store, space, 2).await;
     store.close().await.unwrap();
     let fixture = fixture.with_blank_ssd();
     assert!(matches!(fixture.try_open().await, Err(OpenError::SsdMissing { .. })));
     assert!(matches!(fixture.builder().ssd_bytes(0).open().await, Err(OpenError::SsdMissing { .. })));
     let store = fixture.builder().accept_ssd_loss(true).open().await.unwrap();
-    let loss = store.ssd_loss().unwrap().clone();
+    let loss = store.ssd().loss().unwrap().clone();
     assert!(loss.exact && loss.pages() > 20, "{loss:?}");
     for no in 0..PAGES {
         let version = read(&store, space, no).await.unwrap();
@@ -315,12 +313,12 @@ async fn after_a_close_the_loss_of_the_ssd_is_known_exactly() {
     assert!(store.stats().ssd.pages > 20);
     store.close().await.unwrap();
     let store = fixture.builder().accept_ssd_loss(true).open().await.unwrap();
-    assert_eq!(store.ssd_loss(), Some(loss), "it is not acknowledged");
-    store.acknowledge_loss().await.unwrap();
-    assert_eq!(store.ssd_loss(), None);
+    assert_eq!(store.ssd().loss(), Some(loss), "it is not acknowledged");
+    store.ssd().acknowledge_loss().await.unwrap();
+    assert_eq!(store.ssd().loss(), None);
     store.close().await.unwrap();
     let store = fixture.open().await;
-    assert_eq!(store.ssd_loss(), None);
+    assert_eq!(store.ssd().loss(), None);
     expect_all(&store, space, 3).await;
 }
 
@@ -330,7 +328,7 @@ async fn after_a_crash_every_page_may_be_older_and_the_report_says_so() {
     let store = fixture.open().await;
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
-    let _ = store.drain_ssd(Drain::new()).await;
+    let _ = store.ssd().drain(Drain::new()).await;
     write_all(&store, space, 3).await;
     store.sync().await.unwrap();
     drop(store);
@@ -338,7 +336,7 @@ async fn after_a_crash_every_page_may_be_older_and_the_report_says_so() {
     let later = fixture.after_power_cut(4);
     later.ssd.set_present(false);
     let store = later.builder().ssd_bytes(0).accept_ssd_loss(true).open().await.unwrap();
-    let loss = store.ssd_loss().unwrap();
+    let loss = store.ssd().loss().unwrap();
     assert!(!loss.exact && loss.redo_from.is_none());
     for no in 0..PAGES {
         assert!(loss.contains(PageId::new(space, no)));
@@ -356,22 +354,22 @@ async fn an_ssd_given_up_while_open_keeps_pages_in_memory_and_lists_the_rest() {
     let fixture = Fixture::new();
     let store = fixture.open().await;
     let space = grown(&store).await;
-    let _ = store.drain_ssd(Drain::new()).await;
-    store.set_ssd_mode(SsdMode::WriteThrough).await.unwrap();
+    let _ = store.ssd().drain(Drain::new()).await;
+    store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
-    store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
+    store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();
     write_all(&store, space, 3).await;
     store.sync().await.unwrap();
     fixture.ssd.set_present(false);
-    let loss = store.abandon_ssd().await.unwrap();
+    let loss = store.ssd().abandon().await.unwrap();
     assert!(loss.exact && loss.pages() > 0, "{loss:?}");
     store.sync().await.unwrap();
     for no in 0..PAGES {
         let version = read(&store, space, no).await.unwrap();
         assert_eq!(version == 3, !loss.contains(PageId::new(space, no)), "page {no} reads as {version}");
     }
-    assert_eq!(store.ssd_state(), SsdState::Off);
+    assert_eq!(store.ssd().state(), SsdState::Off);
     write_all(&store, space, 4).await;
     store.sync().await.unwrap();
     drop(store);
@@ -386,19 +384,19 @@ async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
         let fixture = Fixture::new();
         let store = fixture.open().await;
         let space = grown(&store).await;
-        store.set_ssd_mode(SsdMode::WriteThrough).await.unwrap();
-        let _ = store.drain_ssd(Drain::new()).await;
+        store.ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
+        let _ = store.ssd().drain(Drain::new()).await;
         for version in 2..3 {
             write_all(&store, space, version).await;
         }
         store.sync().await.unwrap();
-        store.set_ssd_mode(SsdMode::WriteBack).await.unwrap();
+        store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();
         // The first change since the page's last home write counts, not the latest change.
         for version in 3..6 {
             write_all(&store, space, version).await;
         }
         store.sync().await.unwrap();
-        let oldest = store.oldest_ssd_lsn().unwrap();
+        let oldest = store.ssd().oldest_lsn().unwrap();
         let changed: Vec<u32> =
             (0..PAGES).filter(|no| store.home(PageId::new(space, *no)) == Home::Ssd).collect();
         let truth = |store: &pagetier::PageStore| {
@@ -420,10 +418,10 @@ async fn the_oldest_lsn_on_the_ssd_alone_is_never_too_new() {
         drop(store);
         let later = fixture.after_power_cut(seed);
         let store = later.open().await;
-        let oldest = store.oldest_ssd_lsn().unwrap_or(Lsn(u64::MAX));
+        let oldest = store.ssd().oldest_lsn().unwrap_or(Lsn(u64::MAX));
         assert!(oldest.0 <= needed, "after recovery {oldest} reported, {needed} needed");
-        let _ = store.drain_ssd(Drain::new()).await;
-        assert_eq!(store.oldest_ssd_lsn(), None);
+        let _ = store.ssd().drain(Drain::new()).await;
+        assert_eq!(store.ssd().oldest_lsn(), None);
     }
 }
 
@@ -438,7 +436,7 @@ async fn sync_writes_no_checkpoint_and_waits_for_no_flush_of_the_disk() {
     let space = grown(&store).await;
     store.sync().await.unwrap();
     // All pages go to the HDD, and no admissions from memory request checkpoints.
-    store.set_ssd_mode(SsdMode::ReadOnly).await.unwrap();
+    store.ssd().set_mode(SsdMode::ReadOnly).await.unwrap();
     tokio::time::sleep(LONG).await;
     for no in 0..20 {
         write(&store, space, no, 2).await.unwrap();
@@ -478,21 +476,21 @@ async fn on_files_the_ssd_can_be_switched_off_taken_away_and_put_back() {
     let space = grown(&store).await;
     write_all(&store, space, 2).await;
     store.sync().await.unwrap();
-    store.set_ssd_mode(SsdMode::Off).await.unwrap();
+    store.ssd().set_mode(SsdMode::Off).await.unwrap();
     let kept = dir.path().join("kept");
     std::fs::rename(dir.path().join("ssd.cache"), &kept).unwrap();
     write_all(&store, space, 3).await;
     store.close().await.unwrap();
     let store = open().await.unwrap();
-    assert_eq!(store.ssd_state(), SsdState::Off);
+    assert_eq!(store.ssd().state(), SsdState::Off);
     expect_all(&store, space, 3).await;
     std::fs::rename(&kept, dir.path().join("ssd.cache")).unwrap();
-    store.readmit_ssd().await.unwrap();
+    store.ssd().readmit().await.unwrap();
     expect_all(&store, space, 3).await;
     write_all(&store, space, 4).await;
     store.close().await.unwrap();
     let store = open().await.unwrap();
-    assert_eq!(store.ssd_state(), SsdState::Active);
+    assert_eq!(store.ssd().state(), SsdState::Active);
     assert!(store.stats().ssd.pages > 20);
     expect_all(&store, space, 4).await;
 }

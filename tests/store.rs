@@ -48,7 +48,7 @@ async fn expect(store: &PageStore, page: PageId, version: u32) {
 }
 
 async fn grown(store: &PageStore, pages: u32) -> SpaceId {
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     for no in 0..pages {
         let mut page = store.allocate(space).await.unwrap();
         assert_eq!(page.id(), PageId::new(space, no));
@@ -93,8 +93,8 @@ async fn a_closed_store_opens_warm_and_complete() {
     let on_ssd = store.stats().ssd.pages;
     store.close().await.unwrap();
     let store = devices.open(200, 400).await.unwrap();
-    assert_eq!(store.pages(space).unwrap(), 1000);
-    assert_eq!(store.space("t"), Some(space));
+    assert_eq!(store.spaces().pages(space).unwrap(), 1000);
+    assert_eq!(store.spaces().find("t"), Some(space));
     let warm = store.stats().ssd.pages;
     assert!(warm * 100 >= on_ssd * 95, "{warm} of {on_ssd} pages are still on the SSD");
     for no in 0..1000 {
@@ -107,7 +107,7 @@ async fn synced_pages_survive_a_drop_without_close() {
     let devices = Devices::new();
     for round in 1..6 {
         let store = devices.open(200, 400).await.unwrap();
-        let space = match store.space("t") {
+        let space = match store.spaces().find("t") {
             Some(space) => space,
             None => grown(&store, 1000).await,
         };
@@ -143,7 +143,7 @@ async fn a_store_without_an_ssd_works_and_recovers() {
             assert!(round > 1);
             return;
         };
-        let space = match store.space("t") {
+        let space = match store.spaces().find("t") {
             Some(space) => space,
             None => grown(&store, 500).await,
         };
@@ -165,11 +165,11 @@ async fn pages_and_spaces_that_do_not_exist_are_errors() {
     let beyond = PageId::new(space, 10);
     assert!(matches!(store.get(beyond).await, Err(Error::NoSuchPage { page }) if page == beyond));
     assert!(matches!(store.discard(beyond).await, Err(Error::NoSuchPage { .. })));
-    assert!(matches!(store.create_space("t").await, Err(Error::SpaceExists { .. })));
-    store.drop_space(space).await.unwrap();
+    assert!(matches!(store.spaces().create("t").await, Err(Error::SpaceExists { .. })));
+    store.spaces().remove(space).await.unwrap();
     assert!(matches!(store.get(PageId::new(space, 1)).await, Err(Error::NoSuchPage { .. })));
     assert!(matches!(store.allocate(space).await, Err(Error::NoSuchSpace { .. })));
-    assert_eq!(store.space("t"), None);
+    assert_eq!(store.spaces().find("t"), None);
     let again = grown(&store, 10).await;
     assert_ne!(again, space);
     store.close().await.unwrap();
@@ -221,12 +221,12 @@ async fn only_one_recording_runs_at_a_time() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (folder.path().join("first.ptr"), folder.path().join("second.ptr"));
     let store = Devices::new().open(200, 400).await.unwrap();
-    store.start_recording(&first).unwrap();
-    let busy = store.start_recording(&second).unwrap_err();
+    store.trace().start(&first).unwrap();
+    let busy = store.trace().start(&second).unwrap_err();
     assert_eq!(busy.kind(), std::io::ErrorKind::ResourceBusy);
     assert!(!second.exists());
-    let _ = store.create_space("t").await.unwrap();
-    store.stop_recording().await.unwrap();
-    store.start_recording(&second).unwrap();
+    let _ = store.spaces().create("t").await.unwrap();
+    store.trace().stop().await.unwrap();
+    store.trace().start(&second).unwrap();
     assert!(first.exists() && second.exists());
 }

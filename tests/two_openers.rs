@@ -57,11 +57,11 @@ async fn a_store_dropped_while_it_writes_can_be_opened_again_at_once() {
     let directory = tempfile::tempdir().unwrap();
     for round in 0..20_u8 {
         let store = builder(directory.path()).open().await.unwrap();
-        let space = match store.space("t") {
+        let space = match store.spaces().find("t") {
             Some(space) => space,
-            None => store.create_space("t").await.unwrap(),
+            None => store.spaces().create("t").await.unwrap(),
         };
-        for _ in store.pages(space).unwrap()..100 {
+        for _ in store.spaces().pages(space).unwrap()..100 {
             let _ = store.allocate(space).await.unwrap();
         }
         for no in 0..100 {
@@ -79,9 +79,9 @@ async fn a_store_dropped_while_it_writes_can_be_opened_again_at_once() {
 async fn the_holder() {
     let Some(directory) = std::env::var_os(DIRECTORY) else { return };
     let store = builder(Path::new(&directory)).open().await.unwrap();
-    let space = match store.space("t") {
+    let space = match store.spaces().find("t") {
         Some(space) => space,
-        None => store.create_space("t").await.unwrap(),
+        None => store.spaces().create("t").await.unwrap(),
     };
     println!("\nholding");
     loop {

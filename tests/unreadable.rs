@@ -2,12 +2,10 @@
 //! otherwise the opening fails and names the SSD. The loss of the SSD can then be accepted, and its report is
 //! complete.
 
-mod fixture;
-
-use fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, write, write_all};
+use crate::fixture::{self, Fixture, PAGE, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{Error, OpenError, PageId, PageSize, PageStore, PoolError, SpaceId, SsdMode, TierError};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
-use pagetier_ssdcache::{BLOCK_BYTES, Layout, OpenError as SsdError};
+use pagetier_ssdcache::{BLOCK_BYTES, JournalSeq, Layout, OpenError as SsdError};
 use std::ops::Range;
 
 /// A store with every page in version 2, then half of them in version 3, and in version 4; everything synced,
@@ -68,7 +66,7 @@ async fn after_a_close_any_block_of_slots_ring_and_journal_may_be_unreadable() {
     let layout = closed.layout();
     let slots = closed.slots().step_by(PAGE as usize);
     let ring = (0..layout.ring_pages).map(|place| layout.ring_at(place));
-    let journal = (0..u64::from(layout.journal_blocks)).map(|seq| layout.journal_at(seq));
+    let journal = (0..u64::from(layout.journal_blocks)).map(|seq| layout.journal_at(JournalSeq(seq)));
     let mut failed = 0;
     for (nth, at) in (0..).zip(slots.chain(ring).chain(journal)) {
         let fixture = closed.after_power_cut(1);
@@ -122,7 +120,7 @@ async fn the_rings_older_images_mend_nothing_when_the_newest_cannot_be_read() {
 
 /// Checks that each page reads as it should or is listed.
 async fn expect_listed(store: &PageStore, space: SpaceId) {
-    let loss = store.ssd_loss().expect("a report");
+    let loss = store.ssd().loss().expect("a report");
     let mut lost = 0;
     for no in 0..PAGES {
         let found = read(store, space, no).await;

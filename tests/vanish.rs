@@ -5,10 +5,8 @@
 //! Needs the helper `slow-disk` beside the project, root, FUSE, loop devices, `mkfs.ext4` and `mkfs.xfs`;
 //! without them the test reports so on standard error and does nothing.
 
-mod mounted;
-
-use mounted::slow::{Known, LoopDevice, Mounted, SlowDisk, word, write_until_refused};
-use mounted::{KINDS, make, skip, smallest};
+use crate::mounted::slow::{Known, LoopDevice, Mounted, SlowDisk, word, write_until_refused};
+use crate::mounted::{KINDS, make, skip, smallest};
 use pagetier::{
     Builder, DeviceErrorKind, Error, OpenError, PageId, PageStore, PoolError, SpaceId, TierError,
 };
@@ -62,7 +60,7 @@ async fn is_refused(folder: &Path, whole: bool) -> bool {
         Ok(_) => false,
         Err(OpenError::AlreadyOpen { .. }) => true,
         // Not even the lock's file is accessible.
-        Err(OpenError::Directory { .. } | OpenError::NotADirectory { .. }) => whole,
+        Err(OpenError::Directory { .. } | OpenError::NotFound { .. }) => whole,
         Err(_) => false,
     }
 }
@@ -103,7 +101,7 @@ async fn read_meanwhile(store: &PageStore, space: SpaceId, known: &[Known]) -> (
 async fn goes_away_and_comes_back(folder: &Path, kind: &str, whole: bool, below: Below) {
     let mut known = vec![Known::default(); PAGES as usize];
     let store = builder(folder, whole).open().await.unwrap();
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     for no in 0..PAGES {
         store.allocate(space).await.unwrap()[..8].copy_from_slice(&word(no, 0));
     }

@@ -1,13 +1,11 @@
 //! Ghosts over a store's live requests: they see the sample, and report what other sizes would have cost.
 
-mod fixture;
-
-use fixture::{Fixture, PAGES};
+use crate::fixture::{Fixture, PAGES};
 use pagetier::{PageId, PageStore, SpaceId, WhatIfOptions};
 use std::io::ErrorKind;
 
 async fn filled(store: &PageStore) -> SpaceId {
-    let space = store.create_space("pages").await.unwrap();
+    let space = store.spaces().create("pages").await.unwrap();
     for _ in 0..PAGES {
         drop(store.allocate(space).await.unwrap());
     }
@@ -19,19 +17,22 @@ async fn ghosts_count_what_the_store_does() {
     let fixture = Fixture::new();
     let store = fixture.builder().pool_policy("lru").read_ahead(false).open().await.unwrap();
     let space = filled(&store).await;
-    assert!(store.what_if().is_none() && store.stop_what_if().await.is_none(), "no ghosts run yet");
+    assert!(
+        store.what_if().report().is_none() && store.what_if().stop().await.is_none(),
+        "no ghosts run yet"
+    );
     let all = WhatIfOptions::new().share(1.0).pool_factors(&[0.5, 2.0, 20.0]).ssd_factors(&[0.0, 2.0]);
-    store.start_what_if(&all).unwrap();
-    assert_eq!(store.start_what_if(&all).unwrap_err().kind(), ErrorKind::ResourceBusy);
+    store.what_if().start(&all).unwrap();
+    assert_eq!(store.what_if().start(&all).unwrap_err().kind(), ErrorKind::ResourceBusy);
     let before = store.stats().pool;
     for _ in 0..30 {
         for no in 0..PAGES {
             drop(store.get(PageId::new(space, no)).await.unwrap());
         }
     }
-    let report = store.stop_what_if().await.unwrap();
+    let report = store.what_if().stop().await.unwrap();
     let after = store.stats().pool;
-    assert!(store.what_if().is_none());
+    assert!(store.what_if().report().is_none());
     assert_eq!(report.sampled.lost, 0);
     // Every page is in the sample. A request in progress is counted once it misses.
     assert!(report.sampled.references.abs_diff(report.sampled.requests) <= 1, "{:?}", report.sampled);
@@ -43,7 +44,7 @@ async fn ghosts_count_what_the_store_does() {
     // Twenty times as many frames hold everything.
     let largest = report.costs.last().unwrap();
     assert!(largest.pool_pages > PAGES && largest.total_ms() == 0.0, "{report}");
-    store.start_what_if(&all).unwrap();
+    store.what_if().start(&all).unwrap();
     store.close().await.unwrap();
 }
 
@@ -57,10 +58,10 @@ async fn invalid_shares_and_sizes_are_refused() {
         WhatIfOptions::new().pool_factors(&[0.0]),
         WhatIfOptions::new().ssd_factors(&[f64::INFINITY]),
     ] {
-        assert_eq!(store.start_what_if(&bad).unwrap_err().kind(), ErrorKind::InvalidInput, "{bad:?}");
-        assert!(store.what_if().is_none());
+        assert_eq!(store.what_if().start(&bad).unwrap_err().kind(), ErrorKind::InvalidInput, "{bad:?}");
+        assert!(store.what_if().report().is_none());
     }
-    store.start_what_if(&WhatIfOptions::new()).unwrap();
-    let report = store.what_if().unwrap();
+    store.what_if().start(&WhatIfOptions::new()).unwrap();
+    let report = store.what_if().report().unwrap();
     assert!(report.present().is_some() && report.advice().len() == 1, "nothing happened: {report}");
 }

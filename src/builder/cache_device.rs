@@ -2,10 +2,10 @@
 
 use super::blank::refuse_data;
 use super::check::PreparedSsd;
-use super::open::id_text;
 use super::{Builder, Place};
 use crate::error::OpenError;
-use crate::store::Meta;
+use crate::id::id_text;
+use crate::meta::Meta;
 use pagetier_page::PageSize;
 use pagetier_policy::Costs;
 use pagetier_ssdcache::{Found, Layout, NewCacheDevice, format, identify};
@@ -38,7 +38,7 @@ impl Builder {
         costs: Costs,
         frames: usize,
     ) -> Result<(NewCacheDevice, String), OpenError> {
-        if self.ssd_bytes == 0 {
+        if self.ssd_size() == 0 {
             let why = "the store was opened without an SSD (`ssd_bytes(0)`)".into();
             return Err(OpenError::BadOption { option: "ssd_bytes", why });
         }

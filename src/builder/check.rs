@@ -2,8 +2,8 @@
 
 use super::Builder;
 use super::blank::refuse_data;
-use super::open::{id_bytes, id_text, new_id};
 use crate::error::OpenError;
+use crate::id::{id_bytes, id_text, new_id};
 use crate::manifest::Manifest;
 use crate::volume::{DATA_AT, EXTENT_PAGES, FoundHdd, identify_hdd};
 use pagetier_devio::SharedDevice;
@@ -22,8 +22,7 @@ impl PreparedSsd {
     /// far.
     pub(super) fn format(layout: Layout, manifest: &Manifest) -> Self {
         let marks = Marks { opened: manifest.opened, closed: manifest.closed, manifest: 0 };
-        let superblock =
-            Superblock { store: id_bytes(&manifest.store), ssd: new_id().into_bytes(), layout, marks };
+        let superblock = Superblock { store: id_bytes(&manifest.store), ssd: new_id(), layout, marks };
         Self { layout, format: Some(superblock) }
     }
 }
@@ -84,7 +83,10 @@ impl Builder {
             return Ok(PreparedSsd::format(self.layout(page_size)?, manifest));
         }
         let refused = match self.usable(ssd, found, manifest, page_size) {
-            Ok(layout) => return Ok(PreparedSsd { layout, format: None }),
+            Ok(layout) => {
+                self.check_kept(&layout, page_size)?;
+                return Ok(PreparedSsd { layout, format: None });
+            }
             Err(error) => error,
         };
         let given_up = self.accept_ssd_loss && !fresh && (ours || blank || self.force);
@@ -127,7 +129,7 @@ impl Builder {
             return Err(OpenError::OtherStore { device, found, expected });
         }
         if let Some(expected) = manifest.ssd.clone().filter(|wanted| *wanted != id_text(sb.ssd)) {
-            let what = format!("is another one: {device} has {}", id_text(sb.ssd));
+            let what = format!("is missing: {device} is another one");
             return Err(OpenError::SsdMissing { expected, what });
         }
         let Layout { page_size: found, .. } = sb.layout;

@@ -12,12 +12,12 @@
 
 use super::Builder;
 use super::check::PreparedSsd;
-use super::open::id_text;
 use crate::calibrate::calibrate;
 use crate::error::{Error, OpenError};
-use crate::loss::added;
-use crate::manifest::{Manifest, ManifestStore, OnlyCopies};
-use crate::store::Meta;
+use crate::id::id_text;
+use crate::manifest::{Manifest, ManifestStore};
+use crate::meta::Meta;
+use crate::runs::{OnlyCopies, added};
 use crate::unproved::InManifest;
 use crate::volume::{DATA_AT, HddSuperblock};
 use pagetier_devio::{DeviceError, Fence, IoOp, SharedDevice};
@@ -120,7 +120,7 @@ impl Builder {
     fn note(&self, meta: &mut Meta, edit: impl FnOnce(&mut Manifest)) -> Result<(), OpenError> {
         meta.replace(edit).map_err(|error| {
             let source = match error {
-                Error::Manifest { source } => source,
+                Error::Manifest { source } => std::io::Error::new(source.kind(), source),
                 other => std::io::Error::other(other),
             };
             OpenError::directory(

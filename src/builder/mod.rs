@@ -4,6 +4,7 @@ mod blank;
 mod cache_device;
 mod check;
 mod commit;
+mod kept;
 mod loss;
 mod open;
 mod space_ends;
@@ -65,7 +66,8 @@ pub struct Builder {
     memory: Option<Arc<MemoryManifest>>,
     hdd: Place,
     ssd: Place,
-    ssd_bytes: u64,
+    /// `None`: the default of a new store, and whatever an existing one has.
+    ssd_bytes: Option<u64>,
     ring_pages: Option<u32>,
     pool_bytes: u64,
     page_size: Option<PageSize>,
@@ -104,7 +106,7 @@ impl Default for Builder {
             memory: None,
             hdd: Place::Default,
             ssd: Place::Default,
-            ssd_bytes: 256 << 20,
+            ssd_bytes: None,
             ring_pages: None,
             pool_bytes: 64 << 20,
             page_size: None,
@@ -176,14 +178,17 @@ impl Builder {
         self
     }
 
-    /// The number of bytes of the SSD to use when the store is created; 0: no SSD. An existing store keeps
-    /// its size. Default: 256 MiB.
+    /// The number of bytes of the SSD to use; 0: no SSD. An existing store keeps its size: another one is
+    /// [`OpenError::BadOption`](crate::OpenError::BadOption). A store without an SSD takes the one that these
+    /// options name into use if it is blank; its own earlier one stays off until
+    /// [`Ssd::readmit`](crate::Ssd::readmit). Default: 256 MiB for a new store.
     pub fn ssd_bytes(mut self, bytes: u64) -> Self {
-        self.ssd_bytes = bytes;
+        self.ssd_bytes = Some(bytes);
         self
     }
 
-    /// Pages of the doublewrite ring when the store is created, at most 65,536. 0 turns the ring off: the
+    /// Pages of the doublewrite ring, at most 65,536; an existing store keeps its number, and another one is
+    /// [`OpenError::BadOption`](crate::OpenError::BadOption). 0 turns the ring off: the
     /// embedder must then repair torn pages on the HDD, and `sync` flushes the HDD. Default: 256, fewer on a
     /// small SSD.
     pub fn ring_pages(mut self, pages: u32) -> Self {
@@ -260,7 +265,8 @@ impl Builder {
     }
 
     /// Measures the devices for about `budget` each ([`crate::calibrate`]) when the store is created, unless
-    /// [`Builder::costs`] gives their costs. The store remembers the result. Default: off.
+    /// [`Builder::costs`] gives their costs. The store remembers the result; one that has none cannot be
+    /// measured later ([`OpenError::BadOption`](crate::OpenError::BadOption)). Default: off.
     pub fn calibrate(mut self, budget: Duration) -> Self {
         self.calibrate = Some(budget);
         self
@@ -347,7 +353,7 @@ impl Builder {
         self
     }
 
-    /// The initial mode of the SSD; [`crate::PageStore::set_ssd_mode`] changes it later. [`SsdMode::Off`] is
+    /// The initial mode of the SSD; [`crate::Ssd::set_mode`] changes it later. [`SsdMode::Off`] is
     /// refused here: open the store without an SSD, or switch the SSD off once the store is open. Default:
     /// [`SsdMode::WriteBack`].
     pub fn ssd_mode(mut self, mode: SsdMode) -> Self {
@@ -357,7 +363,7 @@ impl Builder {
 
     /// Whether the store may open without its SSD (`ssd_bytes(0)`), or with a blank one or an older copy in
     /// its place, although the lost SSD may have held newer pages than the HDD; an older copy is formatted.
-    /// The same holds for the ring's file of a store without an SSD. [`crate::PageStore::ssd_loss`] then
+    /// The same holds for the ring's file of a store without an SSD. [`crate::Ssd::loss`] then
     /// lists the pages, in later openings too. If the store's own SSD is present, nothing is lost. If that
     /// SSD has unreadable blocks and opening fails with [`pagetier_ssdcache::OpenError::Unreadable`], leave
     /// it out or put a blank one in its place to give it up. Default: no.
@@ -383,7 +389,12 @@ impl Builder {
 
     /// The seed of all checksums in the store with this id.
     pub(crate) fn seed(&self, store: &str) -> StoreSeed {
-        self.rules().seed(StoreSeed::of_store(open::id_bytes(store)))
+        self.rules().seed(StoreSeed::of_store(crate::id::id_bytes(store)))
+    }
+
+    /// The bytes of the SSD to use.
+    fn ssd_size(&self) -> u64 {
+        self.ssd_bytes.unwrap_or(256 << 20)
     }
 
     /// The rules of the protocol in force.

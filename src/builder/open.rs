@@ -2,8 +2,12 @@
 
 use super::{Builder, COST_POINTS_MAX, POOL_POLICY_BYTES, Place, ring_pages_for, tables_bytes};
 use crate::error::OpenError;
+use crate::gate::Gate;
+use crate::id::{id_text, new_id};
+use crate::lock::{Leave, Tenure};
 use crate::manifest::{Manifest, ManifestStore};
-use crate::store::{PageStore, Parts};
+use crate::shared::Shared;
+use crate::store::PageStore;
 use crate::unproved::InManifest;
 use crate::volume::{SpaceInfo, Volume};
 use pagetier_bufpool::{FRAMES_MIN, Pool, PoolParams};
@@ -13,6 +17,10 @@ use pagetier_policy::{CLUSTER_PAGES_MAX, Costs, FramePolicyParams, SlotPolicyPar
 use pagetier_ssdcache::{Layout, OpenParams, RING_PAGES_MAX, SsdMode, SsdTier};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a failed opening waits for its operations in flight.
+const LEAVE_MAX: Duration = Duration::from_secs(30);
 
 impl Builder {
     /// Opens the store, or creates it.
@@ -31,8 +39,18 @@ impl Builder {
     /// "abort"`.
     pub async fn open(mut self) -> Result<PageStore, OpenError> {
         self.check_options()?;
-        // Dropped if the opening fails or is cancelled.
         let (tenure, leave) = self.begin_tenure();
+        let left = tenure.left();
+        let opened = self.open_for(tenure, leave).await;
+        if opened.is_err() {
+            // A failed opening leaves nothing behind that could be in the way of the next one.
+            let _ = tokio::time::timeout(LEAVE_MAX, left).await;
+        }
+        opened
+    }
+
+    /// Opens the store for the tenure that `leave` ends.
+    async fn open_for(mut self, tenure: Arc<Tenure>, leave: Leave) -> Result<PageStore, OpenError> {
         let manifests = Arc::new(self.manifest_store().await?);
         let (unused, known) = self.load(&manifests)?;
         let page_size = self.settle_page_size(known.as_ref())?;
@@ -40,6 +58,9 @@ impl Builder {
         let ssd = self.open_ssd(known.as_ref()).await?;
         let fresh = known.is_none();
         let manifest = known.unwrap_or_else(|| first_manifest(unused, page_size));
+        self.check_known(&manifest, known_costs(&manifest).is_some())?;
+        // Without an SSD the device in use is the ring's file.
+        let adds_ssd = !fresh && manifest.ssd.is_none() && self.names_ssd();
         self.check_hdd(&hdd, &manifest, fresh).await?;
         let prepared = self.check_ssd(&ssd, &manifest, page_size, fresh).await?;
         let lost = self.what_is_lost(&manifest, &prepared);
@@ -88,10 +109,14 @@ impl Builder {
             cluster_pages: self.cluster_pages,
             ..FramePolicyParams::new(params.frames, costs)
         });
-        let pool = Pool::start(params, policy, Arc::clone(&tier), self.gate.take())?;
+        let gate = Gate::new(self.gate.take(), tenure.present());
+        let pool = Pool::start(params, policy, Arc::clone(&tier), Some(Arc::clone(&gate) as _))?;
         tier.set_redo_from(Box::new(pool.redo_source()));
-        let builder = self;
-        Ok(PageStore::new(Parts { leave, pool, tier, volume, meta, hdd, page_size, builder, costs }))
+        let shared = Shared::start(pool, tier, volume, meta, hdd, self, costs, gate);
+        if adds_ssd {
+            shared.add_ssd().await?;
+        }
+        Ok(PageStore::new(leave, shared))
     }
 
     /// The manifest that an unfinished first opening left, or the one of a store.
@@ -99,7 +124,7 @@ impl Builder {
         match manifests.load()? {
             Some(manifest) if !manifest.is_unused() => Ok((None, Some(manifest))),
             unused if self.create => Ok((unused, None)),
-            _ => Err(OpenError::NoStore { path: self.directory.clone().unwrap_or_default() }),
+            _ => Err(OpenError::NotFound { path: self.directory.clone().unwrap_or_default() }),
         }
     }
 
@@ -216,8 +241,8 @@ impl Builder {
 
     /// The SSD, or the ring's file of a store without an SSD.
     async fn open_ssd(&self, known: Option<&Manifest>) -> Result<SharedDevice, OpenError> {
-        let mut without = known.map_or(self.ssd_bytes == 0, |m| m.ssd.is_none());
-        if let Some(expected) = known.and_then(|m| m.ssd.as_ref()).filter(|_| self.ssd_bytes == 0) {
+        let mut without = known.map_or(self.ssd_size() == 0, |m| m.ssd.is_none());
+        if let Some(expected) = known.and_then(|m| m.ssd.as_ref()).filter(|_| self.ssd_size() == 0) {
             if !self.accept_ssd_loss {
                 return Err(OpenError::SsdMissing {
                     expected: expected.clone(),
@@ -238,11 +263,11 @@ impl Builder {
     }
 
     pub(super) fn layout(&self, page_size: PageSize) -> Result<Layout, OpenError> {
-        let ring = self.ring_pages.unwrap_or_else(|| ring_pages_for(self.ssd_bytes, page_size));
-        if self.ssd_bytes == 0 {
+        let ring = self.ring_pages.unwrap_or_else(|| ring_pages_for(self.ssd_size(), page_size));
+        if self.ssd_size() == 0 {
             return Ok(Layout::ring_only(page_size, self.ring_pages.unwrap_or(256)));
         }
-        Ok(Layout::for_bytes(self.ssd_bytes, page_size, ring)?)
+        Ok(Layout::for_bytes(self.ssd_size(), page_size, ring)?)
     }
 
     pub(super) fn ssd_params(&self, costs: Costs, layout: &Layout, frames: usize) -> SlotPolicyParams {
@@ -279,19 +304,6 @@ fn known_costs(manifest: &Manifest) -> Option<Costs> {
     Some(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms }).filter(Costs::is_valid)
 }
 
-pub(super) fn new_id() -> uuid::Uuid {
-    uuid::Uuid::new_v4()
-}
-
-/// The bytes of an id; zeroes for malformed text.
-pub(crate) fn id_bytes(text: &str) -> [u8; 16] {
-    uuid::Uuid::parse_str(text).unwrap_or_default().into_bytes()
-}
-
-pub(super) fn id_text(id: [u8; 16]) -> String {
-    uuid::Uuid::from_bytes(id).to_string()
-}
-
 /// The manifest of a store that is created.
 fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
     match unused {
@@ -299,7 +311,7 @@ fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
         Some(Manifest { store, epoch, generation, .. }) => {
             Manifest { epoch, generation, ..Manifest::new(store, page_size) }
         }
-        None => Manifest::new(new_id().to_string(), page_size),
+        None => Manifest::new(id_text(new_id()), page_size),
     }
 }
 

@@ -168,7 +168,7 @@ async fn resident_store() -> PageStore {
         .open()
         .await
         .expect("opened");
-    let space = store.create_space("pages").await.expect("created");
+    let space = store.spaces().create("pages").await.expect("created");
     for no in 0..PAGES {
         let mut page = store.allocate(space).await.expect("allocated");
         assert_eq!((page.id(), page.len()), (self::page(no), PAYLOAD_BYTES));

@@ -2,6 +2,7 @@
 
 use crate::inner::{Inner, PolicyGuard, bump};
 use crate::params::PoolError;
+use crate::stalls::On;
 use crate::tier::{Displaced, Tier};
 use pagetier_page::PageId;
 use pagetier_policy::FrameId;
@@ -15,6 +16,9 @@ const NEEDED_AGAIN: Duration = Duration::from_millis(50);
 impl<T: Tier> Inner<T> {
     /// A frame without a page: a free one, or a victim's. Waits for the cleaner if necessary.
     pub(crate) async fn free_frame(&self, page: PageId) -> Result<FrameId, PoolError> {
+        if self.closing.load(Ordering::Relaxed) {
+            return Err(PoolError::Closed);
+        }
         if let Some(frame) = self.frames.free.pop().or_else(|| self.evict()) {
             return Ok(frame);
         }
@@ -26,15 +30,20 @@ impl<T: Tier> Inner<T> {
         bump(&self.counters.waited_for_frame);
         let since = Instant::now();
         let mut asked = None::<Instant>;
+        let _waiting = self.stalls.wait(On::Frame, page);
+        let rounds = self.rounds.load(Ordering::Relaxed);
         let wait = async {
             loop {
                 let (freed, cleaned) = (self.frames.freed.notified(), self.cleaned.notified());
                 tokio::pin!(freed, cleaned);
                 freed.as_mut().enable();
                 cleaned.as_mut().enable();
+                if self.closing.load(Ordering::Acquire) {
+                    return Err(PoolError::Closed);
+                }
                 let frame = self.frames.free.pop().or_else(|| self.evict());
                 if let Some(frame) = frame.or_else(|| self.evict_any()) {
-                    return frame;
+                    return Ok(frame);
                 }
                 self.starved.store(true, Ordering::Relaxed);
                 self.clean.notify_one();
@@ -48,11 +57,13 @@ impl<T: Tier> Inner<T> {
                 tokio::select! { biased; () = freed => {}, () = cleaned => {}, () = again => {} }
             }
         };
-        tokio::time::timeout(self.params.exhausted_after, wait).await.map_err(|_| PoolError::Exhausted {
+        let exhausted = |_| PoolError::Exhausted {
             page,
             frames: self.params.frames,
             waited: since.elapsed(),
-        })
+            why: Box::new(self.why_exhausted(rounds)),
+        };
+        tokio::time::timeout(self.params.exhausted_after, wait).await.map_err(exhausted)?
     }
 
     /// Takes the frame of the page that the policy values least.

@@ -1,33 +1,85 @@
 //! Guards: a page in memory, latched and pinned until the guard is dropped. They are `Send` and may be held
-//! across `.await`.
+//! across `.await`. A guard borrows its pool, or keeps it alive.
 
 use crate::frame::NO_LSN;
 use crate::inner::Inner;
+use crate::stalls::TaskId;
 use crate::tier::Tier;
 use crate::word::Mode;
 use pagetier_page::{HEADER_BYTES, Header, Lsn, PageId};
 use pagetier_policy::FrameId;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// How a guard refers to its pool: by reference, or by an `Arc`. Only this crate implements it.
+pub trait Held: Clone + Deref<Target = Inner<Self::Tier>> {
+    /// The storage below the pool.
+    type Tier: Tier;
+}
+
+impl<T: Tier> Held for &Inner<T> {
+    type Tier = T;
+}
+
+impl<T: Tier> Held for Arc<Inner<T>> {
+    type Tier = T;
+}
+
+/// A [`SharedGuard`] that borrows its pool.
+pub type PageRef<'a, T> = SharedGuard<&'a Inner<T>>;
+
+/// An [`ExclusiveGuard`] that borrows its pool.
+pub type PageMut<'a, T> = ExclusiveGuard<&'a Inner<T>>;
+
+/// A [`SharedGuard`] that keeps its pool alive.
+pub type OwnedPageRef<T> = SharedGuard<Arc<Inner<T>>>;
+
+/// An [`ExclusiveGuard`] that keeps its pool alive.
+pub type OwnedPageMut<T> = ExclusiveGuard<Arc<Inner<T>>>;
+
 /// A page latched in shared mode. Derefs to its payload.
-pub struct PageRef<'a, T: Tier> {
-    pool: &'a Inner<T>,
+pub struct SharedGuard<P: Held> {
+    pool: P,
     frame: FrameId,
+    holder: TaskId,
 }
 
 /// A page latched exclusively. Derefs to its payload; the first mutable access marks it dirty.
-pub struct PageMut<'a, T: Tier> {
-    pool: &'a Inner<T>,
+pub struct ExclusiveGuard<P: Held> {
+    pool: P,
     frame: FrameId,
     modified: bool,
     lsn_set: bool,
+    holder: TaskId,
+    /// The latch has been passed on: dropping the guard does nothing.
+    passed_on: bool,
 }
 
-impl<'a, T: Tier> PageRef<'a, T> {
+/// Notes, in debug builds, that the current task holds a guard of the page in `frame`.
+#[inline]
+fn hold<T: Tier>(pool: &Inner<T>, frame: FrameId) -> TaskId {
+    match pool.frames.at(frame).page() {
+        Some(page) if cfg!(debug_assertions) => pool.stalls.holders.add(page),
+        _ => TaskId::current(),
+    }
+}
+
+/// Takes the note of [`hold`] back, on behalf of the task that made it.
+#[inline]
+fn let_go<T: Tier>(pool: &Inner<T>, frame: FrameId, holder: TaskId) {
+    if cfg!(debug_assertions) {
+        // SAFETY: the caller holds a latch of the frame.
+        let image = unsafe { pool.frames.arena.bytes(frame.at()) };
+        pool.stalls.holders.remove(Header::peek(image).page, holder);
+    }
+}
+
+impl<P: Held> SharedGuard<P> {
     /// Takes over the caller's shared latch and pin.
-    pub(crate) fn new(pool: &'a Inner<T>, frame: FrameId) -> Self {
-        Self { pool, frame }
+    pub(crate) fn new(pool: P, frame: FrameId) -> Self {
+        let holder = hold(&pool, frame);
+        Self { pool, frame, holder }
     }
 
     fn image(&self) -> &[u8] {
@@ -48,7 +100,7 @@ impl<'a, T: Tier> PageRef<'a, T> {
     }
 }
 
-impl<T: Tier> Deref for PageRef<'_, T> {
+impl<P: Held> Deref for SharedGuard<P> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -56,22 +108,24 @@ impl<T: Tier> Deref for PageRef<'_, T> {
     }
 }
 
-impl<T: Tier> Drop for PageRef<'_, T> {
+impl<P: Held> Drop for SharedGuard<P> {
     fn drop(&mut self) {
+        let_go(&self.pool, self.frame, self.holder);
         self.pool.frames.release(self.frame, Mode::Shared);
     }
 }
 
-impl<T: Tier> std::fmt::Debug for PageRef<'_, T> {
+impl<P: Held> std::fmt::Debug for SharedGuard<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "PageRef({})", self.id())
     }
 }
 
-impl<'a, T: Tier> PageMut<'a, T> {
+impl<P: Held> ExclusiveGuard<P> {
     /// Takes over the caller's exclusive latch and pin. A `fresh` page is dirty from the start.
-    pub(crate) fn new(pool: &'a Inner<T>, frame: FrameId, fresh: bool) -> Self {
-        Self { pool, frame, modified: fresh, lsn_set: false }
+    pub(crate) fn new(pool: P, frame: FrameId, fresh: bool) -> Self {
+        let holder = hold(&pool, frame);
+        Self { pool, frame, modified: fresh, lsn_set: false, holder, passed_on: false }
     }
 
     fn image(&self) -> &[u8] {
@@ -113,14 +167,15 @@ impl<'a, T: Tier> PageMut<'a, T> {
 
     /// Converts the exclusive latch into a shared one: other readers may enter.
     #[must_use]
-    pub fn downgrade(mut self) -> PageRef<'a, T> {
+    pub fn downgrade(mut self) -> SharedGuard<P> {
         self.publish();
-        let (pool, frame) = (self.pool, self.frame);
-        std::mem::forget(self);
+        let_go(&self.pool, self.frame, self.holder);
+        self.passed_on = true;
+        let (pool, frame) = (self.pool.clone(), self.frame);
         if pool.frames.at(frame).word.downgrade() {
             pool.frames.waiters.grant(frame, &pool.frames.at(frame).word);
         }
-        PageRef::new(pool, frame)
+        SharedGuard::new(pool, frame)
     }
 
     /// Marks the page dirty before the latch is released: a cleaner that could write it must know.
@@ -134,11 +189,11 @@ impl<'a, T: Tier> PageMut<'a, T> {
 
     /// Removes the page and its changes from memory.
     pub(crate) fn discard(mut self) {
-        self.modified = false;
-        let (pool, frame, page) = (self.pool, self.frame, self.id());
-        std::mem::forget(self);
-        pool.policy.lock().remove(frame);
-        pool.frames.abandon(frame, page);
+        let_go(&self.pool, self.frame, self.holder);
+        self.passed_on = true;
+        let (frame, page) = (self.frame, self.id());
+        self.pool.policy.lock().remove(frame);
+        self.pool.frames.abandon(frame, page);
     }
 
     pub(crate) fn frame(&self) -> FrameId {
@@ -146,7 +201,7 @@ impl<'a, T: Tier> PageMut<'a, T> {
     }
 }
 
-impl<T: Tier> Deref for PageMut<'_, T> {
+impl<P: Held> Deref for ExclusiveGuard<P> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -154,21 +209,25 @@ impl<T: Tier> Deref for PageMut<'_, T> {
     }
 }
 
-impl<T: Tier> DerefMut for PageMut<'_, T> {
+impl<P: Held> DerefMut for ExclusiveGuard<P> {
     fn deref_mut(&mut self) -> &mut [u8] {
         self.modified = true;
         &mut self.image_mut()[HEADER_BYTES..]
     }
 }
 
-impl<T: Tier> Drop for PageMut<'_, T> {
+impl<P: Held> Drop for ExclusiveGuard<P> {
     fn drop(&mut self) {
+        if self.passed_on {
+            return;
+        }
         self.publish();
+        let_go(&self.pool, self.frame, self.holder);
         self.pool.frames.release(self.frame, Mode::Exclusive);
     }
 }
 
-impl<T: Tier> std::fmt::Debug for PageMut<'_, T> {
+impl<P: Held> std::fmt::Debug for ExclusiveGuard<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "PageMut({})", self.id())
     }

@@ -5,7 +5,7 @@
 //! if the lock is taken, the policy misses the batch (the counters never do). A single thread loses nothing.
 
 use crate::sync::{AtomicU32, AtomicU64};
-use crossbeam::utils::CachePadded;
+use crossbeam_utils::CachePadded;
 use pagetier_policy::FrameId;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,11 +1,12 @@
 //! The state that a pool shares with its tasks, and what changes with every request.
 
-use crate::ahead::Detector;
-use crate::frame::Frames;
+use crate::detector::Detector;
+use crate::frames::Frames;
 use crate::hits::HitBuffers;
 use crate::params::{PoolError, PoolParams};
 use crate::record::Recorder;
 use crate::sampler::Sampler;
+use crate::stalls::Stalls;
 use crate::sync::{ArrayQueue, Mutex, MutexGuard};
 use crate::tier::{LogGate, Tier};
 use pagetier_devio::IoBuf;
@@ -76,8 +77,8 @@ pub(crate) fn bump(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The state that a pool shares with its tasks.
-pub(crate) struct Inner<T: Tier> {
+/// The state that a pool shares with its tasks and guards. Other crates cannot name it.
+pub struct Inner<T: Tier> {
     pub(crate) params: PoolParams,
     pub(crate) frames: Arc<Frames>,
     pub(crate) tier: Arc<T>,
@@ -101,7 +102,17 @@ pub(crate) struct Inner<T: Tier> {
     pub(crate) evicted_since_clean: AtomicU64,
     pub(crate) lsn_max: AtomicU64,
     pub(crate) lsn_checked: AtomicU64,
+    /// The cleaner ends.
     pub(crate) closed: AtomicBool,
+    /// No page enters memory any more: see `retire`.
+    pub(crate) closing: AtomicBool,
+    /// Changes were dropped unwritten when the pool ended: redo needs them.
+    pub(crate) lost: AtomicBool,
+    pub(crate) stalls: Stalls,
+    /// Why the last batch was not written; `None` after one that was.
+    pub(crate) last_failure: parking_lot::Mutex<Option<PoolError>>,
+    /// How often the cleaner has looked for work.
+    pub(crate) rounds: AtomicU64,
     /// A request waits for a frame: the likely victims were not sufficient.
     pub(crate) starved: AtomicBool,
     /// The number of pages that read-ahead is reading.
@@ -160,6 +171,11 @@ impl<T: Tier> Inner<T> {
             lsn_max: AtomicU64::new(0),
             lsn_checked: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
+            stalls: Stalls::default(),
+            last_failure: parking_lot::Mutex::new(None),
+            rounds: AtomicU64::new(0),
             starved: AtomicBool::new(false),
             runtime,
         })
@@ -206,8 +222,9 @@ impl<T: Tier> Inner<T> {
 
 impl<T: Tier> Drop for Inner<T> {
     fn drop(&mut self) {
-        // The cleaner waits for this; it finds the pool gone and ends.
+        // The tasks wait for this; they find the pool gone and end.
         self.clean.notify_one();
         self.needed.notify_one();
+        self.stalls.woken().notify_one();
     }
 }

@@ -8,17 +8,19 @@
 //! lease; (4) informs the policy. A load that fails or is dropped frees its frame once the device is done
 //! with it.
 
-use crate::frame::Frames;
+use crate::frames::Frames;
 use crate::inner::{Inner, PolicyGuard, bump};
 use crate::params::PoolError;
+use crate::stalls::On;
 use crate::tier::Tier;
-use crate::waiters::Wait;
+use crate::wait::Wait;
 use crate::word::{Attempt, Mode};
 use pagetier_devio::IoBuf;
 use pagetier_page::PageId;
 use pagetier_policy::{Access, FrameId, Home};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tokio::sync::Notify;
 
 impl<T: Tier> Inner<T> {
     /// Steps 1-4 of a lookup. `None`: the page is absent, or its latch is not free.
@@ -57,7 +59,7 @@ impl<T: Tier> Inner<T> {
     #[cold]
     pub(crate) async fn get_cold(self: &Arc<Self>, page: PageId, mode: Mode) -> Result<FrameId, PoolError> {
         loop {
-            if let Some(frame) = self.latch_resident(page, mode).await {
+            if let Some(frame) = self.latch_resident(page, mode).await? {
                 if self.hits.note(frame, mode == Mode::Exclusive) {
                     self.apply_hits();
                 }
@@ -80,17 +82,27 @@ impl<T: Tier> Inner<T> {
     }
 
     /// Latches the frame of `page` if the page is in memory, however long that takes.
-    pub(crate) async fn latch_resident(&self, page: PageId, mode: Mode) -> Option<FrameId> {
+    ///
+    /// # Errors
+    /// [`PoolError::Deadlock`].
+    pub(crate) async fn latch_resident(
+        &self,
+        page: PageId,
+        mode: Mode,
+    ) -> Result<Option<FrameId>, PoolError> {
         loop {
             let found = self.frames.table.find(&self.frames.all, page);
             let frame = match found {
                 Some(frame) => frame,
-                None => self.frames.table.lock(page).find(&self.frames.all)?,
+                None => match self.frames.table.lock(page).find(&self.frames.all) {
+                    Some(frame) => frame,
+                    None => return Ok(None),
+                },
             };
             let word = &self.frames.at(frame).word;
             match word.try_latch(mode) {
                 Attempt::Latched => {}
-                Attempt::Busy if word.pin() => Wait::new(&self.frames, frame, mode).await,
+                Attempt::Busy if word.pin() => self.wait_for_latch(frame, page, mode).await?,
                 // The frame is being evicted under the bucket's lock: wait for that, then retry.
                 Attempt::Busy | Attempt::Gone => {
                     drop(self.frames.table.lock(page));
@@ -98,17 +110,34 @@ impl<T: Tier> Inner<T> {
                 }
             }
             if !word.is_gone() && self.frames.at(frame).page.load(Ordering::Acquire) == page.to_u64() {
-                return Some(frame);
+                return Ok(Some(frame));
             }
             self.frames.release(frame, mode);
         }
     }
 
+    /// Waits for the latch of `frame`, which is pinned.
+    async fn wait_for_latch(&self, frame: FrameId, page: PageId, mode: Mode) -> Result<(), PoolError> {
+        let latched = Wait::new(&self.frames, frame, mode);
+        if !cfg!(debug_assertions) || cfg!(loom) {
+            let _waiting = self.stalls.wait(On::Latch, page);
+            latched.await;
+            return Ok(());
+        }
+        let refused = Arc::new(Notify::new());
+        let _waiting = self.stalls.wait_for_latch(page, &refused);
+        tokio::select! {
+            biased;
+            () = latched => Ok(()),
+            () = refused.notified() => Err(PoolError::Deadlock { page }),
+        }
+    }
+
     /// Enters `page` into the table for the free frame `frame`, which becomes latched exclusively. Returns
-    /// false when another task was faster.
+    /// false when another task was faster, or the pool is closing.
     pub(crate) fn name(&self, frame: FrameId, page: PageId) -> bool {
         let bucket = self.frames.table.lock(page);
-        if bucket.find(&self.frames.all).is_some() {
+        if bucket.find(&self.frames.all).is_some() || self.closing.load(Ordering::Relaxed) {
             return false;
         }
         self.frames.at(frame).word.begin_fill();
@@ -128,7 +157,9 @@ impl<T: Tier> Inner<T> {
     /// Reads `page` into the frame entered for it, which stays latched exclusively.
     pub(crate) async fn load(&self, frame: FrameId, page: PageId, access: Access) -> Result<(), PoolError> {
         bump(&self.counters.misses);
+        let waiting = self.stalls.wait(On::Read, page);
         let fetched = self.tier.fetch(page, access, self.lease(frame, page)).await;
+        drop(waiting);
         let home = fetched.result?;
         keep(fetched.buf);
         bump(if home == Home::Ssd { &self.counters.loads_ssd } else { &self.counters.loads_hdd });

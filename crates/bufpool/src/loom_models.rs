@@ -23,15 +23,18 @@
 //! | staging with a pin, but no latch | a data race |
 //! | `recovery_lsn` cleared before `writing_lsn` is set | `the_redo_position_of_an_unwritten_change_never_disappears` |
 //! | an orphan that is not freed; an abandoned page that stays in the table | `a_dropped_load_frees_its_frame` |
+//! | `name` without a look at `closing` under the bucket's lock; locks not passed | `no_page_enters_a_pool_that_has_retired` |
+//! | a page that retires without its latch | `a_change_is_written_before_its_page_retires_or_refused` |
 //! | hits taken, or counted, by a load and a store | `hits_are_counted_all_and_applied_at_most_once` |
 
-use crate::frame::{Frames, NO_LSN};
+use crate::frame::NO_LSN;
+use crate::frames::Frames;
 use crate::hits::{BATCH, HitBuffers};
 use crate::inner::Inner;
 use crate::params::{PoolError, PoolParams};
 use crate::pool::Pool;
 use crate::tier::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
-use crate::waiters::Wait;
+use crate::wait::Wait;
 use crate::word::{Attempt, Mode};
 use loom::cell::UnsafeCell;
 use loom::future::block_on;
@@ -438,5 +441,61 @@ fn hits_are_counted_all_and_applied_at_most_once() {
         join(vec![other]);
         assert_eq!(hits.hits(), 4);
         assert!(applied.iter().all(|n| n.load(Ordering::Relaxed) <= 1), "{applied:?}");
+    });
+}
+
+/// [`Pool::retire`] with writes that are copies to `storage`.
+fn retire(pool: &Pool<Numbers>, storage: &AtomicU32) {
+    pool.inner.refuse_misses();
+    for frame in pool.inner.frames.ids() {
+        while let Some(page) = pool.inner.frames.at(frame).page() {
+            let latched = block_on(pool.inner.latch_resident(page, Mode::Shared));
+            let Some(latched) = latched else { continue };
+            let store = |image: &[u8]| storage.store(u32::from(image[HEADER_BYTES + 1]), Ordering::Relaxed);
+            pool.inner.clean_latched(latched, store);
+            pool.inner.policy.lock().remove(latched);
+            pool.inner.frames.unlist(latched, page);
+            pool.inner.frames.release(latched, Mode::Shared);
+        }
+    }
+}
+
+#[test]
+fn a_change_is_written_before_its_page_retires_or_refused() {
+    model(2, || {
+        let pool = pool_with_a(1);
+        let storage = Arc::new(AtomicU32::new(0));
+        let retired = Arc::clone(&storage);
+        let retires = with(&pool, move |pool| retire(&pool, &retired));
+        let changed = match block_on(pool.get_mut(A)) {
+            Ok(mut guard) => {
+                guard[1] += 1;
+                1
+            }
+            Err(error) => {
+                assert!(matches!(error, PoolError::Closed), "{error}");
+                0
+            }
+        };
+        join(vec![retires]);
+        assert_eq!(storage.load(Ordering::Relaxed), changed);
+        assert!(matches!(block_on(pool.get(A)), Err(PoolError::Closed)));
+        at_rest(&pool);
+    });
+}
+
+#[test]
+fn no_page_enters_a_pool_that_has_retired() {
+    model(2, || {
+        let pool = pool_with_a(2);
+        let retires = with(&pool, |pool| retire(&pool, &AtomicU32::new(0)));
+        match block_on(pool.get(B)) {
+            Ok(guard) => assert_eq!(guard[0], 1),
+            Err(error) => assert!(matches!(error, PoolError::Closed), "{error}"),
+        }
+        join(vec![retires]);
+        assert!(pool.inner.frames.all.iter().all(|frame| frame.page().is_none()));
+        assert!(pool.try_get(B).is_none());
+        at_rest(&pool);
     });
 }

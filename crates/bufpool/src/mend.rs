@@ -13,9 +13,9 @@ impl<T: Tier> Pool<T> {
     /// memory. Waits for the page's latch. Cancel-safe.
     pub async fn rewrite(&self, page: PageId, lsn: Lsn) -> bool {
         let inner = &self.inner;
-        let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await else { return false };
+        let Ok(Some(frame)) = inner.latch_resident(page, Mode::Exclusive).await else { return false };
         inner.frames.at(frame).recovery_lsn.fetch_min(lsn.0, Ordering::AcqRel);
-        drop(PageMut::new(inner, frame, true));
+        drop(PageMut::new(&**inner, frame, true));
         true
     }
 
@@ -24,7 +24,7 @@ impl<T: Tier> Pool<T> {
     pub fn try_rewrite(&self, page: PageId, lsn: Lsn) -> bool {
         let Some(frame) = self.inner.hit(page, Mode::Exclusive) else { return false };
         self.inner.frames.at(frame).recovery_lsn.fetch_min(lsn.0, Ordering::AcqRel);
-        drop(PageMut::new(&self.inner, frame, true));
+        drop(PageMut::new(&*self.inner, frame, true));
         true
     }
 

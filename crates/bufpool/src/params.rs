@@ -1,5 +1,6 @@
 //! Sizes, errors and counters of a pool.
 
+use crate::exhausted::Exhausted;
 use crate::tier::TierError;
 use pagetier_page::{HEADER_BYTES, PageId, PageSize};
 use std::sync::Arc;
@@ -96,9 +97,8 @@ pub enum PoolError {
     /// The storage below failed.
     #[error(transparent)]
     Tier(#[from] TierError),
-    /// Every frame stayed pinned or dirty for the allowed time. Retry with fewer guards held, or give the
-    /// pool more memory.
-    #[error("no frame became free for page {page} in {waited:?}: all {frames} are pinned or dirty")]
+    /// Every frame stayed pinned or dirty for the allowed time.
+    #[error("no frame of {frames} became free for page {page} in {waited:.1?}: {why}")]
     Exhausted {
         /// The requested page.
         page: PageId,
@@ -106,6 +106,15 @@ pub enum PoolError {
         frames: usize,
         /// How long the request waited.
         waited: Duration,
+        /// What keeps the frames.
+        why: Box<Exhausted>,
+    },
+    /// The task waits for the latch of a page of which it holds a guard itself, which would take for ever.
+    /// Only debug builds find this, after 5 s.
+    #[error("the task that waits for page {page} holds a guard of it itself: drop that one first")]
+    Deadlock {
+        /// The page.
+        page: PageId,
     },
     /// The embedder's log could not be made durable, so the page may not be written.
     #[error("the log could not be made durable for page {page}: {source}")]

@@ -1,6 +1,6 @@
 //! The pool's calls. Lookups and misses are in `load`, victims in `evict`, writes in `clean`.
 
-use crate::guard::{PageMut, PageRef};
+use crate::guard::{OwnedPageMut, OwnedPageRef, PageMut, PageRef};
 use crate::inner::Inner;
 use crate::params::{PoolError, PoolMemory, PoolParams, PoolStats};
 use crate::sample_channel::Recorded;
@@ -38,6 +38,7 @@ impl<T: Tier> Pool<T> {
         let inner = Arc::new(Inner::new(params, policy, tier, gate, runtime)?);
         let (clean, needed) = (Arc::clone(&inner.clean), Arc::clone(&inner.needed));
         tokio::spawn(crate::clean::run(Arc::downgrade(&inner), clean, needed));
+        tokio::spawn(crate::stalls::run(Arc::downgrade(&inner), inner.stalls.woken()));
         Ok(Self { inner })
     }
 
@@ -49,10 +50,38 @@ impl<T: Tier> Pool<T> {
     pub async fn get(&self, page: PageId) -> Result<PageRef<'_, T>, PoolError> {
         self.inner.note(page, false, false);
         if let Some(frame) = self.inner.hit(page, Mode::Shared) {
-            return Ok(PageRef::new(&self.inner, frame));
+            return Ok(PageRef::new(&*self.inner, frame));
         }
         let frame = self.inner.get_cold(page, Mode::Shared).await?;
-        Ok(PageRef::new(&self.inner, frame))
+        Ok(PageRef::new(&*self.inner, frame))
+    }
+
+    /// As [`Pool::get`]; the guard keeps the pool alive.
+    ///
+    /// # Errors
+    /// As [`Pool::get`].
+    #[inline]
+    pub async fn get_owned(&self, page: PageId) -> Result<OwnedPageRef<T>, PoolError> {
+        self.inner.note(page, false, false);
+        let frame = match self.inner.hit(page, Mode::Shared) {
+            Some(frame) => frame,
+            None => self.inner.get_cold(page, Mode::Shared).await?,
+        };
+        Ok(OwnedPageRef::new(Arc::clone(&self.inner), frame))
+    }
+
+    /// As [`Pool::get_mut`]; the guard keeps the pool alive.
+    ///
+    /// # Errors
+    /// As [`Pool::get`].
+    #[inline]
+    pub async fn get_mut_owned(&self, page: PageId) -> Result<OwnedPageMut<T>, PoolError> {
+        self.inner.note(page, true, false);
+        let frame = match self.inner.hit(page, Mode::Exclusive) {
+            Some(frame) => frame,
+            None => self.inner.get_cold(page, Mode::Exclusive).await?,
+        };
+        Ok(OwnedPageMut::new(Arc::clone(&self.inner), frame, false))
     }
 
     /// Latches `page` exclusively. Cancel-safe.
@@ -63,16 +92,23 @@ impl<T: Tier> Pool<T> {
     pub async fn get_mut(&self, page: PageId) -> Result<PageMut<'_, T>, PoolError> {
         self.inner.note(page, true, false);
         if let Some(frame) = self.inner.hit(page, Mode::Exclusive) {
-            return Ok(PageMut::new(&self.inner, frame, false));
+            return Ok(PageMut::new(&*self.inner, frame, false));
         }
         let frame = self.inner.get_cold(page, Mode::Exclusive).await?;
-        Ok(PageMut::new(&self.inner, frame, false))
+        Ok(PageMut::new(&*self.inner, frame, false))
     }
 
     /// The page if it is in memory and its latch is free.
     #[must_use]
     pub fn try_get(&self, page: PageId) -> Option<PageRef<'_, T>> {
-        self.inner.hit(page, Mode::Shared).map(|frame| PageRef::new(&self.inner, frame))
+        self.inner.hit(page, Mode::Shared).map(|frame| PageRef::new(&*self.inner, frame))
+    }
+
+    /// As [`Pool::try_get`], latched exclusively.
+    #[must_use]
+    pub fn try_get_mut(&self, page: PageId) -> Option<PageMut<'_, T>> {
+        let frame = self.inner.hit(page, Mode::Exclusive)?;
+        Some(PageMut::new(&*self.inner, frame, false))
     }
 
     /// Creates a page, all zeroes and dirty. `page` must not exist, or its contents must be of no value:
@@ -85,9 +121,9 @@ impl<T: Tier> Pool<T> {
         inner.note(page, true, false);
         loop {
             // Read-ahead may have loaded the page, or may be about to learn that it does not exist.
-            if let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await {
+            if let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await? {
                 inner.blank(frame, page);
-                return Ok(PageMut::new(inner, frame, true));
+                return Ok(PageMut::new(&**inner, frame, true));
             }
             if let Some(guard) = self.try_create(page).await? {
                 return Ok(guard);
@@ -133,21 +169,24 @@ impl<T: Tier> Pool<T> {
         inner.blank(frame, page);
         let home = inner.tier.home(page);
         inner.arrived(frame, page, home, Access::Random);
-        Ok(Some(PageMut::new(inner, frame, true)))
+        Ok(Some(PageMut::new(&**inner, frame, true)))
     }
 
     /// Drops the page from memory without writing it, and drops its cached copies below. Waits for a write of
     /// it in flight. A later `get` finds an earlier version of the page, or none. Cancel-safe.
     ///
     /// # Errors
-    /// None; reserved.
+    /// The pool is closing.
     pub async fn discard(&self, page: PageId) -> Result<(), PoolError> {
         let inner = &self.inner;
         loop {
+            if inner.closing.load(Ordering::Acquire) {
+                return Err(PoolError::Closed);
+            }
             let cleaned = inner.cleaned.notified();
             tokio::pin!(cleaned);
             cleaned.as_mut().enable();
-            let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await else {
+            let Some(frame) = inner.latch_resident(page, Mode::Exclusive).await? else {
                 match self.discard_below(page) {
                     Some(true) => return Ok(()),
                     Some(false) => inner.tier.settled(page).await,
@@ -155,7 +194,7 @@ impl<T: Tier> Pool<T> {
                 }
                 continue;
             };
-            let guard = PageMut::new(inner, frame, false);
+            let guard = PageMut::new(&**inner, frame, false);
             if inner.frames.at(guard.frame()).word.is_cleaning() {
                 drop(guard);
                 cleaned.await;
@@ -295,9 +334,13 @@ impl<T: Tier> Pool<T> {
     /// The oldest log position that redo needs for dirty pages in memory; `None` when nothing is dirty.
     /// Written pages are clean, but safe only after a flush ([`Pool::flush_to`] any LSN): read this value,
     /// flush, then truncate the log.
+    ///
+    /// A pool that ended without having written everything returns 0.
     #[must_use]
     pub fn min_recovery_lsn(&self) -> Option<Lsn> {
-        self.inner.frames.all.iter().filter_map(crate::frame::Frame::redo_from).min()
+        let oldest = self.inner.frames.all.iter().filter_map(crate::frame::Frame::redo_from).min();
+        // Asked last: a change is dropped only after this is set.
+        if self.inner.lost.load(Ordering::Acquire) { Some(Lsn(0)) } else { oldest }
     }
 
     /// Recounts the policy; for tests.

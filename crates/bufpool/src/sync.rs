@@ -6,7 +6,7 @@
 
 #[cfg(not(loom))]
 mod real {
-    pub(crate) use crossbeam::queue::ArrayQueue;
+    pub(crate) use crossbeam_queue::ArrayQueue;
     pub(crate) use parking_lot::{Mutex, MutexGuard};
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64};
 }

@@ -69,6 +69,11 @@ impl Table {
         Bucket { table: self, bucket, page, _guard: guard }
     }
 
+    /// Takes every bucket's lock once: what was done under one before is visible afterwards.
+    pub(crate) fn pass_locks(&self) {
+        self.locks.iter().for_each(|lock| drop(lock.lock()));
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
         self.heads.len() * size_of::<AtomicU32>() + self.locks.len() * size_of::<Mutex<()>>()
     }

@@ -15,7 +15,7 @@ use crate::open::SPACE;
 use crate::options::Options;
 use crate::tree::META_PAGE;
 use crate::tree::node::Meta;
-use pagetier::{Lsn, PageId, PageStore, SpaceId};
+use pagetier::{Lsn, PageId, PageStore};
 use pagetier_wal::{FileMedia, Media, WalError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -97,17 +97,19 @@ impl Kv {
         let builder = PageStore::builder().directory(options.pages_dir()).ssd_bytes(0);
         let builder = builder.pool_bytes(COPY_POOL_BYTES).page_size(source.store.page_size());
         let copy = builder.open().await?;
-        let space = same_space(&copy, source.space).await?;
+        // Log records name pages by the number of their space.
+        let space = source.space;
+        copy.spaces().create_as(space, SPACE).await?;
         let meta = source.store.get(PageId::new(source.space, META_PAGE)).await?;
         let end = Meta::read(&meta).map_or(0, |meta| meta.end);
         drop(meta);
         let mut scan = source.store.scan(source.space, 0..end);
         let mut pages = 0_u64;
         while let Some(page) = scan.next().await {
-            let page = page.map_err(pagetier::Error::from)?;
+            let page = page?;
             let (no, lsn, payload) = (page.id().no, page.lsn(), page.to_vec());
             drop(page);
-            let mut to = copy.overwrite(PageId::new(space, no)).await?;
+            let mut to = copy.create(PageId::new(space, no)).await?;
             to.copy_from_slice(&payload);
             to.set_lsn(lsn);
             pages += 1;
@@ -135,20 +137,6 @@ impl Kv {
             Ok::<(), WalError>(())
         });
         Ok(copied.await.map_err(|_| WalError::Stopped)??)
-    }
-}
-
-/// Creates the space under the id that the log's records name.
-async fn same_space(copy: &PageStore, wanted: SpaceId) -> Result<SpaceId, KvError> {
-    loop {
-        let space = copy.create_space(SPACE).await?;
-        if space == wanted {
-            return Ok(space);
-        }
-        if space > wanted {
-            return Err(KvError::BadCopy { problem: format!("space {space} instead of {wanted}") });
-        }
-        copy.drop_space(space).await?;
     }
 }
 

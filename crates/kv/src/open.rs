@@ -10,7 +10,7 @@
 
 use crate::durable;
 use crate::error::KvError;
-use crate::kv::Kv;
+use crate::kv::{Kv, Recovered};
 use crate::options::Options;
 use crate::tree::node::Meta;
 use crate::tree::{META_PAGE, ROOT, Tree, edit};
@@ -23,18 +23,6 @@ pub(crate) const SPACE: &str = "kv";
 /// The smallest log, in pages: the records of a few of the longest values.
 const LOG_PAGES_MIN: u64 = 256;
 
-/// What an opening did to recover.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct Recovered {
-    /// Records read from the log.
-    pub records: u64,
-    /// Changes applied again: a record counts once per page that lacked it.
-    pub applied: u64,
-    /// Pages that were listed as lost with an SSD, and that redo restored.
-    pub lost_pages: u64,
-}
-
 impl Kv {
     /// Opens the store that `options` describe, recovering it if it was not closed.
     ///
@@ -44,7 +32,7 @@ impl Kv {
     pub async fn open(options: &Options) -> Result<Self, KvError> {
         let pages = options.pages_dir();
         if !options.create && !pages.exists() {
-            return Err(OpenError::NoStore { path: options.dir.clone() }.into());
+            return Err(OpenError::NotFound { path: options.dir.clone() }.into());
         }
         durable::create_dir(&options.dir)?;
         let page_bytes = options.page_bytes.unwrap_or(PageSize::DEFAULT.bytes() as u64);
@@ -56,8 +44,11 @@ impl Kv {
         }
         let keep = if survives.exists() { Keep::ForSsdLoss } else { Keep::ForCrash };
         let mut builder = PageStore::builder().directory(&pages).create(options.create);
-        builder = builder.pool_bytes(options.pool_bytes).ssd_bytes(options.ssd_bytes);
+        builder = builder.pool_bytes(options.pool_bytes);
         builder = builder.accept_ssd_loss(options.accept_ssd_loss);
+        if let Some(bytes) = options.ssd_bytes {
+            builder = builder.ssd_bytes(bytes);
+        }
         if let Some(bytes) = options.page_bytes {
             builder = builder.page_bytes(bytes);
         }
@@ -82,9 +73,9 @@ impl Kv {
         stall_max: Duration,
     ) -> Result<Self, KvError> {
         let store = builder.log_gate(wal.gate()).open().await?;
-        let space = match store.space(SPACE) {
+        let space = match store.spaces().find(SPACE) {
             Some(space) => space,
-            None => store.create_space(SPACE).await?,
+            None => store.spaces().create(SPACE).await?,
         };
         let found = read_meta(&store, space).await?;
         if let Some(meta) = found
@@ -99,9 +90,9 @@ impl Kv {
             None if wal.is_new() => create(&store, &wal, space).await?,
             None => return Err(KvError::NoMeta),
         }
-        if store.ssd_loss().is_some() {
+        if store.ssd().loss().is_some() {
             store.sync().await?;
-            store.acknowledge_loss().await?;
+            store.ssd().acknowledge_loss().await?;
         }
         let tree = Tree { store, wal, space, structure: RwLock::new(()) };
         Ok(Self::new(tree, keep, stall_max, Recovered { records, applied, lost_pages }))
@@ -119,7 +110,7 @@ async fn read_meta(store: &PageStore, space: SpaceId) -> Result<Option<Meta>, Kv
 
 /// The number of pages listed as lost with an SSD; an error if redo cannot restore them.
 fn check_loss(store: &PageStore, wal: &Wal, keep: Keep) -> Result<u64, KvError> {
-    let Some(loss) = store.ssd_loss() else { return Ok(0) };
+    let Some(loss) = store.ssd().loss() else { return Ok(0) };
     let pages = loss.pages();
     let reaches = loss.redo_from.is_some_and(|from| wal.oldest() < from);
     if pages == 0 || reaches || keep == Keep::ForSsdLoss {
@@ -131,8 +122,8 @@ fn check_loss(store: &PageStore, wal: &Wal, keep: Keep) -> Result<u64, KvError> 
 
 /// Writes the first two pages, durably.
 async fn create(store: &PageStore, wal: &Wal, space: SpaceId) -> Result<(), KvError> {
-    let meta = store.overwrite(PageId::new(space, META_PAGE)).await?;
-    let root = store.overwrite(PageId::new(space, ROOT)).await?;
+    let meta = store.create(PageId::new(space, META_PAGE)).await?;
+    let root = store.create(PageId::new(space, ROOT)).await?;
     let mut m = MiniTx::new(Some(wal));
     let [meta, root] = [meta, root].map(|page| m.add(page));
     edit::build_first(&mut m, meta, root, wal.id());

@@ -10,7 +10,7 @@ pub struct Options {
     pub(crate) dir: PathBuf,
     pub(crate) create: bool,
     pub(crate) pool_bytes: u64,
-    pub(crate) ssd_bytes: u64,
+    pub(crate) ssd_bytes: Option<u64>,
     pub(crate) page_bytes: Option<u64>,
     pub(crate) hdd: Option<PathBuf>,
     pub(crate) ssd: Option<PathBuf>,
@@ -27,7 +27,7 @@ impl Options {
             dir: dir.as_ref().to_owned(),
             create: true,
             pool_bytes: 64 << 20,
-            ssd_bytes: 256 << 20,
+            ssd_bytes: None,
             page_bytes: None,
             hdd: None,
             ssd: None,
@@ -50,9 +50,10 @@ impl Options {
         self
     }
 
-    /// Bytes of the SSD to use when the store is created; 0: none. Default: 256 MiB.
+    /// Bytes of the SSD to use; 0: none. An existing store keeps its size; one without an SSD takes a blank one
+    /// into use. Default: 256 MiB for a new store.
     pub fn ssd_bytes(mut self, bytes: u64) -> Self {
-        self.ssd_bytes = bytes;
+        self.ssd_bytes = Some(bytes);
         self
     }
 

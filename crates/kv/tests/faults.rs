@@ -1,8 +1,7 @@
 //! The log fails, the disk is full, the SSD is lost: what the engine answers, and that nothing confirmed is
 //! lost.
 
-mod world;
-
+use crate::world::{World, contents, expect_sound};
 use pagetier::{DeviceErrorKind, Error, PoolError, TierError};
 use pagetier_devio::SimDevice;
 use pagetier_kv::{Kv, KvError};
@@ -11,7 +10,6 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use std::sync::Arc;
 use std::time::Duration;
-use world::{World, contents, expect_sound};
 
 fn key(number: u32) -> Vec<u8> {
     format!("key {number:06}").into_bytes()
@@ -149,7 +147,7 @@ async fn without_its_ssd(keep: Keep, clean: bool) -> World {
         // The last version of every entry is 5.
         put_all(&kv, 0..1_000, 2 + round).await;
     }
-    assert!(kv.store().oldest_ssd_lsn().is_some(), "nothing is on the SSD alone");
+    assert!(kv.store().ssd().oldest_lsn().is_some(), "nothing is on the SSD alone");
     if clean {
         kv.close().await.unwrap();
         world.restart(false, &mut SmallRng::seed_from_u64(2));
@@ -172,7 +170,7 @@ async fn redo_restores_what_a_lost_ssd_had_if_the_log_was_kept_for_that() {
         expect_all(&kv, 1_000..2_000, 1).await;
         expect_sound(&kv).await;
         // The loss is acknowledged once what redo restored is durable.
-        assert!(kv.store().ssd_loss().is_none());
+        assert!(kv.store().ssd().loss().is_none());
         crash(&mut world, kv, 4).await;
         let kv = world.open().await.unwrap();
         expect_all(&kv, 0..1_000, 5).await;

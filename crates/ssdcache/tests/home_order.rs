@@ -1,32 +1,21 @@
 //! What the HDD must have before the SSD may let go of it: without a ring, after an error, and while pages
 //! are discarded.
 
-use pagetier_bufpool::{DirtyPage, Tier, TierError, WrittenPage};
-use pagetier_devio::{Device, Fault, FaultEffect, IoBuf, IoClass, IoOp, SharedDevice, SimDevice, SimPower};
-use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
-use pagetier_policy::{Access, Costs, Home, SlotPolicyParams, SsdPolicy};
+use crate::common::{LONG, PAGE, formatted, image, layout, page, params, policy, read, write};
+use futures_util::future::join_all;
+use pagetier_bufpool::{Tier, TierError};
+use pagetier_devio::{Device, Fault, FaultEffect, IoClass, IoOp, SimDevice, SimPower};
+use pagetier_page::{PageSize, SpaceId};
+use pagetier_policy::Home;
 use pagetier_ssdcache::{
-    DrainProgress, ExchangeError, Homes, Layout, Mutation, NewCacheDevice, OpenParams, Remember,
-    RememberInMemory, SsdMode, SsdState, SsdTier, Superblock, format,
+    DrainProgress, ExchangeError, Layout, Mutation, NewCacheDevice, OpenParams, SsdMode, SsdState, SsdTier,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-const PAGE: usize = 4096;
-/// Far more than anything here takes.
-const LONG: Duration = Duration::from_secs(600);
 /// The page that everything is about.
 const P: u32 = 3;
-
-/// Every page lies where its number says.
-struct Flat;
-
-impl Homes for Flat {
-    fn offset(&self, page: PageId) -> Option<u64> {
-        Some(u64::from(page.no) * PAGE as u64)
-    }
-}
 
 struct Fixture {
     tier: Arc<SsdTier>,
@@ -63,11 +52,8 @@ impl Fixture {
         let power = SimPower::new();
         let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power).with_latency(latency));
         let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
-        let layout = Layout::for_bytes(1 << 19, PageSize::MIN, ring_pages).expect("a layout");
-        let shared = Arc::clone(&ssd) as SharedDevice;
-        let marks = pagetier_ssdcache::Marks::default();
-        let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout, marks };
-        format(&shared, &superblock, StoreSeed::of_store([1; 16])).await.expect("formatted");
+        let layout = layout(ring_pages);
+        formatted(&ssd, layout).await;
         Self::open(hdd, ssd, layout, mode, 1, policy, broken).await
     }
 
@@ -80,24 +66,12 @@ impl Fixture {
         policy: &'static str,
         broken: Option<Mutation>,
     ) -> Self {
-        let cac = SlotPolicyParams::new(Costs::PAPER, layout.slots as usize, 64);
-        let remember: Arc<dyn Remember> = Arc::new(RememberInMemory::default());
         let tier = SsdTier::open(OpenParams {
-            hdd: Arc::clone(&hdd) as SharedDevice,
-            ssd: Arc::clone(&ssd) as SharedDevice,
-            seed: StoreSeed::of_store([1; 16]),
-            layout,
-            homes: Arc::new(Flat),
-            policy: policy.parse::<SsdPolicy>().expect("a policy").build(&cac),
-            zone_percent: 50.0,
             epoch,
-            admissions_max: 4,
             mode,
-            closed: false,
-            remember,
-            progress: None,
             #[cfg(feature = "mutations")]
             mutation: broken,
+            ..params(&hdd, &ssd, layout, policy)
         });
         let tier = Arc::new(timeout(LONG, tier).await.expect("it ends").expect("it opens"));
         Self { tier, hdd, ssd, layout, epoch, policy, broken }
@@ -119,11 +93,7 @@ impl Fixture {
     }
 
     async fn write(&self, no: u32, version: u8) -> Result<Home, TierError> {
-        let result = Mutex::new(None);
-        let done = |written: WrittenPage| *result.lock().expect("a result") = Some(written.result);
-        let dirty = DirtyPage { page: page(no), image: image(no, version), logical: 1, recovery_lsn: Lsn(0) };
-        timeout(LONG, self.tier.write(vec![dirty], IoClass::Clean, &done)).await.expect("written at last");
-        result.into_inner().expect("a result").expect("told")
+        write(&self.tier, no, version).await
     }
 
     async fn sync(&self) {
@@ -131,8 +101,7 @@ impl Fixture {
     }
 
     async fn read(&self, no: u32) -> Result<u8, TierError> {
-        let fetched = self.tier.fetch(page(no), Access::Random, IoBuf::zeroed(PAGE)).await;
-        fetched.result.map(|_| fetched.buf.as_slice()[2000])
+        read(&self.tier, no).await
     }
 
     /// What the home of page `no` holds.
@@ -144,17 +113,6 @@ impl Fixture {
     fn home_of(&self, no: u32) -> std::ops::Range<u64> {
         u64::from(no) * PAGE as u64..u64::from(no + 1) * PAGE as u64
     }
-}
-
-fn page(no: u32) -> PageId {
-    PageId::new(SpaceId(1), no)
-}
-
-fn image(no: u32, version: u8) -> IoBuf {
-    let mut image = IoBuf::zeroed(PAGE);
-    image.as_mut_slice().fill(version);
-    Header { page: page(no), lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(image.as_mut_slice());
-    image
 }
 
 /// Without a ring, version 1 of `P` is written home, and its copy reaches the SSD before any flush of the
@@ -172,7 +130,7 @@ async fn goes_back_with_the_ssd_off(broken: Option<Mutation>) -> u32 {
     for seed in 0..16 {
         let cut = fixture.after_power_cut(seed).await;
         let read = cut.read(P).await;
-        let off = side(Layout::ring_only(PageSize::MIN, 0)).await;
+        let off = other_cache(Layout::ring_only(PageSize::MIN, 0)).await;
         let exchanged = cut.tier.exchange(off, false, |_| Ok::<(), String>(())).await;
         older += u32::from(matches!(read, Ok(1)) && exchanged.is_ok() && !matches!(cut.read(P).await, Ok(1)));
     }
@@ -191,6 +149,50 @@ async fn without_a_ring_a_copy_of_an_unflushed_home_is_dirty_until_the_flush() {
 #[tokio::test(start_paused = true)]
 async fn without_a_ring_a_page_whose_copy_counts_as_clean_too_soon_goes_back_in_time() {
     assert!(goes_back_with_the_ssd_off(Some(Mutation::CleanUnflushedRingOff)).await > 0);
+}
+
+/// Without a ring, pages are written home, and a checkpoint captures their copies before a `sync`. Then these
+/// pages change in memory, their slots are given to others, and the power is cut: how many synced pages are
+/// errors.
+async fn errors_though_synced(broken: Option<Mutation>) -> usize {
+    let mut errors = 0;
+    for polls in 0..3 {
+        let fixture = Fixture::without(broken, 0, SsdMode::WriteThrough, Duration::ZERO).await;
+        // With fewer free slots, the HDD is flushed for them.
+        let written = 0..fixture.layout.slots - 5;
+        for no in written.clone() {
+            assert_eq!(fixture.write(no, 1).await.expect("written"), Home::Hdd);
+            let _ = fixture.tier.evicted(page(no), 1, image(no, 1).as_slice());
+            sleep(Duration::from_millis(1)).await;
+        }
+        fixture.sync().await;
+        for no in written.clone() {
+            fixture.tier.dirtied(page(no), 1);
+        }
+        for other in written.end..written.end + 3 {
+            let _ = fixture.tier.evicted(page(other), 1, image(other, 2).as_slice());
+        }
+        for _ in 0..polls {
+            tokio::task::yield_now().await;
+        }
+        let cuts = join_all((0..16).map(|seed| fixture.after_power_cut(seed))).await;
+        for cut in cuts {
+            let reads = join_all(written.clone().map(|no| cut.read(no))).await;
+            errors += reads.iter().filter(|read| !matches!(read, Ok(1))).count();
+        }
+    }
+    errors
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_ring_a_copy_whose_slot_was_given_out_does_not_stand_for_its_page() {
+    assert_eq!(errors_though_synced(None).await, 0);
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn with_copies_unmarked_that_await_their_homes_flush_a_synced_page_passes_for_lost() {
+    assert!(errors_though_synced(Some(Mutation::AwaitingCopyUnmarked)).await > 0, "unnoticed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -294,15 +296,11 @@ async fn with_a_failed_mending_that_is_final_the_store_refuses_for_ever() {
     assert!(!goes_on_after_a_home_that_could_not_be_mended(Some(Mutation::FailedMendFinal)).await);
 }
 
-/// Another side, on a device of its own.
-async fn side(layout: Layout) -> NewCacheDevice {
-    let device: SharedDevice = Arc::new(SimDevice::new("other", 1 << 20, 3, &SimPower::new()));
-    let marks = pagetier_ssdcache::Marks::default();
-    let superblock = Superblock { store: [1; 16], ssd: [3; 16], layout, marks };
-    format(&device, &superblock, StoreSeed::of_store([1; 16])).await.expect("formatted");
-    let cac = SlotPolicyParams::new(Costs::PAPER, layout.slots as usize, 64);
-    let policy =
-        if layout.slots > 0 { "lru2" } else { "none" }.parse::<SsdPolicy>().expect("a policy").build(&cac);
+/// Another cache device.
+async fn other_cache(layout: Layout) -> NewCacheDevice {
+    let device = Arc::new(SimDevice::new("other", 1 << 20, 3, &SimPower::new()));
+    formatted(&device, layout).await;
+    let policy = policy(if layout.slots > 0 { "lru2" } else { "none" }, layout);
     NewCacheDevice { device, layout, policy, zone_percent: 50.0 }
 }
 
@@ -314,7 +312,7 @@ async fn a_ring_is_given_up_only_when_it_has_mended_what_it_alone_can_mend() {
             .hdd
             .inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(fixture.home_of(P)).times(errors));
         fixture.write(P, 1).await.expect_err("the home write fails");
-        let ring_only = side(Layout::ring_only(PageSize::MIN, 8)).await;
+        let ring_only = other_cache(Layout::ring_only(PageSize::MIN, 8)).await;
         let exchange = fixture.tier.exchange(ring_only, accept_loss, |_| Ok::<(), String>(()));
         let exchanged = timeout(LONG, exchange).await.expect("it ends");
         match (errors, accept_loss) {
@@ -384,7 +382,8 @@ async fn an_exchange_waits_for_copies_on_their_way_and_one_given_up_stops_none()
         fixture.ssd.inject(slow.on(IoOp::Write).within(slots).times(1));
         let _ = fixture.tier.evicted(page(P), 1, image(P, 1).as_slice());
         let begun = Instant::now();
-        let exchange = fixture.tier.exchange(side(fixture.layout).await, false, |_| Ok::<(), String>(()));
+        let exchange =
+            fixture.tier.exchange(other_cache(fixture.layout).await, false, |_| Ok::<(), String>(()));
         let patience = if given_up { Duration::from_secs(1) } else { LONG };
         let exchanged = timeout(patience, exchange).await;
         if given_up {

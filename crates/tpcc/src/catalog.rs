@@ -1,7 +1,7 @@
 //! The catalog: one page in its own space that describes the database, written when the load is complete.
 
 use crate::btree::RowLens;
-use crate::database::DbError;
+use crate::error::DbError;
 use crate::random::Constants;
 use crate::schema::Table;
 use pagetier::{PageId, PageStore};
@@ -55,7 +55,7 @@ pub(crate) struct Catalog {
 impl Catalog {
     /// Reads the catalog in `store`; `None` when no load was completed.
     pub(crate) async fn read(store: &PageStore) -> Result<Option<Self>, DbError> {
-        let Some(space) = store.space(SPACE) else {
+        let Some(space) = store.spaces().find(SPACE) else {
             return Ok(None);
         };
         let page = match store.get(PageId::new(space, 0)).await {
@@ -83,7 +83,7 @@ impl Catalog {
 
     /// Marks the load as complete, durably.
     pub(crate) async fn write(&self, store: &PageStore) -> Result<(), DbError> {
-        let space = store.create_space(SPACE).await?;
+        let space = store.spaces().create(SPACE).await?;
         let mut page = store.allocate(space).await?;
         page[..8].copy_from_slice(MAGIC);
         let Constants { last, customer, item } = self.constants;

@@ -2,7 +2,7 @@
 
 use crate::btree::{Appender, Tree};
 use crate::catalog::{Catalog, Scale};
-use crate::database::DbError;
+use crate::error::DbError;
 use crate::random::{Random, last_name};
 use crate::schema::{self, NEW_ORDER_ROW, Table};
 use crate::schema::{customer, district, history, item, order_line, orders, stock, warehouse};
@@ -44,12 +44,12 @@ pub(crate) async fn load(
     now_ms: i64,
     mut progress: impl FnMut(),
 ) -> Result<Catalog, DbError> {
-    if let Some(space) = store.spaces().first() {
+    if let Some(space) = store.spaces().list().first() {
         return Err(DbError::NotOurs(format!("it has a space called {:?}", space.name)));
     }
     let mut trees = Vec::new();
     for table in Table::ALL {
-        let space = store.create_space(table.name()).await?;
+        let space = store.spaces().create(table.name()).await?;
         trees.push(Tree::create(Arc::clone(store), None, space, scale.row(table)).await?);
     }
     let mut random = Random::new(seed, 0);

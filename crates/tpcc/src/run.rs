@@ -1,6 +1,7 @@
 //! A run: terminals in a closed loop, a warm-up, and a measured interval between two snapshots.
 
-use crate::database::{Database, DbError};
+use crate::database::Database;
+use crate::error::DbError;
 use crate::tx::{Kind, Outcome, Terminal};
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
@@ -239,7 +240,7 @@ pub(crate) async fn run(
     measuring(true);
     crew.measure(true);
     let (began, before, new_orders_before) = (Instant::now(), database.store.stats(), crew.new_orders());
-    let recorded_warmup = database.store.recorded().map(|so_far| so_far.records);
+    let recorded_warmup = database.store.trace().progress().map(|so_far| so_far.records);
     bar.set_message("measuring");
     let mut slices = Vec::new();
     for slice in 0..SLICES {

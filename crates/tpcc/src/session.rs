@@ -1,11 +1,13 @@
 //! A session: loads if necessary; then, per policy pair, opens, recovers, runs, checks, closes, and reports.
 
 use crate::catalog::{Catalog, Scale};
-use crate::cli::{Cli, Policies, Time};
+use crate::cli::{Cli, Time};
 use crate::consistency;
-use crate::database::{Database, DbError, Recovered};
+use crate::database::{Database, Recovered};
+use crate::error::DbError;
 use crate::load::{estimate_bytes, load, steps};
 use crate::location::{Location, LocationError, Notes};
+use crate::policies::Policies;
 use crate::report::{self, Reopened, Row, Setup};
 use crate::run::{Measured, Plan, Stop, run};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -193,15 +195,15 @@ impl<'c> Session<'c> {
         };
         let bar = self.bar((plan.warmup + plan.seconds).as_secs(), "running", "s");
         if let Some(path) = &cli.record {
-            database.store.start_recording(path).map_err(|e| trace_error(path, &e))?;
+            database.store.trace().start(path).map_err(|e| trace_error(path, &e))?;
         }
         if cli.what_if.is_some() {
-            database.store.start_what_if(&WhatIfOptions::new()).map_err(|why| what_if_error(&why))?;
+            database.store.what_if().start(&WhatIfOptions::new()).map_err(|why| what_if_error(&why))?;
         }
         let measured = run(database, plan, &self.stop, &bar, &opened.delays).await?;
-        let what_if = database.store.stop_what_if().await;
+        let what_if = database.store.what_if().stop().await;
         if let Some(path) = &cli.record {
-            let recorded = database.store.stop_recording().await.map_err(|e| trace_error(path, &e))?;
+            let recorded = database.store.trace().stop().await.map_err(|e| trace_error(path, &e))?;
             let warmup = measured.recorded_warmup.unwrap_or(0);
             bar.println(format!(
                 "{}: {} requests, {warmup} of them to warm up{}",
@@ -303,7 +305,7 @@ impl<'c> Session<'c> {
         let Opened { database, backend, reopened, delays } = opened;
         drop(delays);
         // Exclude the check's reads from the measurement.
-        let costs = database.store.costs();
+        let costs = database.store.policies().costs();
         let consistency = consistency::check(&database).await?;
         let setup = self.setup(policies, notes, warehouses, self.cli.terminals(warehouses));
         let bytes = db_bytes(&database.store);
@@ -371,7 +373,7 @@ fn reopened(recovered: Recovered, pages: u64, slots: u64) -> Reopened {
 }
 
 fn db_bytes(store: &PageStore) -> u64 {
-    let pages: u64 = store.spaces().iter().map(|space| u64::from(space.pages)).sum();
+    let pages: u64 = store.spaces().list().iter().map(|space| u64::from(space.pages)).sum();
     pages * store.page_size().bytes() as u64
 }
 

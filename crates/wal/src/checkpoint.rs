@@ -1,6 +1,7 @@
 //! Fuzzy checkpoints: keep the log short while the engine runs.
 
-use crate::log::{Wal, WalError};
+use crate::error::WalError;
+use crate::log::Wal;
 use pagetier::{Lsn, PageStore};
 
 /// What the log is kept for.
@@ -49,12 +50,12 @@ async fn truncate(store: &PageStore, wal: &Wal, keep: Keep, force: bool) -> Resu
     let end = wal.end();
     let pages = store.min_recovery_lsn().unwrap_or(end);
     // After the pages in memory: a page that was written meanwhile is then found on the SSD.
-    let on_ssd = store.oldest_ssd_lsn().filter(|_| keep == Keep::ForSsdLoss);
+    let on_ssd = store.ssd().oldest_lsn().filter(|_| keep == Keep::ForSsdLoss);
     let commits = wal.oldest_unapplied().unwrap_or(end);
     let needed = end.min(pages).min(commits);
     if force || wal.can_truncate(needed) {
         // Pages written by this point are clean, but durable only after a flush.
-        store.flush_to(Lsn(0)).await?;
+        store.flush().await?;
         wal.truncate(needed, on_ssd.unwrap_or(needed)).await?;
     }
     Ok(())

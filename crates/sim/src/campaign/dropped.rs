@@ -1,8 +1,8 @@
 //! Calls dropped at one of their awaits: every public future of the store, polled a few times and dropped.
 
 use super::coverage::State;
+use super::hazard::Hazard;
 use super::polls::up_to;
-use super::steer::Steer;
 use super::work::{Mood, Outcome, Worker};
 use pagetier::{Drain, Lsn, PageStore, ScrubOptions, SpaceId, SsdMode};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
@@ -16,7 +16,7 @@ impl Worker {
         let polls = [1, 1, 2, 3, 5, 10, 30][self.rng.random_range(0..7)];
         self.probe.mark(State::DroppedCall);
         let store = Arc::clone(&self.store);
-        if self.plan.steer == Steer::DroppedFlush && self.errors_allowed && self.rng.random_bool(0.3) {
+        if self.plan.hazard == Hazard::DroppedFlush && self.errors_allowed && self.rng.random_bool(0.3) {
             return self.dropped_flush(&store, mood).await;
         }
         match self.rng.random_range(0..16) {
@@ -33,21 +33,25 @@ impl Worker {
             6 => self.dropped_drop_space().await,
             7 => {
                 let name = self.model.lock().space_name();
-                if let Some(Ok(id)) = up_to(polls, store.create_space(&name)).await {
+                if let Some(Ok(id)) = up_to(polls, store.spaces().create(&name)).await {
                     self.model.lock().created(id, name);
                 }
                 Ok(())
             }
             8 => self.dropped_allocate(&store, polls).await,
             9 => {
-                drop(up_to(polls, store.drain_ssd(Drain::new())).await);
+                drop(up_to(polls, store.ssd().drain(Drain::new())).await);
                 Ok(())
             }
             10 if self.plan.slots > 0 => {
                 let mode = [SsdMode::WriteThrough, SsdMode::ReadOnly, SsdMode::WriteBack]
                     [self.rng.random_range(0..3)];
-                drop(up_to(polls, store.set_ssd_mode(mode)).await);
-                store.set_ssd_mode(SsdMode::WriteBack).await.or_else(|e| self.judge("set_ssd_mode", None, &e))
+                drop(up_to(polls, store.ssd().set_mode(mode)).await);
+                store
+                    .ssd()
+                    .set_mode(SsdMode::WriteBack)
+                    .await
+                    .or_else(|e| self.judge("set_ssd_mode", None, &e))
             }
             11 => {
                 drop(
@@ -138,7 +142,7 @@ impl Worker {
         }
         let space = live[self.rng.random_range(0..live.len())];
         self.model.lock().dropping(space);
-        match up_to(polls, store.drop_space(SpaceId(space))).await {
+        match up_to(polls, store.spaces().remove(SpaceId(space))).await {
             Some(Ok(())) => {
                 self.model.lock().dropped(space);
                 Ok(())

@@ -3,11 +3,12 @@
 
 use super::content::version_in;
 use super::model::SpaceState;
+use super::moment::Moment;
+use super::moment::{Outcome, bounded_power};
 use super::plan::Plan;
 use super::polls::up_to;
-use super::probe::Moment;
 use super::totals::Totals;
-use super::world::{Outcome, bounded_power, in_virtual_time};
+use super::world::in_virtual_time;
 use pagetier::{Builder, MemoryManifest, PageId, PageStore, SpaceId};
 use pagetier_devio::{SharedDevice, SimDevice};
 use rand::Rng;
@@ -75,8 +76,8 @@ async fn compare(store: &PageStore, moment: &Moment) -> Result<u64, String> {
                 continue;
             }
             older += 1;
-            if !store.ssd_loss().is_some_and(|loss| loss.contains(page)) {
-                let reported = if store.ssd_loss().is_some() { "does not name it" } else { "is empty" };
+            if !store.ssd().loss().is_some_and(|loss| loss.contains(page)) {
+                let reported = if store.ssd().loss().is_some() { "does not name it" } else { "is empty" };
                 return Err(format!(
                     "page {page} reads as version {found:?}, allowed is {}, and the report of the loss {reported}",
                     model.allowed()

@@ -5,17 +5,18 @@
 
 use super::content::version_in;
 use super::coverage::{State, States};
-use super::faults::Planned;
-use super::life::is_busy;
+use super::hazard::Hazard;
 use super::model::{Model, PageModel};
+use super::moment::Moment;
+use super::moment::{Outcome, bounded_power};
 use super::plan::Plan;
+use super::planned::Planned;
+use super::planned::Saves;
 use super::polls::up_to;
-use super::probe::{Moment, Phase, Probe, Rate, layout_of};
-use super::records::Saves;
-use super::steer::Steer;
+use super::probe::{Phase, Probe, Rate};
 use super::totals::Totals;
 use super::work::{Reads, Worker};
-use super::world::{Checked, Outcome, bounded_power, check_spaces, in_virtual_time};
+use super::world::{Checked, check_spaces, in_virtual_time, is_busy};
 use pagetier::{Builder, Drain, Error, MemoryManifest, PageId, PageStore, SpaceId, SsdLoss, SsdMode};
 use pagetier_devio::{SharedDevice, SimDevice, SimPower};
 use rand::rngs::SmallRng;
@@ -99,7 +100,7 @@ pub(super) fn examine(
 
 impl World {
     fn new(plan: &Plan, moment: &Moment, outcome: Outcome, seed: u64) -> Self {
-        let plan = Plan { steer: Steer::Free, tasks: 1, ..plan.clone() };
+        let plan = Plan { hazard: Hazard::Free, tasks: 1, ..plan.clone() };
         let (hdd, ssd, power) = moment.crashed(outcome);
         let hdd = hdd.with_latency(Duration::from_micros(plan.hdd_us));
         let ssd = ssd.with_latency(Duration::from_micros(plan.ssd_us));
@@ -208,7 +209,7 @@ impl World {
         self.probe.set(Rate::Never, Phase::Working, 0);
         let mut checked = self.settle(&store, true).await?;
         self.compare(&store)?;
-        self.told = Told { loss: store.ssd_loss(), ..Told::default() };
+        self.told = Told { loss: store.ssd().loss(), ..Told::default() };
         if self.told.loss.is_none() {
             self.model().lost_to = 0;
         }
@@ -234,7 +235,7 @@ impl World {
                 Err(Error::NoSuchPage { .. }) => (Some(0), String::new()),
                 Err(error) => (None, error.to_string()),
             };
-            let told = store.ssd_loss().is_some_and(|loss| loss.contains(page));
+            let told = store.ssd().loss().is_some_and(|loss| loss.contains(page));
             let mut model = self.model();
             let Some(p) = model.page(page) else { continue };
             let fine = match found {
@@ -252,7 +253,7 @@ impl World {
             if !told || !model.lost(page, found, !crashed) {
                 return Err(format!(
                     "{wrong}, and the report of the loss does not name it: {:?}",
-                    store.ssd_loss()
+                    store.ssd().loss()
                 ));
             }
         }
@@ -271,7 +272,7 @@ impl World {
 
     /// Checks that the store still reports what it reported, and nothing else.
     fn compare(&self, store: &PageStore) -> Result<(), String> {
-        let now = store.ssd_loss();
+        let now = store.ssd().loss();
         let Told { loss, may_be_gone, .. } = &self.told;
         let may_grow = self.told.may_grow || self.told.in_doubt;
         let lists = |loss: &Option<SsdLoss>, page| loss.as_ref().is_some_and(|loss| loss.contains(page));
@@ -390,7 +391,7 @@ impl World {
         let ops = self.rng.random_range(0..20);
         self.worker(store).run(ops).await?;
         if self.rng.random_bool(0.4) && !self.background {
-            let layout = layout_of(&self.plan);
+            let layout = self.plan.layout();
             for _ in 0..self.rng.random_range(1..8) {
                 let slot = self.rng.random_range(0..layout.slots);
                 self.probe.ssd.flip_bit(layout.slot_at(slot) + 900, 3);
@@ -426,7 +427,7 @@ impl World {
         // These run one at a time: once such a call has ended, so have all earlier ones.
         let waits = match act {
             Act::Abandon | Act::Readmit => true,
-            Act::Off | Act::On(_) => (store.ssd_mode() == SsdMode::Off) != (act == Act::Off),
+            Act::Off | Act::On(_) => (store.ssd().mode() == SsdMode::Off) != (act == Act::Off),
             Act::Drain => false,
         };
         self.model().lost_to = u32::MAX;
@@ -477,7 +478,7 @@ impl World {
         self.all_may_be_lost();
         let Told { in_doubt, may_be_gone, .. } = self.told;
         let (in_doubt, may_be_gone) = (in_doubt || replaced, may_be_gone || replaced);
-        self.told = Told { loss: store.ssd_loss(), may_grow: false, in_doubt, may_be_gone };
+        self.told = Told { loss: store.ssd().loss(), may_grow: false, in_doubt, may_be_gone };
         if let (Ok(Some(loss)), true, 0, false) = (&done, alone, beside, saves) {
             self.is_exact(store, loss).await?;
         }
@@ -507,7 +508,7 @@ impl World {
             return Ok(());
         }
         self.compare(store)?;
-        let told = store.ssd_loss();
+        let told = store.ssd().loss();
         for page in self.pages() {
             if told.as_ref().is_some_and(|loss| loss.contains(page)) {
                 let found = store.get(page).await;
@@ -524,10 +525,10 @@ impl World {
         if fails {
             Planned::saves(Saves { skip: 0, count: 1, replaced }).inject_now(&self.probe);
         }
-        let acknowledged = up_to(self.rng.random_range(1..3), store.acknowledge_loss()).await;
+        let acknowledged = up_to(self.rng.random_range(1..3), store.ssd().acknowledge_loss()).await;
         self.probe.clear_faults();
         self.story.push(format!("acknowledge: {acknowledged:?}"));
-        let now = store.ssd_loss();
+        let now = store.ssd().loss();
         match acknowledged {
             Some(Ok(())) if now.is_some() => {
                 Err(format!("{now:?} was acknowledged, and is told all the same"))
@@ -554,12 +555,12 @@ impl World {
 /// Performs the call; returns the loss that it reports, if any.
 async fn carry_out(store: &PageStore, act: Act) -> Result<Option<SsdLoss>, Error> {
     match act {
-        Act::Abandon => store.abandon_ssd().await.map(Some),
-        Act::Readmit => store.readmit_ssd().await.map(|_| None),
-        Act::Off => store.set_ssd_mode(SsdMode::Off).await.map(|()| None),
-        Act::On(mode) => store.set_ssd_mode(mode).await.map(|()| None),
+        Act::Abandon => store.ssd().abandon().await.map(Some),
+        Act::Readmit => store.ssd().readmit().await.map(|_| None),
+        Act::Off => store.ssd().set_mode(SsdMode::Off).await.map(|()| None),
+        Act::On(mode) => store.ssd().set_mode(mode).await.map(|()| None),
         Act::Drain => {
-            let _ = store.drain_ssd(Drain::new()).await;
+            let _ = store.ssd().drain(Drain::new()).await;
             Ok(None)
         }
     }

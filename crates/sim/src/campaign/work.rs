@@ -1,10 +1,10 @@
 //! The operations of a life's tasks on the store, and their checks.
 
 use super::content::{fill, version_in};
+use super::hazard::Hazard;
 use super::model::Model;
 use super::plan::Plan;
 use super::probe::Probe;
-use super::steer::Steer;
 use super::world::is_torn_discard;
 use pagetier::{Error, Lsn, PageId, PageStore, SpaceId};
 use parking_lot::Mutex;
@@ -68,8 +68,8 @@ pub(super) type Outcome = Result<(), String>;
 impl Worker {
     /// Does `ops` operations.
     pub(super) async fn run(mut self, ops: u32) -> Outcome {
-        if self.plan.steer.has_work() {
-            return self.steered(ops).await;
+        if self.plan.hazard.has_work() {
+            return self.directed(ops).await;
         }
         let mut mood = self.mood();
         let writes = self.rng.random_range(15..=60);
@@ -100,17 +100,17 @@ impl Worker {
     }
 
     async fn step(&mut self, mood: Mood, writes: u32, syncs: u32) -> Outcome {
-        let dropped = if self.plan.steer == Steer::DroppedFlush { 0.15 } else { 0.03 };
+        let dropped = if self.plan.hazard == Hazard::DroppedFlush { 0.15 } else { 0.03 };
         if self.plan.has("drop-future") && self.rng.random_bool(dropped) {
             return self.dropped(mood).await;
         }
-        if self.plan.steer == Steer::DroppedSpaces && self.rng.random_ratio(1, 12) {
+        if self.plan.hazard == Hazard::DroppedSpaces && self.rng.random_ratio(1, 12) {
             return match self.rng.random_range(0..3) {
                 0 => self.dropped_drop_space().await,
                 _ => self.drop_space().await,
             };
         }
-        if self.plan.steer == Steer::Records && self.rng.random_ratio(1, 12) {
+        if self.plan.hazard == Hazard::Records && self.rng.random_ratio(1, 12) {
             return self.change_records().await;
         }
         let full = self.model.lock().pages() >= self.plan.pages as usize;
@@ -206,7 +206,7 @@ impl Worker {
         }
         let wrong =
             format!("page {page} reads as version {found}, is {}, allowed {}", p.published(), p.allowed());
-        let told = self.store.ssd_loss().is_some_and(|loss| loss.contains(page));
+        let told = self.store.ssd().loss().is_some_and(|loss| loss.contains(page));
         if told && model.lost(page, Some(found), true) { Ok(()) } else { Err(wrong) }
     }
 
@@ -303,7 +303,7 @@ impl Worker {
 
     async fn create_space(&mut self) -> Outcome {
         let name = self.model.lock().space_name();
-        match self.store.create_space(&name).await {
+        match self.store.spaces().create(&name).await {
             Ok(id) => {
                 self.model.lock().created(id, name);
                 Ok(())
@@ -323,7 +323,7 @@ impl Worker {
             model.dropping(space);
             model.doing.drop_space += 1;
         }
-        let done = self.store.drop_space(SpaceId(space)).await;
+        let done = self.store.spaces().remove(SpaceId(space)).await;
         self.model.lock().doing.drop_space -= 1;
         match done {
             Ok(()) => {
@@ -340,14 +340,14 @@ impl Worker {
     /// Checks a drop that failed (`in_doubt`) or was cancelled: the space is unchanged, or gone. If it is
     /// gone, a second call frees its room.
     pub(super) async fn drop_failed(&mut self, space: u32, in_doubt: bool) -> Outcome {
-        if self.store.spaces().iter().any(|s| s.id.0 == space) {
+        if self.store.spaces().list().iter().any(|s| s.id.0 == space) {
             self.model.lock().not_dropped(space, in_doubt);
             return Ok(());
         }
         if self.rng.random_bool(0.5) {
             return Ok(());
         }
-        match self.store.drop_space(SpaceId(space)).await {
+        match self.store.spaces().remove(SpaceId(space)).await {
             Ok(()) => {
                 self.model.lock().dropped(space);
                 Ok(())
@@ -438,11 +438,8 @@ impl Worker {
                         self.expect(page, &guard)?;
                     }
                 }
-                Err(pagetier::PoolError::Tier(pagetier::TierError::NoSuchPage { .. })) => {}
-                Err(error) => {
-                    let page = page_of(&error);
-                    self.judge("scan", page, &Error::from(error))?;
-                }
+                Err(Error::NoSuchPage { .. }) => {}
+                Err(error) => self.judge("scan", page_of(&error), &error)?,
             }
         }
         Ok(())
@@ -455,11 +452,11 @@ impl Worker {
 }
 
 /// The page that `error` is about, if it names one.
-fn page_of(error: &pagetier::PoolError) -> Option<PageId> {
+fn page_of(error: &Error) -> Option<PageId> {
     match error {
-        pagetier::PoolError::Tier(
+        Error::Pool(pagetier::PoolError::Tier(
             pagetier::TierError::Corrupt { page, .. } | pagetier::TierError::Device { page, .. },
-        ) => Some(*page),
+        )) => Some(*page),
         _ => None,
     }
 }

@@ -202,7 +202,7 @@ async fn work(store: &PageStore, truth: &mut Truth, first_version: u32) {
         truth.entry(page).or_default().insert(version);
         fill(&mut guard, page, version);
     }
-    for space in store.spaces().into_iter().take(4) {
+    for space in store.spaces().list().into_iter().take(4) {
         for _ in 0..4 {
             let Ok(mut guard) = store.allocate(space.id).await else { break };
             let page = guard.id();
@@ -246,7 +246,7 @@ async fn build(closed: bool) -> Result<Specimen, Box<dyn std::error::Error>> {
 
 /// Writes pages repeatedly, so that old versions remain on the devices.
 async fn live(store: &PageStore, truth: &mut Truth) -> Result<(), Error> {
-    let spaces = [store.create_space("t").await?, store.create_space("u").await?];
+    let spaces = [store.spaces().create("t").await?, store.spaces().create("u").await?];
     let mut version = 0;
     for no in 0..PAGES {
         let mut guard = store.allocate(spaces[usize::from(no % 4 == 3)]).await?;

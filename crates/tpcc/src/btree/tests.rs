@@ -29,7 +29,7 @@ fn wal(dir: &Path) -> Wal {
 async fn new_tree(dir: &Path) -> Tree {
     let wal = wal(dir);
     let store = store(dir, &wal).await;
-    let space = store.create_space("t").await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
     Tree::create(store, Some(wal), space, ROW).await.unwrap()
 }
 
@@ -87,7 +87,7 @@ async fn validate(tree: &Tree) -> u64 {
 }
 
 fn space_pages(tree: &Tree) -> u64 {
-    tree.store.spaces().into_iter().find(|space| space.id == tree.space).unwrap().pages.into()
+    tree.store.spaces().list().into_iter().find(|space| space.id == tree.space).unwrap().pages.into()
 }
 
 #[tokio::test]
@@ -207,9 +207,9 @@ async fn tasks_do_not_lose_each_others_entries() {
 async fn live_and_crash(dir: &Path, life: u32, model: &mut BTreeMap<u32, u32>) {
     let wal = wal(dir);
     let store = store(dir, &wal).await;
-    let tree = match store.space("t") {
+    let tree = match store.spaces().find("t") {
         None => {
-            let space = store.create_space("t").await.unwrap();
+            let space = store.spaces().create("t").await.unwrap();
             Tree::create(store, Some(wal.clone()), space, ROW).await.unwrap()
         }
         Some(space) => {

@@ -62,13 +62,13 @@ impl Observer {
     /// Observes once, `seconds` after the previous observation.
     pub(crate) fn look(&mut self, store: &PageStore, seconds: f64) {
         self.seconds += seconds;
-        self.spaces = store.spaces();
+        self.spaces = store.spaces().list();
         self.watches.resize(self.spaces.len(), Vec::new());
         for (space, watches) in self.spaces.iter().zip(&mut self.watches) {
             watches.resize(space.pages as usize, Watch::default());
             for (no, watch) in (0..).zip(watches) {
                 let page = PageId::new(space.id, no);
-                watch.see(store.page_counts(page), store.home(page), seconds);
+                watch.see(store.policies().counts(page), store.home(page), seconds);
             }
         }
     }
@@ -85,7 +85,11 @@ impl Observer {
             miss_ssd: group.miss_rate_ssd,
             pages: group.pages,
         };
-        Observed { seconds: self.seconds, pages, groups: store.groups().into_iter().map(group).collect() }
+        Observed {
+            seconds: self.seconds,
+            pages,
+            groups: store.policies().groups().into_iter().map(group).collect(),
+        }
     }
 }
 

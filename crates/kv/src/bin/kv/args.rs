@@ -17,9 +17,10 @@ pub(crate) struct Cli {
     /// Memory for pages, in MiB
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(4..), global = true)]
     pool_mib: u64,
-    /// The SSD cache, in MiB; only for a new store. 0: none
-    #[arg(long, default_value_t = 256, global = true)]
-    ssd_mib: u64,
+    /// The SSD cache, in MiB; 0: none. A store keeps its size; one without takes a blank SSD into use
+    /// [default: 256 for a new store]
+    #[arg(long, global = true)]
+    ssd_mib: Option<u64>,
     /// A file or block device for the SSD cache; by default a file in the directory
     #[arg(long, global = true)]
     ssd: Option<PathBuf>,
@@ -147,10 +148,12 @@ impl Cli {
         let mut options = Options::new(&self.dir)
             .create(creates)
             .pool_bytes(self.pool_mib << 20)
-            .ssd_bytes(self.ssd_mib << 20)
             .log_bytes(self.log_mib << 20)
             .survives_ssd_loss(self.survive_ssd_loss)
             .accept_ssd_loss(self.accept_ssd_loss);
+        if let Some(mib) = self.ssd_mib {
+            options = options.ssd_bytes(mib << 20);
+        }
         if let Some(hdd) = &self.hdd {
             options = options.hdd(hdd);
         }

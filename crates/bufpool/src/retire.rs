@@ -1,0 +1,125 @@
+//! The end of a pool: its pages are written and leave memory, and none enters any more.
+//!
+//! A hit checks nothing for this. Once [`Pool::retire`] has removed every page from the table, every request
+//! is a miss, and misses are refused.
+//!
+//! 1. Refuse misses. A miss that was decided before has its page in the table by then: both happen under the
+//!    page's bucket lock, and this step takes every such lock once.
+//! 2. Write all dirty pages, in bulk.
+//! 3. Latch each page in memory in shared mode, write it if it was changed since, and remove it. While the
+//!    latch is held the page cannot be changed, so no change is lost. Other readers keep their guards: the
+//!    frame becomes an orphan that the last of them frees.
+
+use crate::flush::joined;
+use crate::frame::Frame;
+use crate::inner::Inner;
+use crate::params::PoolError;
+use crate::pool::Pool;
+use crate::tier::Tier;
+use crate::word::Mode;
+use pagetier_page::PageId;
+use pagetier_policy::FrameId;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The number of pages removed between two yields to other tasks.
+const PAGES_PER_TURN: usize = 256;
+
+impl<T: Tier> Pool<T> {
+    /// Ends the pool: writes every dirty page, makes everything written durable, and removes all pages from
+    /// memory. Requests fail with [`PoolError::Closed`] once it returns; those for pages not in memory fail
+    /// as soon as it begins. Waits for exclusive guards to be dropped, while shared ones may stay. Cancelling
+    /// it leaves the pool in between: call it again.
+    ///
+    /// # Errors
+    /// The first failure. The pages are removed all the same, and what was not written is lost as in a crash.
+    pub async fn retire(&self) -> Result<(), PoolError> {
+        let inner = &self.inner;
+        inner.refuse_misses();
+        let mut result = self.flush_all().await;
+        let mut unflushed = false;
+        for (done, frame) in inner.frames.ids().enumerate() {
+            while let Some(page) = inner.frames.at(frame).page() {
+                unflushed |= inner.remove(page, &mut result).await;
+            }
+            if done % PAGES_PER_TURN == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        if unflushed && result.is_ok() {
+            result = inner.tier.flush().await.map_err(PoolError::from);
+        }
+        self.shutdown().await;
+        result
+    }
+}
+
+impl<T: Tier> Inner<T> {
+    /// Step 1.
+    pub(crate) fn refuse_misses(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.frames.table.pass_locks();
+        // Requests that wait for a frame.
+        self.frames.freed.notify_waiters();
+    }
+
+    /// Step 3 for `page`. Returns whether it had to be written. After a failure, drops changes.
+    async fn remove(self: &Arc<Self>, page: PageId, result: &mut Result<(), PoolError>) -> bool {
+        let mut wrote = false;
+        // The task of a shutdown holds no guards, so there is no other error.
+        let Ok(Some(frame)) = self.latch_resident(page, Mode::Shared).await else { return wrote };
+        let latched = Latched { pool: self, frame };
+        while latched.unwritten() && (result.is_ok() || latched.frame().word.is_cleaning()) {
+            let (cleaned, unstaged) = (self.cleaned.notified(), self.staged.notified());
+            tokio::pin!(cleaned, unstaged);
+            cleaned.as_mut().enable();
+            unstaged.as_mut().enable();
+            if latched.frame().word.is_cleaning() {
+                cleaned.await;
+                continue;
+            }
+            match self.stage_latched(frame) {
+                Some(staged) => {
+                    wrote = true;
+                    let inner = Arc::clone(self);
+                    // In a task of its own: a dropped caller leaves no write half done.
+                    let write = self.runtime.spawn(async move { inner.write_batch(vec![staged]).await });
+                    let written = joined(Some(write.await));
+                    *result = std::mem::replace(result, Ok(())).and(written);
+                }
+                None if latched.unwritten() => unstaged.await,
+                None => {}
+            }
+        }
+        if latched.unwritten() {
+            self.lost.store(true, Ordering::Release);
+        }
+        // The latch keeps the page in this frame. Hits reported from here on are dropped by the policy.
+        self.policy.lock().remove(frame);
+        self.frames.unlist(frame, page);
+        wrote
+    }
+}
+
+/// A shared latch, released when dropped.
+struct Latched<'a, T: Tier> {
+    pool: &'a Inner<T>,
+    frame: FrameId,
+}
+
+impl<T: Tier> Latched<'_, T> {
+    fn frame(&self) -> &Frame {
+        self.pool.frames.at(self.frame)
+    }
+
+    fn unwritten(&self) -> bool {
+        let word = &self.frame().word;
+        word.is_dirty() || word.is_cleaning()
+    }
+}
+
+impl<T: Tier> Drop for Latched<'_, T> {
+    fn drop(&mut self) {
+        self.pool.frames.release(self.frame, Mode::Shared);
+    }
+}

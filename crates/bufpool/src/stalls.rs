@@ -1,0 +1,219 @@
+//! Waits that take long are logged, so that a hang explains itself.
+//!
+//! Every wait for a latch, a frame, the log or the storage below registers here; a hit never does. While
+//! there are waits, a task looks at them once a second and warns of each that is old, then again whenever its
+//! age has doubled. In debug builds it also refuses a wait for a latch that the waiting task itself holds.
+
+use crate::inner::Inner;
+use crate::tier::Tier;
+use pagetier_page::PageId;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The age of a wait at the first warning.
+const LONG: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What a request or a write waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum On {
+    Latch,
+    Frame,
+    Log,
+    Read,
+    Write,
+}
+
+impl fmt::Display for On {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Latch => "its latch: a task holds a guard of it",
+            Self::Frame => "a frame: all are pinned or dirty",
+            Self::Log => "the log gate, before the page may be written",
+            Self::Read => "a device to read it",
+            Self::Write => "a device to write it",
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Waiting {
+    on: On,
+    page: PageId,
+    since: Instant,
+    /// The age at which to warn next.
+    warn_at: Duration,
+    task: TaskId,
+    refused: Option<Arc<Notify>>,
+}
+
+/// The waits at this moment.
+#[derive(Debug, Default)]
+pub(crate) struct Stalls {
+    waits: Mutex<FxHashMap<u64, Waiting>>,
+    ids: AtomicU64,
+    /// The task looks, or has been woken to look.
+    watched: AtomicBool,
+    woken: Arc<Notify>,
+    pub(crate) holders: Holders,
+}
+
+/// A registered wait; ends when dropped.
+pub(crate) struct Registered<'a> {
+    stalls: &'a Stalls,
+    id: u64,
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        self.stalls.waits.lock().remove(&self.id);
+    }
+}
+
+impl Stalls {
+    /// Registers a wait on behalf of `page`.
+    pub(crate) fn wait(&self, on: On, page: PageId) -> Registered<'_> {
+        self.register(on, page, None)
+    }
+
+    /// Registers a wait for the latch of `page`; `refused` is notified if it cannot end.
+    pub(crate) fn wait_for_latch(&self, page: PageId, refused: &Arc<Notify>) -> Registered<'_> {
+        self.register(On::Latch, page, Some(Arc::clone(refused)))
+    }
+
+    fn register(&self, on: On, page: PageId, refused: Option<Arc<Notify>>) -> Registered<'_> {
+        let id = self.ids.fetch_add(1, Ordering::Relaxed);
+        let task = TaskId::current();
+        let waiting = Waiting { on, page, since: Instant::now(), warn_at: LONG, task, refused };
+        self.waits.lock().insert(id, waiting);
+        if !self.watched.swap(true, Ordering::AcqRel) {
+            self.woken.notify_one();
+        }
+        Registered { stalls: self, id }
+    }
+
+    pub(crate) fn woken(&self) -> Arc<Notify> {
+        Arc::clone(&self.woken)
+    }
+
+    /// Warns of old waits. Returns whether there is any wait.
+    fn look(&self) -> bool {
+        let mut waits = self.waits.lock();
+        for waiting in waits.values_mut() {
+            let age = waiting.since.elapsed();
+            if age < waiting.warn_at {
+                continue;
+            }
+            waiting.warn_at = age * 2;
+            let Waiting { on, page, .. } = waiting;
+            tracing::warn!(page = %page, waited = ?age, "page {page} has waited {age:.0?} for {on}");
+            if let Some(refused) = &waiting.refused
+                && self.holders.holds(*page, waiting.task)
+            {
+                refused.notify_one();
+            }
+        }
+        !waits.is_empty()
+    }
+
+    /// Goes to rest unless a wait has begun meanwhile.
+    fn rest(&self) -> bool {
+        self.watched.store(false, Ordering::Release);
+        self.waits.lock().is_empty() || self.watched.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// The task that looks: ends when the pool does.
+pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>) {
+    loop {
+        woken.notified().await;
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let Some(inner) = pool.upgrade() else { return };
+            if !inner.stalls.look() && inner.stalls.rest() {
+                break;
+            }
+        }
+        if pool.strong_count() == 0 {
+            return;
+        }
+    }
+}
+
+/// The identity of a task; of a thread that blocks on a future outside of tasks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TaskId(#[cfg(debug_assertions)] (Option<tokio::task::Id>, std::thread::ThreadId));
+
+impl TaskId {
+    #[cfg(debug_assertions)]
+    pub(crate) fn current() -> Self {
+        let task = tokio::task::try_id();
+        // A task may move between threads.
+        let thread = if task.is_some() { *FIRST_THREAD } else { std::thread::current().id() };
+        Self((task, thread))
+    }
+
+    #[cfg(not(debug_assertions))]
+    #[inline]
+    pub(crate) fn current() -> Self {
+        Self()
+    }
+}
+
+#[cfg(debug_assertions)]
+static FIRST_THREAD: std::sync::LazyLock<std::thread::ThreadId> =
+    std::sync::LazyLock::new(|| std::thread::current().id());
+
+/// Which tasks hold guards of which pages; in debug builds only, since a hit would pay for it.
+#[derive(Debug, Default)]
+pub(crate) struct Holders {
+    #[cfg(debug_assertions)]
+    pages: Mutex<FxHashMap<PageId, Vec<TaskId>>>,
+}
+
+#[cfg(debug_assertions)]
+impl Holders {
+    pub(crate) fn add(&self, page: PageId) -> TaskId {
+        let task = TaskId::current();
+        self.pages.lock().entry(page).or_default().push(task);
+        task
+    }
+
+    pub(crate) fn remove(&self, page: PageId, task: TaskId) {
+        let mut pages = self.pages.lock();
+        if let Some(tasks) = pages.get_mut(&page) {
+            if let Some(at) = tasks.iter().position(|one| *one == task) {
+                tasks.swap_remove(at);
+            }
+            if tasks.is_empty() {
+                pages.remove(&page);
+            }
+        }
+    }
+
+    fn holds(&self, page: PageId, task: TaskId) -> bool {
+        self.pages.lock().get(&page).is_some_and(|tasks| tasks.contains(&task))
+    }
+}
+
+#[cfg(not(debug_assertions))]
+#[allow(clippy::unused_self, reason = "the debug form needs it")]
+impl Holders {
+    #[inline]
+    pub(crate) fn add(&self, _: PageId) -> TaskId {
+        TaskId::current()
+    }
+
+    #[inline]
+    pub(crate) fn remove(&self, _: PageId, _: TaskId) {}
+
+    fn holds(&self, _: PageId, _: TaskId) -> bool {
+        false
+    }
+}

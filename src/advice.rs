@@ -1,0 +1,163 @@
+//! What helps against an error: who can act on it, and how.
+
+use crate::error::{Error, OpenError};
+use pagetier_bufpool::{Exhausted, PoolError, TierError};
+use pagetier_devio::{DeviceError, DeviceErrorKind};
+use pagetier_page::PageId;
+use pagetier_ssdcache::ReadmitError;
+use std::io;
+
+/// What helps against an error. See [`Error::advice`] and [`OpenError::advice`]; `docs/embedding.md` has the
+/// details per error.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Advice {
+    /// The same call may succeed later, once guards are dropped, the log gate works again, or another opener
+    /// has left. Nothing was changed.
+    Retry,
+    /// Free space on the device or in the directory, then repeat the call.
+    FreeSpace,
+    /// Close the store and open it again.
+    Reopen,
+    /// Change the option or the argument that the error names.
+    FixConfiguration,
+    /// A device failed, is missing or is the wrong one: bring back the right one, or replace it.
+    FixDevice,
+    /// Data is damaged or too old: restore the page, or the store, from a backup or the log.
+    Restore,
+    /// The program asked for what cannot be: a defect of the program.
+    Bug,
+}
+
+impl Error {
+    /// What helps.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let temporary = tempfile::tempdir()?;
+    /// # let builder = pagetier::PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+    /// use pagetier::{Advice, PageId, SpaceId};
+    ///
+    /// let store = builder.open().await?;
+    /// let error = store.get(PageId::new(SpaceId(9), 0)).await.unwrap_err();
+    /// assert_eq!(error.advice(), Advice::Bug);
+    /// store.shutdown().await?;
+    /// assert_eq!(store.sync().await.unwrap_err().advice(), Advice::Reopen);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::Closed | Self::Refusing { .. } => Advice::Reopen,
+            Self::NoSuchSpace { .. }
+            | Self::SpaceExists { .. }
+            | Self::SpaceIdUsed { .. }
+            | Self::NoSuchPage { .. }
+            | Self::SpaceFull { .. } => Advice::Bug,
+            Self::BadCosts { .. } => Advice::FixConfiguration,
+            Self::Manifest { source } => of_io(source, Advice::FixDevice),
+            Self::Device(error) => of_device(error),
+            Self::SsdOnlyCopies { .. } => Advice::FixDevice,
+            Self::Readmit(error) => match error {
+                ReadmitError::Device(error) => of_device(error),
+                ReadmitError::Refusing { .. } => Advice::Reopen,
+                ReadmitError::Unrecorded { .. } => Advice::Retry,
+                _ => Advice::FixDevice,
+            },
+            Self::Attach(error) => error.advice(),
+            Self::Pool(error) => of_pool(error),
+        }
+    }
+
+    /// The page that the error concerns, if it is a single one.
+    #[must_use]
+    pub fn page(&self) -> Option<PageId> {
+        match self {
+            Self::NoSuchPage { page }
+            | Self::Pool(
+                PoolError::Tier(
+                    TierError::NoSuchPage { page }
+                    | TierError::Device { page, .. }
+                    | TierError::Corrupt { page, .. },
+                )
+                | PoolError::Exhausted { page, .. }
+                | PoolError::Deadlock { page }
+                | PoolError::Log { page, .. },
+            ) => Some(*page),
+            _ => None,
+        }
+    }
+}
+
+impl OpenError {
+    /// What helps. [`Advice::Retry`] means that another opener must leave first.
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        match self {
+            Self::PageSize(_)
+            | Self::PoolTooSmall { .. }
+            | Self::SsdTooSmall(_)
+            | Self::UnknownPolicy(_)
+            | Self::BadOption { .. }
+            | Self::NotADirectory { .. }
+            | Self::NotFound { .. }
+            | Self::OtherPageSize { .. }
+            | Self::Foreign { .. }
+            | Self::Format { .. } => Advice::FixConfiguration,
+            Self::Directory { source, .. } => of_io(source, Advice::FixConfiguration),
+            Self::Runtime { .. } | Self::AlreadyOpen { .. } | Self::DeviceInUse { .. } => Advice::Retry,
+            Self::OtherStore { .. }
+            | Self::SsdMissing { .. }
+            | Self::HddMissing { .. }
+            | Self::StaleDevice { .. }
+            | Self::TooShort { .. }
+            | Self::Ssd(_) => Advice::FixDevice,
+            Self::BadManifest { .. } | Self::StaleManifest { .. } => Advice::Restore,
+            Self::Device(error) => of_device(error),
+            Self::Pool(error) => of_pool(error),
+        }
+    }
+}
+
+fn of_io(error: &io::Error, otherwise: Advice) -> Advice {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Advice::FreeSpace,
+        _ => otherwise,
+    }
+}
+
+fn of_device(error: &DeviceError) -> Advice {
+    match error.kind {
+        DeviceErrorKind::NoSpace => Advice::FreeSpace,
+        DeviceErrorKind::Closed => Advice::Reopen,
+        DeviceErrorKind::Misaligned { .. } | DeviceErrorKind::Unusable(_) => Advice::FixConfiguration,
+        _ => Advice::FixDevice,
+    }
+}
+
+fn of_tier(error: &TierError) -> Advice {
+    match error {
+        TierError::NoSuchPage { .. } => Advice::Bug,
+        TierError::Device { source, .. } | TierError::Flush { source } => of_device(source),
+        TierError::Corrupt { .. } => Advice::Restore,
+        _ => Advice::Reopen,
+    }
+}
+
+fn of_pool(error: &PoolError) -> Advice {
+    match error {
+        PoolError::Tier(error) => of_tier(error),
+        PoolError::Exhausted { why, .. } => match &**why {
+            Exhausted::Storage { source, .. } => of_tier(source),
+            Exhausted::NotDriven { .. } => Advice::Bug,
+            _ => Advice::Retry,
+        },
+        PoolError::Deadlock { .. } => Advice::Bug,
+        PoolError::Memory(_) => Advice::FixConfiguration,
+        PoolError::Closed => Advice::Reopen,
+        // The embedder's log: its own error says more.
+        _ => Advice::Retry,
+    }
+}

@@ -1,0 +1,72 @@
+//! The embedder's log as the pool sees it: it is released when the store ends, whatever still runs.
+
+use crate::lock::Present;
+use pagetier_bufpool::{GateError, GateFuture, LogGate};
+use pagetier_page::Lsn;
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+
+enum State {
+    /// The embedder has no log.
+    Open,
+    Log(Arc<dyn LogGate>),
+    Released,
+}
+
+/// The gate of one opening.
+pub(crate) struct Gate {
+    state: Mutex<State>,
+    /// The pool keeps the gate, so that this tells when the pool is gone.
+    _present: Present,
+}
+
+impl Gate {
+    pub(crate) fn new(gate: Option<Arc<dyn LogGate>>, present: Present) -> Arc<Self> {
+        let state = Mutex::new(gate.map_or(State::Open, State::Log));
+        Arc::new(Self { state, _present: present })
+    }
+
+    /// Drops the embedder's gate; no page is written afterwards.
+    pub(crate) fn release(&self) {
+        let released = std::mem::replace(&mut *self.state.lock(), State::Released);
+        // Not under the lock: the embedder's code runs here.
+        drop(released);
+    }
+}
+
+impl LogGate for Gate {
+    fn make_durable(&self, lsn: Lsn) -> GateFuture<'_> {
+        let gate = match &*self.state.lock() {
+            State::Open => None,
+            State::Log(gate) => Some(Arc::clone(gate)),
+            State::Released => return Box::pin(std::future::ready(Err(released()))),
+        };
+        Box::pin(async move {
+            match gate {
+                Some(gate) => gate.make_durable(lsn).await,
+                None => Ok(()),
+            }
+        })
+    }
+}
+
+fn released() -> GateError {
+    Arc::new(std::io::Error::other("the store was closed or dropped"))
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate").finish_non_exhaustive()
+    }
+}
+
+/// Releases the gate when dropped: with the store.
+#[derive(Debug)]
+pub(crate) struct ReleaseGate(pub(crate) Arc<Gate>);
+
+impl Drop for ReleaseGate {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}

@@ -1,0 +1,192 @@
+//! The SSD as the embedder sees and controls it.
+
+use crate::error::Error;
+use crate::life::{Drain, ModeMeanwhile, SsdEvents};
+use crate::loss::SsdLoss;
+use crate::store::PageStore;
+use pagetier_page::{Lsn, PageId};
+use pagetier_ssdcache::{DrainReport, ReadmitReport, SsdMode, SsdState};
+use rustc_hash::FxHashSet;
+
+/// The SSD: its mode, drains, events and losses. See [`PageStore::ssd`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let temporary = tempfile::tempdir()?;
+/// use pagetier::{Drain, PageStore, SsdMode, SsdState};
+///
+/// # let builder = PageStore::builder().directory(temporary.path()).ssd_bytes(4 << 20);
+/// let store = builder.open().await?;
+/// assert_eq!(store.ssd().state(), SsdState::Active);
+///
+/// // Before the SSD is taken away: write through it, and write home what it alone has.
+/// store.ssd().set_mode(SsdMode::WriteThrough).await?;
+/// let report = store.ssd().drain(Drain::new()).await;
+/// assert_eq!(report.left, 0);
+///
+/// // The store goes on without it, and takes a blank one into use.
+/// store.ssd().set_mode(SsdMode::Off).await?;
+/// store.ssd().readmit().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Ssd<'a>(&'a PageStore);
+
+impl PageStore {
+    /// The SSD: its mode, drains, events and losses.
+    #[must_use]
+    pub fn ssd(&self) -> Ssd<'_> {
+        Ssd(self)
+    }
+}
+
+impl Ssd<'_> {
+    /// Subscribes to the SSD's events from this moment on.
+    #[must_use]
+    pub fn events(self) -> SsdEvents {
+        SsdEvents(self.0.shared.tier.subscribe())
+    }
+
+    /// The SSD's state.
+    #[must_use]
+    pub fn state(self) -> SsdState {
+        self.0.shared.tier.ssd_state()
+    }
+
+    /// The SSD's mode.
+    #[must_use]
+    pub fn mode(self) -> SsdMode {
+        self.0.shared.tier.mode()
+    }
+
+    /// Changes what the SSD is used for. A change among [`SsdMode::WriteBack`], [`SsdMode::WriteThrough`] and
+    /// [`SsdMode::ReadOnly`] takes effect at once, for pages written after it. Versions that are on the SSD
+    /// alone stay there until they are written again or drained ([`Ssd::drain`]).
+    ///
+    /// A change to [`SsdMode::Off`] drains the SSD, then switches to a ring in the store's directory and
+    /// records that: the SSD may be removed, and the store opens without it. A change from there to another
+    /// mode starts with the SSD blank, as [`Ssd::readmit`] does. Hold no guards meanwhile: writes
+    /// wait. Cancel-safe: a drain in progress ends after its batch and the previous mode returns; an exchange
+    /// that has begun completes.
+    ///
+    /// # Errors
+    /// [`Error::SsdOnlyCopies`] when not everything could be drained; or a device or the manifest failed. The
+    /// previous mode is then in effect.
+    pub async fn set_mode(self, mode: SsdMode) -> Result<(), Error> {
+        let shared = &self.0.shared;
+        drop(shared.ending.enter()?);
+        match (shared.tier.mode(), mode) {
+            (SsdMode::Off, SsdMode::Off) => Ok(()),
+            (_, SsdMode::Off) => {
+                // Restores the current mode when dropped; after the exchange it applies once an SSD is back
+                // in use.
+                let meanwhile = ModeMeanwhile::set(&shared.tier, SsdMode::WriteThrough);
+                let _ = shared.ending.unless_ended(shared.tier.drain(None, None)).await;
+                let gone = shared.alone(|shared| async move {
+                    let _meanwhile = meanwhile;
+                    shared.switch_off().await
+                });
+                gone.await
+            }
+            (SsdMode::Off, _) => {
+                let attached = shared.alone(move |shared| async move {
+                    if shared.tier.mode() == SsdMode::Off {
+                        shared.attach().await?;
+                    }
+                    shared.tier.set_mode(mode);
+                    Ok(())
+                });
+                attached.await
+            }
+            _ => {
+                shared.tier.set_mode(mode);
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes every page home whose newest version is on the SSD alone. Once it completes, the SSD holds no
+    /// only copy and everything written home is durable. Pages stay readable throughout, and the SSD's copies
+    /// stay in use. During the drain changed pages go to the HDD; after it the mode decides again, so set
+    /// [`SsdMode::WriteThrough`] first to keep the SSD free of only copies. Cancel-safe: a dropped drain ends
+    /// after its batch of at most 32 pages.
+    ///
+    /// Reports how many pages are left when the deadline passes, when the store is shut down, when copies cannot be read, or when a device
+    /// stops the drain ([`DrainReport::stopped_by`]). Pages whose only copy is damaged but which are in
+    /// memory are rewritten from there soon after.
+    pub async fn drain(self, drain: Drain) -> DrainReport {
+        let (shared, Drain { deadline, progress }) = (&self.0.shared, drain);
+        let Some(report) = shared.ending.unless_ended(shared.tier.drain(deadline, progress)).await else {
+            let mut ended = DrainReport::default();
+            ended.left = shared.tier.only_copies().len() as u64;
+            return ended;
+        };
+        let failed: FxHashSet<PageId> = report.failed.iter().map(|(page, _)| *page).collect();
+        let only = shared.tier.only_copies();
+        let bad: Vec<_> = only.into_iter().filter(|(page, _)| failed.contains(page)).collect();
+        let _ = shared.rewrite(&bad).await;
+        report
+    }
+
+    /// Takes the SSD back into use.
+    ///
+    /// After a failure it must be the same SSD with its contents. Every copy is read: its stamp proves it
+    /// current, or it is void. Versions whose flush failed are written again. The store accepts writes again
+    /// on success. From [`SsdMode::Off`] the SSD of the builder's options (blank, or an earlier one of this
+    /// store) is formatted; its contents are ignored. Hold no guards meanwhile: writes wait. Pages that were
+    /// lost there but are in memory are rewritten; [`Ssd::loss`] lists the others. Cancel-safe: a
+    /// readmission that has begun completes.
+    ///
+    /// # Errors
+    /// [`Error::Readmit`], [`Error::Attach`], [`Error::Refusing`]; the SSD stays as it was.
+    pub async fn readmit(self) -> Result<ReadmitReport, Error> {
+        self.0.shared.alone(|shared| async move { shared.readmit().await }).await
+    }
+
+    /// Continues without the SSD although it may hold the only copies of some pages, and gives them up for
+    /// good. Pages in memory are rewritten; the result lists the others: they read as older versions or do
+    /// not exist. The store accepts writes again, and opens without the SSD in the future;
+    /// [`Ssd::readmit`] starts with a blank one. The list is durable before the SSD is given up
+    /// (see [`Ssd::loss`]); it includes pages in memory until they are durable at home. Hold no
+    /// guards meanwhile. Cancel-safe: an abandonment that has begun completes.
+    ///
+    /// # Errors
+    /// The HDD, the ring's file or the manifest failed, or the store refuses writes because of the HDD.
+    pub async fn abandon(self) -> Result<SsdLoss, Error> {
+        self.0.shared.alone(|shared| async move { shared.abandon().await }).await
+    }
+
+    /// The log position from which redo would be needed if the SSD were lost at this moment: every older
+    /// change is on the HDD (or in memory, see [`PageStore::min_recovery_lsn`]). `None`: nothing is on the
+    /// SSD alone. After a recovery it may be older than necessary. Like `flush_to`, it requires that no
+    /// change gets an LSN older than the last value of `min_recovery_lsn`.
+    #[must_use]
+    pub fn oldest_lsn(self) -> Option<Lsn> {
+        self.0.shared.tier.oldest_lsn()
+    }
+
+    /// The accumulated loss from SSDs that were given up ([`Ssd::abandon`],
+    /// [`Builder::accept_ssd_loss`]) or readmitted damaged ([`Ssd::readmit`]), in this run or
+    /// earlier ones. `None`: nothing was lost, or the loss was acknowledged.
+    #[must_use]
+    pub fn loss(self) -> Option<SsdLoss> {
+        self.0.shared.loss.lock().clone()
+    }
+
+    /// Clears [`Ssd::loss`]: the embedder has dealt with it. Durable when it returns. Cancel-safe.
+    ///
+    /// # Errors
+    /// The manifest cannot be written; the list is kept.
+    pub async fn acknowledge_loss(self) -> Result<(), Error> {
+        let shared = &self.0.shared;
+        let _operation = shared.ending.enter()?;
+        let mut meta = shared.meta.lock().await;
+        if meta.manifest.loss.is_some() {
+            shared.change_loss(&mut meta, |manifest| manifest.loss = None)?;
+        }
+        *shared.loss.lock() = None;
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! What becomes of options that an existing store cannot take: an error, or they take effect.
+
+use crate::fixture::{Fixture, PAGE, RING_PAGES, SSD_PAGES, fill, read};
+use pagetier::{Advice, Builder, Costs, Error, OpenError, PageId, PageStore, SsdMode, SsdState, frames_for};
+use std::error::Error as _;
+use std::time::Duration;
+
+async fn refusal(builder: Builder) -> OpenError {
+    builder.open().await.map(drop).expect_err("the option cannot take effect")
+}
+
+fn names(error: &OpenError, wanted: &str) -> bool {
+    matches!(error, OpenError::BadOption { option, .. } if *option == wanted)
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_size_of_ssd_or_ring_is_an_error() {
+    let fixture = Fixture::new();
+    fixture.open().await.close().await.unwrap();
+    for pages in [SSD_PAGES - 1, SSD_PAGES + 1, 4 * SSD_PAGES] {
+        let error = refusal(fixture.builder().ssd_bytes(pages * PAGE)).await;
+        assert!(names(&error, "ssd_bytes"), "{error}");
+        assert_eq!(error.advice(), Advice::FixConfiguration);
+    }
+    let error = refusal(fixture.builder().ring_pages(RING_PAGES + 1)).await;
+    assert!(names(&error, "ring_pages"), "{error}");
+    let error = refusal(fixture.builder().calibrate(Duration::from_millis(10))).await;
+    assert!(names(&error, "calibrate"), "{error}");
+    let given = fixture.builder().calibrate(Duration::from_millis(10)).costs(Costs::PAPER);
+    given.open().await.unwrap().close().await.unwrap();
+    fixture.open().await.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_without_an_ssd_takes_a_blank_one_into_use() {
+    let fixture = Fixture::new();
+    let store = fixture.builder().ssd_bytes(0).open().await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
+    for no in 0..60 {
+        fill(&mut store.create(PageId::new(space, no)).await.unwrap(), no, 1);
+    }
+    assert_eq!(store.ssd().state(), SsdState::Off);
+    store.close().await.unwrap();
+
+    let store = fixture.open().await;
+    assert_eq!(store.ssd().state(), SsdState::Active);
+    for no in 0..60 {
+        assert_eq!(read(&store, space, no).await.unwrap(), 1);
+        fill(&mut store.get_mut(PageId::new(space, no)).await.unwrap(), no, 2);
+    }
+    store.sync().await.unwrap();
+    assert!(store.stats().ssd.pages > 0);
+    drop(store);
+    let store = fixture.open().await;
+    for no in 0..60 {
+        assert_eq!(read(&store, space, no).await.unwrap(), 2);
+    }
+
+    // Its own earlier SSD is not taken back behind the embedder's back.
+    store.ssd().set_mode(SsdMode::Off).await.unwrap();
+    store.close().await.unwrap();
+    let store = fixture.open().await;
+    assert_eq!(store.ssd().state(), SsdState::Off);
+    store.ssd().readmit().await.unwrap();
+    assert_eq!(store.ssd().state(), SsdState::Active);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ssd_of_another_store_is_refused_for_a_store_without_one() {
+    let (fixture, other) = (Fixture::new(), Fixture::new());
+    other.open().await.close().await.unwrap();
+    fixture.builder().ssd_bytes(0).open().await.unwrap().close().await.unwrap();
+    let error = refusal(fixture.builder().ssd_device(other.ssd.clone())).await;
+    assert_eq!(error.advice(), Advice::FixConfiguration, "{error}");
+    fixture.builder().ssd_bytes(0).open().await.unwrap();
+}
+
+#[tokio::test]
+async fn errors_say_who_can_act_and_name_the_path_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("nothing here");
+    let error = refusal(PageStore::builder().directory(&path).create(false)).await;
+    assert!(matches!(error, OpenError::NotFound { .. }), "{error:?}");
+    assert_eq!(error.advice(), Advice::FixConfiguration);
+    assert_eq!(error.to_string().matches("nothing here").count(), 1, "{error}");
+
+    let missing = directory.path().join("no folder").join("ssd");
+    let error = refusal(PageStore::builder().directory(directory.path().join("s")).ssd(&missing)).await;
+    assert_eq!(error.to_string().matches("no folder").count(), 1, "{error}");
+    assert_eq!(error.advice(), Advice::FixConfiguration);
+
+    let file = directory.path().join("file");
+    std::fs::write(&file, b"x").unwrap();
+    let error = refusal(PageStore::builder().directory(file.join("store"))).await;
+    let source = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+    assert!(source.is_some(), "{error:?}");
+    assert_eq!(error.to_string().matches("store").count(), 2, "the path once, and a word: {error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_messages_about_a_wrong_device_have_no_ids() {
+    let (fixture, other) = (Fixture::new(), Fixture::new());
+    fixture.open().await.close().await.unwrap();
+    other.open().await.close().await.unwrap();
+    let error = refusal(fixture.builder().ssd_device(other.ssd.clone())).await;
+    let OpenError::OtherStore { found, expected, .. } = &error else { panic!("{error:?}") };
+    assert!(!error.to_string().contains(found) && !error.to_string().contains(expected), "{error}");
+    assert_eq!(error.advice(), Advice::FixDevice);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_number_of_frames_is_known_before_opening() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let size = store.page_size();
+    // The fixture's ring is smaller than the default, so its SSD has a few slots more.
+    let known = frames_for(60 * PAGE, SSD_PAGES * PAGE, size);
+    assert!(store.stats().frames.abs_diff(known) <= 1, "{} and {known}", store.stats().frames);
+    let error: Error = store.get(PageId::new(pagetier::SpaceId(1), 0)).await.unwrap_err();
+    assert_eq!((error.advice(), error.page()), (Advice::Bug, Some(PageId::new(pagetier::SpaceId(1), 0))));
+}

@@ -1,0 +1,232 @@
+//! A hang explains itself: errors carry their cause, and waits that last are logged.
+
+use crate::fixture::{Fixture, fill};
+use pagetier::{
+    Error, Exhausted, GateError, GateFuture, LogGate, Lsn, PageId, PageStore, PoolError, SpaceId,
+};
+use pagetier_devio::{Fault, FaultEffect, IoOp};
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tracing::field::{Field, Visit};
+use tracing::span;
+
+/// Collects the text of warnings.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+/// The text of an event.
+#[derive(Default)]
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            let _ = write!(self.0, "{value:?}");
+        }
+    }
+}
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut text = Text::default();
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+impl Warnings {
+    fn of(&self, page: PageId, what: &str) -> usize {
+        let texts = self.0.lock().unwrap();
+        texts.iter().filter(|text| text.contains(&format!("page {page} ")) && text.contains(what)).count()
+    }
+}
+
+/// A log that never gets durable, or fails.
+struct Log {
+    fails: bool,
+}
+
+impl LogGate for Log {
+    fn make_durable(&self, _: Lsn) -> GateFuture<'_> {
+        Box::pin(async {
+            if self.fails {
+                return Err(Arc::new(std::io::Error::other("the log's disk is full")) as GateError);
+            }
+            std::future::pending().await
+        })
+    }
+}
+
+async fn store_with(fixture: &Fixture, log: Option<Log>) -> (PageStore, SpaceId) {
+    let mut builder = fixture.builder();
+    if let Some(log) = log {
+        builder = builder.log_gate(Arc::new(log));
+    }
+    let store = builder.open().await.unwrap();
+    let space = store.spaces().create("t").await.unwrap();
+    (store, space)
+}
+
+/// Changes pages until no frame is left.
+async fn exhaust(store: &PageStore, space: SpaceId) -> (Error, Exhausted) {
+    for no in 0..200 {
+        match store.create(PageId::new(space, no)).await {
+            Ok(mut page) => {
+                fill(&mut page, no, 1);
+                page.set_lsn(Lsn(9));
+            }
+            Err(error) => {
+                let Error::Pool(PoolError::Exhausted { ref why, .. }) = error else { panic!("{error}") };
+                let why = (**why).clone();
+                return (error, why);
+            }
+        }
+    }
+    panic!("the pool holds fewer pages")
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exhausted_pool_names_its_cause() {
+    let fixture = Fixture::new();
+    let (store, space) = store_with(&fixture, Some(Log { fails: true })).await;
+    let (error, why) = exhaust(&store, space).await;
+    assert!(matches!(why, Exhausted::Log { dirty, .. } if dirty > 0), "{why:?}");
+    assert!(error.to_string().contains("the log's disk is full"), "{error}");
+
+    let fixture = Fixture::new();
+    let (store, space) = store_with(&fixture, None).await;
+    fixture.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Write));
+    fixture.ssd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Write));
+    let (error, why) = exhaust(&store, space).await;
+    assert!(matches!(why, Exhausted::Storage { .. }), "{why:?}");
+    assert_eq!(error.page().map(|page| page.space), Some(space));
+
+    let fixture = Fixture::new();
+    let (store, space) = store_with(&fixture, None).await;
+    let mut guards = Vec::new();
+    let error = loop {
+        match store.create(PageId::new(space, guards.len() as u32)).await {
+            Ok(page) => guards.push(page),
+            Err(error) => break error,
+        }
+    };
+    let Error::Pool(PoolError::Exhausted { why, .. }) = &error else { panic!("{error}") };
+    let Exhausted::Pinned { pinned, pages } = &**why else { panic!("{why:?}") };
+    assert_eq!(*pinned, guards.len());
+    assert!(!pages.is_empty() && pages.iter().all(|page| guards.iter().any(|guard| guard.id() == *page)));
+
+    let fixture = Fixture::new();
+    let (store, space) = store_with(&fixture, Some(Log { fails: false })).await;
+    let (_, why) = exhaust(&store, space).await;
+    assert!(matches!(why, Exhausted::Slow { dirty: _, writing, .. } if writing > 0), "{why:?}");
+}
+
+#[test]
+fn a_runtime_that_does_not_run_is_named() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (home, other) = (runtime(), runtime());
+    let directory = tempfile::tempdir().unwrap();
+    let builder = PageStore::builder().directory(directory.path()).ssd_bytes(4 << 20).pool_bytes(2 << 20);
+    let builder = builder.exhausted_after(Duration::from_millis(300));
+    let (store, space) = home.block_on(async {
+        let store = builder.open().await.unwrap();
+        let space = store.spaces().create("t").await.unwrap();
+        // Grow it here: a growth needs the store's runtime.
+        drop(store.create(PageId::new(space, 200)).await.unwrap());
+        (store, space)
+    });
+    let (_, why) = other.block_on(exhaust(&store, space));
+    assert!(matches!(why, Exhausted::NotDriven { .. }), "{why:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_that_last_are_logged_with_page_reason_and_age() {
+    let warnings = Warnings::default();
+    let _collecting = tracing::subscriber::set_default(warnings.clone());
+    let fixture = Fixture::new();
+    let (store, space) = store_with(&fixture, Some(Log { fails: false })).await;
+    let store = Arc::new(store);
+    let [latched, logged] = [0, 1].map(|no| PageId::new(space, no));
+
+    let guard = store.create(latched).await.unwrap();
+    let waiter = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.get(latched).await.map(drop) }
+    });
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(warnings.of(latched, "its latch"), 0, "too early");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(warnings.of(latched, "its latch"), 1);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let count = warnings.of(latched, "its latch");
+    assert!((3..=5).contains(&count), "again when its age has doubled: {count}");
+    drop(guard);
+    waiter.await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(warnings.of(latched, "its latch"), count, "it ended");
+
+    store.create(logged).await.unwrap().set_lsn(Lsn(7));
+    let flush = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.sync().await }
+    });
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    assert!(warnings.of(latched, "the log gate") + warnings.of(logged, "the log gate") > 0);
+    flush.abort();
+
+    let fixture = Fixture::new();
+    let (store, space) = store_with(&fixture, None).await;
+    let page = PageId::new(space, 5);
+    fixture.hdd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(20))).on(IoOp::Write).times(1));
+    fixture.ssd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(20))).on(IoOp::Write).times(1));
+    fill(&mut store.create(page).await.unwrap(), 5, 1);
+    store.sync().await.unwrap();
+    assert!(warnings.of(page, "a device to write it") > 0);
+}
+
+#[tokio::test(start_paused = true)]
+#[cfg(debug_assertions)]
+async fn a_task_that_waits_for_a_latch_it_holds_gets_an_error() {
+    let fixture = Fixture::new();
+    let (store, space) = store_with(&fixture, None).await;
+    let store = Arc::new(store);
+    let page = PageId::new(space, 0);
+    let mut guard = store.create(page).await.unwrap();
+    fill(&mut guard, 0, 1);
+    let own = store.get(page).await.unwrap_err();
+    assert!(matches!(own, Error::Pool(PoolError::Deadlock { page: of }) if of == page), "{own:?}");
+    // A flush by the holder is the same mistake.
+    drop(guard);
+    let guard = store.get_mut(page).await.unwrap();
+    let flushed = store.sync().await;
+    assert!(matches!(flushed, Err(Error::Pool(PoolError::Deadlock { .. }))), "{flushed:?}");
+    drop(guard);
+    // Anstore task's wait goes on, however long.
+    let held = store.get_mut_owned(page).await.unwrap();
+    let waiter = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.get(page).await.map(|page| page.id()) }
+    });
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert!(!waiter.is_finished());
+    drop(held);
+    assert_eq!(waiter.await.unwrap().unwrap(), page);
+    store.sync().await.unwrap();
+}
