@@ -104,7 +104,7 @@ impl Stored {
         });
         let store = opened.unwrap_or_else(|error| panic!("the store does not open: {error}"));
         let space = runtime.block_on(async {
-            let space = store.create_space("pages").await?;
+            let space = store.spaces().create("pages").await?;
             for _ in 0..pages {
                 drop(store.allocate(space).await?);
             }

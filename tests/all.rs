@@ -4,6 +4,7 @@
 mod attach;
 mod bad_input;
 mod blocking;
+mod choices;
 mod clusters;
 mod ends;
 mod fixture;

@@ -100,7 +100,7 @@ fn each_change_of_a_setting_is_logged_and_counted() {
                 .open()
                 .await
                 .unwrap();
-            let space = store.create_space("pages").await.unwrap();
+            let space = store.spaces().create("pages").await.unwrap();
             for _ in 0..requests().max().unwrap() + 1 {
                 store.allocate(space).await.unwrap();
             }
