@@ -9,34 +9,54 @@
 
 #![forbid(unsafe_code)]
 
+mod backup;
 pub mod blocking;
 mod builder;
 mod calibrate;
 pub mod device;
 mod error;
+mod hot;
+mod inspect;
 mod life;
 mod lock;
 mod loss;
 mod manifest;
 mod memory_manifest;
+mod observe;
 mod online;
+mod read_only;
 mod replace;
+mod replace_ssd;
 mod rules;
 mod scrub;
 mod sizes;
 mod spaces;
 mod stats;
 mod store;
+mod switch;
 mod unproved;
 mod volume;
 mod what_if;
 
+pub use backup::{BackupError, BackupOptions, BackupProgress, BackupReport, RestoreProgress, RestoreReport};
 pub use builder::Builder;
 pub use calibrate::calibrate;
 pub use error::{Error, OpenError};
+pub use hot::{HotSetError, HotSetReport};
+pub use inspect::{
+    HddInspection, Inspection, JournalInspection, ManifestInspection, MapInspection, MarksInspection,
+    SpaceInspection, SsdInspection,
+};
 pub use life::{Drain, SsdEvents};
 pub use loss::{LostPages, SsdLoss};
 pub use memory_manifest::MemoryManifest;
+#[cfg(feature = "metrics")]
+pub use observe::MetricsExport;
+pub use observe::{
+    ChoiceSummary, ClassSummary, DeviceSummary, DirSummary, GroupFactor, InMemory, LiveStats, MemorySummary,
+    PageCountsSummary, PageWhy, PoolSummary, SpacePages, SsdSummary, StatsExport, StatsExportError,
+    StatsSummary,
+};
 pub use pagetier_bufpool::{
     GateError, GateFuture, LogGate, PoolError, PoolMemory, PoolStats, Recorded, TierError,
 };
@@ -58,6 +78,7 @@ pub use pagetier_ssdcache::{
 #[cfg(feature = "mutations")]
 #[doc(hidden)]
 pub use pagetier_ssdcache::{Moment, Mutation};
+pub use replace_ssd::NewSsd;
 pub use scrub::{Finding, Scrub, ScrubOptions, ScrubProgress, ScrubReport};
 pub use sizes::{pool_bytes_for, ssd_bytes_for};
 pub use stats::Stats;
@@ -74,3 +95,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/embedding.md")]
 struct Embedding;
+
+/// Compiles and runs the programs of the operators' guide.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/operating.md")]
+struct Operating;

@@ -99,7 +99,7 @@ pub(crate) struct Life {
 }
 
 /// The outcome of giving up the SSD.
-struct Abandoned {
+pub(crate) struct Abandoned {
     /// The pages whose newest version was on the SSD alone.
     lost: Vec<(PageId, Lsn)>,
     /// Whether every page of `lost` was on the SSD alone for certain.
@@ -111,13 +111,13 @@ struct Abandoned {
 }
 
 /// Sets a mode temporarily; dropping this restores the previous one.
-struct ModeMeanwhile {
+pub(crate) struct ModeMeanwhile {
     tier: Arc<SsdTier>,
     before: SsdMode,
 }
 
 impl ModeMeanwhile {
-    fn set(tier: &Arc<SsdTier>, mode: SsdMode) -> Self {
+    pub(crate) fn set(tier: &Arc<SsdTier>, mode: SsdMode) -> Self {
         let before = tier.kept_mode();
         tier.set_mode(mode);
         Self { tier: Arc::clone(tier), before }
@@ -177,7 +177,7 @@ impl Life {
 
     /// Runs `step` in its own task, one step at a time. The task continues when the caller is dropped: its
     /// device writes must not land after that device has been put into use.
-    async fn alone<T, F>(
+    pub(crate) async fn alone<T, F>(
         self: &Arc<Self>,
         step: impl FnOnce(Arc<Self>) -> F + Send + 'static,
     ) -> Result<T, Error>
@@ -225,7 +225,7 @@ impl Life {
 
     /// Performs the exchange. One save of the manifest names the new cache device and lists what the old one
     /// loses, so no crash can leave only one of the two recorded.
-    async fn exchange(
+    pub(crate) async fn exchange(
         &self,
         new: NewCacheDevice,
         id: Option<String>,

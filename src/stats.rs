@@ -1,5 +1,6 @@
 //! A snapshot of all counters.
 
+use crate::life::Life;
 use pagetier_bufpool::{PoolMemory, PoolStats};
 use pagetier_devio::DeviceStats;
 use pagetier_policy::Choice;
@@ -30,6 +31,20 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// The statistics at this moment.
+    pub(crate) fn of(life: &Life) -> Self {
+        Self {
+            pool: life.pool.stats(),
+            pool_memory: life.pool.memory(),
+            ssd: life.tier.stats(),
+            hdd_device: life.tier.hdd_device().stats(),
+            ssd_device: life.tier.ssd_device().stats(),
+            frames: life.pool.params().frames as u64,
+            pool_choice: life.pool.choice(),
+            ssd_choice: life.tier.choice(),
+        }
+    }
+
     /// The memory that the store's budget covers, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {

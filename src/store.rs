@@ -271,7 +271,7 @@ impl PageStore {
         Ok(self.pool.overwrite(page).await?)
     }
 
-    async fn extend_to(&self, page: PageId) -> Result<(), Error> {
+    pub(crate) async fn extend_to(&self, page: PageId) -> Result<(), Error> {
         while !self.volume.extend_to(page).ok_or(Error::NoSuchSpace { space: page.space })? {
             self.grow(page.space, page.no).await?;
         }
@@ -392,16 +392,7 @@ impl PageStore {
     /// Counters, sizes and device statistics at this moment.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        Stats {
-            pool: self.pool.stats(),
-            pool_memory: self.pool.memory(),
-            ssd: self.tier.stats(),
-            hdd_device: self.hdd.stats(),
-            ssd_device: self.tier.ssd_device().stats(),
-            frames: self.pool.params().frames as u64,
-            pool_choice: self.pool.choice(),
-            ssd_choice: self.tier.choice(),
-        }
+        Stats::of(&self.life)
     }
 
     /// Test-only: the protocol step in progress.

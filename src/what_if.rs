@@ -90,11 +90,10 @@ impl PageStore {
                 "{share} is not a share of pages: it must be above 0 and at most 1"
             )));
         }
-        let (pool_policy, ssd_policy) =
-            self.life.builder.policies().map_err(|why| invalid(why.to_string()))?;
+        let (_, ssd_policy) = self.life.builder.policies().map_err(|why| invalid(why.to_string()))?;
         let sampling = Sampling::new(share);
         let ghosts = Ghosts::new(GhostParams {
-            pool_policy,
+            pool_policy: self.pool_policy(),
             ssd_policy,
             costs: self.costs(),
             cluster_pages: self.life.builder.cluster_pages,

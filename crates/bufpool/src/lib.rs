@@ -12,6 +12,7 @@ mod guard;
 mod hits;
 mod inner;
 mod load;
+mod look;
 #[cfg(all(test, loom))]
 mod loom_models;
 mod mend;
@@ -28,6 +29,7 @@ mod word;
 
 pub use ahead::Scan;
 pub use guard::{PageMut, PageRef};
+pub use look::Residence;
 pub use params::{FRAME_OVERHEAD_BYTES, FRAMES_MIN, PoolError, PoolMemory, PoolParams, PoolStats};
 pub use pool::Pool;
 pub use sample_channel::Recorded;

@@ -21,6 +21,7 @@ mod second_chance;
 #[cfg(test)]
 mod tests;
 mod unflushed;
+mod version;
 pub(crate) mod write;
 mod write_back;
 mod write_home;
