@@ -93,7 +93,7 @@ impl PageStore {
         let frames = self.pool.params().frames;
         let mut wanted: Vec<(u64, PageId)> = all
             .iter()
-            .filter_map(|page| Some((self.volume.offset(*page)?, *page)))
+            .filter_map(|page| Some((self.shared.volume.offset(*page)?, *page)))
             .take(frames - frames / 8)
             .collect();
         wanted.sort_unstable();

@@ -1,14 +1,12 @@
 //! The SSD's life as the embedder controls it: modes, drain, readmission, and operation without the SSD.
 
-use crate::builder::Builder;
 use crate::error::Error;
 use crate::loss::{RUNS_MAX, SsdLoss, added};
 use crate::manifest::{Manifest, OnlyCopies};
-use crate::store::{Meta, PageStore};
-use crate::volume::Volume;
-use pagetier_bufpool::Pool;
-use pagetier_page::{Lsn, PageId, PageSize};
-use pagetier_policy::Costs;
+use crate::meta::Meta;
+use crate::shared::Shared;
+use crate::store::PageStore;
+use pagetier_page::{Lsn, PageId};
 use pagetier_ssdcache::{
     DrainProgress, DrainReport, ExchangeError, Exchanged, NewCacheDevice, ReadmitReport, SsdEvent, SsdMode,
     SsdState, SsdTier, Superblock,
@@ -17,7 +15,7 @@ use rustc_hash::FxHashSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Mutex, broadcast};
+use tokio::sync::broadcast;
 
 /// The ring's size in pages once a store continues without its SSD, unless the builder sets it.
 const STANDBY_RING_PAGES: u32 = 256;
@@ -79,25 +77,6 @@ impl SsdEvents {
     }
 }
 
-/// The parts of the store that the SSD's life needs. Only the store holds it for long.
-#[derive(Debug)]
-pub(crate) struct Life {
-    pub(crate) pool: Pool<SsdTier>,
-    pub(crate) tier: Arc<SsdTier>,
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) meta: Arc<Mutex<Meta>>,
-    pub(crate) builder: Builder,
-    /// The runtime that the store was opened on.
-    pub(crate) runtime: tokio::runtime::Handle,
-    /// The costs that the policies use.
-    pub(crate) costs: parking_lot::Mutex<Costs>,
-    pub(crate) page_size: PageSize,
-    /// The loss that the manifest lists.
-    pub(crate) loss: parking_lot::Mutex<Option<SsdLoss>>,
-    /// Held while the SSD is exchanged or readmitted. Taken before the manifest's mutex.
-    pub(crate) going: Arc<Mutex<()>>,
-}
-
 /// The outcome of giving up the SSD.
 pub(crate) struct Abandoned {
     /// The pages whose newest version was on the SSD alone.
@@ -130,42 +109,29 @@ impl Drop for ModeMeanwhile {
     }
 }
 
-impl Life {
-    /// The costs that the policies use.
-    pub(crate) fn costs(&self) -> Costs {
-        *self.costs.lock()
-    }
-
-    /// Sets the costs for both policies.
-    pub(crate) fn set_costs(&self, costs: Costs) {
-        let mut in_use = self.costs.lock();
-        *in_use = costs;
-        self.pool.set_costs(costs);
-        self.tier.set_costs(costs);
-    }
-
+impl Shared {
     /// Switches to operation without the SSD when the SSD fails and holds no only copy. Ends with the store.
     pub(crate) fn watch(self: &Arc<Self>) {
         let mut events = SsdEvents(self.tier.subscribe());
-        let life = Arc::downgrade(self);
+        let shared = Arc::downgrade(self);
         tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 if !matches!(event, SsdEvent::Refusing { by_ssd: true, .. } | SsdEvent::Missed { .. }) {
                     continue;
                 }
-                let Some(life) = life.upgrade() else { return };
-                let _going = life.going.lock().await;
+                let Some(shared) = shared.upgrade() else { return };
+                let _going = shared.going.lock().await;
                 // The user may have intervened meanwhile.
-                if life.tier.ssd_state() != SsdState::Degraded || life.tier.stats().refusing.is_none() {
+                if shared.tier.ssd_state() != SsdState::Degraded || shared.tier.stats().refusing.is_none() {
                     continue;
                 }
-                if !life.builder.keeps_its_ring() {
+                if !shared.builder.keeps_its_ring() {
                     tracing::error!(
                         "the SSD failed; the store keeps it, since a ring in memory would not outlive the process"
                     );
                     continue;
                 }
-                match life.go_on_without(None).await {
+                match shared.go_on_without(None).await {
                     Ok(_) => tracing::warn!("the SSD failed; the store continues without it"),
                     Err(error) => {
                         tracing::error!(%error, "the SSD failed, and the store cannot continue without it")
@@ -185,10 +151,10 @@ impl Life {
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send,
     {
-        let life = Arc::clone(self);
+        let shared = Arc::clone(self);
         let going = Arc::clone(&self.going).lock_owned().await;
         let task = self.runtime.spawn(async move {
-            let done = step(life).await;
+            let done = step(shared).await;
             drop(going);
             done
         });
@@ -203,7 +169,7 @@ impl Life {
         let doublewrite = self.tier.has_ring();
         let pages = if doublewrite { self.builder.ring_pages_or(STANDBY_RING_PAGES) } else { 0 };
         let frames = self.pool.params().frames;
-        let made = self.builder.make_ring(&meta, self.page_size, pages, self.costs(), frames).await;
+        let made = self.builder.make_ring(&meta, self.page_size(), pages, self.costs(), frames).await;
         let ring = made.map_err(|e| Error::Attach(Box::new(e)))?;
         self.exchange(ring, None, lost, &mut meta).await
     }
@@ -218,7 +184,7 @@ impl Life {
             return Err(Error::Refusing { cause });
         }
         let frames = self.pool.params().frames;
-        let made = self.builder.make_ssd(&meta, self.page_size, self.costs(), frames).await;
+        let made = self.builder.make_ssd(&meta, self.page_size(), self.costs(), frames).await;
         let (ssd, id) = made.map_err(|e| Error::Attach(Box::new(e)))?;
         self.exchange(ssd, Some(id), None, &mut meta).await.map(drop)
     }
@@ -238,16 +204,17 @@ impl Life {
             if let Some(lost) = lost {
                 lost.before.clone_from(&meta.manifest.loss);
                 lost.lost = only.to_vec();
-                lost.exact = self.tier.are_only_copies(only);
+                lost.exact = self.are_only_copies(only);
                 // Includes pages that a read has brought into memory since they were rewritten.
                 let saved = only.iter().filter(|(page, lsn)| {
-                    self.pool.is_unwritten(*page) || self.pool.try_rewrite(*page, *lsn)
+                    let again = || self.pool.try_rewrite(*page, *lsn);
+                    self.pool.is_unwritten(*page) || self.builder.rules().is_saved(again)
                 });
                 lost.in_memory = saved.map(|(page, _)| *page).collect();
             }
             self.change_loss(meta, |manifest| {
                 manifest.ssd = id;
-                let listed = OnlyCopies::of(only, self.tier.are_only_copies(only), RUNS_MAX);
+                let listed = OnlyCopies::of(only, self.are_only_copies(only), RUNS_MAX);
                 if let Some(listed) = self.builder.rules().listed_loss(Some(listed)) {
                     manifest.loss = added(manifest.loss.take(), listed);
                 }
@@ -262,6 +229,11 @@ impl Life {
         })?;
         self.pool.copies_gone(&exchanged.copies);
         Ok(exchanged)
+    }
+
+    /// Whether each of `pages` is on the SSD alone for certain.
+    fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
+        self.builder.rules().is_exact(self.tier.are_only_copies(pages))
     }
 
     /// Saves the manifest after `edit` and publishes the losses that it then lists.
@@ -301,7 +273,7 @@ impl Life {
         // Admit nothing to the SSD while pages in memory are made dirty, so that they cannot move there.
         let mode = ModeMeanwhile::set(&self.tier, SsdMode::ReadOnly);
         // Pages that were on their way to a slot become only copies too, and may still be in memory.
-        self.tier.writes_settled().await;
+        self.builder.rules().settled(self.tier.writes_settled()).await;
         let _ = self.rewrite(&self.tier.only_copies()).await;
         let mut abandoned = Abandoned { lost: Vec::new(), exact: true, in_memory: Vec::new(), before: None };
         let exchanged = self.go_on_without(Some(&mut abandoned)).await;
@@ -330,7 +302,7 @@ impl Life {
             |found: &Superblock| found.store == store && found.ssd == ssd && found.marks.opened == epoch;
         let mut exact = true;
         let record = |lost: &[(PageId, Lsn)]| {
-            exact = self.tier.are_only_copies(lost);
+            exact = self.are_only_copies(lost);
             let recorded = self.change_loss(&mut meta, |manifest| {
                 let listed = OnlyCopies::of(lost, exact, RUNS_MAX);
                 if let Some(listed) = self.builder.rules().listed_loss(Some(listed)) {
@@ -368,19 +340,19 @@ impl PageStore {
     /// Subscribes to the SSD's events from this moment on.
     #[must_use]
     pub fn ssd_events(&self) -> SsdEvents {
-        SsdEvents(self.life.tier.subscribe())
+        SsdEvents(self.shared.tier.subscribe())
     }
 
     /// The SSD's state.
     #[must_use]
     pub fn ssd_state(&self) -> SsdState {
-        self.life.tier.ssd_state()
+        self.shared.tier.ssd_state()
     }
 
     /// The SSD's mode.
     #[must_use]
     pub fn ssd_mode(&self) -> SsdMode {
-        self.life.tier.mode()
+        self.shared.tier.mode()
     }
 
     /// Changes what the SSD is used for. A change among [`SsdMode::WriteBack`], [`SsdMode::WriteThrough`] and
@@ -397,35 +369,35 @@ impl PageStore {
     /// [`Error::SsdOnlyCopies`] when not everything could be drained; or a device or the manifest failed. The
     /// previous mode is then in effect.
     pub async fn set_ssd_mode(&self, mode: SsdMode) -> Result<(), Error> {
-        let life = &self.life;
-        match (life.tier.mode(), mode) {
+        let shared = &self.shared;
+        match (shared.tier.mode(), mode) {
             (SsdMode::Off, SsdMode::Off) => Ok(()),
             (_, SsdMode::Off) => {
                 // Restores the current mode when dropped; after the exchange it applies once an SSD is back
                 // in use.
-                let meanwhile = ModeMeanwhile::set(&life.tier, SsdMode::WriteThrough);
-                let _ = life.tier.drain(None, None).await;
-                let gone = life.alone(|life| async move {
+                let meanwhile = ModeMeanwhile::set(&shared.tier, SsdMode::WriteThrough);
+                let _ = shared.tier.drain(None, None).await;
+                let gone = shared.alone(|shared| async move {
                     let _meanwhile = meanwhile;
-                    match life.tier.mode() {
+                    match shared.tier.mode() {
                         SsdMode::Off => Ok(()),
-                        _ => life.go_on_without(None).await.map(drop),
+                        _ => shared.go_on_without(None).await.map(drop),
                     }
                 });
                 gone.await
             }
             (SsdMode::Off, _) => {
-                let attached = life.alone(move |life| async move {
-                    if life.tier.mode() == SsdMode::Off {
-                        life.attach().await?;
+                let attached = shared.alone(move |shared| async move {
+                    if shared.tier.mode() == SsdMode::Off {
+                        shared.attach().await?;
                     }
-                    life.tier.set_mode(mode);
+                    shared.tier.set_mode(mode);
                     Ok(())
                 });
                 attached.await
             }
             _ => {
-                life.tier.set_mode(mode);
+                shared.tier.set_mode(mode);
                 Ok(())
             }
         }
@@ -442,11 +414,11 @@ impl PageStore {
     /// memory are rewritten from there soon after.
     pub async fn drain_ssd(&self, drain: Drain) -> DrainReport {
         let Drain { deadline, progress } = drain;
-        let report = self.life.tier.drain(deadline, progress).await;
+        let report = self.shared.tier.drain(deadline, progress).await;
         let failed: FxHashSet<PageId> = report.failed.iter().map(|(page, _)| *page).collect();
-        let only = self.life.tier.only_copies();
+        let only = self.shared.tier.only_copies();
         let bad: Vec<_> = only.into_iter().filter(|(page, _)| failed.contains(page)).collect();
-        let _ = self.life.rewrite(&bad).await;
+        let _ = self.shared.rewrite(&bad).await;
         report
     }
 
@@ -462,7 +434,7 @@ impl PageStore {
     /// # Errors
     /// [`Error::Readmit`], [`Error::Attach`], [`Error::Refusing`]; the SSD stays as it was.
     pub async fn readmit_ssd(&self) -> Result<ReadmitReport, Error> {
-        self.life.alone(|life| async move { life.readmit().await }).await
+        self.shared.alone(|shared| async move { shared.readmit().await }).await
     }
 
     /// Continues without the SSD although it may hold the only copies of some pages, and gives them up for
@@ -475,7 +447,7 @@ impl PageStore {
     /// # Errors
     /// The HDD, the ring's file or the manifest failed, or the store refuses writes because of the HDD.
     pub async fn abandon_ssd(&self) -> Result<SsdLoss, Error> {
-        self.life.alone(|life| async move { life.abandon().await }).await
+        self.shared.alone(|shared| async move { shared.abandon().await }).await
     }
 
     /// The log position from which redo would be needed if the SSD were lost at this moment: every older
@@ -484,7 +456,7 @@ impl PageStore {
     /// change gets an LSN older than the last value of `min_recovery_lsn`.
     #[must_use]
     pub fn oldest_ssd_lsn(&self) -> Option<Lsn> {
-        self.life.tier.oldest_lsn()
+        self.shared.tier.oldest_lsn()
     }
 
     /// The accumulated loss from SSDs that were given up ([`PageStore::abandon_ssd`],
@@ -492,7 +464,7 @@ impl PageStore {
     /// earlier ones. `None`: nothing was lost, or the loss was acknowledged.
     #[must_use]
     pub fn ssd_loss(&self) -> Option<SsdLoss> {
-        self.life.loss.lock().clone()
+        self.shared.loss.lock().clone()
     }
 
     /// Clears [`PageStore::ssd_loss`]: the embedder has dealt with it. Durable when it returns. Cancel-safe.
@@ -500,12 +472,12 @@ impl PageStore {
     /// # Errors
     /// The manifest cannot be written; the list is kept.
     pub async fn acknowledge_loss(&self) -> Result<(), Error> {
-        let life = &self.life;
-        let mut meta = life.meta.lock().await;
+        let shared = &self.shared;
+        let mut meta = shared.meta.lock().await;
         if meta.manifest.loss.is_some() {
-            life.change_loss(&mut meta, |manifest| manifest.loss = None)?;
+            shared.change_loss(&mut meta, |manifest| manifest.loss = None)?;
         }
-        *life.loss.lock() = None;
+        *shared.loss.lock() = None;
         Ok(())
     }
 }

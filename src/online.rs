@@ -1,7 +1,7 @@
 //! Measures device costs while the store runs, by n-point moving averages (Ou et al., section 3.2.2).
 
-use crate::life::Life;
-use pagetier_devio::{RecentCost, SharedDevice};
+use crate::shared::Shared;
+use pagetier_devio::RecentCost;
 use pagetier_policy::Costs;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,33 +16,33 @@ const CHANGE_MIN: f64 = 0.02;
 /// A cost must be positive.
 const COST_MIN_MS: f64 = 1e-3;
 
-impl Life {
+impl Shared {
     /// Measures the devices and updates the policies periodically. Ends with the store.
-    pub(crate) fn follow_costs(self: &Arc<Self>, hdd: SharedDevice, points: usize) {
-        hdd.track_costs(points);
+    pub(crate) fn follow_costs(self: &Arc<Self>, points: usize) {
+        self.hdd.track_costs(points);
         self.tier.ssd_device().track_costs(points);
-        let life = Arc::downgrade(self);
+        let shared = Arc::downgrade(self);
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(INTERVAL).await;
-                let Some(life) = life.upgrade() else { return };
+                let Some(shared) = shared.upgrade() else { return };
                 // It may have been attached since the last interval.
-                let ssd = life.tier.ssd_device();
+                let ssd = shared.tier.ssd_device();
                 ssd.track_costs(points);
                 let believed = OPS_MIN.min(points as u64);
-                let (before, page) = (life.costs(), life.page_size.bytes());
+                let (before, page) = (shared.costs(), shared.page_size().bytes());
                 let mut now = before;
-                if let Some(recent) = hdd.recent_costs() {
+                if let Some(recent) = shared.hdd.recent_costs() {
                     update(&mut now.hdd_read_ms, &recent.read, page, believed);
                     update(&mut now.hdd_write_ms, &recent.write, page, believed);
                 }
-                if let Some(recent) = ssd.recent_costs().filter(|_| life.tier.slots() > 0) {
+                if let Some(recent) = ssd.recent_costs().filter(|_| shared.tier.slots() > 0) {
                     update(&mut now.ssd_read_ms, &recent.read, page, believed);
                     update(&mut now.ssd_write_ms, &recent.write, page, believed);
                 }
                 if differ(&before, &now) {
                     tracing::debug!(costs = ?now, "measured costs");
-                    life.set_costs(now);
+                    shared.set_costs(now);
                 }
             }
         });

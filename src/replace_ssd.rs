@@ -2,7 +2,8 @@
 
 use crate::builder::{Builder, Place};
 use crate::error::{Error, OpenError};
-use crate::life::{Life, ModeMeanwhile};
+use crate::life::ModeMeanwhile;
+use crate::shared::Shared;
 use crate::store::PageStore;
 use pagetier_devio::SharedDevice;
 use pagetier_ssdcache::SsdMode;
@@ -53,20 +54,20 @@ impl PageStore {
     /// too small, holds other data, or is in use, by this store too; or a device or the manifest failed. The
     /// one in use and the previous mode are then in effect.
     pub async fn replace_ssd(&self, new: NewSsd) -> Result<(), Error> {
-        let life = &self.life;
-        life.refuse_in_use(&new.place)?;
+        let shared = &self.shared;
+        shared.refuse_in_use(&new.place)?;
         // Restores the current mode when dropped.
-        let meanwhile = ModeMeanwhile::set(&life.tier, SsdMode::WriteThrough);
-        let _ = life.tier.drain(None, None).await;
-        let replaced = life.alone(|life| async move {
+        let meanwhile = ModeMeanwhile::set(&shared.tier, SsdMode::WriteThrough);
+        let _ = shared.tier.drain(None, None).await;
+        let replaced = shared.alone(|shared| async move {
             let _meanwhile = meanwhile;
-            life.replace(new).await
+            shared.replace(new).await
         });
         replaced.await
     }
 }
 
-impl Life {
+impl Shared {
     async fn replace(&self, new: NewSsd) -> Result<(), Error> {
         // Asked again: another exchange may have come first.
         self.refuse_in_use(&new.place)?;
@@ -76,7 +77,8 @@ impl Life {
         }
         let frames = self.pool.params().frames;
         let NewSsd { place, bytes } = new;
-        let made = self.builder.make_ssd_at(&place, bytes, &meta, self.page_size, self.costs(), frames).await;
+        let made =
+            self.builder.make_ssd_at(&place, bytes, &meta, self.page_size(), self.costs(), frames).await;
         let (ssd, id) = made.map_err(|e| Error::Attach(Box::new(e)))?;
         self.exchange(ssd, Some(id), None, &mut meta).await?;
         self.builder.ssd_is_at(place, bytes);

@@ -94,6 +94,23 @@ impl Rules {
         cause.filter(|_| !self.lack(Mutation::AttachInDoubt))
     }
 
+    /// Waits until the writes that have begun are over, before the SSD is given up.
+    pub(crate) async fn settled(self, writes: impl Future<Output = ()>) {
+        if !self.lack(Mutation::AbandonedInHaste) {
+            writes.await;
+        }
+    }
+
+    /// Whether a page that is lost with the SSD is in memory, and marked to be written again.
+    pub(crate) fn is_saved(self, saved: impl FnOnce() -> bool) -> bool {
+        !self.lack(Mutation::AbandonedInHaste) && saved()
+    }
+
+    /// Whether a list of losses is exact.
+    pub(crate) fn is_exact(self, exact: bool) -> bool {
+        exact || self.lack(Mutation::ListPassesForExact)
+    }
+
     /// What the manifest is to list as lost.
     pub(crate) fn listed_loss(self, lost: Option<OnlyCopies>) -> Option<OnlyCopies> {
         lost.filter(|_| !self.lack(Mutation::LossUnrecorded))

@@ -1,6 +1,6 @@
 //! The background scrub: reads every copy at a given rate, verifies it, and repairs what it can.
 
-use crate::life::Life;
+use crate::shared::Shared;
 use crate::store::PageStore;
 use pagetier_bufpool::TierError;
 use pagetier_page::PageId;
@@ -165,10 +165,10 @@ impl PageStore {
     /// in a tokio runtime.
     pub fn scrub(&self, options: ScrubOptions) -> Scrub {
         let course = Arc::new(Course::default());
-        let total = u64::from(self.life.tier.slots()) * u64::from(options.slots);
+        let total = u64::from(self.shared.tier.slots()) * u64::from(options.slots);
         let homes: u64 = self.spaces().iter().map(|s| u64::from(s.pages)).sum();
         course.total.store(total + homes * u64::from(options.homes), Ordering::Relaxed);
-        let task = go(Arc::downgrade(&self.life), options, Arc::clone(&course));
+        let task = go(Arc::downgrade(&self.shared), options, Arc::clone(&course));
         Scrub { course, task: Some(tokio::spawn(task)) }
     }
 }
@@ -198,24 +198,24 @@ impl Pace {
 }
 
 /// Runs the scrub; true when it checked everything.
-async fn go(life: Weak<Life>, options: ScrubOptions, course: Arc<Course>) -> bool {
+async fn go(shared: Weak<Shared>, options: ScrubOptions, course: Arc<Course>) -> bool {
     let mut pace = Pace::new(&options);
-    let Some(start) = life.upgrade() else { return false };
+    let Some(start) = shared.upgrade() else { return false };
     let slots = if options.slots { start.tier.slots() } else { 0 };
     let spaces = if options.homes { start.volume.list() } else { Vec::new() };
     drop(start);
     let homes = spaces.iter().flat_map(|s| (0..s.pages).map(|no| Place::Home(PageId::new(s.id, no))));
     for place in (0..slots).map(Place::Slot).chain(homes) {
         pace.wait().await;
-        let Some(life) = life.upgrade().filter(|_| !course.stop.load(Ordering::Acquire)) else {
+        let Some(shared) = shared.upgrade().filter(|_| !course.stop.load(Ordering::Acquire)) else {
             return false;
         };
         let checked = match place {
-            Place::Slot(slot) => life.tier.scrub_slot(slot, options.heal).await,
-            Place::Home(page) => Some(life.tier.scrub_home(page, options.heal).await),
+            Place::Slot(slot) => shared.tier.scrub_slot(slot, options.heal).await,
+            Place::Home(page) => Some(shared.tier.scrub_home(page, options.heal).await),
         };
         if let Some(checked) = checked {
-            note(&life, &course, checked, options.heal).await;
+            note(&shared, &course, checked, options.heal).await;
         }
         course.done.fetch_add(1, Ordering::Relaxed);
     }
@@ -228,10 +228,10 @@ enum Place {
     Home(PageId),
 }
 
-async fn note(life: &Life, course: &Course, checked: Checked, heal: bool) {
+async fn note(shared: &Shared, course: &Course, checked: Checked, heal: bool) {
     let Checked { page, error: Some(error), mut healed, redo_from, .. } = checked else { return };
     if heal && !healed {
-        healed = life.pool.rewrite(page, redo_from).await;
+        healed = shared.pool.rewrite(page, redo_from).await;
     }
     course.found.fetch_add(1, Ordering::Relaxed);
     course.healed.fetch_add(u64::from(healed), Ordering::Relaxed);

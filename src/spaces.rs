@@ -7,8 +7,9 @@
 use crate::error::Error;
 use crate::loss::{RUNS_MAX, RUNS_MIN};
 use crate::manifest::OnlyCopies;
+use crate::meta::Meta;
 use crate::rules::{GrowthStep, Rules};
-use crate::store::{Meta, PageStore};
+use crate::store::PageStore;
 use crate::volume::HddSuperblock;
 use pagetier_devio::{DeviceError, SharedDevice};
 use pagetier_page::SpaceId;
@@ -30,16 +31,16 @@ impl PageStore {
     /// The name is taken, or the manifest cannot be written. The space does not exist then, though the next
     /// opening after a crash may find it, empty.
     pub async fn create_space(&self, name: &str) -> Result<SpaceId, Error> {
-        let mut meta = self.meta.lock().await;
-        if self.volume.by_name(name).is_some() {
+        let mut meta = self.shared.meta.lock().await;
+        if self.shared.volume.by_name(name).is_some() {
             return Err(Error::SpaceExists { name: name.to_owned() });
         }
         let id = SpaceId(meta.manifest.next_space);
-        meta.change(&self.volume, |manifest| {
+        meta.change(&self.shared.volume, |manifest| {
             manifest.next_space += 1;
             manifest.add_space(id.0, name);
         })?;
-        self.volume.add(id, name);
+        self.shared.volume.add(id, name);
         Ok(id)
     }
 
@@ -54,28 +55,28 @@ impl PageStore {
     /// [`PageStore::spaces`] still lists the space, it is unchanged, though a crash may remove it; otherwise
     /// it is gone, as after a cancellation.
     pub async fn drop_space(&self, space: SpaceId) -> Result<(), Error> {
-        let mut meta = self.meta.lock().await;
-        let noted = self.life.builder.rules().notes_drop();
-        match self.volume.is_dropping(space) {
+        let mut meta = self.shared.meta.lock().await;
+        let noted = self.shared.builder.rules().notes_drop();
+        match self.shared.volume.is_dropping(space) {
             None => return Err(Error::NoSuchSpace { space }),
             Some(true) => {}
             Some(false) => {
-                let marked = meta.change(&self.volume, |manifest| {
+                let marked = meta.change(&self.shared.volume, |manifest| {
                     manifest.spaces.iter_mut().filter(|s| s.id == space.0).for_each(|s| s.dropping = noted);
                 });
                 if marked.is_err() {
-                    self.doubtful.store(true, Ordering::Release);
+                    self.shared.doubtful.store(true, Ordering::Release);
                 }
                 marked?;
-                self.volume.begin_drop(space);
+                self.shared.volume.begin_drop(space);
             }
         }
         self.pool.discard_where(|page| page.space == space).await?;
         // Other spaces may get the extents next: no write to them may be in flight, nor torn there by a
         // crash.
-        self.tier.forget_space(space).await?;
-        meta.change(&self.volume, |manifest| self.volume.record_dropped(space, manifest))?;
-        self.volume.end_drop(space);
+        self.shared.tier.forget_space(space).await?;
+        meta.change(&self.shared.volume, |manifest| self.shared.volume.record_dropped(space, manifest))?;
+        self.shared.volume.end_drop(space);
         Ok(())
     }
 
@@ -84,27 +85,30 @@ impl PageStore {
         if no == u32::MAX {
             return Err(Error::SpaceFull { space });
         }
-        let mut meta = Arc::clone(&self.meta).lock_owned().await;
-        if u64::from(no) < self.volume.reserved(space) {
+        let mut meta = Arc::clone(&self.shared.meta).lock_owned().await;
+        if u64::from(no) < self.shared.volume.reserved(space) {
             return Ok(());
         }
         let leftovers_to = meta.manifest.leftovers_to;
-        let growth = self.volume.plan_growth(space, leftovers_to).ok_or(Error::NoSuchSpace { space })?;
+        let growth =
+            self.shared.volume.plan_growth(space, leftovers_to).ok_or(Error::NoSuchSpace { space })?;
         let (end, used_before) = (growth.end, growth.used_before.then(|| growth.bytes.clone()));
         let mut growth = Some(growth);
-        for step in self.life.builder.rules().growth() {
+        for step in self.shared.builder.rules().growth() {
             match step {
                 GrowthStep::Hdd => self.grow_hdd(&mut meta, end).await?,
                 GrowthStep::Blank => {
                     if let Some(range) = used_before.clone() {
                         meta = self.blank(meta, range).await?;
-                        self.tier.flush_home().await?;
+                        self.shared.tier.flush_home().await?;
                     }
                 }
                 GrowthStep::Manifest => {
-                    meta.change(&self.volume, |manifest| growth.iter().for_each(|g| g.record(manifest)))?;
+                    meta.change(&self.shared.volume, |manifest| {
+                        growth.iter().for_each(|g| g.record(manifest))
+                    })?;
                 }
-                GrowthStep::Memory => growth.take().into_iter().for_each(|g| self.volume.grow(g)),
+                GrowthStep::Memory => growth.take().into_iter().for_each(|g| self.shared.volume.grow(g)),
             }
         }
         Ok(())
@@ -115,15 +119,15 @@ impl PageStore {
         if meta.hdd_bytes_durable >= end {
             return Ok(());
         }
-        if self.hdd.size() < end {
+        if self.shared.hdd.size() < end {
             // Grow in steps of an eighth to grow the file rarely.
             let ahead = (end / 8).clamp(1 << 20, 256 << 20);
-            if self.hdd.grow(end + ahead).is_err() {
-                self.hdd.grow(end)?;
+            if self.shared.hdd.grow(end + ahead).is_err() {
+                self.shared.hdd.grow(end)?;
             }
         }
-        let bytes = self.hdd.size();
-        self.tier.flush_home().await?;
+        let bytes = self.shared.hdd.size();
+        self.shared.tier.flush_home().await?;
         meta.hdd_bytes_durable = bytes;
         Ok(())
     }
@@ -136,8 +140,8 @@ impl PageStore {
         meta: OwnedMutexGuard<Meta>,
         range: Range<u64>,
     ) -> Result<OwnedMutexGuard<Meta>, Error> {
-        let (hdd, rules) = (Arc::clone(&self.hdd), self.life.builder.rules());
-        let task = self.life.runtime.spawn(async move {
+        let (hdd, rules) = (Arc::clone(&self.shared.hdd), self.shared.builder.rules());
+        let task = self.shared.runtime.spawn(async move {
             blank(&hdd, range, rules).await?;
             Ok(meta)
         });
@@ -148,23 +152,23 @@ impl PageStore {
     /// Saves the manifest again after a failed save that may have marked a space as dropped: writes to that
     /// space would otherwise be lost with it.
     pub(crate) async fn settle_manifest(&self) -> Result<(), Error> {
-        if !self.doubtful.load(Ordering::Acquire) {
+        if !self.shared.doubtful.load(Ordering::Acquire) {
             return Ok(());
         }
-        let mut meta = self.meta.lock().await;
-        if self.doubtful.load(Ordering::Acquire) { meta.save(&self.volume) } else { Ok(()) }
+        let mut meta = self.shared.meta.lock().await;
+        if self.shared.doubtful.load(Ordering::Acquire) { meta.save(&self.shared.volume) } else { Ok(()) }
     }
 
     /// Records a clean close once everything is durable: on the devices first, then in the manifest. A
     /// manifest that records the close therefore proves that the devices must record it too.
     pub(crate) async fn note_close(&self) -> Result<(), Error> {
-        let mut meta = self.meta.lock().await;
+        let mut meta = self.shared.meta.lock().await;
         let epoch = meta.manifest.epoch;
         let marks = Marks { opened: epoch, closed: epoch, manifest: meta.durable_generation };
-        self.tier.mark(marks).await?;
-        HddSuperblock::mark(&self.hdd, marks).await?;
-        let only = self.tier.only_copies();
-        let exact = self.tier.are_only_copies(&only);
+        self.shared.tier.mark(marks).await?;
+        HddSuperblock::mark(&self.shared.hdd, marks).await?;
+        let only = self.shared.tier.only_copies();
+        let exact = self.shared.tier.are_only_copies(&only);
         let closed = |runs_max| {
             let list = OnlyCopies::of(&only, exact, runs_max);
             |manifest: &mut crate::manifest::Manifest| {
@@ -172,9 +176,9 @@ impl PageStore {
                 manifest.ssd_pages = Some(list);
             }
         };
-        match meta.change(&self.volume, closed(RUNS_MAX)) {
+        match meta.change(&self.shared.volume, closed(RUNS_MAX)) {
             Err(Error::Manifest { source }) if source.kind() == ErrorKind::StorageFull => {
-                meta.change(&self.volume, closed(RUNS_MIN))
+                meta.change(&self.shared.volume, closed(RUNS_MIN))
             }
             other => other,
         }

@@ -1,6 +1,6 @@
 //! A snapshot of all counters.
 
-use crate::life::Life;
+use crate::shared::Shared;
 use pagetier_bufpool::{PoolMemory, PoolStats};
 use pagetier_devio::DeviceStats;
 use pagetier_policy::Choice;
@@ -32,16 +32,16 @@ pub struct Stats {
 
 impl Stats {
     /// The statistics at this moment.
-    pub(crate) fn of(life: &Life) -> Self {
+    pub(crate) fn of(shared: &Shared) -> Self {
         Self {
-            pool: life.pool.stats(),
-            pool_memory: life.pool.memory(),
-            ssd: life.tier.stats(),
-            hdd_device: life.tier.hdd_device().stats(),
-            ssd_device: life.tier.ssd_device().stats(),
-            frames: life.pool.params().frames as u64,
-            pool_choice: life.pool.choice(),
-            ssd_choice: life.tier.choice(),
+            pool: shared.pool.stats(),
+            pool_memory: shared.pool.memory(),
+            ssd: shared.tier.stats(),
+            hdd_device: shared.tier.hdd_device().stats(),
+            ssd_device: shared.tier.ssd_device().stats(),
+            frames: shared.pool.params().frames as u64,
+            pool_choice: shared.pool.choice(),
+            ssd_choice: shared.tier.choice(),
         }
     }
 

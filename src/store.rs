@@ -2,23 +2,18 @@
 
 use crate::builder::Builder;
 use crate::error::{Error, OpenError};
-use crate::life::Life;
 use crate::lock::Leave;
-use crate::manifest::{Manifest, ManifestStore};
-use crate::rules::Rules;
+use crate::shared::Shared;
 use crate::stats::Stats;
-use crate::volume::{SpaceInfo, Volume};
-use crate::what_if::Ghostly;
+use crate::volume::SpaceInfo;
 use pagetier_bufpool::{Pool, PoolError, Recorded, TierError};
-use pagetier_devio::{Fence, SharedDevice};
+use pagetier_ghost::Stream;
 use pagetier_page::{Lsn, PageId, PageSize, SpaceId};
 use pagetier_policy::{Costs, GroupStats, Home, PageCounts};
 use pagetier_ssdcache::{Homes, RecoveryReport, SsdTier};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::Mutex;
 
 /// A page latched in shared mode; derefs to its payload. See [`PageStore::get`].
 pub type PageRef<'a> = pagetier_bufpool::PageRef<'a, SsdTier>;
@@ -42,85 +37,11 @@ pub type Scan<'a> = pagetier_bufpool::Scan<'a, SsdTier>;
 pub struct PageStore {
     /// Dropped first: no I/O starts after that.
     _leave: Leave,
+    /// A second handle to the pool, so that a hit reaches it without a hop through `shared`.
     pub(crate) pool: Pool<SsdTier>,
-    pub(crate) tier: Arc<SsdTier>,
-    pub(crate) volume: Arc<Volume>,
-    /// Serialises changes of the manifest; held while it is written.
-    pub(crate) meta: Arc<Mutex<Meta>>,
-    pub(crate) hdd: SharedDevice,
-    page_size: PageSize,
-    pub(crate) life: Arc<Life>,
-    pub(crate) ghostly: Ghostly,
-    /// See [`Meta::doubtful`].
-    pub(crate) doubtful: Arc<AtomicBool>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Meta {
-    pub(crate) manifests: Arc<ManifestStore>,
-    /// The contents last saved, with the generation last attempted.
-    pub(crate) manifest: Manifest,
-    /// Closed when the store is dropped: no manifest is written after that.
-    pub(crate) fence: Fence,
-    /// The last generation known to be durable.
-    pub(crate) durable_generation: u64,
-    /// The number of bytes the HDD is known to have after a crash. Its current size may be larger: a growth
-    /// is durable only after a flush.
-    pub(crate) hdd_bytes_durable: u64,
-    /// A failed save may have taken effect and would remove a space: `sync` promises nothing until a save
-    /// succeeds.
-    pub(crate) doubtful: Arc<AtomicBool>,
-    rules: Rules,
-}
-
-impl Meta {
-    pub(crate) fn new(manifests: Arc<ManifestStore>, manifest: Manifest, fence: Fence, rules: Rules) -> Self {
-        let durable_generation = manifest.generation;
-        let doubtful = Arc::default();
-        Self { manifests, manifest, fence, durable_generation, hdd_bytes_durable: 0, doubtful, rules }
-    }
-
-    /// Saves the manifest with the volume's table as it is in memory.
-    pub(crate) fn save(&mut self, volume: &Volume) -> Result<(), Error> {
-        self.change(volume, |_| ())
-    }
-
-    /// Like [`Meta::save`], after `edit`. On failure nothing has changed in memory; the disk may hold either
-    /// version.
-    pub(crate) fn change(&mut self, volume: &Volume, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
-        self.replace(|manifest| {
-            volume.record(manifest);
-            edit(manifest);
-        })
-    }
-
-    /// Like [`Meta::change`], but without a volume, which does not exist early in an opening.
-    pub(crate) fn replace(&mut self, edit: impl FnOnce(&mut Manifest)) -> Result<(), Error> {
-        let mut next = self.manifest.clone();
-        edit(&mut next);
-        next.generation = self.manifest.generation + 1;
-        self.manifest.generation = next.generation;
-        let closed = || Err(std::io::Error::other("the store was closed or dropped"));
-        let slack = self.rules.slack(next.slack_after(&self.manifest));
-        let saved = self.fence.while_open(|| self.manifests.save(&next, slack)).unwrap_or_else(closed);
-        saved.map_err(|source| Error::Manifest { source })?;
-        self.durable_generation = next.generation;
-        self.manifest = next;
-        self.doubtful.store(false, Ordering::Release);
-        Ok(())
-    }
-}
-
-pub(crate) struct Parts {
-    pub(crate) leave: Leave,
-    pub(crate) pool: Pool<SsdTier>,
-    pub(crate) tier: Arc<SsdTier>,
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) meta: Meta,
-    pub(crate) hdd: SharedDevice,
-    pub(crate) page_size: PageSize,
-    pub(crate) builder: Builder,
-    pub(crate) costs: Costs,
+    pub(crate) shared: Arc<Shared>,
+    /// The running ghosts, shared with the thread that drives them.
+    pub(crate) ghostly: parking_lot::Mutex<Option<Arc<parking_lot::Mutex<Stream>>>>,
 }
 
 impl PageStore {
@@ -137,40 +58,8 @@ impl PageStore {
         Builder::default()
     }
 
-    pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { leave, pool, tier, volume, meta, hdd, page_size, builder, costs } = parts;
-        let cost_points = builder.cost_points;
-        let loss = parking_lot::Mutex::new(meta.manifest.loss.as_ref().map(|loss| loss.report(&volume)));
-        let doubtful = Arc::clone(&meta.doubtful);
-        let meta = Arc::new(Mutex::new(meta));
-        let life = Arc::new(Life {
-            pool: pool.clone(),
-            tier: Arc::clone(&tier),
-            volume: Arc::clone(&volume),
-            meta: Arc::clone(&meta),
-            builder,
-            costs: parking_lot::Mutex::new(costs),
-            page_size,
-            loss,
-            going: Arc::default(),
-            runtime: tokio::runtime::Handle::current(),
-        });
-        life.watch();
-        if let Some(points) = cost_points {
-            life.follow_costs(Arc::clone(&hdd), points);
-        }
-        Self {
-            _leave: leave,
-            pool,
-            tier,
-            volume,
-            meta,
-            hdd,
-            page_size,
-            life,
-            ghostly: Ghostly::default(),
-            doubtful,
-        }
+    pub(crate) fn new(leave: Leave, shared: Arc<Shared>) -> Self {
+        Self { _leave: leave, pool: shared.pool.clone(), shared, ghostly: Default::default() }
     }
 
     // ---- spaces
@@ -179,13 +68,13 @@ impl PageStore {
     /// The space called `name`, if it exists.
     #[must_use]
     pub fn space(&self, name: &str) -> Option<SpaceId> {
-        self.volume.by_name(name)
+        self.shared.volume.by_name(name)
     }
 
     /// Every space, in id order.
     #[must_use]
     pub fn spaces(&self) -> Vec<SpaceInfo> {
-        self.volume.list()
+        self.shared.volume.list()
     }
 
     /// The number of pages of `space`, which is also the number of the next page allocated.
@@ -193,7 +82,7 @@ impl PageStore {
     /// # Errors
     /// The space does not exist.
     pub fn pages(&self, space: SpaceId) -> Result<u32, Error> {
-        self.volume.pages(space).ok_or(Error::NoSuchSpace { space })
+        self.shared.volume.pages(space).ok_or(Error::NoSuchSpace { space })
     }
 
     // ---- pages
@@ -207,7 +96,7 @@ impl PageStore {
     /// The space does not exist or is full, the HDD cannot grow, or no frame becomes available.
     pub async fn allocate(&self, space: SpaceId) -> Result<PageMut<'_>, Error> {
         loop {
-            match self.volume.take_page(space).ok_or(Error::NoSuchSpace { space })? {
+            match self.shared.volume.take_page(space).ok_or(Error::NoSuchSpace { space })? {
                 Some(no) => return Ok(self.pool.create(PageId::new(space, no)).await?),
                 None => self.grow(space, self.pages(space)?).await?,
             }
@@ -272,7 +161,7 @@ impl PageStore {
     }
 
     pub(crate) async fn extend_to(&self, page: PageId) -> Result<(), Error> {
-        while !self.volume.extend_to(page).ok_or(Error::NoSuchSpace { space: page.space })? {
+        while !self.shared.volume.extend_to(page).ok_or(Error::NoSuchSpace { space: page.space })? {
             self.grow(page.space, page.no).await?;
         }
         Ok(())
@@ -282,7 +171,7 @@ impl PageStore {
     /// in memory. Skips pages that were never written.
     #[must_use]
     pub fn scan(&self, space: SpaceId, range: Range<u32>) -> Scan<'_> {
-        let end = range.end.min(self.volume.pages(space).unwrap_or(0));
+        let end = range.end.min(self.shared.volume.pages(space).unwrap_or(0));
         self.pool.scan(space, range.start..end)
     }
 
@@ -298,7 +187,7 @@ impl PageStore {
     /// # Errors
     /// The page does not exist.
     pub async fn discard(&self, page: PageId) -> Result<(), Error> {
-        if self.volume.offset(page).is_none() {
+        if self.shared.volume.offset(page).is_none() {
             return Err(Error::NoSuchPage { page });
         }
         Ok(self.pool.discard(page).await?)
@@ -343,7 +232,7 @@ impl PageStore {
     pub async fn close(self) -> Result<(), Error> {
         self.pool.flush_all().await?;
         self.pool.shutdown().await;
-        self.tier.shutdown().await?;
+        self.shared.tier.shutdown().await?;
         self.note_close().await
     }
 
@@ -392,7 +281,7 @@ impl PageStore {
     /// Counters, sizes and device statistics at this moment.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        Stats::of(&self.life)
+        Stats::of(&self.shared)
     }
 
     /// Test-only: the protocol step in progress.
@@ -400,38 +289,38 @@ impl PageStore {
     #[doc(hidden)]
     #[must_use]
     pub fn moment(&self) -> Option<pagetier_ssdcache::Moment> {
-        self.tier.moment()
+        self.shared.tier.moment()
     }
 
     /// CAC's α and the miss rates behind it, per group.
     #[must_use]
     pub fn groups(&self) -> Vec<GroupStats> {
-        self.tier.groups()
+        self.shared.tier.groups()
     }
 
     /// What CAC (or CC, without logical reads) has counted for the page since it began to track it; `None`
     /// under other policies, and for a page that it does not track.
     #[must_use]
     pub fn page_counts(&self, page: PageId) -> Option<PageCounts> {
-        self.tier.counts(page)
+        self.shared.tier.counts(page)
     }
 
     /// Whether the page has a copy on the SSD.
     #[must_use]
     pub fn home(&self, page: PageId) -> Home {
-        self.tier.home(page)
+        self.shared.tier.home(page)
     }
 
     /// What recovery found when the store was opened.
     #[must_use]
     pub fn recovery(&self) -> RecoveryReport {
-        self.tier.recovery()
+        self.shared.tier.recovery()
     }
 
     /// The device costs that the policies use.
     #[must_use]
     pub fn costs(&self) -> Costs {
-        self.life.costs()
+        self.shared.costs()
     }
 
     /// Sets the device costs for both policies. With [`crate::Builder::online_costs`] they hold until the
@@ -443,20 +332,20 @@ impl PageStore {
         if !costs.is_valid() {
             return Err(Error::BadCosts { costs });
         }
-        self.life.set_costs(costs);
+        self.shared.set_costs(costs);
         Ok(())
     }
 
     /// The backend that serves the HDD: `uring`, `threads`, `emulated`, …
     #[must_use]
     pub fn io_backend(&self) -> &'static str {
-        self.hdd.backend()
+        self.shared.hdd.backend()
     }
 
     /// The size of a page, its header included.
     #[must_use]
     pub fn page_size(&self) -> PageSize {
-        self.page_size
+        self.shared.page_size()
     }
 
     /// Recounts what can be recounted; for tests.
@@ -465,6 +354,6 @@ impl PageStore {
     /// A description of the first inconsistency.
     pub fn validate(&self) -> Result<(), String> {
         self.pool.validate()?;
-        self.tier.validate()
+        self.shared.tier.validate()
     }
 }

@@ -17,14 +17,14 @@ impl PageStore {
         policy: impl TryInto<PoolPolicy, Error: Into<UnknownPolicy>>,
     ) -> Result<(), OpenError> {
         let policy: PoolPolicy = policy.try_into().map_err(Into::into)?;
-        let life = &self.life;
+        let shared = &self.shared;
         let params = FramePolicyParams {
-            cluster_pages: life.builder.cluster_pages,
-            ..FramePolicyParams::new(life.pool.params().frames, life.costs())
+            cluster_pages: shared.builder.cluster_pages,
+            ..FramePolicyParams::new(shared.pool.params().frames, shared.costs())
         };
         let built = policy.build(&params);
-        let mut switched = life.builder.switched_pool_policy.lock();
-        life.pool.set_policy(built);
+        let mut switched = shared.builder.switched_pool_policy.lock();
+        shared.pool.set_policy(built);
         *switched = Some(policy);
         tracing::info!(%policy, "the pool's policy");
         Ok(())
@@ -33,8 +33,8 @@ impl PageStore {
     /// The pool's policy.
     #[must_use]
     pub fn pool_policy(&self) -> PoolPolicy {
-        let switched = *self.life.builder.switched_pool_policy.lock();
+        let switched = *self.shared.builder.switched_pool_policy.lock();
         // The opening has checked the names.
-        switched.or_else(|| Some(self.life.builder.policies().ok()?.0)).unwrap_or_default()
+        switched.or_else(|| Some(self.shared.builder.policies().ok()?.0)).unwrap_or_default()
     }
 }

@@ -56,9 +56,6 @@ impl WhatIfOptions {
     }
 }
 
-/// The running ghosts, shared with the thread that drives them.
-pub(crate) type Ghostly = Mutex<Option<Arc<Mutex<Stream>>>>;
-
 impl PageStore {
     /// Starts ghosts: simulated pools and SSDs of other sizes, without contents, under the store's policies
     /// and its costs at this moment. They see those requests that concern a sample of the pages (SHARDS; see
@@ -90,13 +87,13 @@ impl PageStore {
                 "{share} is not a share of pages: it must be above 0 and at most 1"
             )));
         }
-        let (_, ssd_policy) = self.life.builder.policies().map_err(|why| invalid(why.to_string()))?;
+        let (_, ssd_policy) = self.shared.builder.policies().map_err(|why| invalid(why.to_string()))?;
         let sampling = Sampling::new(share);
         let ghosts = Ghosts::new(GhostParams {
             pool_policy: self.pool_policy(),
             ssd_policy,
             costs: self.costs(),
-            cluster_pages: self.life.builder.cluster_pages,
+            cluster_pages: self.shared.builder.cluster_pages,
             page_bytes: self.page_size().bytes() as u64,
             sampling,
             pool_factors: options.pool_factors.clone(),

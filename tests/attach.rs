@@ -1,9 +1,7 @@
 //! Checks on devices that become a store's SSD or ring after its first opening: a device with another
 //! program's data is refused, wherever the data is.
 
-mod fixture;
-
-use fixture::{Fixture, PAGES, expect_all, grown};
+use crate::fixture::{self, Fixture, PAGES, expect_all, grown};
 use pagetier::{Builder, Error, OpenError, PageId, SsdMode};
 use pagetier_devio::{Device, SimDevice, SimPower};
 use std::sync::Arc;

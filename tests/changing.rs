@@ -1,8 +1,6 @@
 //! Changes of a store while it is in use: another SSD, another pool policy.
 
-mod fixture;
-
-use fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, version_of, write, write_all};
+use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, version_of, write, write_all};
 use pagetier::{
     Error, NewSsd, OpenError, PageId, PageSize, PageStore, PoolPolicy, ScrubOptions, SpaceId, SsdMode,
     SsdPolicy,
@@ -67,8 +65,8 @@ fn known() -> Arc<Known> {
 #[tokio::test(start_paused = true)]
 async fn an_ssd_is_replaced_under_load_and_a_power_cut_at_any_moment_loses_nothing_synced() {
     let (mut with_old, mut with_new) = (0, 0);
-    for seed in 0..40 {
-        let policies = ["cac", "lru2", "mvfifo", "tac", "doublewrite"];
+    for seed in 0..30 {
+        let policies = ["cac", "lru2", "mv-fifo", "tac", "doublewrite"];
         let policy: SsdPolicy = policies[seed as usize % policies.len()].parse().unwrap();
         let fixture = Fixture::new();
         let store = Arc::new(fixture.builder().ssd_policy(policy).open().await.unwrap());

@@ -1,9 +1,7 @@
 //! The end of a space after a crash when homes rotted, were torn, or cannot be read: a synced page is never
 //! missing.
 
-mod fixture;
-
-use fixture::{Fixture, PAGE, fill, read};
+use crate::fixture::{self, Fixture, PAGE, fill, read};
 use pagetier::{Error, PageId, PageStore, PoolError, SpaceId, TierError};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 

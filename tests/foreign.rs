@@ -1,8 +1,6 @@
 //! Devices that another store used: none of its pages is ever read as this store's.
 
-mod fixture;
-
-use fixture::{Fixture, PAGES, grown, read, write_all};
+use crate::fixture::{self, Fixture, PAGES, grown, read, write_all};
 use pagetier::{Error, MemoryManifest, PageId, PageStore, SpaceId};
 use std::sync::Arc;
 

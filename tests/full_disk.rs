@@ -5,9 +5,7 @@
 //! Needs root, loop devices, `mkfs.ext4` and `mkfs.xfs`; without them the test reports so on standard error
 //! and does nothing.
 
-mod mounted;
-
-use mounted::{KINDS, SmallDisk, skip};
+use crate::mounted::{KINDS, SmallDisk, skip};
 use pagetier::{
     Backend, DeviceErrorKind, Error, OpenError, PageId, PageStore, PoolError, SpaceId, TierError,
 };

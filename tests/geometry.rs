@@ -1,9 +1,7 @@
 //! Extreme geometries: a store without a ring, without an SSD, with a ring of one batch, with fewer slots
 //! than a batch, with the smallest zone. Each writes, syncs, crashes, and reads what was synced.
 
-mod fixture;
-
-use fixture::{Fixture, PAGE, expect_all, grown, write_all};
+use crate::fixture::{Fixture, PAGE, expect_all, grown, write_all};
 use pagetier::Builder;
 use pagetier_page::PageSize;
 use pagetier_ssdcache::{Layout, SLOTS_MIN};

@@ -1,9 +1,7 @@
 //! Spaces that are created, grown and dropped while the HDD has no room, the manifest cannot be written, or
 //! the call is cancelled: what `sync` promised survives a crash, and no room is lost.
 
-mod fixture;
-
-use fixture::{Fixture, PAGE, fill, grown, polled, version_of};
+use crate::fixture::{self, Fixture, PAGE, fill, grown, polled, version_of};
 use pagetier::{Drain, Error, OpenError, PageId, PageStore, SpaceId};
 use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
 use std::sync::Arc;

@@ -1,8 +1,6 @@
 //! Stores under hostile policies for pool and SSD: nothing is lost, nothing hangs.
 
-mod fixture;
-
-use fixture::{Fixture, PAGES, grown, read, write};
+use crate::fixture::{Fixture, PAGES, grown, read, write};
 use std::time::Duration;
 use tokio::time::timeout;
 

@@ -1,8 +1,6 @@
 //! The hot set comes back after a restart, and a file that is none is refused.
 
-mod fixture;
-
-use fixture::{Fixture, PAGES, expect_all, grown, read};
+use crate::fixture::{Fixture, PAGES, expect_all, grown, read};
 use pagetier::{HotSetError, PageId};
 
 #[tokio::test(start_paused = true)]

@@ -1,9 +1,9 @@
 //! Devices with stale contents: older copies, truncated files, an older manifest. Devices that a cancelled or
 //! crashed opening or close leaves behind must never be mistaken for these.
 
-mod fixture;
-
-use fixture::{Fixture, PAGE, PAGES, RING_PAGES, SSD_PAGES, expect_all, grown, polled, write_all};
+use crate::fixture::{
+    self, Fixture, PAGE, PAGES, RING_PAGES, SSD_PAGES, expect_all, grown, polled, write_all,
+};
 use pagetier::{OpenError, PageSize, PageStore, SpaceId};
 use pagetier_devio::{IoBuf, IoBufs, IoClass, SharedDevice, SimDevice, SimPower};
 use std::path::{Path, PathBuf};

@@ -1,9 +1,7 @@
 //! A store is dropped with I/O in flight and opened again at once: no write of the dropped store lands after
 //! the writes of its successor.
 
-mod fixture;
-
-use fixture::{Fixture, PAGE, fill, read, write};
+use crate::fixture::{self, Fixture, PAGE, fill, read, write};
 use pagetier::{Builder, OpenError, PageStore, SpaceId};
 use pagetier_devio::{Device, Fault, FaultEffect, IoClass, IoOp};
 use std::time::Duration;

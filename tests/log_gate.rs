@@ -1,9 +1,7 @@
 //! The embedder's log: no device holds an image whose log is not durable, and a log that failed temporarily
 //! delays nothing once it works again.
 
-mod fixture;
-
-use fixture::{Fixture, PAGE, PAGES, grown, read, write};
+use crate::fixture::{Fixture, PAGE, PAGES, grown, read, write};
 use pagetier::{Builder, GateError, GateFuture, LogGate, Lsn, PageId, PageStore, SpaceId};
 use pagetier_page::{Header, StoreSeed, verify};
 use rand::rngs::SmallRng;

@@ -1,9 +1,7 @@
 //! A flipped bit in each block of the map areas, after a close and after a crash: the store opens with the
 //! right contents, or the opening fails and names the damage.
 
-mod fixture;
-
-use fixture::{Fixture, PAGES, expect_all, grown, read, write, write_all};
+use crate::fixture::{Fixture, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{OpenError, SpaceId};
 use pagetier_ssdcache::{BLOCK_BYTES, OpenError as SsdError};
 

@@ -1,8 +1,6 @@
 //! What an operator sees: the summary, the reasons for a page's place, the export for other processes.
 
-mod fixture;
-
-use fixture::{Fixture, PAGES, grown, read, write, write_all};
+use crate::fixture::{Fixture, PAGES, grown, read, write, write_all};
 use pagetier::{Home, LiveStats, PageId, PageStore, SpaceId, SsdMode, StatsSummary};
 use std::time::Duration;
 

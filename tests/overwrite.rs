@@ -1,8 +1,6 @@
 //! Pages overwritten without reading them: the owner repairs a damaged page.
 
-mod fixture;
-
-use fixture::{Fixture, PAGE, PAGES, fill, grown, read, version_of, write_all};
+use crate::fixture::{Fixture, PAGE, PAGES, fill, grown, read, version_of, write_all};
 use pagetier::{Error, PageId, PageStore, PoolError, SpaceId, TierError};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::future::Future;

@@ -1,9 +1,7 @@
 //! Recovery is idempotent, and harmless when dropped at any point. The entries that it takes from the
 //! checkpoint are verified at their first read.
 
-mod fixture;
-
-use fixture::{Fixture, PAGES, grown, read, write_all};
+use crate::fixture::{self, Fixture, PAGES, grown, read, write_all};
 use pagetier::{Error, PageId, PoolError, RecoveryReport, SpaceId, TierError};
 use std::future::Future;
 use std::pin::pin;

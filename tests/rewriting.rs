@@ -2,9 +2,7 @@
 //! is dropped, killed or loses power at any await, another flush, a write or a save of the manifest fails,
 //! the disk is full.
 
-mod fixture;
-
-use fixture::{Fixture, polled, read, write};
+use crate::fixture::{self, Fixture, polled, read, write};
 use pagetier::{Drain, PageStore, SpaceId, SsdMode};
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
 use std::sync::Arc;

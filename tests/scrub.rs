@@ -1,8 +1,6 @@
 //! The background scrub: its findings, its repairs, its end.
 
-mod fixture;
-
-use fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, write_all};
+use crate::fixture::{self, Fixture, PAGE, PAGES, expect_all, grown, read, write_all};
 use pagetier::{Drain, Error, PageId, PageStore, PoolError, ScrubOptions, SpaceId, SsdMode, TierError};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use std::time::Duration;

@@ -4,9 +4,7 @@
 //! Needs the helper `slow-disk` beside the project, root and FUSE; without them the test reports so on
 //! standard error and does nothing.
 
-mod mounted;
-
-use mounted::slow::{Known, LoopDevice, SlowDisk, word, write_until_refused};
+use crate::mounted::slow::{Known, LoopDevice, SlowDisk, word, write_until_refused};
 use pagetier::{Backend, PageId, PageStore, SpaceId};
 use std::io::Write;
 use std::path::Path;

@@ -1,9 +1,7 @@
 //! The calls of the SSD's life, dropped or cut short by a crash at any moment: no page becomes older than its
 //! last `sync`, and every call can be made again.
 
-mod fixture;
-
-use fixture::{Fixture, read, write};
+use crate::fixture::{self, Fixture, read, write};
 use pagetier::{Drain, Error, PageId, PageStore, SpaceId, SsdMode, SsdState};
 use pagetier_devio::{SimDevice, SimPower};
 use std::sync::Arc;

@@ -226,7 +226,7 @@ fn whatever_happens_to_the_ssd_nothing_synced_is_lost_and_nothing_old_comes_back
     for seed in one.map_or(0..seeds, |s| s..s + 1) {
         if let Err(error) = run(seed) {
             panic!(
-                "seed {seed}: {error}; replay with PAGETIER_CRASH_SEED={seed} cargo test --test ssd_crash"
+                "seed {seed}: {error}; replay with PAGETIER_CRASH_SEED={seed} cargo test --test all ssd_crash"
             );
         }
     }

@@ -1,8 +1,6 @@
 //! The SSD's life: modes, drain, failure, readmission, operation without it, acceptance of its loss.
 
-mod fixture;
-
-use fixture::{Fixture, PAGES, expect_all, grown, read, write, write_all};
+use crate::fixture::{self, Fixture, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{
     Drain, Error, Home, Lsn, OpenError, PageId, PoolError, SsdEvent, SsdMode, SsdState, TierError,
 };

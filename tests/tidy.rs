@@ -201,6 +201,16 @@ fn pure_folders_stay_pure() {
     }
 }
 
+/// Whether `file` is a test binary: any file in `tests` is, unless the package lists its test binaries.
+fn is_test_root(file: &str) -> bool {
+    let Some((package, name)) = file.rsplit_once("tests/").filter(|(_, name)| !name.contains('/')) else {
+        return false;
+    };
+    let manifest = read(&format!("{package}Cargo.toml"));
+    let listed = format!("[[test]]\nname = \"{}\"\n", name.trim_end_matches(".rs"));
+    !manifest.contains("autotests = false") || manifest.contains(&listed)
+}
+
 /// A file that no `mod` names is not compiled.
 #[test]
 fn every_file_belongs_to_a_crate() {
@@ -208,7 +218,8 @@ fn every_file_belongs_to_a_crate() {
     let is_root = |file: &str| {
         let name = file.rsplit('/').next().unwrap_or(file);
         ["lib.rs", "main.rs"].contains(&name)
-            || ["tests/", "benches/", "examples/", "bin/", "fuzz_targets/"].iter().any(|folder| {
+            || is_test_root(file)
+            || ["benches/", "examples/", "bin/", "fuzz_targets/"].iter().any(|folder| {
                 file.rsplit_once('/').is_some_and(|(parent, _)| format!("{parent}/").ends_with(folder))
             })
     };

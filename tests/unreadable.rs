@@ -2,9 +2,7 @@
 //! otherwise the opening fails and names the SSD. The loss of the SSD can then be accepted, and its report is
 //! complete.
 
-mod fixture;
-
-use fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, write, write_all};
+use crate::fixture::{self, Fixture, PAGE, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{Error, OpenError, PageId, PageSize, PageStore, PoolError, SpaceId, SsdMode, TierError};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
 use pagetier_ssdcache::{BLOCK_BYTES, Layout, OpenError as SsdError};

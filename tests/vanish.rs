@@ -5,10 +5,8 @@
 //! Needs the helper `slow-disk` beside the project, root, FUSE, loop devices, `mkfs.ext4` and `mkfs.xfs`;
 //! without them the test reports so on standard error and does nothing.
 
-mod mounted;
-
-use mounted::slow::{Known, LoopDevice, Mounted, SlowDisk, word, write_until_refused};
-use mounted::{KINDS, make, skip, smallest};
+use crate::mounted::slow::{Known, LoopDevice, Mounted, SlowDisk, word, write_until_refused};
+use crate::mounted::{KINDS, make, skip, smallest};
 use pagetier::{
     Builder, DeviceErrorKind, Error, OpenError, PageId, PageStore, PoolError, SpaceId, TierError,
 };

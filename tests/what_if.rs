@@ -1,8 +1,6 @@
 //! Ghosts over a store's live requests: they see the sample, and report what other sizes would have cost.
 
-mod fixture;
-
-use fixture::{Fixture, PAGES};
+use crate::fixture::{Fixture, PAGES};
 use pagetier::{PageId, PageStore, SpaceId, WhatIfOptions};
 use std::io::ErrorKind;
 

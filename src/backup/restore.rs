@@ -116,12 +116,12 @@ impl Builder {
 impl PageStore {
     /// Creates the spaces under the ids that they had, with all their pages.
     async fn take_spaces(&self, tail: &Tail) -> Result<(), Error> {
-        let mut meta = self.meta.lock().await;
-        meta.change(&self.volume, |manifest| {
+        let mut meta = self.shared.meta.lock().await;
+        meta.change(&self.shared.volume, |manifest| {
             tail.spaces.iter().for_each(|(id, name, _)| manifest.add_space(*id, name));
             manifest.next_space = manifest.next_space.max(tail.next_space);
         })?;
-        tail.spaces.iter().for_each(|(id, name, _)| self.volume.add(SpaceId(*id), name));
+        tail.spaces.iter().for_each(|(id, name, _)| self.shared.volume.add(SpaceId(*id), name));
         drop(meta);
         for (id, _, pages) in &tail.spaces {
             if let Some(last) = pages.checked_sub(1) {
@@ -157,7 +157,8 @@ fn chain(dir: &Path, upto: Option<u32>) -> Result<Vec<Link>, BackupError> {
         let mut reader = Reader::open(&path)?;
         let head = reader.head.clone();
         if wanted.as_ref().is_some_and(|wanted| *wanted != head.id) {
-            return Err(none(format!("the backup before number {} is missing", number + 1)));
+            let after = links.last().map_or(number, |link: &Link| link.number);
+            return Err(none(format!("the backup before number {after} is missing")));
         }
         let tail = loop {
             if let Next::Tail(tail) = reader.next()? {

@@ -112,13 +112,15 @@ impl PageStore {
             Ok((id, upto)) => (*upto, Some(id.clone())),
             Err(_) => (0, None),
         };
+        // So that the sync below writes little: what it writes is in the next backup, too.
+        self.sync().await?;
         // See the module: in this order.
-        let upto = self.tier.fresh_stamp();
-        self.tier.writes_settled().await;
+        let upto = self.shared.tier.fresh_stamp();
+        self.shared.tier.writes_settled().await;
         self.sync().await?;
 
         let (store, ssd) = {
-            let meta = self.meta.lock().await;
+            let meta = self.shared.meta.lock().await;
             (meta.manifest.store.clone(), meta.manifest.ssd.clone())
         };
         let page_bytes = self.page_size().bytes() as u64;
@@ -128,7 +130,7 @@ impl PageStore {
         draft.put(&text(encode_head(&head), dir)?).await?;
         let (looked_at, pages) = self.copy_since(Stamp::from_bits(since), &mut draft, &options).await?;
         self.sync().await?;
-        let next_space = self.meta.lock().await.manifest.next_space;
+        let next_space = self.shared.meta.lock().await.manifest.next_space;
         let spaces = self.spaces().into_iter().map(|s| (s.id.0, s.name, s.pages)).collect();
         draft.put(&text(encode_tail(&Tail { pages, next_space, spaces }), dir)?).await?;
         let (path, bytes) = draft.finish().await?;
@@ -147,7 +149,7 @@ impl PageStore {
         let Some((last, head)) = last.await? else {
             return Ok(Base { number: 1, continues: Err("it is the first in its directory") });
         };
-        let meta = self.meta.lock().await;
+        let meta = self.shared.meta.lock().await;
         let manifest = &meta.manifest;
         let why = if full {
             Some("it was asked for")
@@ -183,7 +185,7 @@ impl PageStore {
             while reads.len() < READS_MAX
                 && let Some(page) = pages.next()
             {
-                let tier = Arc::clone(&self.tier);
+                let tier = Arc::clone(&self.shared.tier);
                 reads.spawn(async move { (page, tier.read_version(page).await) });
             }
             let Some(read) = reads.join_next().await else { break };
@@ -215,15 +217,15 @@ impl PageStore {
         match read {
             Ok(image) => Ok(image),
             // Its space was dropped meanwhile.
-            Err(_) if self.volume.pages(page.space).is_none() => Ok(None),
+            Err(_) if self.shared.volume.pages(page.space).is_none() => Ok(None),
             Err(source) => Err(BackupError::Page { page, source: Error::Pool(PoolError::Tier(source)) }),
         }
     }
 
     /// Lists the backup in the manifest: only a listed one is continued.
     async fn list_backup(&self, id: String) -> Result<(), BackupError> {
-        let mut meta = self.meta.lock().await;
-        meta.change(&self.volume, |manifest| {
+        let mut meta = self.shared.meta.lock().await;
+        meta.change(&self.shared.volume, |manifest| {
             manifest.backups.push(id);
             let surplus = manifest.backups.len().saturating_sub(BACKUPS_LISTED);
             manifest.backups.drain(..surplus);

@@ -5,7 +5,7 @@ use super::check::PreparedSsd;
 use super::open::id_text;
 use super::{Builder, Place};
 use crate::error::OpenError;
-use crate::store::Meta;
+use crate::meta::Meta;
 use pagetier_page::PageSize;
 use pagetier_policy::Costs;
 use pagetier_ssdcache::{Found, Layout, NewCacheDevice, format, identify};

@@ -17,7 +17,7 @@ use crate::calibrate::calibrate;
 use crate::error::{Error, OpenError};
 use crate::loss::added;
 use crate::manifest::{Manifest, ManifestStore, OnlyCopies};
-use crate::store::Meta;
+use crate::meta::Meta;
 use crate::unproved::InManifest;
 use crate::volume::{DATA_AT, HddSuperblock};
 use pagetier_devio::{DeviceError, Fence, IoOp, SharedDevice};

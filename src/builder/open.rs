@@ -3,7 +3,8 @@
 use super::{Builder, COST_POINTS_MAX, POOL_POLICY_BYTES, Place, ring_pages_for, tables_bytes};
 use crate::error::OpenError;
 use crate::manifest::{Manifest, ManifestStore};
-use crate::store::{PageStore, Parts};
+use crate::shared::Shared;
+use crate::store::PageStore;
 use crate::unproved::InManifest;
 use crate::volume::{SpaceInfo, Volume};
 use pagetier_bufpool::{FRAMES_MIN, Pool, PoolParams};
@@ -90,8 +91,7 @@ impl Builder {
         });
         let pool = Pool::start(params, policy, Arc::clone(&tier), self.gate.take())?;
         tier.set_redo_from(Box::new(pool.redo_source()));
-        let builder = self;
-        let store = PageStore::new(Parts { leave, pool, tier, volume, meta, hdd, page_size, builder, costs });
+        let store = PageStore::new(leave, Shared::start(pool, tier, volume, meta, hdd, self, costs));
         store.log_opening(was_clean);
         Ok(store)
     }

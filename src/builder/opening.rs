@@ -26,20 +26,20 @@ impl Builder {
 impl PageStore {
     /// Logs what was opened.
     pub(crate) fn log_opening(&self, was_clean: bool) {
-        let builder = &self.life.builder;
-        let recovery = self.tier.recovery();
-        let spaces = self.volume.list();
-        let (ssd, slots) = (self.tier.ssd_device(), self.tier.slots());
+        let builder = &self.shared.builder;
+        let recovery = self.shared.tier.recovery();
+        let spaces = self.shared.volume.list();
+        let (ssd, slots) = (self.shared.tier.ssd_device(), self.shared.tier.slots());
         let option = if slots > 0 { "ssd" } else { "ring_device" };
         tracing::info!(
             directory = %builder.directory.as_deref().map_or("(in memory)".into(), |path| path.to_string_lossy()),
             page_bytes = self.page_size().bytes(),
             frames = self.pool.params().frames,
-            hdd = %builder.served_by("hdd", self.hdd.backend()),
-            hdd_bytes = self.hdd.size(),
+            hdd = %builder.served_by("hdd", self.shared.hdd.backend()),
+            hdd_bytes = self.shared.hdd.size(),
             ssd = %builder.served_by(option, ssd.backend()),
             ssd_slots = slots,
-            ssd_pages = self.tier.stats().pages,
+            ssd_pages = self.shared.tier.stats().pages,
             spaces = spaces.len(),
             pages = spaces.iter().map(|s| u64::from(s.pages)).sum::<u64>(),
             recovery = %told(was_clean, &recovery),

@@ -2,7 +2,7 @@
 //! lives, replaced atomically.
 
 use super::summary::StatsSummary;
-use crate::life::Life;
+use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::store::PageStore;
 use serde::{Deserialize, Serialize};
@@ -81,18 +81,18 @@ impl PageStore {
         every: Duration,
     ) -> Result<StatsExport, StatsExportError> {
         let (path, every) = (path.as_ref().to_owned(), every.max(INTERVAL_MIN));
-        let first = live(&self.life, 1, every);
+        let first = live(&self.shared, 1, every);
         put(path.clone(), first).await.map_err(|source| StatsExportError { path: path.clone(), source })?;
-        let life = Arc::downgrade(&self.life);
-        Ok(StatsExport(tokio::spawn(go_on(life, path, every))))
+        let shared = Arc::downgrade(&self.shared);
+        Ok(StatsExport(tokio::spawn(go_on(shared, path, every))))
     }
 }
 
-async fn go_on(life: Weak<Life>, path: PathBuf, every: Duration) {
+async fn go_on(shared: Weak<Shared>, path: PathBuf, every: Duration) {
     let mut failed = false;
     for number in 2.. {
         tokio::time::sleep(every).await;
-        let Some(now) = life.upgrade().map(|life| live(&life, number, every)) else { return };
+        let Some(now) = shared.upgrade().map(|shared| live(&shared, number, every)) else { return };
         let result = put(path.clone(), now).await;
         if let Err(error) = &result
             && !failed
@@ -103,16 +103,16 @@ async fn go_on(life: Weak<Life>, path: PathBuf, every: Duration) {
     }
 }
 
-fn live(life: &Life, number: u64, every: Duration) -> LiveStats {
-    let spaces = life.volume.list().into_iter();
+fn live(shared: &Shared, number: u64, every: Duration) -> LiveStats {
+    let spaces = shared.volume.list().into_iter();
     LiveStats {
         at_unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |at| at.as_millis() as u64),
         number,
         every_ms: every.as_millis() as u64,
         pid: std::process::id(),
-        page_bytes: life.page_size.bytes() as u64,
+        page_bytes: shared.page_size().bytes() as u64,
         spaces: spaces.map(|s| SpacePages { id: s.id.0, name: s.name, pages: s.pages }).collect(),
-        stats: Stats::of(life).summary(),
+        stats: Stats::of(shared).summary(),
     }
 }
 

@@ -2,7 +2,7 @@
 //! receives them once per interval.
 
 use super::summary::{DeviceSummary, DirSummary, StatsSummary};
-use crate::life::Life;
+use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::store::PageStore;
 use metrics::{counter, describe_counter, describe_gauge, gauge};
@@ -31,17 +31,17 @@ impl PageStore {
     /// them. Must be called in a tokio runtime.
     pub fn export_metrics(&self, name: &str, every: Duration) -> MetricsExport {
         describe();
-        publish(name, &Stats::of(&self.life).summary());
-        let (life, name) = (Arc::downgrade(&self.life), name.to_owned());
-        MetricsExport(tokio::spawn(go_on(life, name, every.max(INTERVAL_MIN))))
+        publish(name, &Stats::of(&self.shared).summary());
+        let (shared, name) = (Arc::downgrade(&self.shared), name.to_owned());
+        MetricsExport(tokio::spawn(go_on(shared, name, every.max(INTERVAL_MIN))))
     }
 }
 
-async fn go_on(life: Weak<Life>, name: String, every: Duration) {
+async fn go_on(shared: Weak<Shared>, name: String, every: Duration) {
     loop {
         tokio::time::sleep(every).await;
-        let Some(life) = life.upgrade() else { return };
-        publish(&name, &Stats::of(&life).summary());
+        let Some(shared) = shared.upgrade() else { return };
+        publish(&name, &Stats::of(&shared).summary());
     }
 }
 

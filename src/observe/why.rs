@@ -96,9 +96,9 @@ impl PageStore {
     /// # Errors
     /// The page does not exist.
     pub fn why(&self, page: PageId) -> Result<PageWhy, Error> {
-        let hdd_offset = self.volume.offset(page).ok_or(Error::NoSuchPage { page })?;
-        let counts = self.tier.counts(page);
-        let group = self.tier.group_of(page);
+        let hdd_offset = self.shared.volume.offset(page).ok_or(Error::NoSuchPage { page })?;
+        let counts = self.shared.tier.counts(page);
+        let group = self.shared.tier.group_of(page);
         let memory = self.pool.residence(page).map(|found| InMemory {
             dirty: found.dirty,
             being_written: found.being_written,
@@ -111,12 +111,12 @@ impl PageStore {
             no: page.no,
             hdd_offset,
             memory,
-            on_ssd: self.tier.home(page) == Home::Ssd,
-            ssd_alone: self.tier.is_only_copy(page),
-            benefit_ms: self.tier.benefit(page),
+            on_ssd: self.shared.tier.home(page) == Home::Ssd,
+            ssd_alone: self.shared.tier.is_only_copy(page),
+            benefit_ms: self.shared.tier.benefit(page),
             counts: counts.map(counts_of),
             group: group.map(group_of),
-            ssd_mode: mode_name(self.tier.mode()),
+            ssd_mode: mode_name(self.shared.tier.mode()),
         })
     }
 }

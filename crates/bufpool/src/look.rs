@@ -97,7 +97,7 @@ impl<T: Tier> Pool<T> {
                 new.dirtied(frame);
             }
         }
-        **policy = new;
+        *policy = new;
     }
 
     /// The pages in memory, in no order. A page that comes or goes meanwhile may be missing.

@@ -1,9 +1,6 @@
 //! The conformance suite over every device of the crate, and over one as another crate might implement it.
 
-#[path = "common/mod.rs"]
-mod common;
-
-use common::{Subject, arena, bufs_of, every_subject, run};
+use crate::common::{self, Subject, arena, bufs_of, every_subject, run};
 use pagetier_devio::conformance::{Growth, check};
 use pagetier_devio::{
     Device, DeviceErrorKind, IoBuf, IoBufs, IoClass, Metered, RawDevice, RawDone, RawTransfer, SharedDevice,

@@ -1,10 +1,6 @@
 //! Emulated devices in virtual and in real time.
 
-#[path = "common/mod.rs"]
-#[allow(dead_code)]
-mod common;
-
-use common::{bufs_of, runtime};
+use crate::common::{bufs_of, runtime};
 use pagetier_devio::{
     Clock, Device, EmulatedDevice, IoBuf, IoClass, MemoryDevice, Model, SharedDevice, VirtualClock,
 };

@@ -1,10 +1,6 @@
 //! Opening a device: refusals and their remedies, and the behaviour of real files beyond the common suite.
 
-#[path = "common/mod.rs"]
-#[allow(dead_code)]
-mod common;
-
-use common::{arena, bufs_of, folder, runtime};
+use crate::common::{arena, bufs_of, folder, runtime};
 use pagetier_devio::{Backend, DeviceErrorKind, DirectIo, IoClass, OpenOptions, Opened, open_file};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -1,10 +1,6 @@
 //! The simulated device's guarantees to crash and fault tests.
 
-#[path = "common/mod.rs"]
-#[allow(dead_code)]
-mod common;
-
-use common::{bufs_of, runtime};
+use crate::common::{bufs_of, runtime};
 use pagetier_devio::{
     Device, DeviceErrorKind, Fault, FaultEffect, FlushFailure, IoBuf, IoClass, IoOp, SimDevice, SimPower,
 };

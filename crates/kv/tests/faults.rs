@@ -1,8 +1,7 @@
 //! The log fails, the disk is full, the SSD is lost: what the engine answers, and that nothing confirmed is
 //! lost.
 
-mod world;
-
+use crate::world::{World, contents, expect_sound};
 use pagetier::{DeviceErrorKind, Error, PoolError, TierError};
 use pagetier_devio::SimDevice;
 use pagetier_kv::{Kv, KvError};
@@ -11,7 +10,6 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use std::sync::Arc;
 use std::time::Duration;
-use world::{World, contents, expect_sound};
 
 fn key(number: u32) -> Vec<u8> {
     format!("key {number:06}").into_bytes()

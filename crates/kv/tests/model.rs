@@ -1,18 +1,16 @@
 //! Random operations against a `BTreeMap`, with power cuts and deaths of the process: after each, the store
 //! is what it was after some operation that is no older than the last one confirmed; and `check` agrees.
 //!
-//! `PAGETIER_KV_OPS=1000000 cargo test --release -p pagetier-kv --test model -- --nocapture` runs a million
-//! operations; `PAGETIER_KV_SEED=S` replays one seed.
+//! `PAGETIER_KV_OPS=1000000 cargo test --release -p pagetier-kv --test all model -- --nocapture` runs a
+//! million operations; `PAGETIER_KV_SEED=S` replays one seed.
 
-mod world;
-
+use crate::world::{World, contents, soundness};
 use pagetier_kv::{Kv, KvError};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
-use world::{World, contents, soundness};
 
 const OPS: u64 = 12_000;
 const OPS_PER_SEED: u64 = 2_000;
@@ -231,7 +229,7 @@ fn the_store_is_always_one_of_its_confirmed_or_later_states() {
         match runtime.block_on(run(seed, OPS_PER_SEED)) {
             Ok(more) => lives += more,
             Err(error) => panic!(
-                "seed {seed}: {error}; replay with PAGETIER_KV_SEED={seed} cargo test -p pagetier-kv --test model"
+                "seed {seed}: {error}; replay with PAGETIER_KV_SEED={seed} cargo test -p pagetier-kv --test all model"
             ),
         }
     }

@@ -1,9 +1,7 @@
 //! CFDC, CASA and SAWC (Ou, Jin & Härder, section 3): hand-computed traces, and comparison with the paper's
 //! pseudo-code over lists that are searched.
 
-mod buffer;
-
-use buffer::{Buffer, Done, page};
+use crate::buffer::{Buffer, Done, page};
 use pagetier_policy::pool::{Casa, Cfdc, Sawc, WindowPercent};
 use pagetier_policy::{
     Access, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, FrameState, Home, PageId, SpaceId,

@@ -1,8 +1,6 @@
 //! GD2L and the LRUs: hand-computed traces, and comparison with O(n) models on random events.
 
-mod common;
-
-use common::{COSTS, Event, FRAMES, apply, drain, event, evict, f, order};
+use crate::common::{COSTS, Event, FRAMES, apply, drain, event, evict, f, order};
 use pagetier_policy::pool::{Gd2l, Lru, MidpointLru};
 use pagetier_policy::{Access, CleanReason, Costs, FrameId, FramePolicy, FrameState, Home, PageId, SpaceId};
 use proptest::prelude::*;

@@ -1,9 +1,7 @@
 //! GD2L with options: hand-computed traces, equality with GD2L without options, and comparison with an O(n)
 //! model on random events.
 
-mod common;
-
-use common::{COSTS, Event, FRAMES, apply, drain, event, f, order};
+use crate::common::{COSTS, Event, FRAMES, apply, drain, event, f, order};
 use pagetier_policy::pool::{FREQUENCY_MAX, Gd2l, Gd2lOptions, Gd2lWeighted};
 use pagetier_policy::{Access, CleanReason, FramePolicy, Home, PageId, SpaceId};
 use proptest::prelude::*;

@@ -1,9 +1,7 @@
 //! The write-aware pool policies of Ou, Jin & Härder, section 2: hand-computed traces, and comparison with a
 //! literal model of that section.
 
-mod buffer;
-
-use buffer::{Buffer, Done};
+use crate::buffer::{Buffer, Done};
 use pagetier_policy::{Costs, FramePolicyParams};
 use proptest::prelude::*;
 

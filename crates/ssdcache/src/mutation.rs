@@ -149,6 +149,14 @@ pub enum Mutation {
     /// one that was formatted before. Switch the SSD off; let the save that takes it back fail and take
     /// effect; take it back once more; crash.
     AttachInDoubt,
+    /// A checkpoint does not mark copies that await their homes' flush. The flush makes one of them clean,
+    /// its slot is given out, and a power cut tears the new image: the page passes for lost.
+    AwaitingCopyUnmarked,
+    /// The SSD is given up while writes are under way, and what is in memory is not marked once more: pages
+    /// that could be saved are lost.
+    AbandonedInHaste,
+    /// A list of losses says that it is exact although the HDD may have some of its pages.
+    ListPassesForExact,
     /// After a failed flush of the HDD, homes are read as if nothing had happened: a device that took back
     /// what it could not flush shows older versions.
     HomesTrusted,
@@ -238,6 +246,10 @@ impl Mutation {
     /// - `MoveSurvives`: `hostile.rs`, `with_a_move_that_survives_an_older_version_is_the_pages_copy`
     /// - `CleanUnflushedRingOff`: `home_order.rs`,
     ///   `without_a_ring_a_page_whose_copy_counts_as_clean_too_soon_goes_back_in_time`
+    /// - `AwaitingCopyUnmarked`: `home_order.rs`,
+    ///   `with_copies_unmarked_that_await_their_homes_flush_a_synced_page_passes_for_lost`
+    /// - `AbandonedInHaste`: `loss.rs`, `pages_on_their_way_to_an_ssd_given_up_in_haste_are_lost`
+    /// - `ListPassesForExact`: `loss.rs`, `a_list_that_passes_for_exact_names_pages_that_the_hdd_has`
     /// - `DrainedPageDiscarded`: `home_order.rs`, `a_page_that_is_discarded_while_it_is_drained_is_torn`
     /// - `MarkOutlivesHeaders`: `map_marks.rs`, `a_mark_that_outlives_its_headers_passes_for_damage`
     /// - `FailedMendFinal`: `home_order.rs`, `with_a_failed_mending_that_is_final_the_store_refuses_for_ever`
@@ -259,6 +271,9 @@ impl Mutation {
     pub const BY_TESTS: &[Self] = &[
         Self::MoveSurvives,
         Self::CleanUnflushedRingOff,
+        Self::AwaitingCopyUnmarked,
+        Self::AbandonedInHaste,
+        Self::ListPassesForExact,
         Self::DrainedPageDiscarded,
         Self::EndsBySoundHomes,
         Self::MisplacedMissing,

@@ -157,6 +157,10 @@ impl Rules {
         if self.lack(Mutation::HomingForgotten) {
             planned.header.journal_from = journal_next;
         }
+        #[cfg(feature = "mutations")]
+        if self.lack(Mutation::AwaitingCopyUnmarked) {
+            state.slots.mark_images_in_flight_alone(&mut planned.body);
+        }
         let body = planned.steps.iter().position(|step| *step == Step::Body);
         if let Some(body) = body.filter(|_| self.lack(Mutation::HeaderBeforeBody)) {
             planned.steps.remove(body + 1);

@@ -1,6 +1,7 @@
 //! What the HDD must have before the SSD may let go of it: without a ring, after an error, and while pages
 //! are discarded.
 
+use futures_util::future::join_all;
 use pagetier_bufpool::{DirtyPage, Tier, TierError, WrittenPage};
 use pagetier_devio::{Device, Fault, FaultEffect, IoBuf, IoClass, IoOp, SharedDevice, SimDevice, SimPower};
 use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
@@ -191,6 +192,50 @@ async fn without_a_ring_a_copy_of_an_unflushed_home_is_dirty_until_the_flush() {
 #[tokio::test(start_paused = true)]
 async fn without_a_ring_a_page_whose_copy_counts_as_clean_too_soon_goes_back_in_time() {
     assert!(goes_back_with_the_ssd_off(Some(Mutation::CleanUnflushedRingOff)).await > 0);
+}
+
+/// Without a ring, pages are written home, and a checkpoint captures their copies before a `sync`. Then these
+/// pages change in memory, their slots are given to others, and the power is cut: how many synced pages are
+/// errors.
+async fn errors_though_synced(broken: Option<Mutation>) -> usize {
+    let mut errors = 0;
+    for polls in 0..3 {
+        let fixture = Fixture::without(broken, 0, SsdMode::WriteThrough, Duration::ZERO).await;
+        // With fewer free slots, the HDD is flushed for them.
+        let written = 0..fixture.layout.slots - 5;
+        for no in written.clone() {
+            assert_eq!(fixture.write(no, 1).await.expect("written"), Home::Hdd);
+            let _ = fixture.tier.evicted(page(no), 1, image(no, 1).as_slice());
+            sleep(Duration::from_millis(1)).await;
+        }
+        fixture.sync().await;
+        for no in written.clone() {
+            fixture.tier.dirtied(page(no), 1);
+        }
+        for other in written.end..written.end + 3 {
+            let _ = fixture.tier.evicted(page(other), 1, image(other, 2).as_slice());
+        }
+        for _ in 0..polls {
+            tokio::task::yield_now().await;
+        }
+        let cuts = join_all((0..16).map(|seed| fixture.after_power_cut(seed))).await;
+        for cut in cuts {
+            let reads = join_all(written.clone().map(|no| cut.read(no))).await;
+            errors += reads.iter().filter(|read| !matches!(read, Ok(1))).count();
+        }
+    }
+    errors
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_ring_a_copy_whose_slot_was_given_out_does_not_stand_for_its_page() {
+    assert_eq!(errors_though_synced(None).await, 0);
+}
+
+#[cfg(feature = "mutations")]
+#[tokio::test(start_paused = true)]
+async fn with_copies_unmarked_that_await_their_homes_flush_a_synced_page_passes_for_lost() {
+    assert!(errors_though_synced(Some(Mutation::AwaitingCopyUnmarked)).await > 0, "unnoticed");
 }
 
 #[tokio::test(start_paused = true)]

@@ -55,7 +55,7 @@ pub(crate) struct RunArgs {
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "store,recovery,ssd_crash,ssd_life,scrub,bad_input,growth,identity,loss,overwrite,map_rot,leaving,foreign,log_gate,hostile,geometry,drops"
+        default_value = "all,drops"
     )]
     pub(crate) tests: Vec<String>,
     /// Arguments of one run of the campaign; may be given several times.

@@ -132,7 +132,7 @@ mod tests {
         let slot = ticket.slot.0 as usize;
         slots.wait_for_home(&mut ticket, Lsn(0));
         slots.end_write(ticket, true, SsdFlush(1), NOW);
-        let mut captured = |slots: &mut Slots| {
+        let captured = |slots: &mut Slots| {
             let body = slots.begin_checkpoint(NOW).body;
             slots.end_checkpoint(true);
             (body.entries[slot].expect("it is named").clean, body.in_flight[slot])

@@ -3,6 +3,7 @@
 use super::alloc::Alloc;
 use super::slot::{SlotState, Standing, Version};
 use super::{Plan, Slots, SsdFlush};
+use crate::format::map::MapBody;
 use crate::mutation::Mutation;
 use pagetier_page::{PageId, Stamp};
 use pagetier_policy::{Millis, SlotId};
@@ -83,6 +84,11 @@ impl Slots {
     fn is_newest_on_its_way(&self, page: PageId, stamp: Stamp) -> bool {
         let writing = self.slots.iter().filter(|s| s.is_writing()).filter_map(|s| s.version());
         writing.filter(|version| version.page == page).all(|version| version.stamp <= stamp)
+    }
+
+    /// Of the slots that a checkpoint marks, those stay marked whose images are on their way.
+    pub(crate) fn mark_images_in_flight_alone(&self, body: &mut MapBody) {
+        body.in_flight.iter_mut().zip(&self.slots).for_each(|(marked, slot)| *marked &= slot.is_writing());
     }
 
     /// The slot of `page` is the next to be given out.

@@ -1,0 +1,333 @@
+//! The engines behind one interface.
+
+use crate::Failure;
+use clap::ValueEnum;
+use pagetier_kv::{Kv, Options};
+use redb::{ReadableDatabase, TableDefinition};
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread::JoinHandle;
+
+type Entry = (Vec<u8>, Vec<u8>);
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum EngineName {
+    Pagetier,
+    Redb,
+    Fjall,
+    #[cfg(feature = "rocksdb")]
+    Rocksdb,
+}
+
+impl EngineName {
+    pub(crate) fn all() -> Vec<Self> {
+        Self::value_variants().to_vec()
+    }
+}
+
+impl fmt::Display for EngineName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = format!("{self:?}").to_lowercase();
+        f.write_str(&name)
+    }
+}
+
+impl FromStr for EngineName {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        <Self as ValueEnum>::from_str(name, true)
+    }
+}
+
+/// An engine whose calls block.
+pub(crate) trait Blocking: Send + Sync {
+    fn get(&self, key: &[u8]) -> Result<bool, Failure>;
+    /// Durable when it returns, together with what other threads put meanwhile.
+    fn put(&self, entry: Entry) -> Result<(), Failure>;
+    /// Durable when it returns.
+    fn load(&self, entries: Vec<Entry>) -> Result<(), Failure>;
+    /// The number of entries read, of `count` from `from` on.
+    fn scan(&self, from: &[u8], count: usize) -> Result<usize, Failure>;
+}
+
+pub(crate) enum Store {
+    Pagetier(Box<Kv>),
+    Blocking(Box<dyn Blocking>),
+}
+
+impl Store {
+    pub(crate) async fn open(
+        name: EngineName,
+        dir: &Path,
+        memory: u64,
+        ssd_bytes: u64,
+    ) -> Result<Self, Failure> {
+        let cache = memory / 2;
+        Ok(match name {
+            EngineName::Pagetier => {
+                let options = Options::new(dir.join("kv")).pool_bytes(memory / 4 * 3).ssd_bytes(ssd_bytes);
+                Self::Pagetier(Box::new(Kv::open(&options).await?))
+            }
+            EngineName::Redb => Self::Blocking(Box::new(Redb::open(dir, cache)?)),
+            EngineName::Fjall => Self::Blocking(Box::new(Fjall::open(dir, cache)?)),
+            #[cfg(feature = "rocksdb")]
+            EngineName::Rocksdb => Self::Blocking(Box::new(Rocks::open(dir, cache)?)),
+        })
+    }
+
+    pub(crate) async fn get(&self, key: &[u8]) -> Result<bool, Failure> {
+        match self {
+            Self::Pagetier(kv) => Ok(kv.get(key).await?.is_some()),
+            Self::Blocking(engine) => tokio::task::block_in_place(|| engine.get(key)),
+        }
+    }
+
+    pub(crate) async fn put(&self, key: Vec<u8>, value: Vec<u8>) -> Result<(), Failure> {
+        match self {
+            Self::Pagetier(kv) => Ok(kv.put(&key, &value).await?),
+            Self::Blocking(engine) => tokio::task::block_in_place(|| engine.put((key, value))),
+        }
+    }
+
+    /// Makes `entries` durable together; returns their number.
+    pub(crate) async fn load(&self, entries: Vec<Entry>) -> Result<u64, Failure> {
+        let count = entries.len() as u64;
+        match self {
+            Self::Pagetier(kv) => {
+                for (key, value) in &entries {
+                    kv.put_unsynced(key, value).await?;
+                }
+                kv.sync().await?;
+            }
+            Self::Blocking(engine) => tokio::task::block_in_place(|| engine.load(entries))?,
+        }
+        Ok(count)
+    }
+
+    pub(crate) async fn scan(&self, from: &[u8], count: usize) -> Result<usize, Failure> {
+        match self {
+            Self::Pagetier(kv) => {
+                let (mut scan, mut found) = (kv.scan(from..), 0);
+                while found < count && scan.next().await?.is_some() {
+                    found += 1;
+                }
+                Ok(found)
+            }
+            Self::Blocking(engine) => tokio::task::block_in_place(|| engine.scan(from, count)),
+        }
+    }
+
+    pub(crate) async fn close(self) -> Result<(), Failure> {
+        if let Self::Pagetier(kv) = self {
+            kv.close().await?;
+        }
+        Ok(())
+    }
+}
+
+/// A change, and where its result goes.
+type Change = (Entry, SyncSender<Result<(), String>>);
+
+/// Commits what is waiting as one, again and again, in a thread of its own: one flush for all clients that
+/// wait meanwhile.
+struct GroupCommit {
+    changes: Option<Sender<Change>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl GroupCommit {
+    fn new(commit: impl Fn(Vec<Entry>) -> Result<(), Failure> + Send + 'static) -> Self {
+        let (changes, waiting): (_, Receiver<Change>) = channel();
+        let thread = std::thread::spawn(move || {
+            while let Ok(first) = waiting.recv() {
+                let batch = std::iter::once(first).chain(waiting.try_iter());
+                let (entries, clients): (Vec<Entry>, Vec<_>) = batch.unzip();
+                let done = commit(entries).map_err(|error| error.to_string());
+                for client in clients {
+                    // A client that has gone needs no answer.
+                    let _ = client.send(done.clone());
+                }
+            }
+        });
+        Self { changes: Some(changes), thread: Some(thread) }
+    }
+
+    fn put(&self, entry: Entry) -> Result<(), Failure> {
+        let (done, wait) = sync_channel(1);
+        let changes = self.changes.as_ref().ok_or("the engine is closed")?;
+        changes.send((entry, done))?;
+        Ok(wait.recv()??)
+    }
+}
+
+impl Drop for GroupCommit {
+    fn drop(&mut self) {
+        drop(self.changes.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("t");
+
+struct Redb {
+    db: Arc<redb::Database>,
+    commits: GroupCommit,
+}
+
+impl Redb {
+    fn open(dir: &Path, cache: u64) -> Result<Self, Failure> {
+        let db = redb::Builder::new().set_cache_size(cache as usize).create(dir.join("redb"))?;
+        let db = Arc::new(db);
+        let commits = GroupCommit::new({
+            let db = Arc::clone(&db);
+            move |entries| Self::commit(&db, entries)
+        });
+        Ok(Self { db, commits })
+    }
+
+    fn commit(db: &redb::Database, entries: Vec<Entry>) -> Result<(), Failure> {
+        let transaction = db.begin_write()?;
+        {
+            let mut table = transaction.open_table(TABLE)?;
+            for (key, value) in &entries {
+                table.insert(key.as_slice(), value.as_slice())?;
+            }
+        }
+        // Durable at once is the default.
+        Ok(transaction.commit()?)
+    }
+}
+
+impl Blocking for Redb {
+    fn get(&self, key: &[u8]) -> Result<bool, Failure> {
+        let table = self.db.begin_read()?.open_table(TABLE)?;
+        let value = table.get(key)?.map(|value| value.value().to_vec());
+        Ok(value.is_some())
+    }
+
+    fn put(&self, entry: Entry) -> Result<(), Failure> {
+        self.commits.put(entry)
+    }
+
+    fn load(&self, entries: Vec<Entry>) -> Result<(), Failure> {
+        Self::commit(&self.db, entries)
+    }
+
+    fn scan(&self, from: &[u8], count: usize) -> Result<usize, Failure> {
+        let table = self.db.begin_read()?.open_table(TABLE)?;
+        let mut found = 0;
+        for entry in table.range(from..)?.take(count) {
+            let (key, value) = entry?;
+            std::hint::black_box((key.value().to_vec(), value.value().to_vec()));
+            found += 1;
+        }
+        Ok(found)
+    }
+}
+
+struct Fjall {
+    entries: fjall::Keyspace,
+    db: fjall::Database,
+    commits: GroupCommit,
+}
+
+impl Fjall {
+    fn open(dir: &Path, cache: u64) -> Result<Self, Failure> {
+        let db = fjall::Database::builder(dir.join("fjall")).cache_size(cache).open()?;
+        let entries = db.keyspace("t", fjall::KeyspaceCreateOptions::default)?;
+        let commits = GroupCommit::new({
+            let (db, entries) = (db.clone(), entries.clone());
+            move |batch| Self::commit(&db, &entries, batch)
+        });
+        Ok(Self { entries, db, commits })
+    }
+
+    fn commit(db: &fjall::Database, entries: &fjall::Keyspace, batch: Vec<Entry>) -> Result<(), Failure> {
+        for (key, value) in batch {
+            entries.insert(key, value)?;
+        }
+        Ok(db.persist(fjall::PersistMode::SyncData)?)
+    }
+}
+
+impl Blocking for Fjall {
+    fn get(&self, key: &[u8]) -> Result<bool, Failure> {
+        let value = self.entries.get(key)?.map(|value| value.to_vec());
+        Ok(value.is_some())
+    }
+
+    fn put(&self, entry: Entry) -> Result<(), Failure> {
+        self.commits.put(entry)
+    }
+
+    fn load(&self, entries: Vec<Entry>) -> Result<(), Failure> {
+        Self::commit(&self.db, &self.entries, entries)
+    }
+
+    fn scan(&self, from: &[u8], count: usize) -> Result<usize, Failure> {
+        let mut found = 0;
+        for entry in self.entries.range(from..).take(count) {
+            let (key, value) = entry.into_inner()?;
+            std::hint::black_box((key.to_vec(), value.to_vec()));
+            found += 1;
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(feature = "rocksdb")]
+struct Rocks(rocksdb::DB);
+
+#[cfg(feature = "rocksdb")]
+impl Rocks {
+    fn open(dir: &Path, cache: u64) -> Result<Self, Failure> {
+        let mut table = rocksdb::BlockBasedOptions::default();
+        table.set_block_cache(&rocksdb::Cache::new_lru_cache(cache as usize));
+        table.set_bloom_filter(10.0, false);
+        let mut options = rocksdb::Options::default();
+        options.create_if_missing(true);
+        options.set_block_based_table_factory(&table);
+        // Its memtables count as memory, too.
+        options.set_db_write_buffer_size((cache / 4) as usize);
+        Ok(Self(rocksdb::DB::open(&options, dir.join("rocksdb"))?))
+    }
+}
+
+#[cfg(feature = "rocksdb")]
+impl Blocking for Rocks {
+    fn get(&self, key: &[u8]) -> Result<bool, Failure> {
+        Ok(self.0.get(key)?.is_some())
+    }
+
+    fn put(&self, (key, value): Entry) -> Result<(), Failure> {
+        let mut options = rocksdb::WriteOptions::default();
+        options.set_sync(true);
+        Ok(self.0.put_opt(key, value, &options)?)
+    }
+
+    fn load(&self, entries: Vec<Entry>) -> Result<(), Failure> {
+        let mut batch = rocksdb::WriteBatch::default();
+        for (key, value) in entries {
+            batch.put(key, value);
+        }
+        let mut options = rocksdb::WriteOptions::default();
+        options.set_sync(true);
+        Ok(self.0.write_opt(batch, &options)?)
+    }
+
+    fn scan(&self, from: &[u8], count: usize) -> Result<usize, Failure> {
+        let mode = rocksdb::IteratorMode::From(from, rocksdb::Direction::Forward);
+        let mut found = 0;
+        for entry in self.0.iterator(mode).take(count) {
+            std::hint::black_box(entry?);
+            found += 1;
+        }
+        Ok(found)
+    }
+}

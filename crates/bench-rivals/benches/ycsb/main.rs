@@ -1,0 +1,155 @@
+//! YCSB's core workloads on the key-value store of `crates/kv`, redb, fjall and RocksDB, on equal terms:
+//! `cargo bench --bench ycsb` in this directory, `-- --help` for its options.
+//!
+//! - **Memory**: each engine runs in a process of its own, in a cgroup that limits everything that it uses,
+//!   the system's page cache for its files included. Pagetier bypasses that cache and gets three quarters of
+//!   the limit as its pool. The others get half of the limit as their own cache, and leave the rest to the
+//!   page cache. That takes root; `--unlimited` does without.
+//! - **Durability**: every change is durable when it counts. Changes by several clients share a flush:
+//!   Pagetier and RocksDB do that by themselves, redb and fjall through a thread that commits what is
+//!   waiting.
+//! - **Data**: `--data-times` the limit, loaded in the order of a hash. Every engine uses the same disk.
+
+mod cgroup;
+mod engine;
+mod report;
+mod workload;
+
+use clap::Parser;
+use engine::{EngineName, Store};
+use report::Row;
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use workload::{Run, Workload};
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// YCSB's core workloads on Pagetier's key-value store, redb, fjall and RocksDB, with equal memory and equal
+/// durability.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "ycsb")]
+struct Args {
+    /// The engines, in this order.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = EngineName::all())]
+    engines: Vec<EngineName>,
+    /// The workloads, in this order.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Workload::ALL)]
+    workloads: Vec<Workload>,
+    /// The memory of an engine, page cache included, in MiB.
+    #[arg(long, default_value_t = 128)]
+    memory_mib: u64,
+    /// Sets no limit to the memory: the page cache then has all that is free.
+    #[arg(long)]
+    unlimited: bool,
+    /// The bytes of all values, as a multiple of the memory.
+    #[arg(long, default_value_t = 10.0)]
+    data_times: f64,
+    /// The bytes of a value.
+    #[arg(long, default_value_t = 1000)]
+    value_bytes: usize,
+    /// Pagetier's SSD tier, in MiB; 0: none, since all engines use the same disk.
+    #[arg(long, default_value_t = 0)]
+    ssd_mib: u64,
+    /// Clients that work at once.
+    #[arg(long, default_value_t = 8)]
+    clients: u64,
+    /// The seconds that each workload runs.
+    #[arg(long, default_value_t = 20)]
+    seconds: u64,
+    /// Where the engines put their files; each has a directory of its own, which is removed.
+    #[arg(long, default_value = "target/ycsb")]
+    dir: PathBuf,
+    /// Prints one line of JSON for each result instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Runs the first engine in this process: what this program calls itself with.
+    #[arg(long, hide = true)]
+    child: bool,
+    /// Cargo says this to a bench.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+impl Args {
+    fn records(&self) -> u64 {
+        let bytes = (self.memory_mib << 20) as f64 * self.data_times;
+        ((bytes / self.value_bytes as f64) as u64).max(1)
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match if args.child { run(&args) } else { run_each(&args) } {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs each engine in a process and a cgroup of its own.
+fn run_each(args: &Args) -> Result<(), Failure> {
+    let mut rows: Vec<Row> = Vec::new();
+    for engine in &args.engines {
+        eprintln!("{engine}: {} records of {} bytes", args.records(), args.value_bytes);
+        let group = if args.unlimited { None } else { Some(cgroup::Group::new(args.memory_mib << 20)?) };
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(std::env::args_os().skip(1)).arg("--child").stdout(Stdio::piped());
+        command.env("YCSB_ENGINE", engine.to_string());
+        let child = match &group {
+            Some(group) => group.spawn(&mut command)?,
+            None => command.spawn()?,
+        };
+        let output = child.wait_with_output()?;
+        if !output.status.success() {
+            eprintln!("{engine}: failed ({})", output.status);
+            continue;
+        }
+        for line in String::from_utf8(output.stdout)?.lines() {
+            if args.json {
+                println!("{line}");
+            }
+            rows.push(serde_json::from_str(line)?);
+        }
+    }
+    if !args.json {
+        report::print_table(&rows);
+    }
+    Ok(())
+}
+
+/// Loads one engine and runs the workloads on it; prints a line of JSON for each.
+fn run(args: &Args) -> Result<(), Failure> {
+    let name: EngineName = std::env::var("YCSB_ENGINE")?.parse()?;
+    let dir = args.dir.join(name.to_string());
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir)?;
+    // The engines with blocking calls get a thread for each client, as their users would.
+    let workers = if name == EngineName::Pagetier { 2 } else { args.clients as usize };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
+    let done = runtime.block_on(async {
+        let store = Store::open(name, &dir, args.memory_mib << 20, args.ssd_mib << 20).await?;
+        let run = Run {
+            store: Arc::new(store),
+            value_bytes: args.value_bytes,
+            records: args.records(),
+            clients: args.clients,
+            took: Duration::from_secs(args.seconds),
+        };
+        println!("{}", serde_json::to_string(&run.load(name).await?)?);
+        let mut inserted = run.records;
+        for workload in &args.workloads {
+            let row = run.go(name, *workload, &mut inserted).await?;
+            eprintln!("{row}");
+            println!("{}", serde_json::to_string(&row)?);
+        }
+        let store = Arc::into_inner(run.store).ok_or("a client still uses the store")?;
+        store.close().await
+    });
+    std::fs::remove_dir_all(&dir)?;
+    done
+}

@@ -1,0 +1,5 @@
+//! Every test of this crate that shares a process: linking one binary per file takes longer than the tests.
+
+mod mending;
+mod notifications;
+mod pool;

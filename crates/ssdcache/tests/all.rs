@@ -1,0 +1,9 @@
+//! Every test of this crate that shares a process: linking one binary per file takes longer than the tests.
+
+mod append;
+mod failed_flush;
+mod home_order;
+mod hostile;
+mod map_marks;
+mod policy_calls;
+mod write_back;

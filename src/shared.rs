@@ -1,0 +1,86 @@
+//! What the store's handle shares with the tasks that outlive a call.
+
+use crate::builder::Builder;
+use crate::loss::SsdLoss;
+use crate::meta::Meta;
+use crate::volume::Volume;
+use pagetier_bufpool::Pool;
+use pagetier_devio::SharedDevice;
+use pagetier_page::PageSize;
+use pagetier_policy::Costs;
+use pagetier_ssdcache::SsdTier;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use tokio::sync::Mutex;
+
+/// The parts of the store. Only the store holds it for long: tasks hold it weakly while they wait.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) pool: Pool<SsdTier>,
+    pub(crate) tier: Arc<SsdTier>,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) hdd: SharedDevice,
+    pub(crate) meta: Arc<Mutex<Meta>>,
+    /// See [`Meta::doubtful`].
+    pub(crate) doubtful: Arc<AtomicBool>,
+    pub(crate) builder: Builder,
+    /// The runtime that the store was opened on.
+    pub(crate) runtime: tokio::runtime::Handle,
+    /// The costs that the policies use.
+    costs: parking_lot::Mutex<Costs>,
+    /// The loss that the manifest lists.
+    pub(crate) loss: parking_lot::Mutex<Option<SsdLoss>>,
+    /// Held while the SSD is exchanged or readmitted. Taken before the manifest's mutex.
+    pub(crate) going: Arc<Mutex<()>>,
+}
+
+impl Shared {
+    /// Starts the tasks that follow the SSD's failures and the devices' costs.
+    pub(crate) fn start(
+        pool: Pool<SsdTier>,
+        tier: Arc<SsdTier>,
+        volume: Arc<Volume>,
+        meta: Meta,
+        hdd: SharedDevice,
+        builder: Builder,
+        costs: Costs,
+    ) -> Arc<Self> {
+        let cost_points = builder.cost_points;
+        let shared = Arc::new(Self {
+            pool,
+            tier,
+            loss: parking_lot::Mutex::new(meta.manifest.loss.as_ref().map(|loss| loss.report(&volume))),
+            volume,
+            hdd,
+            doubtful: Arc::clone(&meta.doubtful),
+            meta: Arc::new(Mutex::new(meta)),
+            builder,
+            runtime: tokio::runtime::Handle::current(),
+            costs: parking_lot::Mutex::new(costs),
+            going: Arc::default(),
+        });
+        shared.watch();
+        if let Some(points) = cost_points {
+            shared.follow_costs(points);
+        }
+        shared
+    }
+
+    /// The costs that the policies use.
+    pub(crate) fn costs(&self) -> Costs {
+        *self.costs.lock()
+    }
+
+    /// Sets the costs for both policies.
+    pub(crate) fn set_costs(&self, costs: Costs) {
+        let mut in_use = self.costs.lock();
+        *in_use = costs;
+        self.pool.set_costs(costs);
+        self.tier.set_costs(costs);
+    }
+
+    /// The size of a page, its header included.
+    pub(crate) fn page_size(&self) -> PageSize {
+        self.pool.params().page_size
+    }
+}

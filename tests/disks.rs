@@ -1,0 +1,6 @@
+//! Tests over file systems on loop devices; they need root.
+
+mod full_disk;
+mod mounted;
+mod slow_disk;
+mod vanish;
