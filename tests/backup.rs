@@ -1,9 +1,12 @@
 //! Backups under load, with faults and across crashes, compared page by page with what they must hold.
 
 use crate::fixture::{Fixture, PAGES, expect_all, fill, grown, read, version_of, write, write_all};
-use pagetier::{BackupError, BackupOptions, Builder, Lsn, PageId, PageStore, SpaceId};
+use pagetier::{
+    BackupError, BackupOptions, Builder, Lsn, MemoryDevice, PageId, PageStore, RestoreReport, SharedDevice,
+    SpaceId,
+};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -12,18 +15,39 @@ fn plain() -> BackupOptions {
     BackupOptions::new()
 }
 
-/// Where a restored store goes: real files, without an SSD.
-fn destination(dir: &Path) -> Builder {
-    PageStore::builder().directory(dir).pool_bytes(60 * crate::fixture::PAGE).ssd_bytes(0)
+/// Where a restored store goes: a directory, with devices in memory, whose time is that of the paused clock.
+struct Destination {
+    dir: tempfile::TempDir,
+    devices: [SharedDevice; 2],
 }
 
-async fn restored(from: &Path, upto: Option<u32>) -> (tempfile::TempDir, PageStore, SpaceId) {
-    let dir = tempfile::tempdir().unwrap();
-    let to = dir.path().join("restored");
-    destination(&to).restore(from, upto, |_| ()).await.unwrap();
-    let store = destination(&to).create(false).open().await.unwrap();
+impl Destination {
+    fn new() -> Self {
+        let device = |name| Arc::new(MemoryDevice::new(name, 0)) as SharedDevice;
+        Self { dir: tempfile::tempdir().unwrap(), devices: [device("hdd"), device("ring")] }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("restored")
+    }
+
+    fn builder(&self) -> Builder {
+        let [hdd, ring] = self.devices.clone();
+        let builder = PageStore::builder().directory(self.path()).hdd_device(hdd).ring_device(ring);
+        builder.pool_bytes(60 * crate::fixture::PAGE).ssd_bytes(0)
+    }
+
+    async fn restore(&self, from: &Path, upto: Option<u32>) -> Result<RestoreReport, BackupError> {
+        self.builder().restore(from, upto, |_| ()).await
+    }
+}
+
+async fn restored(from: &Path, upto: Option<u32>) -> (Destination, PageStore, SpaceId) {
+    let to = Destination::new();
+    to.restore(from, upto).await.unwrap();
+    let store = to.builder().create(false).open().await.unwrap();
     let space = store.space("t").unwrap();
-    (dir, store, space)
+    (to, store, space)
 }
 
 /// The newest version written, and the newest whose write ended, by page.
@@ -259,12 +283,9 @@ async fn spaces_keep_their_ids_and_pages_that_were_never_written_stay_so() {
     }
     // The next space gets an id that no space of the original had.
     assert!(copy.create_space("new").await.unwrap() > kept);
-    let (_dir, first, _) = {
-        let dir2 = tempfile::tempdir().unwrap();
-        let to = dir2.path().join("first");
-        destination(&to).restore(dir.path(), Some(1), |_| ()).await.unwrap();
-        (dir2, destination(&to).open().await.unwrap(), ())
-    };
+    let to = Destination::new();
+    to.restore(dir.path(), Some(1)).await.unwrap();
+    let first = to.builder().open().await.unwrap();
     assert_eq!(first.space("gone"), Some(gone));
 }
 
@@ -320,8 +341,8 @@ async fn a_damaged_or_incomplete_chain_is_refused_before_anything_is_made() {
         store.backup(dir.path(), plain()).await.unwrap();
     }
     let path = |number: u32| dir.path().join(format!("{number:06}.backup"));
-    let to = dir.path().join("restored");
-    let restore = |upto| destination(&to).restore(dir.path(), upto, |_| ());
+    let to = Destination::new();
+    let restore = |upto| to.restore(dir.path(), upto);
     let sound = std::fs::read(path(2)).unwrap();
     let flipped = |at: usize| {
         let mut bytes = sound.clone();
@@ -342,17 +363,17 @@ async fn a_damaged_or_incomplete_chain_is_refused_before_anything_is_made() {
         std::fs::write(path(2), bytes).unwrap();
         let refused = restore(None).await.unwrap_err();
         assert!(matches!(refused, BackupError::Damaged { .. }), "{refused:?}");
-        assert!(!to.exists() && !dir.path().join("restored.partial").exists());
+        assert_eq!(std::fs::read_dir(to.dir.path()).unwrap().count(), 0);
     }
     std::fs::remove_file(path(2)).unwrap();
     let refused = restore(None).await.unwrap_err();
     assert!(matches!(&refused, BackupError::NoChain { why, .. } if why.contains("number 3")), "{refused:?}");
-    restore(Some(1)).await.unwrap();
-    assert!(matches!(restore(Some(1)).await, Err(BackupError::Exists { .. })));
     assert!(matches!(restore(Some(2)).await, Err(BackupError::NoChain { .. })));
     let nothing = tempfile::tempdir().unwrap();
-    let empty = destination(&dir.path().join("x")).restore(nothing.path(), None, |_| ()).await;
+    let empty = to.restore(nothing.path(), None).await;
     assert!(matches!(empty, Err(BackupError::NoChain { .. })));
+    restore(Some(1)).await.unwrap();
+    assert!(matches!(restore(Some(1)).await, Err(BackupError::Exists { .. })));
     let memory = Fixture::new().builder().restore(dir.path(), None, |_| ()).await;
     assert!(matches!(memory, Err(BackupError::NoDirectory)));
 }

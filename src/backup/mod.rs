@@ -7,10 +7,11 @@
 //!
 //! **Incremental.** Every physical write of a page gets a fresh, larger stamp. A backup records the stamp
 //! `upto` that it drew first, and the next one copies the pages whose stamps are larger. The order matters:
-//! `sync`; draw `upto`; wait until every write that has begun has ended; `sync`; read the pages; `sync` again. A
-//! write in flight when `upto` was drawn has a smaller stamp: if its page were read before the write ends,
-//! this backup would have the version before and the next one would skip the page. The second `sync` makes
-//! durable what was read: otherwise a crash could bring back a version that the chain had already passed.
+//! `sync`; draw `upto`; wait until every write that has begun has ended; `sync`; read the pages; `sync`
+//! again. A write in flight when `upto` was drawn has a smaller stamp: if its page were read before the write
+//! ends, this backup would have the version before and the next one would skip the page. The last `sync`
+//! makes durable what was read: otherwise a crash could bring back a version that the chain had already
+//! passed.
 //!
 //! **A chain** is a full backup and the incremental ones after it, each in a file of its own, in one
 //! directory. A file gets its name once it is complete and durable. The store's manifest lists the last

@@ -134,7 +134,9 @@ impl PageStore {
         let spaces = self.spaces().into_iter().map(|s| (s.id.0, s.name, s.pages)).collect();
         draft.put(&text(encode_tail(&Tail { pages, next_space, spaces }), dir)?).await?;
         let (path, bytes) = draft.finish().await?;
-        self.list_backup(head.id).await?;
+        if let Err(error) = self.list_backup(head.id).await {
+            tracing::warn!(%error, "the backup is complete, but the store took no note of it: the next one is full");
+        }
         let full_because = base.continues.err();
         Ok(BackupReport { path, number: base.number, full_because, looked_at, pages, bytes })
     }

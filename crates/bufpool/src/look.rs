@@ -64,7 +64,9 @@ impl<T: Tier> Pool<T> {
     /// read are skipped. Cancel-safe.
     pub async fn warm(&self, pages: &[PageId]) -> u64 {
         let mut warm = 0;
-        for some in pages.chunks(WARM_PAGES) {
+        // As many as read-ahead takes at once.
+        let most = (self.inner.params.frames / 8).clamp(1, WARM_PAGES);
+        for some in pages.chunks(most) {
             self.prefetch(some);
             for page in some {
                 warm += u64::from(

@@ -11,6 +11,12 @@ use std::process::ExitCode;
 
 pub(crate) async fn drain(place: &Place, off: bool, json: bool) -> Result<ExitCode, Failure> {
     let store = place.builder().open().await?;
+    if store.ssd_mode() == SsdMode::Off {
+        store.close().await?;
+        let value = json!({"written": 0, "left": 0, "failed": 0, "stopped_by": null, "off": true});
+        show::result(json, &value, "the store has no SSD\n")?;
+        return Ok(ExitCode::SUCCESS);
+    }
     store.set_ssd_mode(SsdMode::WriteThrough).await?;
     let bar = show::bar("draining", store.stats().ssd.dirty_pages);
     let shown = bar.clone();

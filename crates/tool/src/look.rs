@@ -15,21 +15,20 @@ pub(crate) async fn inspect(place: &Place, json: bool) -> Result<ExitCode, Failu
     Ok(ExitCode::SUCCESS)
 }
 
+/// How often progress is shown.
+const INTERVAL: Duration = Duration::from_millis(100);
+
 /// Shows the progress of a scrub until it ends.
 pub(crate) async fn watch(scrub: Scrub, what: &'static str) -> ScrubReport {
     let bar = show::bar(what, scrub.progress().total);
-    let mut finished = Box::pin(async {
-        loop {
-            tokio::time::sleep(Duration::from_millis(200)).await;
-            let progress = scrub.progress();
-            bar.set_position(progress.done);
-            if progress.done >= progress.total {
-                break;
-            }
+    loop {
+        let progress = scrub.progress();
+        bar.set_position(progress.done);
+        if progress.done >= progress.total {
+            break;
         }
-    });
-    finished.as_mut().await;
-    drop(finished);
+        tokio::time::sleep(INTERVAL).await;
+    }
     let report = scrub.finished().await;
     bar.finish_and_clear();
     report

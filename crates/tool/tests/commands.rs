@@ -143,6 +143,9 @@ fn a_drained_store_opens_without_its_ssd() {
     assert_eq!((code, &drained["left"], &drained["off"]), (0, &0.into(), &true.into()), "{drained}");
     std::fs::remove_file(store.join("ssd.cache")).unwrap();
     assert_eq!(json(&["verify", at]).0, 0);
+    // A second drain finds no SSD, and makes none.
+    assert_eq!(json(&["drain", at]).1["off"], true);
+    assert!(!store.join("ssd.cache").exists());
     runtime().block_on(async {
         let store = PageStore::builder().directory(&store).ssd_bytes(0).open().await.unwrap();
         let page = store.get(PageId::new(store.space("t").unwrap(), 9)).await.unwrap();
