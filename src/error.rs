@@ -100,7 +100,8 @@ pub enum OpenError {
     /// The SSD is missing, or is not the one that the store last used; the right one may hold newer pages
     /// than the HDD.
     #[error(
-        "the SSD {expected} of this store {what}; it may hold newer pages than the HDD, so the store does not open without it: bring it back, or accept the loss (`accept_ssd_loss(true)`)"
+        "the SSD {expected} of this store {what}; it may hold newer pages than the HDD, so the store does \
+         not open without it: bring it back, or accept the loss (`accept_ssd_loss(true)`)"
     )]
     SsdMissing {
         /// The SSD's id.
@@ -122,7 +123,9 @@ pub enum OpenError {
     },
     /// A device is older than the manifest: an older copy of it was put in its place.
     #[error(
-        "{device}: it is an older copy of this store's {tier}, which last took part in opening {opened} (last close: {closed}); the store's last opening was {last} (last close: {last_closed}): put the current {tier} back{}",
+        "{device}: it is an older copy of this store's {tier}, which last took part in opening {opened} \
+         (last close: {closed}); the store's last opening was {last} (last close: {last_closed}): put the \
+         current {tier} back{}",
         if *.tier == "HDD" { "" } else { ", or accept the loss (`accept_ssd_loss(true)`)" }
     )]
     StaleDevice {
@@ -141,7 +144,8 @@ pub enum OpenError {
     },
     /// The manifest is older than a device: the store's directory was restored from an older copy.
     #[error(
-        "the manifest is older than {device}: that {tier} took part in opening {opened}, the manifest knows of {known}; put the newest manifest back, or a copy of all devices that is as old as it"
+        "the manifest is older than {device}: that {tier} took part in opening {opened}, the manifest knows \
+         of {known}; put the newest manifest back, or a copy of all devices that is as old as it"
     )]
     StaleManifest {
         /// The device.
@@ -154,7 +158,8 @@ pub enum OpenError {
         known: u32,
     },
     /// A device ends before the end of the store's data.
-    #[error("{device}: this {tier} was cut short: it has {bytes} bytes, the store uses {needed}; put the whole one back{}",
+    #[error("{device}: this {tier} was cut short: it has {bytes} bytes, the store uses {needed}; put the \
+        whole one back{}",
         if *.tier == "HDD" { "" } else { ", or accept the loss (`accept_ssd_loss(true)`)" }
     )]
     TooShort {
@@ -240,7 +245,8 @@ pub enum Error {
     /// The SSD holds the only copies of some pages, so the store does not continue without it: bring it back
     /// (`readmit_ssd`), or accept the loss (`abandon_ssd`).
     #[error(
-        "the SSD holds the only copies of {pages} pages: drain it, bring it back (`readmit_ssd`), or accept the loss (`abandon_ssd`)"
+        "the SSD holds the only copies of {pages} pages: drain it, bring it back (`readmit_ssd`), or accept \
+         the loss (`abandon_ssd`)"
     )]
     SsdOnlyCopies {
         /// How many pages.

@@ -29,6 +29,7 @@ mod read_only;
 mod replace;
 mod replace_ssd;
 mod rules;
+mod runs;
 mod scrub;
 mod shared;
 mod sizes;

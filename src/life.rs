@@ -1,9 +1,10 @@
 //! The SSD's life as the embedder controls it: modes, drain, readmission, and operation without the SSD.
 
 use crate::error::Error;
-use crate::loss::{RUNS_MAX, SsdLoss, added};
-use crate::manifest::{Manifest, OnlyCopies};
+use crate::loss::SsdLoss;
+use crate::manifest::Manifest;
 use crate::meta::Meta;
+use crate::runs::{OnlyCopies, RUNS_MAX, added};
 use crate::shared::Shared;
 use crate::store::PageStore;
 use pagetier_page::{Lsn, PageId};

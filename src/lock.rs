@@ -59,6 +59,12 @@ struct Locks {
     directory: Option<DirectoryLock>,
 }
 
+/// The shared locks of a read-only opening.
+#[derive(Debug, Default)]
+pub(crate) struct ReadLocks {
+    pub(crate) _held: Vec<OwnedFd>,
+}
+
 #[derive(Debug)]
 struct DeviceLock {
     path: PathBuf,

@@ -4,8 +4,7 @@
 use crate::error::OpenError;
 use crate::memory_manifest::MemoryManifest;
 use crate::replace::{ManifestFile, Slack};
-use crate::unproved::UnprovedRecord;
-use crate::volume::EXTENT_PAGES;
+use crate::runs::{OnlyCopies, UnprovedRecord};
 use pagetier_page::{PageSize, Stamp};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -14,6 +13,9 @@ use std::path::{Path, PathBuf};
 
 /// The manifest format that this version writes.
 const MANIFEST_FORMAT: u32 = 2;
+
+/// Pages per extent.
+pub(crate) const EXTENT_PAGES: u32 = 64;
 
 /// A bound far above any real store: even with the largest pages, the volume's end is a valid file size.
 const EXTENTS_MAX: u64 = 1 << 40;
@@ -62,17 +64,6 @@ pub(crate) struct Manifest {
     /// Runs of extents that dropped spaces gave back: first, count.
     pub(crate) extents_free: Vec<(u64, u64)>,
     pub(crate) spaces: Vec<SpaceRecord>,
-}
-
-/// The pages whose newest version is on the SSD alone.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct OnlyCopies {
-    /// The log position from which redo would restore all of them.
-    pub(crate) redo_from: Option<u64>,
-    /// Runs of pages: space, first, count.
-    pub(crate) runs: Vec<(u32, u32, u32)>,
-    /// The list also covers unaffected pages, to keep it short.
-    pub(crate) coarse: bool,
 }
 
 impl Manifest {

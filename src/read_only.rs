@@ -6,6 +6,7 @@
 
 use crate::builder::{Builder, Place};
 use crate::error::OpenError;
+use crate::lock::ReadLocks;
 use crate::manifest::ManifestStore;
 use crate::memory_manifest::MemoryManifest;
 use crate::store::PageStore;
@@ -19,12 +20,6 @@ use std::sync::Arc;
 
 /// The memory for what recovery and the embedder write, in bytes per device.
 const WRITES_BYTES_MAX: u64 = 1 << 30;
-
-/// The shared locks of a read-only opening.
-#[derive(Debug, Default)]
-pub(crate) struct ReadLocks {
-    _held: Vec<OwnedFd>,
-}
 
 impl Builder {
     /// Opens an existing store without writing to it: for inspection, verification, and copies of a store

@@ -160,7 +160,8 @@ impl ManifestFile {
         self.sync_directory()?;
         *spare = Spare::Ready;
         if let Err(error) = self.reserve(padded(len)) {
-            tracing::warn!(%error, "no room to keep a reserve for the manifest: a full disk would prevent its replacement");
+            tracing::warn!(%error, "no room to keep a reserve for the manifest: a full disk would prevent \
+                its replacement");
         }
         Ok(())
     }

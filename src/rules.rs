@@ -3,21 +3,20 @@
 //! left out.
 
 use crate::error::OpenError;
-use crate::lock::Held;
-use crate::manifest::OnlyCopies;
 use crate::replace::Slack;
+use crate::runs::OnlyCopies;
 use pagetier_bufpool::PoolParams;
 use pagetier_devio::{DeviceError, Fence, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::StoreSeed;
 use pagetier_ssdcache::Mutation;
 use std::sync::Arc;
 
-/// A step of growing a space; each is over before the next begins.
+/// A step of growing a space; each completes before the next begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum GrowthStep {
     /// The HDD gets the room, durably.
     Hdd,
-    /// What was left in the room is overwritten, durably.
+    /// Leftovers in the new room are overwritten, durably.
     Blank,
     Manifest,
     Memory,
@@ -32,12 +31,12 @@ impl Rules {
         self.0.lack(rule)
     }
 
-    /// What the checksums of the store start from.
+    /// The seed of the store's checksums.
     pub(crate) fn seed(self, seed: StoreSeed) -> StoreSeed {
         if self.lack(Mutation::ChecksumsUnseeded) { StoreSeed::NONE } else { seed }
     }
 
-    /// What the pool is given.
+    /// Changes the pool's parameters.
     pub(crate) fn pool(self, params: &mut PoolParams) {
         let _ = &params;
         #[cfg(feature = "mutations")]
@@ -58,7 +57,7 @@ impl Rules {
         }
     }
 
-    /// The HDD that an opening uses, of the size that it has.
+    /// The HDD of an opening, at its current size.
     pub(crate) fn sized(self, hdd: &SharedDevice) -> Result<&SharedDevice, DeviceError> {
         if self.lack(Mutation::OpeningGrows) {
             hdd.grow(hdd.size() + (1 << 20))?;
@@ -94,7 +93,7 @@ impl Rules {
         cause.filter(|_| !self.lack(Mutation::AttachInDoubt))
     }
 
-    /// Waits until the writes that have begun are over, before the SSD is given up.
+    /// Waits for the writes in flight to end before the SSD is given up.
     pub(crate) async fn settled(self, writes: impl Future<Output = ()>) {
         if !self.lack(Mutation::AbandonedInHaste) {
             writes.await;
@@ -111,7 +110,7 @@ impl Rules {
         exact || self.lack(Mutation::ListPassesForExact)
     }
 
-    /// What the manifest is to list as lost.
+    /// The loss to record in the manifest.
     pub(crate) fn listed_loss(self, lost: Option<OnlyCopies>) -> Option<OnlyCopies> {
         lost.filter(|_| !self.lack(Mutation::LossUnrecorded))
     }
@@ -144,7 +143,7 @@ impl Rules {
         if self.lack(Mutation::EpochUnchecked) { Ok(()) } else { agree }
     }
 
-    /// Looks for data on a device that is taken over.
+    /// Searches a device that is taken over for data.
     pub(crate) async fn look_for_data(
         self,
         looking: impl Future<Output = Result<(), OpenError>>,
@@ -172,8 +171,8 @@ impl Rules {
         }
     }
 
-    /// What a store that is dropped holds until its last operation has ended.
-    pub(crate) fn held(self, held: Option<Held>) -> Option<Held> {
+    /// What a dropped store holds until its last operation ends.
+    pub(crate) fn held<T>(self, held: Option<T>) -> Option<T> {
         held.filter(|_| !self.lack(Mutation::DrainNotAwaited))
     }
 }

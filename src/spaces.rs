@@ -5,10 +5,9 @@
 //! the manifest does not name the space.
 
 use crate::error::Error;
-use crate::loss::{RUNS_MAX, RUNS_MIN};
-use crate::manifest::OnlyCopies;
 use crate::meta::Meta;
 use crate::rules::{GrowthStep, Rules};
+use crate::runs::{OnlyCopies, RUNS_MAX, RUNS_MIN};
 use crate::store::PageStore;
 use crate::volume::HddSuperblock;
 use pagetier_devio::{DeviceError, SharedDevice};

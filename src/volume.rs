@@ -4,6 +4,7 @@
 //! arm, and a block device serves as well as a file. The table (runs of extents) is small and in memory;
 //! changes reach the manifest before they are used.
 
+pub(crate) use crate::manifest::EXTENT_PAGES;
 use crate::manifest::{Manifest, SpaceRecord};
 use dashmap::DashMap;
 use dashmap::mapref::one::{Ref, RefMut};
@@ -17,9 +18,8 @@ use std::sync::Arc;
 
 /// Byte offset of the first extent; the megabyte before it holds the superblock.
 pub(crate) const DATA_AT: u64 = 1 << 20;
-/// Pages per extent.
-pub(crate) const EXTENT_PAGES: u32 = 64;
-/// The most pages by which a space grows at once, which bounds what crash recovery must search.
+
+/// The maximum number of pages by which a space grows at once; bounds what crash recovery must search.
 const GROWTH_PAGES_MAX: u32 = 256;
 
 const MAGIC: [u8; 8] = *b"PGTIERHD";

@@ -5,7 +5,7 @@
 use crate::fixture::{self, Fixture, PAGE, PAGES, expect_all, grown, read, write, write_all};
 use pagetier::{Error, OpenError, PageId, PageSize, PageStore, PoolError, SpaceId, SsdMode, TierError};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
-use pagetier_ssdcache::{BLOCK_BYTES, Layout, OpenError as SsdError};
+use pagetier_ssdcache::{BLOCK_BYTES, JournalSeq, Layout, OpenError as SsdError};
 use std::ops::Range;
 
 /// A store with every page in version 2, then half of them in version 3, and in version 4; everything synced,
@@ -66,7 +66,7 @@ async fn after_a_close_any_block_of_slots_ring_and_journal_may_be_unreadable() {
     let layout = closed.layout();
     let slots = closed.slots().step_by(PAGE as usize);
     let ring = (0..layout.ring_pages).map(|place| layout.ring_at(place));
-    let journal = (0..u64::from(layout.journal_blocks)).map(|seq| layout.journal_at(seq));
+    let journal = (0..u64::from(layout.journal_blocks)).map(|seq| layout.journal_at(JournalSeq(seq)));
     let mut failed = 0;
     for (nth, at) in (0..).zip(slots.chain(ring).chain(journal)) {
         let fixture = closed.after_power_cut(1);

@@ -2,7 +2,8 @@
 
 use super::Builder;
 use super::check::PreparedSsd;
-use crate::manifest::{Manifest, OnlyCopies};
+use crate::manifest::Manifest;
+use crate::runs::OnlyCopies;
 
 impl Builder {
     /// What opening with `prepared` gives up; `None` if the SSD (or the ring's file) is the one that the

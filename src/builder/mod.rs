@@ -101,7 +101,7 @@ pub struct Builder {
     /// The SSD and its bytes if it was replaced since the opening.
     pub(crate) replaced_ssd: parking_lot::Mutex<Option<(Place, u64)>>,
     /// Of a read-only opening.
-    pub(crate) read_locks: crate::read_only::ReadLocks,
+    pub(crate) read_locks: crate::lock::ReadLocks,
     /// What the opening holds until the store ends.
     pub(crate) tenure: Option<Arc<Tenure>>,
 }
@@ -144,7 +144,7 @@ impl Default for Builder {
             served: parking_lot::Mutex::default(),
             switched_pool_policy: parking_lot::Mutex::default(),
             replaced_ssd: parking_lot::Mutex::default(),
-            read_locks: crate::read_only::ReadLocks::default(),
+            read_locks: crate::lock::ReadLocks::default(),
             tenure: None,
         }
     }

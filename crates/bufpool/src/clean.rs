@@ -5,10 +5,9 @@
 //! dirty to being-written; a change meanwhile, or a failure, makes it dirty again. At most one write of a
 //! page is in flight. Writes run in their own tasks, so a dropped caller leaves nothing half done.
 
-use crate::frame::{Frame, NO_LSN};
+use crate::frame::NO_LSN;
 use crate::inner::{Inner, bump};
 use crate::params::PoolError;
-use crate::pool::Pool;
 use crate::tier::{DirtyPage, Tier, WrittenPage};
 use crate::word::{Attempt, Mode};
 use pagetier_devio::{IoBuf, IoClass};
@@ -26,7 +25,7 @@ use tokio::task::JoinSet;
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
 
 /// A staged copy of a page, about to be written.
-struct Staged<T: Tier> {
+pub(crate) struct Staged<T: Tier> {
     write: Write<T>,
     lsn: Lsn,
     image: IoBuf,
@@ -63,15 +62,6 @@ impl<T: Tier> Drop for Write<T> {
         if !self.ended {
             self.finish(Err(()), IoBuf::zeroed(self.pool.params.page_size.bytes()));
         }
-    }
-}
-
-/// The writes of a flush. They continue when this is dropped.
-struct Flushes(JoinSet<Result<(), PoolError>>);
-
-impl Drop for Flushes {
-    fn drop(&mut self) {
-        self.0.detach_all();
     }
 }
 
@@ -216,7 +206,7 @@ impl<T: Tier> Inner<T> {
     }
 
     /// Copies the page in `frame`, whose shared latch the caller holds, if it is dirty and not being written.
-    fn stage(
+    pub(crate) fn stage(
         self: &Arc<Self>,
         frame: FrameId,
         mut buf: IoBuf,
@@ -241,14 +231,14 @@ impl<T: Tier> Inner<T> {
         Ok(Staged { write, lsn, image: buf, logical: f.take_logical(), recovery_lsn })
     }
 
-    fn unstage(&self, buf: IoBuf) {
+    pub(crate) fn unstage(&self, buf: IoBuf) {
         let _ = self.staging.push(buf);
         self.staged.notify_one();
     }
 
     /// Writes the batch: first makes the log durable, then writes the pages. Every page ends up clean or
     /// dirty.
-    async fn write_batch(&self, batch: Vec<Staged<T>>) -> Result<(), PoolError> {
+    pub(crate) async fn write_batch(&self, batch: Vec<Staged<T>>) -> Result<(), PoolError> {
         let Some(page) = batch.first().map(|s| s.write.page) else { return Ok(()) };
         let newest = batch.iter().map(|s| s.lsn).max().unwrap_or_default();
         if let Err(source) = self.log_durable(newest).await {
@@ -324,154 +314,6 @@ impl<T: Tier> Inner<T> {
         drop(policy);
         self.cleaned.notify_waiters();
         self.frames.freed.notify_one();
-    }
-}
-
-impl<T: Tier> Pool<T> {
-    /// Writes every page that is dirty at this moment and makes it durable: `sync`. If the future is dropped,
-    /// writes in flight still finish.
-    ///
-    /// # Errors
-    /// The first failure; pages that could not be written stay dirty.
-    pub async fn flush_all(&self) -> Result<(), PoolError> {
-        self.flush_where(|frame| frame.word.is_dirty() || frame.word.is_cleaning()).await
-    }
-
-    /// Writes every page whose recovery LSN is at most `lsn`, and makes it durable. Redo then needs nothing
-    /// up to `lsn`, as long as the embedder dirties no page with older LSNs. If the future is dropped, writes
-    /// in flight still finish.
-    ///
-    /// # Errors
-    /// As [`Pool::flush_all`].
-    pub async fn flush_to(&self, lsn: Lsn) -> Result<(), PoolError> {
-        // Includes pages that are not dirty yet because the guard that logged the change still lives.
-        self.flush_where(|frame| frame.redo_from().is_some_and(|from| from <= lsn)).await
-    }
-
-    async fn flush_where(&self, wanted: impl Fn(&Frame) -> bool) -> Result<(), PoolError> {
-        // The cause of the cleaner's back-off may be gone.
-        self.inner.need_cleaner();
-        let mut pages: Vec<(Option<Lsn>, PageId)> = self
-            .inner
-            .frames
-            .all
-            .iter()
-            .filter(|f| wanted(f))
-            .filter_map(|f| Some((f.redo_from(), f.page()?)))
-            .collect();
-        pages.sort_unstable();
-        let mut tasks = Flushes(JoinSet::new());
-        let mut result = Ok(());
-        let mut pages = pages.into_iter().map(|(_, page)| page).peekable();
-        while pages.peek().is_some() {
-            let mut batch = Vec::new();
-            while let Some(page) =
-                pages.peek().copied().filter(|_| batch.len() < self.inner.params.clean_batch)
-            {
-                // While it holds latches and staging buffers, a batch must not wait for resources of another
-                // batch.
-                match self.inner.stage_for_flush(page, batch.is_empty()).await {
-                    Turn::Staged(staged) => batch.push(staged),
-                    Turn::Clean => {}
-                    Turn::Later => break,
-                }
-                pages.next();
-            }
-            if !batch.is_empty() {
-                let inner = Arc::clone(&self.inner);
-                tasks.0.spawn_on(async move { inner.write_batch(batch).await }, &self.inner.runtime);
-            }
-            while tasks.0.len() >= self.inner.params.clean_batches {
-                result = result.and(joined(tasks.0.join_next().await));
-            }
-        }
-        while !tasks.0.is_empty() {
-            result = result.and(joined(tasks.0.join_next().await));
-        }
-        result?;
-        Ok(self.inner.tier.flush().await?)
-    }
-
-    /// Stops the cleaner once its writes have ended. Dirty pages stay dirty: call [`Pool::flush_all`] before.
-    pub async fn shutdown(&self) {
-        self.inner.closed.store(true, Ordering::Release);
-        self.inner.clean.notify_one();
-        self.inner.needed.notify_one();
-        loop {
-            let cleaned = self.inner.cleaned.notified();
-            tokio::pin!(cleaned);
-            cleaned.as_mut().enable();
-            if !self.inner.frames.all.iter().any(|f| f.word.is_cleaning()) {
-                return;
-            }
-            cleaned.await;
-        }
-    }
-}
-
-fn joined(done: Option<Result<Result<(), PoolError>, tokio::task::JoinError>>) -> Result<(), PoolError> {
-    match done {
-        None => Ok(()),
-        Some(Ok(result)) => result,
-        Some(Err(_)) => Err(PoolError::Closed),
-    }
-}
-
-enum Turn<T: Tier> {
-    Staged(Staged<T>),
-    /// The page was written meanwhile, or is gone.
-    Clean,
-    /// The page must wait: submit what is staged first.
-    Later,
-}
-
-impl<T: Tier> Inner<T> {
-    /// Stages `page` for a flush. With `may_wait`, waits for its latch, for a write of it in flight, and for
-    /// a staging buffer. It waits for each while holding nothing else, so that a dropped flush loses nothing
-    /// and others can proceed.
-    async fn stage_for_flush(self: &Arc<Self>, page: PageId, may_wait: bool) -> Turn<T> {
-        loop {
-            let (cleaned, unstaged) = (self.cleaned.notified(), self.staged.notified());
-            tokio::pin!(cleaned, unstaged);
-            cleaned.as_mut().enable();
-            unstaged.as_mut().enable();
-            let frame = match self.hit_quietly(page) {
-                Some(frame) => frame,
-                None if !may_wait => return Turn::Later,
-                None => match self.latch_resident(page, Mode::Shared).await {
-                    Some(frame) => frame,
-                    None => return Turn::Clean,
-                },
-            };
-            let staged = self.stage_latched(frame);
-            let word = &self.frames.at(frame).word;
-            let (dirty, writing) = (word.is_dirty(), word.is_cleaning());
-            self.frames.release(frame, Mode::Shared);
-            match staged {
-                Some(staged) => return Turn::Staged(staged),
-                None if !dirty && !writing => return Turn::Clean,
-                None if !may_wait => return Turn::Later,
-                // If the write fails, or the page was changed since, it is dirty afterwards.
-                None if writing => cleaned.await,
-                None => unstaged.await,
-            }
-        }
-    }
-
-    /// `None` if the page is clean or being written, or no staging buffer is free.
-    fn stage_latched(self: &Arc<Self>, frame: FrameId) -> Option<Staged<T>> {
-        let buf = self.staging.pop()?;
-        self.stage(frame, buf, CleanReason::Recoverability).map_err(|buf| self.unstage(buf)).ok()
-    }
-
-    fn hit_quietly(&self, page: PageId) -> Option<FrameId> {
-        let frame = self.frames.table.find(&self.frames.all, page)?;
-        let latched = self.frames.at(frame).word.try_latch(Mode::Shared) == Attempt::Latched;
-        if latched && self.frames.at(frame).page() != Some(page) {
-            self.frames.release(frame, Mode::Shared);
-            return None;
-        }
-        latched.then_some(frame)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The state that a pool shares with its tasks, and what changes with every request.
 
-use crate::ahead::Detector;
-use crate::frame::Frames;
+use crate::detector::Detector;
+use crate::frames::Frames;
 use crate::hits::HitBuffers;
 use crate::params::{PoolError, PoolParams};
 use crate::record::Recorder;

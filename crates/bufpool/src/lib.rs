@@ -6,8 +6,11 @@
 mod ahead;
 mod arena;
 mod clean;
+mod detector;
 mod evict;
+mod flush;
 mod frame;
+mod frames;
 mod guard;
 mod hits;
 mod inner;
@@ -24,6 +27,7 @@ mod sampler;
 mod sync;
 mod table;
 mod tier;
+mod wait;
 mod waiters;
 mod word;
 

@@ -8,11 +8,11 @@
 //! lease; (4) informs the policy. A load that fails or is dropped frees its frame once the device is done
 //! with it.
 
-use crate::frame::Frames;
+use crate::frames::Frames;
 use crate::inner::{Inner, PolicyGuard, bump};
 use crate::params::PoolError;
 use crate::tier::Tier;
-use crate::waiters::Wait;
+use crate::wait::Wait;
 use crate::word::{Attempt, Mode};
 use pagetier_devio::IoBuf;
 use pagetier_page::PageId;

@@ -25,13 +25,14 @@
 //! | an orphan that is not freed; an abandoned page that stays in the table | `a_dropped_load_frees_its_frame` |
 //! | hits taken, or counted, by a load and a store | `hits_are_counted_all_and_applied_at_most_once` |
 
-use crate::frame::{Frames, NO_LSN};
+use crate::frame::NO_LSN;
+use crate::frames::Frames;
 use crate::hits::{BATCH, HitBuffers};
 use crate::inner::Inner;
 use crate::params::{PoolError, PoolParams};
 use crate::pool::Pool;
 use crate::tier::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
-use crate::waiters::Wait;
+use crate::wait::Wait;
 use crate::word::{Attempt, Mode};
 use loom::cell::UnsafeCell;
 use loom::future::block_on;

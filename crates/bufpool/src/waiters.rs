@@ -3,15 +3,12 @@
 //! A waiter holds a pin. The task that releases a latch acquires it on behalf of the next waiters in line. A
 //! waiter that is dropped returns a latch granted meanwhile, and lets those behind it move up.
 
-use crate::frame::Frames;
 use crate::sync::{AtomicU64, Mutex};
 use crate::word::{Mode, Word};
 use pagetier_policy::FrameId;
 use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
 const SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
 
@@ -42,7 +39,7 @@ impl Waiters {
     }
 
     /// Joins the queue for `frame`, which is pinned. `None` when the latch was available at once after all.
-    fn enqueue(&self, frame: FrameId, mode: Mode, word: &Word) -> Option<u64> {
+    pub(crate) fn enqueue(&self, frame: FrameId, mode: Mode, word: &Word) -> Option<u64> {
         let mut queue = self.shard(frame).lock();
         word.set_waiters(true);
         let first = !queue.iter().any(|w| w.frame == frame);
@@ -75,7 +72,7 @@ impl Waiters {
     }
 
     /// Whether waiter `id` has been granted the latch (it has then left the queue).
-    fn poll(&self, frame: FrameId, id: u64, waker: &Waker) -> bool {
+    pub(crate) fn poll(&self, frame: FrameId, id: u64, waker: &Waker) -> bool {
         let mut queue = self.shard(frame).lock();
         let Some(at) = queue.iter().position(|w| w.id == id) else { return false };
         if queue[at].granted {
@@ -87,65 +84,9 @@ impl Waiters {
     }
 
     /// Removes waiter `id`; returns whether it had been granted the latch.
-    fn cancel(&self, frame: FrameId, id: u64) -> bool {
+    pub(crate) fn cancel(&self, frame: FrameId, id: u64) -> bool {
         let mut queue = self.shard(frame).lock();
         let at = queue.iter().position(|w| w.id == id);
         at.and_then(|at| queue.remove(at)).is_some_and(|w| w.granted)
-    }
-}
-
-/// Waits for the latch of a pinned frame. Cancel-safe: a dropped wait leaves neither latch nor pin.
-pub(crate) struct Wait<'a> {
-    frames: &'a Frames,
-    frame: FrameId,
-    mode: Mode,
-    id: Option<u64>,
-    done: bool,
-}
-
-impl<'a> Wait<'a> {
-    /// Takes over the caller's pin of `frame`.
-    pub(crate) fn new(frames: &'a Frames, frame: FrameId, mode: Mode) -> Self {
-        Self { frames, frame, mode, id: None, done: false }
-    }
-}
-
-impl Future for Wait<'_> {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let word = &self.frames.at(self.frame).word;
-        let id = match self.id {
-            Some(id) => id,
-            None => match self.frames.waiters.enqueue(self.frame, self.mode, word) {
-                Some(id) => id,
-                None => {
-                    self.done = true;
-                    return Poll::Ready(());
-                }
-            },
-        };
-        self.id = Some(id);
-        if self.frames.waiters.poll(self.frame, id, cx.waker()) {
-            self.done = true;
-            return Poll::Ready(());
-        }
-        Poll::Pending
-    }
-}
-
-impl Drop for Wait<'_> {
-    fn drop(&mut self) {
-        if self.done {
-            return;
-        }
-        let granted = self.id.is_some_and(|id| self.frames.waiters.cancel(self.frame, id));
-        if granted {
-            self.frames.release(self.frame, self.mode);
-        } else {
-            // Waiters behind this one may be able to share the latch that it wanted exclusively.
-            self.frames.waiters.grant(self.frame, &self.frames.at(self.frame).word);
-            self.frames.unpin(self.frame);
-        }
     }
 }

@@ -3,6 +3,7 @@
 //! Buffers travel with the operation and come back with its result. Dropping the future of an operation in
 //! flight detaches it: the device keeps the buffers until the kernel is done with them, then drops them.
 
+use crate::class::IoClass;
 use crate::{DeviceStats, IoBuf, Occupancy, RecentCosts};
 use smallvec::SmallVec;
 use std::future::Future;
@@ -24,45 +25,6 @@ pub struct Completion {
     pub bufs: IoBufs,
     /// Whether every byte was transferred.
     pub result: Result<(), DeviceError>,
-}
-
-/// The purpose of an operation. Statistics are kept per class, and background work yields to demand.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum IoClass {
-    /// A read that a request waits for.
-    Demand,
-    /// Read-ahead.
-    Prefetch,
-    /// A page written by a cleaner, or admitted to the SSD.
-    Clean,
-    /// A page written by a cleaner while replacement waits for the disk: alternates with reads.
-    UrgentClean,
-    /// The SSD's own write-back: reads of victims and their writes to the HDD.
-    WriteBack,
-    /// The SSD's own write-back once its lag keeps pages from being written to the SSD, or has sent some to
-    /// the disk: alternates with reads.
-    UrgentWriteBack,
-    /// The doublewrite ring.
-    Ring,
-    /// Superblock, map checkpoints, journal.
-    Meta,
-    /// Reads and repairs by recovery, verification and scrubbing.
-    Recovery,
-}
-
-impl IoClass {
-    /// Every class, in the order of [`DeviceStats`].
-    pub const ALL: [Self; 9] = [
-        Self::Demand,
-        Self::Prefetch,
-        Self::Clean,
-        Self::UrgentClean,
-        Self::WriteBack,
-        Self::UrgentWriteBack,
-        Self::Ring,
-        Self::Meta,
-        Self::Recovery,
-    ];
 }
 
 /// A block device or a file used as one: positioned vectored I/O of aligned buffers.

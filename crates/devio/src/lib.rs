@@ -14,6 +14,7 @@
 
 mod buf;
 mod check;
+mod class;
 pub mod conformance;
 mod device;
 mod emulated;
@@ -39,22 +40,23 @@ mod ticket;
 mod ticket_models;
 mod transfer;
 mod uring;
+mod uring_core;
 mod uring_reap;
 mod uring_ring;
 
 pub use buf::{BUF_ALIGN, IoBuf};
-pub use device::{
-    Completion, Device, DeviceError, DeviceErrorKind, IoBufs, IoClass, IoFuture, IoOp, SharedDevice,
-};
+pub use class::IoClass;
+pub use device::{Completion, Device, DeviceError, DeviceErrorKind, IoBufs, IoFuture, IoOp, SharedDevice};
 pub use emulated::{Clock, EmulatedDevice, Model, VirtualClock};
 pub use fence::Fence;
 pub use histogram::TimeHistogram;
 pub use memory::{Memory, MemoryDevice};
 pub use metered::{Metered, RawDevice, RawDone, RawTransfer};
 pub use occupancy::{InFlight, Kept, Occupancy, Occupied};
-pub use open::{Backend, DirectIo, OpenOptions, Opened, Reap, open_file};
+pub use open::{Backend, DirectIo, OpenOptions, Opened, open_file};
 pub use overlay::{Overlay, OverlayDevice};
 pub use recent::{COST_POINTS, RecentCost, RecentCosts};
 pub use sim::{Fault, FaultEffect, FlushFailure, SimDevice, SimMoment, SimPower};
 pub use stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts};
 pub use striped::{StripeError, StripeOptions, Striped, StripedDevice};
+pub use uring_reap::Reap;

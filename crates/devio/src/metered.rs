@@ -9,8 +9,9 @@
 //! of the runtime finishes it.
 
 use crate::check::{Spot, check, check_range, refused, total_len};
+use crate::class::Slot;
 use crate::device::IoBufs;
-use crate::recorder::{Recorder, Slot};
+use crate::recorder::Recorder;
 use crate::{
     Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, InFlight, IoClass, IoFuture, IoOp,
     Occupancy, RecentCosts,

@@ -4,6 +4,7 @@ use crate::check::Spot;
 use crate::file::RawFile;
 use crate::threads::ThreadPoolDevice;
 use crate::uring::UringDevice;
+use crate::uring_reap::Reap;
 use crate::{DeviceError, DeviceErrorKind, IoOp, SharedDevice};
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
@@ -34,19 +35,6 @@ pub enum Backend {
     Uring,
     /// A pool of threads.
     Threads,
-}
-
-/// Who reaps io_uring's completions.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Reap {
-    /// A thread of the device. Works under any executor.
-    #[default]
-    Thread,
-    /// The reactor of the tokio runtime in whose context the device is opened: saves two wake-ups per read
-    /// that a task waits for. That runtime must run whenever operations are awaited, on any runtime; a thread
-    /// takes over when it ends. Outside a runtime, in one without I/O, and in a program built with `panic =
-    /// "abort"` (the only way to detect a runtime's I/O is to catch a panic), this is the same as `Thread`.
-    Reactor,
 }
 
 /// How to open a file or block device.

@@ -6,8 +6,7 @@
 //! pages share its time. Recording a sample takes one array element and a few additions, without a lock.
 //! Samples of more than 65,535 µs are ignored.
 
-use crate::IoClass;
-use crate::recorder::Slot;
+use crate::class::{IoClass, Slot};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
 //! A device's counters.
 
+use crate::DeviceErrorKind;
+use crate::class::{IoClass, Slot};
 use crate::histogram::{BUCKETS, TimeHistogram, bucket_of};
 use crate::recent::{Recent, RecentCosts};
 use crate::stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts};
-use crate::{DeviceErrorKind, IoClass};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -14,15 +15,6 @@ pub(crate) enum RetryReason {
     Interrupted,
     Cancelled,
     Short,
-}
-
-/// The counter of an operation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Slot {
-    Read(IoClass),
-    Write(IoClass),
-    Flush,
-    Discard,
 }
 
 struct DirCounters {

@@ -8,7 +8,7 @@
 //! device's. An emulated device charges the service time of its model instead. **Latency** runs from the call
 //! to the completion, and includes the wait in the device's queue.
 
-use crate::IoClass;
+use crate::class::IoClass;
 use crate::histogram::TimeHistogram;
 use std::time::Duration;
 

@@ -4,9 +4,10 @@
 //! Both real backends drive it: they issue the rest, pass it the answer, and follow its next step.
 
 use crate::check::Spot;
+use crate::class::Slot;
 use crate::device::IoBufs;
 use crate::occupancy::InFlight;
-use crate::recorder::{RetryReason, Slot};
+use crate::recorder::RetryReason;
 use crate::{DeviceErrorKind, IoBuf, IoClass, IoOp};
 use std::io;
 use std::sync::Arc;

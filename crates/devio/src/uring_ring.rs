@@ -235,7 +235,8 @@ impl Ring {
         // operations.
         let done = unsafe { self.uring.submitter().register_buffers_update(first, &pieces, None) };
         if let Err(error) = done {
-            tracing::info!(%error, "memory is not registered with the ring; raise the limit of locked memory (ulimit -l)");
+            tracing::info!(%error, "memory is not registered with the ring; raise the limit of locked memory \
+                (ulimit -l)");
             return false;
         }
         for (i, piece) in pieces.iter().enumerate() {

@@ -146,7 +146,8 @@ impl fmt::Display for WhatIf {
         let size = |pages: u32| bytes(u64::from(pages) * self.page_bytes);
         writeln!(
             f,
-            "{}+{}: ms of I/O per 1,000 requests, by size of pool (down) and SSD (across); {:.2} % of the pages sampled, {} of {} requests",
+            "{}+{}: ms of I/O per 1,000 requests, by size of pool (down) and SSD (across); {:.2} % of the \
+             pages sampled, {} of {} requests",
             self.pool_policy,
             self.ssd_policy,
             100.0 * self.rate,

@@ -1,7 +1,6 @@
 //! An open store: changes, reads, checkpoints, closing.
 
 use crate::error::KvError;
-use crate::open::Recovered;
 use crate::tree::{Scan, Tree};
 use pagetier::{Lsn, PageStore};
 use pagetier_wal::{Keep, Wal, checkpoint};
@@ -11,6 +10,18 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+
+/// What an opening did to recover.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Recovered {
+    /// Records read from the log.
+    pub records: u64,
+    /// Changes applied again: a record counts once per page that lacked it.
+    pub applied: u64,
+    /// Pages that were listed as lost with an SSD, and that redo restored.
+    pub lost_pages: u64,
+}
 
 /// The pause after a checkpoint that failed.
 const CHECKPOINT_PAUSE: Duration = Duration::from_millis(100);

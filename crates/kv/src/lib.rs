@@ -47,7 +47,6 @@ mod tree;
 pub use backup::{BackupProgress, BackupReport};
 pub use check::CheckReport;
 pub use error::KvError;
-pub use kv::Kv;
-pub use open::Recovered;
+pub use kv::{Kv, Recovered};
 pub use options::Options;
 pub use tree::{Entry, Scan};

@@ -10,7 +10,7 @@
 
 use crate::durable;
 use crate::error::KvError;
-use crate::kv::Kv;
+use crate::kv::{Kv, Recovered};
 use crate::options::Options;
 use crate::tree::node::Meta;
 use crate::tree::{META_PAGE, ROOT, Tree, edit};
@@ -22,18 +22,6 @@ use tokio::sync::RwLock;
 pub(crate) const SPACE: &str = "kv";
 /// The smallest log, in pages: the records of a few of the longest values.
 const LOG_PAGES_MIN: u64 = 256;
-
-/// What an opening did to recover.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct Recovered {
-    /// Records read from the log.
-    pub records: u64,
-    /// Changes applied again: a record counts once per page that lacked it.
-    pub applied: u64,
-    /// Pages that were listed as lost with an SSD, and that redo restored.
-    pub lost_pages: u64,
-}
 
 impl Kv {
     /// Opens the store that `options` describe, recovering it if it was not closed.

@@ -4,7 +4,7 @@
 //! For more: `cargo run --release -p pagetier-sim --bin campaign -- --help`.
 
 use pagetier::Mutation;
-use pagetier_sim::campaign::{Base, FaultBase, Plan, Steer, Totals, Violation, run_seed, shrink};
+use pagetier_sim::campaign::{Base, FaultBase, Hazard, Plan, Totals, Violation, run_seed, shrink};
 use std::sync::atomic::AtomicBool;
 
 static GO: AtomicBool = AtomicBool::new(false);
@@ -39,22 +39,22 @@ const ONCE_FAILED: [u64; 7] = [31, 215, 592, 789, 817, 1031, 1087];
 
 /// Directed seeds that once showed a violation: records of pages that were going home when a checkpoint was
 /// captured were released.
-const ONCE_FAILED_STEERED: [(Steer, u64); 5] = [
-    (Steer::TwoWaysHome, 102),
-    (Steer::FreshVictims, 103),
-    (Steer::FreshVictims, 104),
-    (Steer::JustEvicted, 103),
-    (Steer::SlotFails, 102),
+const ONCE_FAILED_DIRECTED: [(Hazard, u64); 5] = [
+    (Hazard::TwoWaysHome, 102),
+    (Hazard::FreshVictims, 103),
+    (Hazard::FreshVictims, 104),
+    (Hazard::JustEvicted, 103),
+    (Hazard::SlotFails, 102),
 ];
 
 /// A life that once did not end: it requested pages from a store that refused writes after a failed flush,
 /// until the store returned all.
-const ONCE_ENDLESS: (Steer, u64) = (Steer::TornHomes, 1027);
+const ONCE_ENDLESS: (Hazard, u64) = (Hazard::TornHomes, 1027);
 
 #[test]
 fn random_lives_show_nothing_that_the_contract_does_not_allow() {
     let mut totals = Totals::default();
-    let free = |seed| Plan::within_zone(seed, Steer::Free);
+    let free = |seed| Plan::within_zone(seed, Hazard::Free);
     for plan in (0..16).map(Plan::from_seed).chain(ONCE_FAILED.map(free)) {
         expect_none(run_seed(&reduced(plan), &GO, &mut totals));
     }
@@ -62,15 +62,15 @@ fn random_lives_show_nothing_that_the_contract_does_not_allow() {
 }
 
 #[test]
-fn steered_lives_meet_their_hazards_and_show_nothing_either() {
+fn directed_lives_meet_their_hazards_and_show_nothing_either() {
     let mut totals = Totals::default();
-    for plan in ONCE_FAILED_STEERED.map(|(steer, seed)| Plan::within_zone(seed, steer)) {
+    for plan in ONCE_FAILED_DIRECTED.map(|(hazard, seed)| Plan::within_zone(seed, hazard)) {
         expect_none(run_seed(&plan, &GO, &mut totals));
     }
-    let (steer, seed) = ONCE_ENDLESS;
-    expect_none(run_seed(&Plan { lives: 1, images: 2, ..Plan::steered(seed, steer) }, &GO, &mut totals));
-    for steer in Steer::HAZARDS {
-        expect_none(run_seed(&reduced(Plan::steered(7, steer)), &GO, &mut totals));
+    let (hazard, seed) = ONCE_ENDLESS;
+    expect_none(run_seed(&Plan { lives: 1, images: 2, ..Plan::directed(seed, hazard) }, &GO, &mut totals));
+    for hazard in Hazard::HAZARDS {
+        expect_none(run_seed(&reduced(Plan::directed(7, hazard)), &GO, &mut totals));
     }
     let hazard = "stale SSD copy that only the journal voids";
     let met = totals.coverage.rows().find(|(name, _)| *name == hazard).map(|(_, count)| count);
@@ -145,24 +145,24 @@ fn broken_protocols_are_caught() {
 }
 
 #[test]
-fn broken_protocols_are_caught_by_the_lives_steered_to_them() {
-    for (mutation, steer) in [
-        (Mutation::HomeUnrecorded, Steer::ColdCopies),
-        (Mutation::JournalFreedEarly, Steer::SlowMap),
-        (Mutation::StaleWriteBack, Steer::TwoWaysHome),
-        (Mutation::TwoInFlight, Steer::TwoWaysHome),
-        (Mutation::WriteBackBeforeFlush, Steer::FreshVictims),
-        (Mutation::HomingForgotten, Steer::FreshVictims),
-        (Mutation::DoublewriteBeforeFlush, Steer::TornHomes),
-        (Mutation::DoublewriteFreedEarly, Steer::TornHomes),
-        (Mutation::DoublewriteNotMended, Steer::TornHomes),
-        (Mutation::RecoveryUnflushed, Steer::Killed),
+fn broken_protocols_are_caught_by_the_lives_directed_at_them() {
+    for (mutation, hazard) in [
+        (Mutation::HomeUnrecorded, Hazard::ColdCopies),
+        (Mutation::JournalFreedEarly, Hazard::SlowMap),
+        (Mutation::StaleWriteBack, Hazard::TwoWaysHome),
+        (Mutation::TwoInFlight, Hazard::TwoWaysHome),
+        (Mutation::WriteBackBeforeFlush, Hazard::FreshVictims),
+        (Mutation::HomingForgotten, Hazard::FreshVictims),
+        (Mutation::DoublewriteBeforeFlush, Hazard::TornHomes),
+        (Mutation::DoublewriteFreedEarly, Hazard::TornHomes),
+        (Mutation::DoublewriteNotMended, Hazard::TornHomes),
+        (Mutation::RecoveryUnflushed, Hazard::Killed),
     ] {
-        let plan = |seed| Plan { mutation: Some(mutation), ..Plan::steered(seed, steer) };
+        let plan = |seed| Plan { mutation: Some(mutation), ..Plan::directed(seed, hazard) };
         let found = (100..148).any(|seed| run_seed(&plan(seed), &GO, &mut Totals::default()).is_err());
-        assert!(found, "{mutation:?} goes unnoticed by {steer:?}");
+        assert!(found, "{mutation:?} goes unnoticed by {hazard:?}");
     }
-    let mut plan = Plan::steered(100, Steer::ColdCopies);
+    let mut plan = Plan::directed(100, Hazard::ColdCopies);
     (plan.ssd_policy, plan.mutation) = ("tac", Some(Mutation::ChangedCopyKept));
     assert!(run_seed(&plan, &GO, &mut Totals::default()).is_err(), "ChangedCopyKept goes unnoticed");
 }
@@ -197,7 +197,7 @@ fn a_failing_scenario_shrinks_to_one_that_still_fails() {
     // Under a policy that appends, a slot that is freed early is not reused soon.
     let plan = |seed| Plan {
         mutation: Some(Mutation::SlotReusedEarly),
-        ..reduced(Plan::within_zone(seed, Steer::Free))
+        ..reduced(Plan::within_zone(seed, Hazard::Free))
     };
     let found = (0..16).find_map(|seed| run_seed(&plan(seed), &GO, &mut Totals::default()).err()).unwrap();
     let less = shrink(found.clone(), 25, &GO);

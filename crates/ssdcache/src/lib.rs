@@ -6,6 +6,10 @@
 
 #![forbid(unsafe_code)]
 
+// The unit tests use the harness of the integration tests, which names the crate.
+#[cfg(test)]
+extern crate self as pagetier_ssdcache;
+
 mod exec;
 mod format;
 mod mode;
@@ -25,7 +29,7 @@ pub use exec::quiet::{ExchangeError, Exchanged, NewCacheDevice};
 pub use exec::readmit::{ReadmitError, ReadmitReport};
 pub use exec::remember::{Flushed, Remember, RememberInMemory, Unproved};
 pub use exec::scrub::Checked;
-pub use format::journal::{Backing, Block, RECORDS_MAX, Record};
+pub use format::journal::{Backing, Block, JournalSeq, RECORDS_MAX, Record};
 pub use format::layout::{
     BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, RING_PAGES_MAX, SLOTS_MIN, TooSmall, zone_bitmap_bytes,
 };

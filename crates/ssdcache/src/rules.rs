@@ -4,9 +4,7 @@
 //!
 //! [`State`] does the same to the protocol's state, before each step.
 
-use crate::exec::Core;
-use crate::exec::open::{OpenParams, Unread};
-use crate::exec::remember::{Flushed, Remember, Unproved};
+use crate::exec::remember::{Flushed, Unproved};
 use crate::format::journal::Backing;
 use crate::format::map::MapHeader;
 use crate::mutation::Mutation;
@@ -24,9 +22,6 @@ use pagetier_devio::DeviceError;
 use pagetier_page::{Defect, Lsn, PageId, Stamp};
 use pagetier_policy::{Home, Millis};
 use parking_lot::{Mutex, MutexGuard};
-use std::any::Any;
-use std::io;
-use std::sync::Arc;
 use tokio::runtime::Handle;
 
 /// The rules in force: all, or all but one. Without the feature `mutations` it takes no space, and every
@@ -141,13 +136,6 @@ impl Rules {
         if self.lack(Mutation::FailedHomeKept) { Err(refused()) } else { Ok(()) }
     }
 
-    /// Homes could not be mended when their places in the ring were wanted.
-    pub(crate) fn mend_failed(self, core: &Core, error: &TierError) {
-        if self.lack(Mutation::FailedMendFinal) {
-            core.refuse(&error.to_string(), false);
-        }
-    }
-
     /// A checkpoint just captured.
     pub(crate) fn checkpoint(self, state: &mut Protocol, mut planned: Checkpoint) -> Checkpoint {
         let journal_next = state.home.journal_next();
@@ -211,16 +199,6 @@ impl Rules {
 
 /// Recovering.
 impl Rules {
-    /// What an opening is given.
-    pub(crate) fn opening(self, params: &mut OpenParams) {
-        if self.lack(Mutation::StampsRepeat) {
-            params.epoch = 1;
-        }
-        if self.lack(Mutation::FailureNotRemembered) {
-            params.remember = Arc::new(Forgetful(Arc::clone(&params.remember)));
-        }
-    }
-
     /// What failed flushes may have left unproved; `noted` of it is in the manifest.
     pub(crate) fn unproved(self, unproved: Unproved, noted: &Unproved) -> Unproved {
         let trusts = [Mutation::KilledTrusted, Mutation::FailureNotRemembered, Mutation::RecoveryUnflushed];
@@ -239,11 +217,6 @@ impl Rules {
         all: &'a [(MapHeader, u8)],
     ) -> &'a [(MapHeader, u8)] {
         if self.lack(Mutation::MapUnproved) { all } else { newest }
-    }
-
-    /// What of the SSD could not be read.
-    pub(crate) fn unread(self, unread: Unread, closed: bool) -> Unread {
-        if self.lack(Mutation::UnreadableIsEmpty) && !closed { Unread::default() } else { unread }
     }
 
     /// What was read.
@@ -275,27 +248,6 @@ impl Rules {
     /// The places of the ring that are wiped, and the one where it goes on.
     pub(crate) fn ring_goes_on(self, outdated: Vec<u32>, from: u32) -> (Vec<u32>, u32) {
         if self.lack(Mutation::RingFromZero) { (Vec::new(), 0) } else { (outdated, from) }
-    }
-}
-
-/// Forgets failed flushes.
-struct Forgetful(Arc<dyn Remember>);
-
-impl Remember for Forgetful {
-    fn recall(&self) -> Unproved {
-        self.0.recall()
-    }
-
-    fn note(&self, _: &Unproved) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn proved(&self, devices: &[Flushed]) -> io::Result<()> {
-        self.0.proved(devices)
-    }
-
-    fn hold(&self) -> Option<Box<dyn Any + Send>> {
-        self.0.hold()
     }
 }
 

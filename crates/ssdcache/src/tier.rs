@@ -329,7 +329,8 @@ impl SsdTier {
             self.core.flush_hdd().await?;
         }
         if self.core.state.lock().home.mends_homes() && !accept_loss {
-            let cause = "writes of pages to their homes failed; what they may have left torn can be mended from the present ring alone";
+            let cause = "writes of pages to their homes failed; what they may have left torn can be mended \
+                from the present ring alone";
             return Err(ExchangeError::Refusing { cause: Arc::from(cause) });
         }
         let vacant = quiet.vacant().await;

@@ -1,6 +1,7 @@
 //! Every test of this crate that shares a process: linking one binary per file takes longer than the tests.
 
 mod append;
+mod common;
 mod failed_flush;
 mod home_order;
 mod hostile;

@@ -1,34 +1,19 @@
 //! What is readable is not durable: after a kill, and after a flush that failed.
 
-use pagetier_bufpool::{DirtyPage, Tier, TierError, WrittenPage};
-use pagetier_devio::{
-    Fault, FaultEffect, FlushFailure, IoBuf, IoClass, IoOp, SharedDevice, SimDevice, SimPower,
-};
-use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
-use pagetier_policy::{Access, Costs, SlotPolicyParams, SsdPolicy};
+use crate::common::{LONG, PAGE, formatted, layout, page, params, read, write};
+use pagetier_bufpool::{Tier, TierError};
+use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
+use pagetier_page::{PageSize, SpaceId};
 use pagetier_ssdcache::{
-    Flushed, Homes, Layout, Marks, OpenError, OpenParams, Remember, RememberInMemory, SsdMode, SsdTier,
-    Superblock, Unproved, format,
+    Flushed, Layout, OpenError, OpenParams, Remember, RememberInMemory, SsdMode, SsdTier, Unproved,
 };
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
-const PAGE: usize = 4096;
-/// Far more than anything here takes.
-const LONG: Duration = Duration::from_secs(600);
 /// The page that everything is about.
 const P: u32 = 3;
-
-/// Every page lies where its number says.
-struct Flat;
-
-impl Homes for Flat {
-    fn offset(&self, page: PageId) -> Option<u64> {
-        Some(u64::from(page.no) * PAGE as u64)
-    }
-}
 
 /// Two devices and what outlives the process.
 struct World {
@@ -40,10 +25,6 @@ struct World {
     epoch: u32,
     #[cfg(feature = "mutations")]
     mutation: Option<pagetier_ssdcache::Mutation>,
-}
-
-fn with_slots(ring_pages: u32) -> Layout {
-    Layout::for_bytes(1 << 19, PageSize::MIN, ring_pages).expect("a layout")
 }
 
 impl World {
@@ -59,9 +40,7 @@ impl World {
             Arc::new(device.with_flush_failure(model))
         };
         let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
-        let shared = Arc::clone(&ssd) as SharedDevice;
-        let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout, marks: Marks::default() };
-        format(&shared, &superblock, StoreSeed::of_store([1; 16])).await.expect("formatted");
+        formatted(&ssd, layout).await;
         let remember: Arc<dyn Remember> = Arc::new(RememberInMemory::default());
         Self {
             hdd,
@@ -97,23 +76,13 @@ impl World {
 
     async fn try_open(&mut self) -> Result<Store, OpenError> {
         self.epoch += 1;
-        let cac = SlotPolicyParams::new(Costs::PAPER, self.layout.slots as usize, 64);
         let tier = SsdTier::open(OpenParams {
-            hdd: Arc::clone(&self.hdd) as SharedDevice,
-            ssd: Arc::clone(&self.ssd) as SharedDevice,
-            seed: StoreSeed::of_store([1; 16]),
-            layout: self.layout,
-            homes: Arc::new(Flat),
-            policy: "lru2".parse::<SsdPolicy>().expect("a policy").build(&cac),
-            zone_percent: 50.0,
             epoch: self.epoch,
-            admissions_max: 4,
             mode: self.mode,
-            closed: false,
             remember: Arc::clone(&self.remember),
-            progress: None,
             #[cfg(feature = "mutations")]
             mutation: self.mutation,
+            ..params(&self.hdd, &self.ssd, self.layout, "lru2")
         });
         timeout(LONG, tier).await.expect("it opens or fails").map(Store)
     }
@@ -127,11 +96,7 @@ struct Store(SsdTier);
 
 impl Store {
     async fn write(&self, no: u32, version: u8) -> Result<(), TierError> {
-        let result = Mutex::new(None);
-        let done = |written: WrittenPage| *result.lock().expect("a result") = Some(written.result);
-        let dirty = DirtyPage { page: page(no), image: image(no, version), logical: 1, recovery_lsn: Lsn(0) };
-        timeout(LONG, self.0.write(vec![dirty], IoClass::Clean, &done)).await.expect("written at last");
-        result.into_inner().expect("a result").expect("told").map(drop)
+        write(&self.0, no, version).await.map(drop)
     }
 
     async fn sync(&self) -> Result<(), TierError> {
@@ -139,24 +104,12 @@ impl Store {
     }
 
     async fn read(&self, no: u32) -> Result<u8, TierError> {
-        let fetched = self.0.fetch(page(no), Access::Random, IoBuf::zeroed(PAGE)).await;
-        fetched.result.map(|_| fetched.buf.as_slice()[2000])
+        read(&self.0, no).await
     }
 
     async fn close(self) -> Result<(), TierError> {
         timeout(LONG, self.0.shutdown()).await.expect("closed at last")
     }
-}
-
-fn page(no: u32) -> PageId {
-    PageId::new(SpaceId(1), no)
-}
-
-fn image(no: u32, version: u8) -> IoBuf {
-    let mut image = IoBuf::zeroed(PAGE);
-    image.as_mut_slice().fill(version);
-    Header { page: page(no), lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(image.as_mut_slice());
-    image
 }
 
 fn fail_one_flush(device: &SimDevice) {
@@ -165,7 +118,7 @@ fn fail_one_flush(device: &SimDevice) {
 
 #[tokio::test(start_paused = true)]
 async fn a_recovery_after_a_kill_can_be_cut_anywhere() {
-    let mut world = World::new(with_slots(8), SsdMode::ReadOnly, FlushFailure::default()).await;
+    let mut world = World::new(layout(8), SsdMode::ReadOnly, FlushFailure::default()).await;
     let store = world.open().await;
     store.write(P, 1).await.expect("written");
     store.close().await.expect("closed");
@@ -196,7 +149,7 @@ async fn a_recovery_after_a_kill_can_be_cut_anywhere() {
 
 /// With version 2 of `P` synced and only the HDD's flush failed.
 async fn after_a_failed_hdd_flush(model: FlushFailure) -> (World, Store) {
-    let mut world = World::new(with_slots(8), SsdMode::ReadOnly, model).await;
+    let mut world = World::new(layout(8), SsdMode::ReadOnly, model).await;
     let store = with_a_failed_hdd_flush(&mut world).await;
     (world, store)
 }
@@ -248,7 +201,7 @@ async fn after_a_failed_hdd_flush_a_page_reads_as_it_was_written() {
 async fn with_homes_trusted_an_older_version_is_read() {
     let mut older = 0;
     for model in FlushFailure::ALL {
-        let mut world = World::new(with_slots(8), SsdMode::ReadOnly, model).await;
+        let mut world = World::new(layout(8), SsdMode::ReadOnly, model).await;
         world.mutation = Some(pagetier_ssdcache::Mutation::HomesTrusted);
         let store = with_a_failed_hdd_flush(&mut world).await;
         older += u32::from(!matches!(store.read(P).await, Ok(2)));
@@ -258,7 +211,7 @@ async fn with_homes_trusted_an_older_version_is_read() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_hdd_flush_leaves_no_page_unproved_whose_mended_home_was_flushed_before() {
-    let mut world = World::new(with_slots(8), SsdMode::ReadOnly, FlushFailure::NeverDurable).await;
+    let mut world = World::new(layout(8), SsdMode::ReadOnly, FlushFailure::NeverDurable).await;
     let store = world.open().await;
     let home = u64::from(P) * PAGE as u64;
     let broken = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(home..home + PAGE as u64);
@@ -307,7 +260,7 @@ async fn without_a_ring_a_page_whose_flush_failed_is_never_older_and_is_written_
 async fn a_failed_ssd_flush_is_remembered_and_its_slots_are_written_again() {
     for (model, world_seed) in FlushFailure::ALL.into_iter().flat_map(|model| (0..8).map(move |n| (model, n)))
     {
-        let mut world = World::with_seed(with_slots(8), SsdMode::WriteBack, model, world_seed).await;
+        let mut world = World::with_seed(layout(8), SsdMode::WriteBack, model, world_seed).await;
         let store = world.open().await;
         store.write(P, 1).await.expect("written");
         store.sync().await.expect("flushed");
@@ -354,7 +307,7 @@ async fn the_note_stands_until_a_recovery_has_ended() {
 
 #[tokio::test(start_paused = true)]
 async fn a_sync_that_is_dropped_while_its_flush_fails_fails_the_next() {
-    let mut world = World::new(with_slots(8), SsdMode::WriteBack, FlushFailure::default()).await;
+    let mut world = World::new(layout(8), SsdMode::WriteBack, FlushFailure::default()).await;
     let store = world.open().await;
     drop(store);
     // Latency from here on.
@@ -387,7 +340,7 @@ impl Remember for NoNote {
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_that_cannot_be_noted_is_told() {
-    let mut world = World::new(with_slots(8), SsdMode::ReadOnly, FlushFailure::default()).await;
+    let mut world = World::new(layout(8), SsdMode::ReadOnly, FlushFailure::default()).await;
     world.remember = Arc::new(NoNote);
     let store = world.open().await;
     store.write(P, 1).await.expect("written");
@@ -417,7 +370,7 @@ async fn an_image_in_the_ring_never_outlives_a_newer_one_of_its_page() {
 
 #[tokio::test(start_paused = true)]
 async fn a_mended_home_that_a_failed_flush_reverts_is_not_read() {
-    let mut world = World::new(with_slots(8), SsdMode::ReadOnly, FlushFailure::Reverted).await;
+    let mut world = World::new(layout(8), SsdMode::ReadOnly, FlushFailure::Reverted).await;
     let store = world.open().await;
     store.write(P, 1).await.expect("written");
     store.0.flush_home().await.expect("flushed");
@@ -455,7 +408,7 @@ impl Remember for Killed {
 /// Version 1 of `P` synced, version 2 written after it, and a flush of one device that fails. The process is
 /// killed before it takes note of that.
 async fn killed_before_the_note(mode: SsdMode, model: FlushFailure, seed: u64, ssd: bool) -> World {
-    let mut world = World::with_seed(with_slots(8), mode, model, seed).await;
+    let mut world = World::with_seed(layout(8), mode, model, seed).await;
     world.remember = Arc::new(Killed);
     let store = world.open().await;
     store.write(P, 1).await.expect("written");

@@ -1,33 +1,21 @@
 //! What the HDD must have before the SSD may let go of it: without a ring, after an error, and while pages
 //! are discarded.
 
+use crate::common::{LONG, PAGE, formatted, image, layout, page, params, policy, read, write};
 use futures_util::future::join_all;
-use pagetier_bufpool::{DirtyPage, Tier, TierError, WrittenPage};
-use pagetier_devio::{Device, Fault, FaultEffect, IoBuf, IoClass, IoOp, SharedDevice, SimDevice, SimPower};
-use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
-use pagetier_policy::{Access, Costs, Home, SlotPolicyParams, SsdPolicy};
+use pagetier_bufpool::{Tier, TierError};
+use pagetier_devio::{Device, Fault, FaultEffect, IoClass, IoOp, SimDevice, SimPower};
+use pagetier_page::{PageSize, SpaceId};
+use pagetier_policy::Home;
 use pagetier_ssdcache::{
-    DrainProgress, ExchangeError, Homes, Layout, Mutation, NewCacheDevice, OpenParams, Remember,
-    RememberInMemory, SsdMode, SsdState, SsdTier, Superblock, format,
+    DrainProgress, ExchangeError, Layout, Mutation, NewCacheDevice, OpenParams, SsdMode, SsdState, SsdTier,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-const PAGE: usize = 4096;
-/// Far more than anything here takes.
-const LONG: Duration = Duration::from_secs(600);
 /// The page that everything is about.
 const P: u32 = 3;
-
-/// Every page lies where its number says.
-struct Flat;
-
-impl Homes for Flat {
-    fn offset(&self, page: PageId) -> Option<u64> {
-        Some(u64::from(page.no) * PAGE as u64)
-    }
-}
 
 struct Fixture {
     tier: Arc<SsdTier>,
@@ -64,11 +52,8 @@ impl Fixture {
         let power = SimPower::new();
         let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power).with_latency(latency));
         let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
-        let layout = Layout::for_bytes(1 << 19, PageSize::MIN, ring_pages).expect("a layout");
-        let shared = Arc::clone(&ssd) as SharedDevice;
-        let marks = pagetier_ssdcache::Marks::default();
-        let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout, marks };
-        format(&shared, &superblock, StoreSeed::of_store([1; 16])).await.expect("formatted");
+        let layout = layout(ring_pages);
+        formatted(&ssd, layout).await;
         Self::open(hdd, ssd, layout, mode, 1, policy, broken).await
     }
 
@@ -81,24 +66,12 @@ impl Fixture {
         policy: &'static str,
         broken: Option<Mutation>,
     ) -> Self {
-        let cac = SlotPolicyParams::new(Costs::PAPER, layout.slots as usize, 64);
-        let remember: Arc<dyn Remember> = Arc::new(RememberInMemory::default());
         let tier = SsdTier::open(OpenParams {
-            hdd: Arc::clone(&hdd) as SharedDevice,
-            ssd: Arc::clone(&ssd) as SharedDevice,
-            seed: StoreSeed::of_store([1; 16]),
-            layout,
-            homes: Arc::new(Flat),
-            policy: policy.parse::<SsdPolicy>().expect("a policy").build(&cac),
-            zone_percent: 50.0,
             epoch,
-            admissions_max: 4,
             mode,
-            closed: false,
-            remember,
-            progress: None,
             #[cfg(feature = "mutations")]
             mutation: broken,
+            ..params(&hdd, &ssd, layout, policy)
         });
         let tier = Arc::new(timeout(LONG, tier).await.expect("it ends").expect("it opens"));
         Self { tier, hdd, ssd, layout, epoch, policy, broken }
@@ -120,11 +93,7 @@ impl Fixture {
     }
 
     async fn write(&self, no: u32, version: u8) -> Result<Home, TierError> {
-        let result = Mutex::new(None);
-        let done = |written: WrittenPage| *result.lock().expect("a result") = Some(written.result);
-        let dirty = DirtyPage { page: page(no), image: image(no, version), logical: 1, recovery_lsn: Lsn(0) };
-        timeout(LONG, self.tier.write(vec![dirty], IoClass::Clean, &done)).await.expect("written at last");
-        result.into_inner().expect("a result").expect("told")
+        write(&self.tier, no, version).await
     }
 
     async fn sync(&self) {
@@ -132,8 +101,7 @@ impl Fixture {
     }
 
     async fn read(&self, no: u32) -> Result<u8, TierError> {
-        let fetched = self.tier.fetch(page(no), Access::Random, IoBuf::zeroed(PAGE)).await;
-        fetched.result.map(|_| fetched.buf.as_slice()[2000])
+        read(&self.tier, no).await
     }
 
     /// What the home of page `no` holds.
@@ -145,17 +113,6 @@ impl Fixture {
     fn home_of(&self, no: u32) -> std::ops::Range<u64> {
         u64::from(no) * PAGE as u64..u64::from(no + 1) * PAGE as u64
     }
-}
-
-fn page(no: u32) -> PageId {
-    PageId::new(SpaceId(1), no)
-}
-
-fn image(no: u32, version: u8) -> IoBuf {
-    let mut image = IoBuf::zeroed(PAGE);
-    image.as_mut_slice().fill(version);
-    Header { page: page(no), lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(image.as_mut_slice());
-    image
 }
 
 /// Without a ring, version 1 of `P` is written home, and its copy reaches the SSD before any flush of the
@@ -173,7 +130,7 @@ async fn goes_back_with_the_ssd_off(broken: Option<Mutation>) -> u32 {
     for seed in 0..16 {
         let cut = fixture.after_power_cut(seed).await;
         let read = cut.read(P).await;
-        let off = side(Layout::ring_only(PageSize::MIN, 0)).await;
+        let off = other_cache(Layout::ring_only(PageSize::MIN, 0)).await;
         let exchanged = cut.tier.exchange(off, false, |_| Ok::<(), String>(())).await;
         older += u32::from(matches!(read, Ok(1)) && exchanged.is_ok() && !matches!(cut.read(P).await, Ok(1)));
     }
@@ -339,15 +296,11 @@ async fn with_a_failed_mending_that_is_final_the_store_refuses_for_ever() {
     assert!(!goes_on_after_a_home_that_could_not_be_mended(Some(Mutation::FailedMendFinal)).await);
 }
 
-/// Another side, on a device of its own.
-async fn side(layout: Layout) -> NewCacheDevice {
-    let device: SharedDevice = Arc::new(SimDevice::new("other", 1 << 20, 3, &SimPower::new()));
-    let marks = pagetier_ssdcache::Marks::default();
-    let superblock = Superblock { store: [1; 16], ssd: [3; 16], layout, marks };
-    format(&device, &superblock, StoreSeed::of_store([1; 16])).await.expect("formatted");
-    let cac = SlotPolicyParams::new(Costs::PAPER, layout.slots as usize, 64);
-    let policy =
-        if layout.slots > 0 { "lru2" } else { "none" }.parse::<SsdPolicy>().expect("a policy").build(&cac);
+/// Another cache device.
+async fn other_cache(layout: Layout) -> NewCacheDevice {
+    let device = Arc::new(SimDevice::new("other", 1 << 20, 3, &SimPower::new()));
+    formatted(&device, layout).await;
+    let policy = policy(if layout.slots > 0 { "lru2" } else { "none" }, layout);
     NewCacheDevice { device, layout, policy, zone_percent: 50.0 }
 }
 
@@ -359,7 +312,7 @@ async fn a_ring_is_given_up_only_when_it_has_mended_what_it_alone_can_mend() {
             .hdd
             .inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(fixture.home_of(P)).times(errors));
         fixture.write(P, 1).await.expect_err("the home write fails");
-        let ring_only = side(Layout::ring_only(PageSize::MIN, 8)).await;
+        let ring_only = other_cache(Layout::ring_only(PageSize::MIN, 8)).await;
         let exchange = fixture.tier.exchange(ring_only, accept_loss, |_| Ok::<(), String>(()));
         let exchanged = timeout(LONG, exchange).await.expect("it ends");
         match (errors, accept_loss) {
@@ -429,7 +382,8 @@ async fn an_exchange_waits_for_copies_on_their_way_and_one_given_up_stops_none()
         fixture.ssd.inject(slow.on(IoOp::Write).within(slots).times(1));
         let _ = fixture.tier.evicted(page(P), 1, image(P, 1).as_slice());
         let begun = Instant::now();
-        let exchange = fixture.tier.exchange(side(fixture.layout).await, false, |_| Ok::<(), String>(()));
+        let exchange =
+            fixture.tier.exchange(other_cache(fixture.layout).await, false, |_| Ok::<(), String>(()));
         let patience = if given_up { Duration::from_secs(1) } else { LONG };
         let exchanged = timeout(patience, exchange).await;
         if given_up {

@@ -5,40 +5,15 @@
 //! failed; the next one goes to the same area, and wipes the headers there first. A cut right then leaves the
 //! mark of a checkpoint without headers, which looks like damage.
 
-use pagetier_bufpool::{DirtyPage, Tier, TierError, WrittenPage};
-use pagetier_devio::{Fault, FaultEffect, IoBuf, IoClass, IoOp, SharedDevice, SimDevice, SimPower};
-use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp};
-use pagetier_policy::{Access, Costs, Home, SlotPolicyParams, SsdPolicy};
-use pagetier_ssdcache::{
-    BLOCK_BYTES, Homes, Layout, Marks, Mutation, OpenError, OpenParams, RememberInMemory, SsdMode, SsdTier,
-    Superblock, decode_mark, format,
-};
+use crate::common::{formatted, layout, params, read, seed, write};
+use pagetier_bufpool::Tier;
+use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice, SimPower};
+use pagetier_policy::Home;
+use pagetier_ssdcache::{BLOCK_BYTES, Mutation, OpenError, OpenParams, SsdTier, decode_mark};
 use std::sync::Arc;
 
-const PAGE: usize = 4096;
 /// Pages on the SSD, synced.
 const PAGES: u32 = 24;
-
-/// Every page lies where its number says.
-struct Flat;
-
-impl Homes for Flat {
-    fn offset(&self, page: PageId) -> Option<u64> {
-        Some(u64::from(page.no) * PAGE as u64)
-    }
-}
-
-fn layout() -> Layout {
-    Layout::for_bytes(1 << 19, PageSize::MIN, 8).expect("a layout")
-}
-
-fn superblock() -> Superblock {
-    Superblock { store: [1; 16], ssd: [2; 16], layout: layout(), marks: Marks::default() }
-}
-
-fn page(no: u32) -> PageId {
-    PageId::new(SpaceId(1), no)
-}
 
 struct World {
     hdd: Arc<SimDevice>,
@@ -51,8 +26,7 @@ impl World {
     async fn new(broken: Option<Mutation>, seed: u64, power: &SimPower) -> Self {
         let device = |name, nth| Arc::new(SimDevice::new(name, 1 << 20, seed * 2 + nth, power));
         let (hdd, ssd) = (device("hdd", 0), device("ssd", 1));
-        let shared = Arc::clone(&ssd) as SharedDevice;
-        format(&shared, &superblock(), superblock().seed()).await.expect("formatted");
+        formatted(&ssd, layout(8)).await;
         Self { hdd, ssd, broken }
     }
 
@@ -63,47 +37,20 @@ impl World {
     }
 
     async fn open(&self, epoch: u32) -> Result<SsdTier, OpenError> {
-        let layout = layout();
-        let params = SlotPolicyParams::new(Costs::PAPER, layout.slots as usize, 64);
         let params = OpenParams {
-            hdd: Arc::clone(&self.hdd) as SharedDevice,
-            ssd: Arc::clone(&self.ssd) as SharedDevice,
-            seed: superblock().seed(),
-            layout,
-            homes: Arc::new(Flat),
-            policy: "lru2".parse::<SsdPolicy>().expect("a policy").build(&params),
-            zone_percent: 50.0,
             epoch,
-            admissions_max: 4,
-            mode: SsdMode::WriteBack,
-            closed: false,
-            remember: Arc::new(RememberInMemory::default()),
-            progress: None,
             #[cfg(feature = "mutations")]
             mutation: self.broken,
+            ..params(&self.hdd, &self.ssd, layout(8), "lru2")
         };
         SsdTier::open(params).await
     }
 
     /// The checkpoint that the mark in `area` says is in force, if there is one.
     fn mark_in(&self, area: u8) -> Option<u64> {
-        let at = layout().map_mark_at(area) as usize;
-        decode_mark(superblock().seed(), &self.ssd.snapshot()[at..at + BLOCK_BYTES as usize])
+        let at = layout(8).map_mark_at(area) as usize;
+        decode_mark(seed(), &self.ssd.snapshot()[at..at + BLOCK_BYTES as usize])
     }
-}
-
-async fn write(tier: &SsdTier, no: u32) {
-    let mut image = IoBuf::zeroed(PAGE);
-    image.as_mut_slice().fill(no as u8 + 1);
-    Header { page: page(no), lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(image.as_mut_slice());
-    let done = |written: WrittenPage| assert_eq!(written.result.expect("written"), Home::Ssd);
-    let dirty = DirtyPage { page: page(no), image, logical: 1, recovery_lsn: Lsn(0) };
-    tier.write(vec![dirty], IoClass::Clean, &done).await;
-}
-
-async fn read(tier: &SsdTier, no: u32) -> Result<u8, TierError> {
-    let fetched = tier.fetch(page(no), Access::Random, IoBuf::zeroed(PAGE)).await;
-    fetched.result.map(|_| fetched.buf.as_slice()[2000])
 }
 
 /// What came of a cut at one operation of the checkpoint after a mark that failed and landed.
@@ -121,12 +68,12 @@ async fn cut_at(op: u64, seed: u64, broken: Option<Mutation>, seen: &mut Seen) -
     let world = World::new(broken, seed, &power).await;
     let tier = world.open(1).await.expect("it opens");
     for no in 0..PAGES {
-        write(&tier, no).await;
+        assert_eq!(write(&tier, no, no as u8 + 1).await.expect("written"), Home::Ssd);
     }
     tier.flush().await.expect("synced");
     let [before, mark] = [0, 1].map(|area| world.mark_in(area));
     assert_eq!((before, mark), (Some(1), None), "the first checkpoint is in force");
-    let at = layout().map_mark_at(1);
+    let at = layout(8).map_mark_at(1);
     world.ssd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write).within(at..at + BLOCK_BYTES).times(1));
     tier.shutdown().await.expect_err("the mark fails");
     if world.mark_in(1) != Some(2) {

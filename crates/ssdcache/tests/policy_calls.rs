@@ -1,20 +1,17 @@
 //! What a policy is told and asked, what it is obeyed in, and what is counted: nothing that could lose data,
 //! all that it decides by.
 
-use pagetier_bufpool::{DirtyPage, Tier, WrittenPage};
-use pagetier_devio::{IoBuf, IoClass, SharedDevice, SimDevice, SimPower};
-use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
+use crate::common::{PAGE, formatted, layout, page, params, write};
+use pagetier_bufpool::Tier;
+use pagetier_devio::{IoBuf, SimDevice, SimPower};
+use pagetier_page::{PageId, Stamp};
 use pagetier_policy::{Access, Cause, Home, Millis, SlotId, SlotPolicy, Verdict};
-use pagetier_ssdcache::{
-    Entry, Homes, Layout, Marks, OpenParams, Plan, RememberInMemory, SlotParams, Slots, SsdFlush, SsdMode,
-    SsdTier, Superblock, format,
-};
+use pagetier_ssdcache::{Entry, OpenParams, Plan, SlotParams, Slots, SsdFlush, SsdTier};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 const NOW: Millis = Millis(0);
-const PAGE: usize = 4096;
 const SLOTS: u32 = 12;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,10 +98,6 @@ impl SlotPolicy for Script {
     }
 }
 
-fn page(no: u32) -> PageId {
-    PageId::new(SpaceId(1), no)
-}
-
 /// Slots with `pages` in the first ones, as the HDD has them, and a zone of `zone` slots.
 fn slots(policy: Box<Script>, pages: u32, zone: u32) -> Slots {
     let entry = |no| Entry { page: page(no), stamp: Stamp::from_bits(u64::from(no) + 1), clean: true };
@@ -180,51 +173,12 @@ fn a_zone_without_victims_is_named_anew_only_when_something_has_changed() {
     assert_eq!(slots.map_work(false, NOW), None, "the next zone would be the same");
 }
 
-/// Every page lies where its number says.
-struct Flat;
-
-impl Homes for Flat {
-    fn offset(&self, page: PageId) -> Option<u64> {
-        Some(u64::from(page.no) * PAGE as u64)
-    }
-}
-
 async fn tier(policy: Box<dyn SlotPolicy>) -> SsdTier {
     let power = SimPower::new();
-    let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power)) as SharedDevice;
+    let device = |name, seed| Arc::new(SimDevice::new(name, 1 << 20, seed, &power));
     let (hdd, ssd) = (device("hdd", 1), device("ssd", 2));
-    let layout = Layout::for_bytes(1 << 19, PageSize::MIN, 8).unwrap();
-    let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout, marks: Marks::default() };
-    format(&ssd, &superblock, StoreSeed::of_store([1; 16])).await.unwrap();
-    let tier = SsdTier::open(OpenParams {
-        hdd,
-        ssd,
-        seed: StoreSeed::of_store([1; 16]),
-        layout,
-        homes: Arc::new(Flat),
-        policy,
-        zone_percent: 50.0,
-        epoch: 1,
-        admissions_max: 4,
-        mode: SsdMode::WriteBack,
-        closed: false,
-        remember: Arc::new(RememberInMemory::default()),
-        progress: None,
-        #[cfg(feature = "mutations")]
-        mutation: None,
-    });
-    tier.await.unwrap()
-}
-
-async fn write(tier: &SsdTier, no: u32) -> Home {
-    let mut image = IoBuf::zeroed(PAGE);
-    Header { page: page(no), lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(image.as_mut_slice());
-    let home = Mutex::new(None);
-    let done = |written: WrittenPage| *home.lock().unwrap() = Some(written.result.unwrap());
-    let dirty = DirtyPage { page: page(no), image, logical: 1, recovery_lsn: Lsn(0) };
-    let write = tier.write(vec![dirty], IoClass::Clean, &done);
-    timeout(Duration::from_secs(600), write).await.expect("written at last");
-    home.into_inner().unwrap().unwrap()
+    formatted(&ssd, layout(8)).await;
+    SsdTier::open(OpenParams { policy, ..params(&hdd, &ssd, layout(8), "none") }).await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -237,7 +191,7 @@ async fn the_policy_is_told_of_every_write_and_where_it_went() {
     ] {
         let (policy, notes) = Script::new(verdict, through);
         let tier = tier(policy).await;
-        let home = write(&tier, 3).await;
+        let home = write(&tier, 3, 0).await.unwrap();
         sleep(Duration::from_secs(1)).await;
         let ssd = verdict == Verdict::AdmitFree;
         assert_eq!(home, if ssd { Home::Ssd } else { Home::Hdd });
@@ -252,7 +206,7 @@ async fn the_policy_is_told_of_every_write_and_where_it_went() {
 async fn a_policy_that_admits_nothing_on_reading_is_not_asked() {
     let (policy, notes) = Script::new(Verdict::Reject, false);
     let tier = tier(policy).await;
-    assert_eq!(write(&tier, 3).await, Home::Hdd);
+    assert_eq!(write(&tier, 3, 0).await.unwrap(), Home::Hdd);
     notes.lock().unwrap().clear();
     let fetched = tier.fetch(page(3), Access::Random, IoBuf::zeroed(PAGE)).await;
     assert_eq!(fetched.result.unwrap(), Home::Hdd);

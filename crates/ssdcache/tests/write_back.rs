@@ -1,30 +1,17 @@
 //! The SSD's own duties beside everything else: write-back never puts an old version over a newer one,
 //! nothing spins, nothing falls asleep.
 
-use pagetier_bufpool::{DirtyPage, Tier, WrittenPage};
-use pagetier_devio::{
-    Device, Fault, FaultEffect, IoBuf, IoBufs, IoClass, IoOp, SharedDevice, SimDevice, SimPower,
-};
-use pagetier_page::{Flags, Header, Lsn, PageId, PageSize, SpaceId, Stamp, StoreSeed};
-use pagetier_policy::{Access, Costs, Home, SlotPolicyParams, SsdPolicy};
-use pagetier_ssdcache::{
-    Homes, Layout, Marks, OpenParams, RememberInMemory, SsdMode, SsdTier, Superblock, format,
-};
+use crate::common::{PAGE, dirty, formatted, image, page, params, read, seed, write};
+use pagetier_bufpool::{Tier, WrittenPage};
+use pagetier_devio::{Device, Fault, FaultEffect, IoBuf, IoBufs, IoClass, IoOp, SimDevice, SimPower};
+use pagetier_page::{Flags, PageId, PageSize, Stamp};
+use pagetier_policy::{Access, Home};
+use pagetier_ssdcache::{Layout, OpenParams, SsdTier};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
-const PAGE: usize = 4096;
 const LONG: Duration = Duration::from_secs(60);
-
-/// Every page lies where its number says.
-struct Flat;
-
-impl Homes for Flat {
-    fn offset(&self, page: PageId) -> Option<u64> {
-        Some(u64::from(page.no) * PAGE as u64)
-    }
-}
 
 struct Fixture {
     tier: SsdTier,
@@ -40,47 +27,20 @@ impl Fixture {
         let ssd = SimDevice::new("ssd", 4 << 20, 4, &power).with_latency(Duration::from_millis(3));
         let (hdd, ssd) = (Arc::new(hdd), Arc::new(ssd));
         let layout = Layout::for_bytes(1 << 20, PageSize::MIN, 8).unwrap();
-        let device: SharedDevice = Arc::clone(&ssd) as SharedDevice;
-        let marks = Marks::default();
-        let superblock = Superblock { store: [1; 16], ssd: [2; 16], layout, marks };
-        format(&device, &superblock, superblock.seed()).await.unwrap();
-        let params = SlotPolicyParams::new(Costs::PAPER, layout.slots as usize, 64);
-        let tier = SsdTier::open(OpenParams {
-            hdd: Arc::clone(&hdd) as SharedDevice,
-            ssd: device,
-            seed: superblock.seed(),
-            layout,
-            homes: Arc::new(Flat),
-            policy: policy.parse::<SsdPolicy>().unwrap().build(&params),
-            zone_percent: 25.0,
-            epoch: 1,
-            admissions_max: 4,
-            mode: SsdMode::WriteBack,
-            closed: false,
-            remember: Arc::new(RememberInMemory::default()),
-            progress: None,
-            #[cfg(feature = "mutations")]
-            mutation: None,
-        });
+        formatted(&ssd, layout).await;
+        let tier = SsdTier::open(OpenParams { zone_percent: 25.0, ..params(&hdd, &ssd, layout, policy) });
         Self { tier: tier.await.unwrap(), hdd, ssd, layout }
     }
 
     /// Where it went; `None`: it failed.
     async fn write(&self, no: u32, version: u8) -> Option<Home> {
-        let home = Mutex::new(None);
-        let done = |written: WrittenPage| *home.lock().unwrap() = Some(written.result);
-        let batch =
-            vec![DirtyPage { page: page(no), image: image(no, version), logical: 1, recovery_lsn: Lsn(0) }];
-        timeout(LONG, self.tier.write(batch, IoClass::Clean, &done)).await.expect("written at last");
-        home.into_inner().unwrap().unwrap().ok()
+        write(&self.tier, no, version).await.ok()
     }
 
     /// Writes pages in one batch.
     async fn write_batch(&self, pages: std::ops::Range<u32>, version: u8) {
-        let dirty =
-            |no| DirtyPage { page: page(no), image: image(no, version), logical: 1, recovery_lsn: Lsn(0) };
         let done = |written: WrittenPage| assert_eq!(written.result.unwrap(), Home::Ssd);
-        let batch = pages.map(dirty).collect();
+        let batch = pages.map(|no| dirty(no, version)).collect();
         timeout(LONG, self.tier.write(batch, IoClass::Clean, &done)).await.expect("written at last");
     }
 
@@ -99,9 +59,7 @@ impl Fixture {
     }
 
     async fn version(&self, no: u32) -> u8 {
-        let fetched = self.tier.fetch(page(no), Access::Random, IoBuf::zeroed(PAGE)).await;
-        fetched.result.unwrap();
-        fetched.buf.as_slice()[2000]
+        read(&self.tier, no).await.unwrap()
     }
 
     /// Reads of slots, and with them the write-back, take seconds.
@@ -109,21 +67,6 @@ impl Fixture {
         let slots = self.layout.slot_at(0)..self.layout.end();
         self.ssd.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(5))).on(IoOp::Read).within(slots));
     }
-}
-
-fn seed() -> StoreSeed {
-    StoreSeed::of_store([1; 16])
-}
-
-fn page(no: u32) -> PageId {
-    PageId::new(SpaceId(1), no)
-}
-
-fn image(no: u32, version: u8) -> IoBuf {
-    let mut image = IoBuf::zeroed(PAGE);
-    image.as_mut_slice().fill(version);
-    Header { page: page(no), lsn: Lsn(0), stamp: Stamp::ZERO, flags: Flags::NONE }.put(image.as_mut_slice());
-    image
 }
 
 #[tokio::test(start_paused = true)]
@@ -214,7 +157,7 @@ async fn a_failed_slot_write_tells_which_page_had_to_make_room_for_it() {
     let homes: Vec<Home> = (0..filled).map(|no| fixture.tier.home(page(no))).collect();
     let told = Mutex::new(None);
     let done = |written: WrittenPage| *told.lock().unwrap() = Some((written.result, written.displaced));
-    let batch = vec![DirtyPage { page: page(900), image: image(900, 1), logical: 1, recovery_lsn: Lsn(0) }];
+    let batch = vec![dirty(900, 1)];
     timeout(LONG, fixture.tier.write(batch, IoClass::Clean, &done)).await.expect("written at last");
     let (result, displaced) = told.into_inner().unwrap().unwrap();
     assert_eq!(result.unwrap(), Home::Hdd);

@@ -1,7 +1,7 @@
 //! The catalog: one page in its own space that describes the database, written when the load is complete.
 
 use crate::btree::RowLens;
-use crate::database::DbError;
+use crate::error::DbError;
 use crate::random::Constants;
 use crate::schema::Table;
 use pagetier::{PageId, PageStore};

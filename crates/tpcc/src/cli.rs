@@ -1,7 +1,8 @@
 //! The command line and its defaults.
 
-use crate::args::{self, PolicyPair};
+use crate::args;
 use crate::compare::CompareArgs;
+use crate::policies::{Policies, PolicyList};
 use clap::{Parser, ValueEnum};
 use pagetier::{COST_POINTS, Costs, PageSize, PoolPolicy, SsdPolicy};
 use pagetier_policy::{CLUSTER_PAGES, CLUSTER_PAGES_MAX};
@@ -167,19 +168,6 @@ pub(crate) enum Io {
     Threads,
 }
 
-/// A list of policy pairs.
-#[derive(Clone, Debug)]
-pub(crate) struct PolicyList(pub(crate) Vec<Policies>);
-
-/// A pool policy and an SSD policy, by name.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Policies {
-    /// The pool's policy.
-    pub(crate) pool: String,
-    /// The SSD's policy.
-    pub(crate) ssd: String,
-}
-
 /// The ratio of database to SSD to pool.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Ratio {
@@ -222,12 +210,6 @@ fn pages(bytes: f64, page: PageSize) -> u64 {
 
 fn policy_list(list: &str) -> Result<PolicyList, String> {
     Ok(PolicyList(args::policy_pairs(list)?.iter().map(Policies::from).collect()))
-}
-
-impl From<&PolicyPair> for Policies {
-    fn from(pair: &PolicyPair) -> Self {
-        Self { pool: pair.pool.to_string(), ssd: pair.ssd.to_string() }
-    }
 }
 
 impl Cli {

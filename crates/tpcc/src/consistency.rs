@@ -5,7 +5,8 @@
 //! 3. The new-orders of a district have consecutive numbers.
 //! 4. The sum of O_OL_CNT is the number of order-lines of the district.
 
-use crate::database::{Database, DbError};
+use crate::database::Database;
+use crate::error::DbError;
 use crate::load::DISTRICTS;
 use crate::schema::{self, Table, district, orders, warehouse};
 use std::ops::ControlFlow;

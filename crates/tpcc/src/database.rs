@@ -3,55 +3,18 @@
 //! A transaction reads rows under row locks, collects its changes, and commits: one log record makes them
 //! durable, then they are applied to the trees. The log's module explains what this means for recovery.
 
-use crate::btree::{Tree, TreeError};
+use crate::btree::Tree;
 use crate::catalog::Catalog;
+use crate::error::DbError;
 use crate::locks::{LockTable, RowKey, RowLock};
 use crate::operations::{Operation, Operations};
 use crate::schema::Table;
 use pagetier::PageStore;
-use pagetier_wal::{CheckpointError, Keep, RedoError, Redone, Wal, WalError, checkpoint, redo};
+use pagetier_wal::{CheckpointError, Keep, Redone, Wal, checkpoint, redo};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tokio::time::Instant;
-
-/// What can go wrong with the database.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum DbError {
-    /// The store failed.
-    #[error(transparent)]
-    Store(#[from] pagetier::Error),
-    /// A tree failed.
-    #[error(transparent)]
-    Tree(#[from] TreeError),
-    /// The log failed.
-    #[error(transparent)]
-    Log(#[from] WalError),
-    /// Redo failed.
-    #[error("recovery: {0}")]
-    Redo(#[from] RedoError),
-    /// A checkpoint failed.
-    #[error(transparent)]
-    Checkpoint(CheckpointError),
-    /// A row that must exist does not.
-    #[error("{table:?} has no row {key:02x?}")]
-    MissingRow {
-        /// The table.
-        table: Table,
-        /// The key.
-        key: Vec<u8>,
-    },
-    /// A commit record is malformed.
-    #[error("a commit in the log cannot be read")]
-    BadCommit,
-    /// The store holds data of another program or version.
-    #[error("the store is another program's: {0}")]
-    NotOurs(String),
-    /// A transaction failed or was dropped after its commit, so the rows in memory are behind the log;
-    /// reopening repairs that.
-    #[error("the database stopped: a commit was not applied completely; open it again to recover")]
-    Stopped,
-}
 
 /// An open database.
 pub(crate) struct Database {

@@ -12,14 +12,17 @@ mod cli;
 mod compare;
 mod consistency;
 mod database;
+mod error;
 mod load;
 mod location;
 mod locks;
 mod operations;
+mod policies;
 mod random;
 pub mod references;
 mod report;
 mod run;
+mod runtime;
 mod schema;
 mod session;
 mod tx;
@@ -29,12 +32,7 @@ use clap::error::ErrorKind;
 use cli::{Cli, Time};
 use pagetier_devio::VirtualClock;
 use session::Session;
-use std::future::Future;
-use std::io;
-use std::pin::pin;
 use std::process::ExitCode;
-use std::task::{Context, Waker};
-use tokio::runtime::{Builder, Runtime};
 
 /// The program `tpcc_lite`: parses the command line, runs, reports.
 #[must_use]
@@ -59,7 +57,7 @@ fn start(cli: &Cli) -> Result<bool, Box<dyn std::error::Error>> {
         return compare::compare(cli);
     }
     let clock = (cli.time == Time::Virtual).then(VirtualClock::new);
-    let runtime = runtime(clock.as_ref())?;
+    let runtime = runtime::runtime(clock.as_ref())?;
     let rows = runtime.block_on(async { Session::new(cli, clock)?.run().await })?;
     if cli.json && cli.policies.is_none() {
         println!("{}", serde_json::to_string_pretty(&rows.first())?);
@@ -72,22 +70,4 @@ fn start(cli: &Cli) -> Result<bool, Box<dyn std::error::Error>> {
         }
     }
     Ok(rows.iter().all(|row| row.consistency == "ok"))
-}
-
-/// A multi-threaded runtime, or for virtual time a single-threaded one whose clock advances only when nothing
-/// else can run.
-pub(crate) fn runtime(clock: Option<&VirtualClock>) -> io::Result<Runtime> {
-    let Some(clock) = clock.cloned() else {
-        return Builder::new_multi_thread().enable_all().build();
-    };
-    Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .on_thread_park(move || {
-            clock.idle(|by| {
-                // The clock advances on the first poll.
-                let _ = pin!(tokio::time::advance(by)).poll(&mut Context::from_waker(Waker::noop()));
-            });
-        })
-        .build()
 }

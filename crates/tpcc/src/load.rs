@@ -2,7 +2,7 @@
 
 use crate::btree::{Appender, Tree};
 use crate::catalog::{Catalog, Scale};
-use crate::database::DbError;
+use crate::error::DbError;
 use crate::random::{Random, last_name};
 use crate::schema::{self, NEW_ORDER_ROW, Table};
 use crate::schema::{customer, district, history, item, order_line, orders, stock, warehouse};

@@ -1,6 +1,7 @@
 //! Where a database lives: files in a folder, given files or devices, or memory.
 
-use crate::cli::{Cli, HddModel, Io, Policies};
+use crate::cli::{Cli, HddModel, Io};
+use crate::policies::Policies;
 use pagetier::{
     Backend, Builder, Clock, EmulatedDevice, MemoryDevice, MemoryManifest, Model, PageSize, PageStore,
     SharedDevice, SsdPolicy,

@@ -1,6 +1,6 @@
 //! The cost of a run: the columns of Figures 8, 9 and 11 of the 2013 paper, as JSON or as a table.
 
-use crate::cli::Policies;
+use crate::policies::Policies;
 use crate::run::{Measured, Slice};
 use crate::tx::Kind;
 use pagetier::{Costs, DeviceStats, IoClass, Stats};
@@ -323,7 +323,8 @@ pub(crate) fn details(row: &Row) -> String {
     );
     if let Some(costs) = &row.costs {
         out += &format!(
-            "\nthe policies' costs at the end: SSD read {:.3} ms, HDD read {:.3} ms, SSD write {:.3} ms, HDD write {:.3} ms",
+            "\nthe policies' costs at the end: SSD read {:.3} ms, HDD read {:.3} ms, SSD write {:.3} ms, HDD \
+             write {:.3} ms",
             costs.ssd_read_ms, costs.hdd_read_ms, costs.ssd_write_ms, costs.hdd_write_ms,
         );
     }

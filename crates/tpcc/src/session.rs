@@ -1,11 +1,13 @@
 //! A session: loads if necessary; then, per policy pair, opens, recovers, runs, checks, closes, and reports.
 
 use crate::catalog::{Catalog, Scale};
-use crate::cli::{Cli, Policies, Time};
+use crate::cli::{Cli, Time};
 use crate::consistency;
-use crate::database::{Database, DbError, Recovered};
+use crate::database::{Database, Recovered};
+use crate::error::DbError;
 use crate::load::{estimate_bytes, load, steps};
 use crate::location::{Location, LocationError, Notes};
+use crate::policies::Policies;
 use crate::report::{self, Reopened, Row, Setup};
 use crate::run::{Measured, Plan, Stop, run};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};

@@ -1,6 +1,7 @@
 //! Fuzzy checkpoints: keep the log short while the engine runs.
 
-use crate::log::{Wal, WalError};
+use crate::error::WalError;
+use crate::log::Wal;
 use pagetier::{Lsn, PageStore};
 
 /// What the log is kept for.

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod checkpoint;
+mod error;
 mod log;
 mod media;
 mod minitx;
@@ -19,7 +20,8 @@ mod segments;
 mod tests;
 
 pub use checkpoint::{CheckpointError, Keep, checkpoint};
-pub use log::{Hold, Wal, WalError, WalLimits};
+pub use error::WalError;
+pub use log::{Hold, Wal, WalLimits};
 pub use media::{FileMedia, Media, MemoryMedia};
 pub use minitx::MiniTx;
 pub use redo::{RedoError, Redone, redo};

@@ -22,6 +22,7 @@
 //!
 //! [`MiniTx::commit`]: crate::MiniTx::commit
 
+use crate::error::WalError;
 use crate::media::{FileMedia, Media, MemoryMedia};
 use crate::record::{self, Kind};
 use crate::segments::Segments;
@@ -29,44 +30,13 @@ use pagetier::{GateError, GateFuture, LogGate, Lsn, PageMut};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
 /// The start of a new log: above zero, the LSN of a page that no record has touched.
 pub(crate) const FIRST_LSN: u64 = 64;
-
-/// What went wrong with the log.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WalError {
-    /// A file operation failed. What was not durable is kept in memory; the next flush tries again.
-    #[error("log {path}: {source}")]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// The system's error.
-        source: Arc<io::Error>,
-    },
-    /// Another opener, here or in another process, has the log.
-    #[error("log {path}: it is in use, here or in another process")]
-    InUse {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// A segment with a successor ends in the middle of a record.
-    #[error("log {path}: damaged at position {at}, though later segments exist")]
-    Damaged {
-        /// The segment.
-        path: PathBuf,
-        /// The position of the first unreadable record.
-        at: u64,
-    },
-    /// The background write did not complete.
-    #[error("the log writer was stopped")]
-    Stopped,
-}
 
 /// Limits of a log.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,8 @@
 //! A page that a record formats is overwritten without being read, whatever the store has of it: an older
 //! version, none, or a damaged one. The records from there on give it its newest contents.
 
-use crate::log::{Wal, WalError};
+use crate::error::WalError;
+use crate::log::Wal;
 use crate::record::{self, Kind, Record, Records};
 use pagetier::{Lsn, PageId, PageMut, PageStore};
 use std::collections::BTreeMap;

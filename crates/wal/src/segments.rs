@@ -8,7 +8,7 @@
 //! trusted; the ones before it were durable when their successors were created. After a failed append
 //! everything since the last good sync goes to a new segment, which ends the previous one.
 
-use crate::log::WalError;
+use crate::error::WalError;
 use crate::media::Media;
 use crate::record::Records;
 use std::collections::VecDeque;

@@ -54,6 +54,8 @@ pub(crate) trait Blocking: Send + Sync {
     fn scan(&self, from: &[u8], count: usize) -> Result<usize, Failure>;
 }
 
+/// An engine as the clients use it. Calls of a [`Blocking`] one block the worker thread, of which there is
+/// one for each client.
 pub(crate) enum Store {
     Pagetier(Box<Kv>),
     Blocking(Box<dyn Blocking>),
@@ -66,7 +68,8 @@ impl Store {
         memory: u64,
         ssd_bytes: u64,
     ) -> Result<Self, Failure> {
-        let cache = memory / 2;
+        // Their allocations take up to twice what they are told: with half of the limit they are killed.
+        let cache = memory / 4;
         Ok(match name {
             EngineName::Pagetier => {
                 let options = Options::new(dir.join("kv")).pool_bytes(memory / 4 * 3).ssd_bytes(ssd_bytes);
@@ -82,14 +85,14 @@ impl Store {
     pub(crate) async fn get(&self, key: &[u8]) -> Result<bool, Failure> {
         match self {
             Self::Pagetier(kv) => Ok(kv.get(key).await?.is_some()),
-            Self::Blocking(engine) => tokio::task::block_in_place(|| engine.get(key)),
+            Self::Blocking(engine) => engine.get(key),
         }
     }
 
     pub(crate) async fn put(&self, key: Vec<u8>, value: Vec<u8>) -> Result<(), Failure> {
         match self {
             Self::Pagetier(kv) => Ok(kv.put(&key, &value).await?),
-            Self::Blocking(engine) => tokio::task::block_in_place(|| engine.put((key, value))),
+            Self::Blocking(engine) => engine.put((key, value)),
         }
     }
 
@@ -103,7 +106,7 @@ impl Store {
                 }
                 kv.sync().await?;
             }
-            Self::Blocking(engine) => tokio::task::block_in_place(|| engine.load(entries))?,
+            Self::Blocking(engine) => engine.load(entries)?,
         }
         Ok(count)
     }
@@ -117,7 +120,7 @@ impl Store {
                 }
                 Ok(found)
             }
-            Self::Blocking(engine) => tokio::task::block_in_place(|| engine.scan(from, count)),
+            Self::Blocking(engine) => engine.scan(from, count),
         }
     }
 
@@ -239,8 +242,11 @@ struct Fjall {
 
 impl Fjall {
     fn open(dir: &Path, cache: u64) -> Result<Self, Failure> {
-        let db = fjall::Database::builder(dir.join("fjall")).cache_size(cache).open()?;
-        let entries = db.keyspace("t", fjall::KeyspaceCreateOptions::default)?;
+        // Its memtables count as memory, too.
+        let (blocks, buffers) = (cache / 4 * 3, cache / 4);
+        let db = fjall::Database::builder(dir.join("fjall")).cache_size(blocks).open()?;
+        let options = || fjall::KeyspaceCreateOptions::default().max_memtable_size(buffers / 4);
+        let entries = db.keyspace("t", options)?;
         let commits = GroupCommit::new({
             let (db, entries) = (db.clone(), entries.clone());
             move |batch| Self::commit(&db, &entries, batch)
@@ -288,7 +294,7 @@ struct Rocks(rocksdb::DB);
 impl Rocks {
     fn open(dir: &Path, cache: u64) -> Result<Self, Failure> {
         let mut table = rocksdb::BlockBasedOptions::default();
-        table.set_block_cache(&rocksdb::Cache::new_lru_cache(cache as usize));
+        table.set_block_cache(&rocksdb::Cache::new_lru_cache((cache / 4 * 3) as usize));
         table.set_bloom_filter(10.0, false);
         let mut options = rocksdb::Options::default();
         options.create_if_missing(true);

@@ -3,8 +3,8 @@
 //!
 //! - **Memory**: each engine runs in a process of its own, in a cgroup that limits everything that it uses,
 //!   the system's page cache for its files included. Pagetier bypasses that cache and gets three quarters of
-//!   the limit as its pool. The others get half of the limit as their own cache, and leave the rest to the
-//!   page cache. That takes root; `--unlimited` does without.
+//!   the limit as its pool. The others get a quarter of the limit for their own cache and buffers (they use
+//!   twice that), and leave the rest to the page cache. That takes root; `--unlimited` does without.
 //! - **Durability**: every change is durable when it counts. Changes by several clients share a flush:
 //!   Pagetier and RocksDB do that by themselves, redb and fjall through a thread that commits what is
 //!   waiting.
@@ -39,7 +39,7 @@ struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Workload::ALL)]
     workloads: Vec<Workload>,
     /// The memory of an engine, page cache included, in MiB.
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 256)]
     memory_mib: u64,
     /// Sets no limit to the memory: the page cache then has all that is free.
     #[arg(long)]
@@ -99,7 +99,8 @@ fn run_each(args: &Args) -> Result<(), Failure> {
         let group = if args.unlimited { None } else { Some(cgroup::Group::new(args.memory_mib << 20)?) };
         let mut command = Command::new(std::env::current_exe()?);
         command.args(std::env::args_os().skip(1)).arg("--child").stdout(Stdio::piped());
-        command.env("YCSB_ENGINE", engine.to_string());
+        // With an arena for each thread, what is free in one is not for the others.
+        command.env("MALLOC_ARENA_MAX", "2").env("YCSB_ENGINE", engine.to_string());
         let child = match &group {
             Some(group) => group.spawn(&mut command)?,
             None => command.spawn()?,

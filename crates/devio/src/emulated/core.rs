@@ -8,9 +8,10 @@
 //! Data moves when service begins: a read sees every write that completed before then.
 
 use super::model::{Task, Timing};
+use crate::class::Slot;
 use crate::occupancy::InFlight;
 use crate::queue::rank;
-use crate::recorder::{Recorder, Slot};
+use crate::recorder::Recorder;
 use crate::ticket::Promise;
 use crate::{Completion, IoClass, IoFuture, IoOp};
 use std::future::Future;
@@ -52,6 +53,13 @@ struct Active {
 
 /// Completed operations, to be delivered outside the lock.
 pub(super) type Finished = Vec<(Promise<Completion>, Completion)>;
+
+/// Delivers completions, outside any lock.
+pub(super) fn hand_over(finished: Finished) {
+    for (promise, completion) in finished {
+        promise.complete(completion);
+    }
+}
 
 /// What the device must do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

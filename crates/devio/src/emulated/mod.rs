@@ -17,16 +17,19 @@ mod clock;
 mod core;
 mod model;
 mod pump;
+mod shared;
 
 pub use clock::{Clock, VirtualClock};
 pub use model::Model;
 
-use self::core::{Core, Finished, Next, Pending, Start};
+use self::core::{Core, Pending, Start};
 use self::model::Timing;
-use self::pump::{Alarm, FOREVER, Pump};
+use self::pump::{Alarm, Pump};
+use self::shared::Shared;
 use crate::check::{Spot, check, refused, total_len};
+use crate::class::Slot;
 use crate::device::IoBufs;
-use crate::recorder::{Recorder, Slot};
+use crate::recorder::Recorder;
 use crate::ticket::ticket;
 use crate::{
     Completion, Device, DeviceError, DeviceStats, IoClass, IoFuture, IoOp, Occupancy, RecentCosts,
@@ -37,9 +40,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
-use std::task::Context;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// A device slowed down by a timing model. See the module.
 #[derive(Debug)]
@@ -47,18 +48,6 @@ pub struct EmulatedDevice {
     shared: Arc<Shared>,
     /// [`Clock::Wall`]: the thread and its alarm.
     thread: Option<(JoinHandle<()>, Arc<Alarm>)>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    name: Arc<str>,
-    inner: SharedDevice,
-    clock: Clock,
-    /// The zero of the device's time: its first operation.
-    origin: OnceLock<tokio::time::Instant>,
-    wall_origin: std::time::Instant,
-    core: Mutex<Core>,
-    recorder: Recorder,
 }
 
 impl EmulatedDevice {
@@ -138,45 +127,6 @@ fn start_thread(shared: &Arc<Shared>) -> (JoinHandle<()>, Arc<Alarm>) {
     match started {
         Ok(thread) => (thread, alarm),
         Err(error) => panic!("no thread for the emulated device: {error}"),
-    }
-}
-
-impl Shared {
-    fn now_ns(&self) -> u64 {
-        let elapsed = match self.clock {
-            Clock::Wall => self.wall_origin.elapsed(),
-            Clock::Tokio | Clock::Virtual(_) => {
-                let now = tokio::time::Instant::now();
-                now.duration_since(*self.origin.get_or_init(|| now))
-            }
-        };
-        u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    fn instant_of(&self, ns: u64) -> tokio::time::Instant {
-        let origin = *self.origin.get_or_init(tokio::time::Instant::now);
-        origin.checked_add(Duration::from_nanos(ns)).unwrap_or(origin + FOREVER)
-    }
-
-    fn wall_instant_of(&self, ns: u64) -> std::time::Instant {
-        self.wall_origin.checked_add(Duration::from_nanos(ns)).unwrap_or(self.wall_origin + FOREVER)
-    }
-
-    fn step(&self, cx: &mut Context<'_>) -> Next {
-        let mut finished = Finished::new();
-        let next = {
-            let mut core = self.core.lock();
-            core.stepper = Some(cx.waker().clone());
-            let next = core.step(self.now_ns(), cx, &self.recorder, &mut finished);
-            if next == Next::Idle && !matches!(self.clock, Clock::Wall) {
-                // Under the core's lock: a caller that queues an operation after this starts a new task.
-                core.pumped = false;
-                core.stepper = None;
-            }
-            next
-        };
-        pump::hand_over(finished);
-        next
     }
 }
 

@@ -2,16 +2,16 @@
 //!
 //! The task lives while operations are queued or in service; the thread lives as long as the device.
 
-use super::Shared;
 use super::clock::{ExactSleep, VirtualClock};
-use super::core::{Finished, Next};
+use super::core::Next;
+use super::shared::Shared;
 use parking_lot::{Condvar, Mutex};
 use std::future::Future;
 use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::time::Sleep;
 
 enum Timer {
@@ -155,13 +155,3 @@ pub(super) fn run(shared: &Arc<Shared>, alarm: &Arc<Alarm>) {
         alarm.wait(until);
     }
 }
-
-/// Delivers completions, outside any lock.
-pub(super) fn hand_over(finished: Finished) {
-    for (promise, completion) in finished {
-        promise.complete(completion);
-    }
-}
-
-/// A delay longer than any run.
-pub(super) const FOREVER: Duration = Duration::from_secs(86_400 * 365);

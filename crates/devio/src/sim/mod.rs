@@ -22,9 +22,10 @@ pub use power::SimPower;
 
 use self::cache::{Cache, SECTOR};
 use crate::check::{Spot, check, check_range, total_len};
+use crate::class::Slot;
 use crate::device::IoBufs;
 use crate::occupancy::InFlight;
-use crate::recorder::{Recorder, RetryReason, Slot};
+use crate::recorder::{Recorder, RetryReason};
 use crate::ticket::ticket;
 use crate::{
     Completion, Device, DeviceError, DeviceErrorKind, DeviceStats, IoClass, IoFuture, IoOp, Occupancy,

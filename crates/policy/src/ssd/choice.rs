@@ -80,7 +80,8 @@ impl SsdPolicy {
     pub fn known() -> String {
         let names: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
         format!(
-            "{}; cac and cc also with options, as cac:ageing,sketch, of {} and ageing=N (halved every N accesses per slot); \
+            "{}; cac and cc also with options, as cac:ageing,sketch, of {} and ageing=N (halved every N \
+             accesses per slot); \
              auto also with one setting for good, as auto:pin=plain, of {}",
             names.join(", "),
             Self::PARTS.join(", "),

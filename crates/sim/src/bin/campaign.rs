@@ -111,7 +111,7 @@ struct Caught {
     seconds: f64,
     /// The seed that caught it, which the intact store passes, and the hazard of that seed.
     seed: Option<u64>,
-    steer: String,
+    hazard: String,
     what: String,
 }
 
@@ -293,7 +293,12 @@ impl Campaign {
                 bar.inc(1);
                 self.with(|r| r.totals.add(&totals));
                 if let Err(found) = ended {
-                    let replay = format!("cargo run --release -p pagetier-sim --bin campaign -- --mode {mode} --case {index} --depth {} --with policy={}", self.args.depth, self.policy());
+                    let replay = format!(
+                        "cargo run --release -p pagetier-sim --bin campaign -- --mode \
+                        {mode} --case {index} --depth {} --with policy={}",
+                        self.args.depth,
+                        self.policy()
+                    );
                     eprintln!("VIOLATION: {}\n  at {}\n  replay: {replay}", found.what, found.place);
                     let failure = Failure { what: found.what, place: found.place, replay };
                     self.with(|r| r.violations.push(failure));
@@ -372,12 +377,12 @@ impl Campaign {
             crashes: totals.crashes,
             seconds: 0.0,
             seed: None,
-            steer: String::new(),
+            hazard: String::new(),
             what: "NOT CAUGHT".into(),
         };
         if let Some(found) = found {
             (caught.seeds, caught.seed) = (Some(totals.seeds), Some(found.plan.seed));
-            (caught.steer, caught.what) = (format!("{:?}", found.plan.steer), found.what);
+            (caught.hazard, caught.what) = (format!("{:?}", found.plan.hazard), found.what);
             // A violation that the intact store shows too says nothing about the disabled rule.
             let whole = Plan { mutation: None, ..*found.plan };
             if let Err(violation) = run_seed(&whole, self.stop, &mut totals) {
@@ -435,11 +440,12 @@ fn print(report: &Report, json: bool) {
         let seeds = m.seeds.map_or("-".to_owned(), |n| n.to_string());
         println!(
             "{:>22}: {seeds:>4} seeds, {:>6} crashes, {:>5.1} s, {}: {:.90}",
-            m.mutation, m.crashes, m.seconds, m.steer, m.what
+            m.mutation, m.crashes, m.seconds, m.hazard, m.what
         );
     }
     println!(
-        "{} seeds, {} lives, {} reopenings with I/O in flight, {} crashes recovered and checked ({} of them in a recovery), {} pages checked, {} refused as corrupt after faults",
+        "{} seeds, {} lives, {} reopenings with I/O in flight, {} crashes recovered and checked ({} of them \
+         in a recovery), {} pages checked, {} refused as corrupt after faults",
         t.seeds, t.lives, t.reopenings, t.crashes, t.crashes_in_recovery, t.pages_checked, t.pages_refused
     );
     println!("{:.1} s, {:.0} crashes a second", report.seconds, report.crashes_per_second);

@@ -1,8 +1,8 @@
 //! Calls dropped at one of their awaits: every public future of the store, polled a few times and dropped.
 
 use super::coverage::State;
+use super::hazard::Hazard;
 use super::polls::up_to;
-use super::steer::Steer;
 use super::work::{Mood, Outcome, Worker};
 use pagetier::{Drain, Lsn, PageStore, ScrubOptions, SpaceId, SsdMode};
 use pagetier_devio::{Fault, FaultEffect, IoOp};
@@ -16,7 +16,7 @@ impl Worker {
         let polls = [1, 1, 2, 3, 5, 10, 30][self.rng.random_range(0..7)];
         self.probe.mark(State::DroppedCall);
         let store = Arc::clone(&self.store);
-        if self.plan.steer == Steer::DroppedFlush && self.errors_allowed && self.rng.random_bool(0.3) {
+        if self.plan.hazard == Hazard::DroppedFlush && self.errors_allowed && self.rng.random_bool(0.3) {
             return self.dropped_flush(&store, mood).await;
         }
         match self.rng.random_range(0..16) {

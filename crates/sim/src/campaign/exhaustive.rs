@@ -2,14 +2,16 @@
 //! at which something changed, and with every subset of the unflushed writes where there are few.
 
 use super::content::{fill, version_in};
+use super::hazard::Hazard;
 use super::life::{Life, Start};
 use super::model::Model;
+use super::moment::Moment;
+use super::moment::Outcome;
 use super::plan::Plan;
-use super::probe::{Moment, Phase, Probe, Rate};
-use super::seed::{Violation, panic_text};
-use super::steer::Steer;
+use super::probe::{Phase, Probe, Rate};
 use super::totals::Totals;
-use super::world::{Lenient, Outcome, examine, in_virtual_time};
+use super::violation::{Violation, panic_text};
+use super::world::{Lenient, examine, in_virtual_time};
 use pagetier::{Drain, Home, Lsn, PageId, PageStore, SpaceId};
 use pagetier_ssdcache::SLOTS_MIN;
 use parking_lot::Mutex;
@@ -108,7 +110,7 @@ impl Geometry {
             Self::Usual => {}
             Self::NoRing => plan.ring = 0,
             // Its base admits no copies to an SSD.
-            Self::NoSsd => (plan.slots, plan.steer) = (0, Steer::Free),
+            Self::NoSsd => (plan.slots, plan.hazard) = (0, Hazard::Free),
             Self::RingOfOneBatch => plan.ring = 1,
             Self::FewSlots => (plan.slots, plan.frames) = (SLOTS_MIN, 44),
             Self::ZoneOfOneSlot => plan.zone_percent = 1,
@@ -143,7 +145,7 @@ impl Base {
         ssd_policy: &'static str,
         mutation: Option<pagetier::Mutation>,
     ) -> Result<(Geometry, Arc<Plan>, Moment), String> {
-        let mut plan = Plan::steered(seed, Steer::ColdCopies);
+        let mut plan = Plan::directed(seed, Hazard::ColdCopies);
         plan.mutation = mutation;
         (plan.pages, plan.frames, plan.slots, plan.ring) = (70, 16, 34, 4);
         (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = (ssd_policy, "gd2l", 40, 40);

@@ -1,190 +1,20 @@
 //! Failing devices: faults in the random lives, and the failure of the n-th operation of each device, for
 //! every n.
 
+use super::hazard::Hazard;
 use super::life::{Life, Start};
+use super::moment::{Moment, Outcome};
 use super::plan::Plan;
-use super::probe::{Moment, Probe, Rate};
-use super::records::{self, Saves};
-use super::seed::{Violation, panic_text};
-use super::steer::Steer;
+use super::planned::Planned;
+use super::probe::Rate;
+use super::records;
 use super::totals::Totals;
-use super::world::{Lenient, Outcome, check, examine, in_virtual_time, open};
-use pagetier::MemoryManifest;
-use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice, SimDevice};
+use super::violation::{Violation, panic_text};
+use super::world::{Lenient, check, examine, in_virtual_time};
+use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice};
 use parking_lot::Mutex;
-use rand::Rng;
-use rand::rngs::SmallRng;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
-
-const EIO_ON_A_HOME: &str = "EIO on a home write";
-
-/// The homes' range on the HDD.
-const HOMES: std::ops::Range<u64> = 1 << 20..u64::MAX;
-
-/// A fault of a device or of the manifest.
-#[derive(Clone, Debug)]
-pub(super) struct Planned {
-    kind: &'static str,
-    on: On,
-}
-
-#[derive(Clone, Debug)]
-enum On {
-    /// After `skip` operations that it would apply to.
-    Device {
-        ssd: bool,
-        fault: Fault,
-        skip: u64,
-    },
-    Manifest(Saves),
-}
-
-impl Planned {
-    /// One to three faults that a store must survive without any loss.
-    pub(super) fn some(rng: &mut SmallRng) -> Vec<Self> {
-        (0..rng.random_range(1..=3)).map(|_| Self::random(rng)).collect()
-    }
-
-    /// A fault on this device, after `skip` operations that it would apply to.
-    pub(super) fn after(ssd: bool, kind: &'static str, fault: Fault, skip: u64) -> Self {
-        Self { kind, on: On::Device { ssd, fault, skip } }
-    }
-
-    fn device(ssd: bool, kind: &'static str, fault: Fault) -> Self {
-        Self::after(ssd, kind, fault, 0)
-    }
-
-    /// A fault on the SSD.
-    pub(super) fn ssd(kind: &'static str, fault: Fault) -> Self {
-        Self::device(true, kind, fault)
-    }
-
-    /// Saves of the manifest fail.
-    pub(super) fn saves(saves: Saves) -> Self {
-        let kind = if saves.replaced { "manifest saved, told as a failure" } else { "manifest not saved" };
-        Self { kind, on: On::Manifest(saves) }
-    }
-
-    fn fault(&self) -> Option<&Fault> {
-        match &self.on {
-            On::Device { fault, .. } => Some(fault),
-            On::Manifest(_) => None,
-        }
-    }
-
-    /// One home write fails, after this many operations.
-    pub(super) fn home(after: u64) -> Self {
-        let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(HOMES).times(1);
-        Self::device(false, EIO_ON_A_HOME, fault.from_op(after))
-    }
-
-    /// One or a few home writes take this much longer.
-    pub(super) fn slow_home(extra: Duration) -> Self {
-        let fault = Fault::new(FaultEffect::Slow(extra)).on(IoOp::Write).within(HOMES).times(3);
-        Self::device(false, "slow home write", fault)
-    }
-
-    /// Whether the store must accept writes again by itself once the fault has passed.
-    pub(super) fn passes(&self) -> bool {
-        let grows = self.fault().is_some_and(|fault| fault.op == Some(IoOp::Grow));
-        self.kind == EIO_ON_A_HOME || grows || matches!(self.on, On::Manifest(_))
-    }
-
-    /// Injects the fault without counting it.
-    pub(super) fn inject_now(&self, probe: &Probe) {
-        self.inject(probe, &mut Totals::default());
-    }
-
-    /// Flushes of one of the devices fail.
-    pub(super) fn flushes(plan: &Plan, rng: &mut SmallRng) -> Vec<Self> {
-        let fault = Fault::new(FaultEffect::Eio).on(IoOp::Flush).times([1, 1, 1, 3][rng.random_range(0..4)]);
-        let fault = fault.from_op(rng.random_range(1..=2 * u64::from(plan.ops)));
-        vec![Self::device(rng.random_bool(0.5), "EIO on a flush", fault)]
-    }
-
-    /// The HDD cannot grow.
-    pub(super) fn growth(rng: &mut SmallRng) -> Vec<Self> {
-        let (kind, effect) = if rng.random_bool(0.7) {
-            ("ENOSPC on growth", FaultEffect::NoSpace)
-        } else {
-            ("EIO on growth", FaultEffect::Eio)
-        };
-        let times = [1, 2, 3, u64::MAX][rng.random_range(0..4)];
-        let fault = Fault::new(effect).on(IoOp::Grow).from_op(rng.random_range(1..=2)).times(times);
-        vec![Self::device(false, kind, fault)]
-    }
-
-    /// Whether it makes flushes fail.
-    pub(super) fn fails_flushes(&self) -> bool {
-        self.fault().is_some_and(|fault| fault.op == Some(IoOp::Flush))
-    }
-
-    fn random(rng: &mut SmallRng) -> Self {
-        let (kind, effect) = match rng.random_range(0..8) {
-            0..3 => ("EIO", FaultEffect::Eio),
-            3 => ("ENOSPC", FaultEffect::NoSpace),
-            4 => ("device gone", FaultEffect::Gone),
-            5 => ("short transfer", FaultEffect::Short),
-            _ => ("slow operation", FaultEffect::Slow(Duration::from_millis(rng.random_range(1..2000)))),
-        };
-        let op = [Some(IoOp::Read), Some(IoOp::Write), Some(IoOp::Write), Some(IoOp::Flush), None]
-            [rng.random_range(0..5)];
-        let times = [1, 1, 3, 20][rng.random_range(0..4)];
-        let mut fault = Fault::new(effect).from_op(rng.random_range(1..2000)).times(times);
-        fault.op = op;
-        Self::device(rng.random_bool(0.5), kind, fault)
-    }
-
-    /// Whether it may lose a home write without a trace.
-    pub(super) fn loses_home_writes(&self) -> bool {
-        let loses = |fault: &Fault| matches!(fault.effect, FaultEffect::Lost | FaultEffect::Misdirected(_));
-        matches!(&self.on, On::Device { ssd: false, fault, .. } if loses(fault))
-    }
-
-    /// Whether it may fail a home write that the store retries, and the retry too.
-    fn tears_homes(&self) -> bool {
-        let On::Device { ssd: false, fault, .. } = &self.on else { return false };
-        let writes = matches!(fault.op, None | Some(IoOp::Write));
-        writes && fault.effect == FaultEffect::Eio && fault.times > 1
-    }
-
-    pub(super) fn inject(&self, probe: &Probe, totals: &mut Totals) {
-        probe.model.lock().torn_homes |= self.tears_homes();
-        if let On::Manifest(saves) = self.on {
-            probe.note_failed_saves(saves);
-        }
-        self.inject_into(&probe.hdd, &probe.ssd, &probe.manifest, totals);
-    }
-
-    pub(super) fn inject_into(
-        &self,
-        hdd: &SimDevice,
-        ssd: &SimDevice,
-        manifest: &MemoryManifest,
-        totals: &mut Totals,
-    ) {
-        totals.fault(self.kind);
-        match &self.on {
-            On::Manifest(saves) => saves.fail(manifest),
-            On::Device { ssd: on_ssd, fault, skip } => {
-                let device = if *on_ssd { ssd } else { hdd };
-                let mut fault = fault.clone();
-                if fault.op != Some(IoOp::Grow) {
-                    // Fault numbers count from the opening of the device.
-                    fault.from_op += device.ops();
-                }
-                if *skip > 0 {
-                    // The first applicable fault takes effect: this one lets `skip` operations pass unharmed.
-                    let passes = FaultEffect::Slow(Duration::ZERO);
-                    device.inject(Fault { effect: passes, times: *skip, ..fault.clone() });
-                }
-                device.inject(fault);
-            }
-        }
-    }
-}
 
 /// Whether an opening reports that it cannot determine the newest map: the correct response to map blocks
 /// that were reported as written but were not.
@@ -263,7 +93,7 @@ impl FaultBase {
     /// # Errors
     /// What went wrong while building it.
     pub fn new(seed: u64, ssd_policy: &'static str) -> Result<Self, String> {
-        let mut plan = Plan::steered(seed, Steer::Free);
+        let mut plan = Plan::directed(seed, Hazard::Free);
         (plan.pages, plan.frames, plan.slots, plan.ring) = (80, 20, 36, 5);
         (plan.ssd_policy, plan.pool_policy, plan.zone_percent, plan.outqueue) = (ssd_policy, "gd2l", 40, 40);
         (plan.hdd_us, plan.ssd_us, plan.tasks, plan.ops) = (3000, 300, 2, 250);
@@ -317,7 +147,7 @@ impl FaultBase {
     fn record(&self, index: u64, totals: &mut Totals) -> Result<(), Violation> {
         let cases = records::Case::all();
         let case = &cases[(index - Self::operations()) as usize % cases.len()];
-        let plan = Plan { steer: Steer::Records, pages: 500, ..(*self.plan).clone() };
+        let plan = Plan { hazard: Hazard::Records, pages: 500, ..(*self.plan).clone() };
         let place = format!("fault case {index}: {}", case.name());
         judged(&plan, place, totals, |totals| case.run(&Arc::new(plan.clone()), &self.moment, index, totals))
     }
@@ -355,12 +185,12 @@ impl FaultBase {
         let devices = || (Arc::clone(&hdd) as SharedDevice, Arc::clone(&ssd) as SharedDevice);
         let lenient = Lenient { corrupt: kind.corrupts, stale: kind.corrupts, ..Lenient::default() };
         let checked = in_virtual_time(async {
-            let first = open(&self.plan, devices(), &manifest).await;
+            let first = self.plan.open(devices(), &manifest).await;
             hdd.clear_faults();
             ssd.clear_faults();
             let store = match first {
                 Ok(store) => store,
-                Err(_) => match open(&self.plan, devices(), &manifest).await {
+                Err(_) => match self.plan.open(devices(), &manifest).await {
                     Ok(store) => store,
                     Err(what) if kind.corrupts && is_about_the_map(&what) => return Ok(None),
                     Err(what) => return Err(what),

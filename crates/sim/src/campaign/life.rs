@@ -2,17 +2,17 @@
 //! dropped and opened again, and ends.
 
 use super::coverage::State;
-use super::faults::Planned;
 use super::model::{Model, Promise};
+use super::moment::{Moment, Outcome, bounded_power};
 use super::openers;
 use super::plan::{PAGE_BYTES, Plan};
+use super::planned::{self, Planned, When};
 use super::polls::up_to;
-use super::probe::{Moment, Phase, Probe, Rate};
-use super::records::{self, When};
+use super::probe::{Phase, Probe, Rate};
 use super::totals::Totals;
 use super::work::{Reads, Worker};
-use super::world::{Lenient, Outcome, bounded_power, check, crash_states, in_virtual_time};
-use pagetier::{MemoryManifest, OpenError, PageStore};
+use super::world::{Lenient, check, crash_states, in_virtual_time, is_busy, names_the_record};
+use pagetier::{MemoryManifest, PageStore};
 use pagetier_devio::{Fault, FaultEffect, FlushFailure, IoOp, SimDevice, SimPower};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -184,7 +184,7 @@ impl<'a> Life<'a> {
                 Err(error) if is_busy(&error) && tokio::time::Instant::now() < until => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
-                Err(error) if failing > 0 && records::is_told(&error) => {
+                Err(error) if failing > 0 && names_the_record(&error) => {
                     probe.released();
                     probe.mark(State::OpeningFailed);
                     failing -= 1;
@@ -203,7 +203,7 @@ impl<'a> Life<'a> {
         if rng.random_bool(0.3) {
             return 0;
         }
-        records::some(When::Opening, &mut rng).inject(probe, totals);
+        planned::some(When::Opening, &mut rng).inject(probe, totals);
         rng.random_range(1..=3)
     }
 
@@ -211,7 +211,7 @@ impl<'a> Life<'a> {
     fn fail_closing(&self, probe: &Probe, totals: &mut Totals) -> bool {
         let mut rng = SmallRng::seed_from_u64(self.seed ^ probe.manifest.saves() << 20 ^ 0xc105);
         let drawn =
-            (self.records_fail && rng.random_bool(0.7)).then(|| records::some(When::Closing, &mut rng));
+            (self.records_fail && rng.random_bool(0.7)).then(|| planned::some(When::Closing, &mut rng));
         let planned = self.closing_fails.clone().or(drawn);
         planned.iter().for_each(|planned| planned.inject(probe, totals));
         planned.is_some()
@@ -404,9 +404,4 @@ fn blank_devices(plan: &Plan, seed: u64) -> (SimDevice, SimDevice, SimPower) {
 
 fn alone(store: Arc<PageStore>) -> Result<PageStore, String> {
     Arc::try_unwrap(store).map_err(|_| "a task still has the store".to_owned())
-}
-
-/// Whether a dropped store is still using the devices.
-pub(super) fn is_busy(error: &OpenError) -> bool {
-    matches!(error, OpenError::AlreadyOpen { .. }) || error.to_string().contains("in use")
 }

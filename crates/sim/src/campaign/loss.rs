@@ -3,11 +3,12 @@
 
 use super::content::version_in;
 use super::model::SpaceState;
+use super::moment::Moment;
+use super::moment::{Outcome, bounded_power};
 use super::plan::Plan;
 use super::polls::up_to;
-use super::probe::Moment;
 use super::totals::Totals;
-use super::world::{Outcome, bounded_power, in_virtual_time};
+use super::world::in_virtual_time;
 use pagetier::{Builder, MemoryManifest, PageId, PageStore, SpaceId};
 use pagetier_devio::{SharedDevice, SimDevice};
 use rand::Rng;

@@ -10,8 +10,9 @@
 //! | `plan` | geometry and work of a seed |
 //! | `content`, `model` | the pages' contents, and the versions that the contract allows |
 //! | `work`, `life` | the tasks that use a store |
-//! | `steer` | work directed at hazards that random work seldom meets |
+//! | `hazard`, `directed` | hazards that random work seldom meets, and the work directed at them |
 //! | `dropped`, `polls` | calls dropped at one of their awaits |
+//! | `planned` | the faults that are injected |
 //! | `records` | failures of the manifest, superblocks and growth |
 //! | `openers` | two openers at once |
 //! | `ssd_life` | the SSD given up, readmitted, switched off; the reports of its loss |
@@ -19,27 +20,32 @@
 //! | `rot` | media that rot between lives |
 //! | `loss` | SSDs lost for good, and the pages that the report of the loss lists |
 //! | `past` | devices of another store, older copies of the store's own, truncated devices |
-//! | `probe`, `peek` | moments, and the protocol states in which they were taken |
-//! | `world` | opening, crashing, checking |
+//! | `moment` | a moment of a store, and what a crash there leaves |
+//! | `probe`, `peek` | taking moments, and the protocol states in which they were taken |
+//! | `world` | checking a store after a crash |
 //! | `seed` | lives and crashes of one seed |
 //! | `exhaustive` | every short workload, every boundary, every subset of unflushed writes |
 //! | `faults` | the n-th operation of a device fails |
-//! | `coverage`, `totals` | counters |
+//! | `coverage`, `totals`, `violation` | counters, and what is reported |
 //! | `shrink` | reduction to a smaller failing scenario |
 
 mod content;
 mod coverage;
+mod directed;
 mod dropped;
 mod exhaustive;
 mod faults;
 mod gate;
+mod hazard;
 mod life;
 mod loss;
 mod model;
+mod moment;
 mod openers;
 mod past;
 mod peek;
 mod plan;
+mod planned;
 mod polls;
 mod probe;
 mod records;
@@ -47,16 +53,17 @@ mod rot;
 mod seed;
 mod shrink;
 mod ssd_life;
-mod steer;
 mod totals;
+mod violation;
 mod work;
 mod world;
 
 pub use coverage::Coverage;
 pub use exhaustive::Base;
 pub use faults::FaultBase;
+pub use hazard::Hazard;
 pub use plan::{Plan, ssd_policy};
-pub use seed::{Violation, run_seed};
+pub use seed::run_seed;
 pub use shrink::shrink;
-pub use steer::Steer;
 pub use totals::Totals;
+pub use violation::Violation;

@@ -2,11 +2,10 @@
 //! open nor while a dropped one is leaving.
 
 use super::coverage::State;
-use super::life::is_busy;
+use super::moment::bounded_power;
 use super::plan::Plan;
 use super::probe::{Lease, Probe};
-use super::records::is_told;
-use super::world::bounded_power;
+use super::world::{is_busy, names_the_record};
 use pagetier::{OpenError, PageStore};
 use pagetier_devio::{SharedDevice, SimDevice};
 use rand::Rng;
@@ -40,7 +39,7 @@ pub(super) async fn intrude(probe: Arc<Probe>, plan: Arc<Plan>, mut rng: SmallRn
         }
         let saves = manifest.saves();
         probe.mark(State::Intruded);
-        let opened = super::world::builder(&plan, (hdd, ssd), &manifest).force(way != Way::Same).open().await;
+        let opened = plan.builder_on((hdd, ssd), &manifest).force(way != Way::Same).open().await;
         match opened {
             Ok(_) => return Err(format!("a second opener ({way:?}) gets in while the store is open")),
             Err(error) if !is_busy(&error) => {
@@ -71,7 +70,7 @@ pub(super) async fn at_once(probe: &Arc<Probe>, plan: &Plan) -> Result<Result<Pa
         (Err(one), Err(two)) => (first, Err(one), two),
     };
     // The first may have failed before the other began.
-    if !is_busy(&loser) && !is_told(&loser) {
+    if !is_busy(&loser) && !names_the_record(&loser) {
         return Err(format!("the second of two openers is not told that the store is in use: {loser}"));
     }
     if opened.is_ok() {

@@ -2,11 +2,12 @@
 //! The store must not open on these as if nothing were wrong, and a new store must not overwrite foreign
 //! data.
 
+use super::moment::Moment;
+use super::moment::bounded_power;
 use super::plan::Plan;
-use super::probe::Moment;
 use super::rot::refusal;
 use super::totals::Totals;
-use super::world::{Lenient, bounded_power, builder, check, in_virtual_time};
+use super::world::{Lenient, check, in_virtual_time};
 use pagetier::MemoryManifest;
 use pagetier_devio::{Device, SharedDevice, SimDevice};
 use parking_lot::Mutex;
@@ -110,7 +111,7 @@ fn replaced(
     let cut_short = matches!(past, Past::ShortHdd | Past::ShortSsd);
     in_virtual_time(async {
         let devices = (Arc::new(hdd) as SharedDevice, Arc::new(ssd) as SharedDevice);
-        match builder(plan, devices, &Arc::new(manifest)).open().await {
+        match plan.builder_on(devices, &Arc::new(manifest)).open().await {
             Err(error) => refusal(&error, place).map(|()| "refused"),
             // Growth ahead of need may be truncated.
             Ok(store) if cut_short => {
@@ -137,7 +138,7 @@ fn untouched(plan: &Plan, newer: &Moment, past: Past, rng: &mut SmallRng) -> Res
     let (hdd, ssd) = (Arc::new(hdd), Arc::new(ssd));
     in_virtual_time(async {
         let devices = (Arc::clone(&hdd) as SharedDevice, Arc::clone(&ssd) as SharedDevice);
-        match builder(plan, devices, &Arc::<MemoryManifest>::default()).open().await {
+        match plan.builder_on(devices, &Arc::<MemoryManifest>::default()).open().await {
             Ok(_) => Err("a new store takes what is not its own without being forced".to_owned()),
             Err(error) if [hdd.snapshot(), ssd.snapshot()] != before => {
                 Err(format!("it is changed although it is refused: {error}"))

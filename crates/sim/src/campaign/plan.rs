@@ -1,12 +1,13 @@
 //! The scenario of a seed: the store's geometry and the work on it, drawn from the seed. A replay can
 //! override each part.
 
-use super::steer::Steer;
-use pagetier::{Builder, Mutation, PageSize, PageStore};
-use pagetier_devio::FlushFailure;
-use pagetier_ssdcache::SLOTS_MIN;
+use super::hazard::Hazard;
+use pagetier::{Builder, MemoryManifest, Mutation, PageSize, PageStore};
+use pagetier_devio::{FlushFailure, SharedDevice};
+use pagetier_ssdcache::{Layout, SLOTS_MIN};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::sync::Arc;
 
 /// The page size of every simulated store, in bytes.
 pub(super) const PAGE_BYTES: u64 = 4096;
@@ -59,7 +60,7 @@ pub struct Plan {
     /// The disabled kinds of work, as bits of [`Plan::KINDS`].
     pub without: u32,
     /// The hazard that the work is directed at.
-    pub steer: Steer,
+    pub hazard: Hazard,
     /// The disabled rule of the protocol.
     pub mutation: Option<Mutation>,
 }
@@ -139,13 +140,13 @@ impl Plan {
     /// The scenario of a seed: every third seed is directed at a hazard.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
-        Self::steered(seed, Steer::of_seed(seed))
+        Self::directed(seed, Hazard::of_seed(seed))
     }
 
-    /// The scenario of a seed, directed at `steer`.
+    /// The scenario of a seed, directed at `hazard`.
     #[must_use]
-    pub fn steered(seed: u64, steer: Steer) -> Self {
-        let mut plan = Self::within_zone(seed, steer);
+    pub fn directed(seed: u64, hazard: Hazard) -> Self {
+        let mut plan = Self::within_zone(seed, hazard);
         plan.draw_policy();
         plan
     }
@@ -154,8 +155,8 @@ impl Plan {
     /// in which the disabled rule matters.
     #[must_use]
     pub fn against(mutation: Mutation, seed: u64) -> Self {
-        let mut plan = match Steer::against(mutation).filter(|_| seed % 3 != 2) {
-            Some(steer) => Self::steered(seed, steer),
+        let mut plan = match Hazard::against(mutation).filter(|_| seed % 3 != 2) {
+            Some(hazard) => Self::directed(seed, hazard),
             None => Self::from_seed(seed),
         };
         plan.mutation = Some(mutation);
@@ -177,7 +178,7 @@ impl Plan {
 
     /// The scenario under CAC, CC or LRU2.
     #[must_use]
-    pub fn within_zone(seed: u64, steer: Steer) -> Self {
+    pub fn within_zone(seed: u64, hazard: Hazard) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed ^ 0x9e37_79b9_7f4a_7c15);
         let rng = &mut rng;
         let slots = if rng.random_ratio(1, 16) { 0 } else { rng.random_range(32..=90) };
@@ -209,12 +210,110 @@ impl Plan {
             without: if rng.random_bool(0.5) { 0 } else { rng.random_range(0..1 << Self::SPARED) },
             flush_failures: [FlushFailure::NeverDurable; 2],
             gate_us: 0,
-            steer: Steer::Free,
+            hazard: Hazard::Free,
             mutation: None,
         };
         plan.draw_world();
-        steer.shape(&mut plan, rng);
+        plan.shape(hazard, rng);
         plan
+    }
+
+    /// Changes the plan so that the hazard is likely.
+    fn shape(&mut self, hazard: Hazard, rng: &mut SmallRng) {
+        self.hazard = hazard;
+        if hazard == Hazard::Free {
+            return;
+        }
+        (self.lives, self.ops, self.tasks) = (rng.random_range(1..=3), 240, rng.random_range(1..=2));
+        (self.frames, self.slots, self.pages) = (20, rng.random_range(34..=44), rng.random_range(60..=90));
+        (self.faults, self.zone_percent) = (false, [25, 40, 100][rng.random_range(0..3)]);
+        if self.ssd_policy == "none" {
+            self.ssd_policy = "cac";
+        }
+        match hazard {
+            Hazard::Free => {}
+            Hazard::ColdCopies | Hazard::SlotFails => {
+                (self.ring, self.hdd_us, self.ssd_us) = (rng.random_range(4..=8), 1000, 300);
+            }
+            Hazard::SlowMap => (self.ring, self.hdd_us, self.ssd_us) = (rng.random_range(2..=4), 500, 200),
+            Hazard::TwoWaysHome => {
+                (self.tasks, self.ring) = (rng.random_range(2..=4), rng.random_range(2..=8));
+                (self.hdd_us, self.ssd_us) = (12_000, [300, 3000][rng.random_range(0..2)]);
+            }
+            Hazard::FreshVictims => {
+                (self.slots, self.zone_percent, self.ssd_policy) = (rng.random_range(32..=36), 100, "lru2");
+                (self.hdd_us, self.ssd_us) = (500, [50, 500][rng.random_range(0..2)]);
+            }
+            Hazard::JustEvicted => {
+                (self.zone_percent, self.hdd_us, self.ssd_us) = (100, 300, 12_000);
+            }
+            Hazard::Killed
+            | Hazard::FlushFails
+            | Hazard::DroppedFlush
+            | Hazard::Reopened
+            | Hazard::NoRing => {
+                (self.lives, self.ops) = (rng.random_range(3..=6), rng.random_range(60..=200));
+                (self.ring, self.hdd_us, self.ssd_us) =
+                    (rng.random_range(2..=8), 12_000, [300, 3000][rng.random_range(0..2)]);
+                (self.without, self.images) = (0, 15);
+                if hazard == Hazard::NoRing {
+                    self.ring = 0;
+                }
+                if hazard == Hazard::Reopened && rng.random_bool(0.5) {
+                    // Every write goes home.
+                    self.slots = 0;
+                }
+                if matches!(hazard, Hazard::FlushFails | Hazard::DroppedFlush) {
+                    let harmful = [FlushFailure::NeverDurable, FlushFailure::Reverted];
+                    self.flush_failures = [(); 2].map(|()| harmful[rng.random_range(0..2)]);
+                }
+            }
+            Hazard::DroppedOpen | Hazard::Rot | Hazard::Past => {
+                (self.lives, self.ops, self.without) =
+                    (rng.random_range(3..=6), rng.random_range(30..=120), 0);
+                self.ring = rng.random_range(2..=8);
+            }
+            Hazard::FullDisk => {
+                (self.lives, self.ops, self.without) =
+                    (rng.random_range(3..=6), rng.random_range(60..=200), 0);
+                (self.pages, self.ring) = (600, rng.random_range(2..=8));
+            }
+            Hazard::SecondChances => {
+                (self.ssd_policy, self.ring, self.without) = ("mv-fifo-gsc", rng.random_range(2..=8), 0);
+                (self.tasks, self.ops, self.ssd_us) = (rng.random_range(2..=4), 400, 3000);
+            }
+            Hazard::DrainedDiscards => {
+                (self.ring, self.zone_percent, self.without) = (rng.random_range(2..=8), 25, 0);
+                (self.hdd_us, self.ssd_us) = (3000, 300);
+            }
+            Hazard::FailedHomes => {
+                (self.ring, self.hdd_us, self.ssd_us) = (rng.random_range(2..=8), 1000, 300);
+                (self.slots, self.without) = (if rng.random_bool(0.5) { 0 } else { self.slots }, 0);
+            }
+            Hazard::DroppedSpaces => {
+                (self.lives, self.ops, self.ring) = (rng.random_range(2..=4), 200, rng.random_range(2..=8));
+                self.without = 0;
+            }
+            Hazard::Records => {
+                (self.lives, self.ops, self.ring) = (rng.random_range(3..=6), 120, rng.random_range(2..=8));
+                (self.pages, self.without, self.images) = (500, 0, 20);
+            }
+            Hazard::Openers | Hazard::SsdLife => {
+                (self.lives, self.ops, self.ring) =
+                    (rng.random_range(2..=5), rng.random_range(60..=200), rng.random_range(1..=8));
+                (self.hdd_us, self.ssd_us) = (3000, [300, 3000][rng.random_range(0..2)]);
+                self.without = 0;
+            }
+            Hazard::RottenHomes => {
+                (self.lives, self.ops, self.ring) = (6, rng.random_range(15..=60), rng.random_range(4..=8));
+                (self.slots, self.pages, self.without) = (0, rng.random_range(24..=30), 0);
+                (self.hdd_us, self.ssd_us) = (1000, 300);
+            }
+            Hazard::TornHomes => {
+                (self.lives, self.ssd_policy, self.zone_percent) = (4, "doublewrite", 100);
+                (self.ring, self.hdd_us, self.ssd_us) = (rng.random_range(2..=8), 12_000, 50);
+            }
+        }
     }
 
     /// Draws the hostility of the environment and the extremes of the geometry, separately like the policy.
@@ -236,25 +335,25 @@ impl Plan {
 
     /// The probability that a life ends with a close.
     pub(super) fn closing(&self) -> f64 {
-        match self.steer {
-            Steer::Past | Steer::Rot => 0.8,
-            Steer::FlushFails | Steer::Reopened | Steer::Records => 0.5,
+        match self.hazard {
+            Hazard::Past | Hazard::Rot => 0.8,
+            Hazard::FlushFails | Hazard::Reopened | Hazard::Records => 0.5,
             _ => 0.2,
         }
     }
 
     /// The probability that a life has reopenings.
     pub(super) fn reopening(&self) -> f64 {
-        let usual = if matches!(self.steer, Steer::Records | Steer::Openers) { 0.6 } else { 0.12 };
+        let usual = if matches!(self.hazard, Hazard::Records | Hazard::Openers) { 0.6 } else { 0.12 };
         self.share("reopen", usual)
     }
 
     /// The probability of a hazard: `usual`, or nearly 1 when the seed is directed at it, or 0 when it is
     /// disabled.
     pub(super) fn share(&self, kind: &str, usual: f64) -> f64 {
-        match self.steer.kind() {
+        match self.hazard.kind() {
             _ if !self.has(kind) => 0.0,
-            Some(steered) if steered == kind => 0.8,
+            Some(directed) if directed == kind => 0.8,
             _ => usual,
         }
     }
@@ -265,7 +364,7 @@ impl Plan {
     fn draw_policy(&mut self) {
         let mut rng = SmallRng::seed_from_u64(self.seed ^ 0x51ed_270b_0a1f_39c3);
         let drawn = rng.random_range(0..2 * OTHERS.len());
-        let fixed = matches!(self.steer, Steer::FreshVictims | Steer::TornHomes | Steer::SecondChances)
+        let fixed = matches!(self.hazard, Hazard::FreshVictims | Hazard::TornHomes | Hazard::SecondChances)
             || self.ssd_policy == "none";
         if fixed {
             return;
@@ -287,9 +386,9 @@ impl Plan {
         let (name, value) = part.split_once('=').ok_or_else(|| format!("{part}: not name=value"))?;
         let number = || value.parse::<u32>().map_err(|e| format!("{part}: {e}"));
         match name {
-            "steer" => {
-                let steer = Steer::named(value).ok_or_else(|| format!("{part}: no such hazard"))?;
-                *self = Self { mutation: self.mutation, ..Self::steered(self.seed, steer) };
+            "hazard" => {
+                let hazard = Hazard::named(value).ok_or_else(|| format!("{part}: no such hazard"))?;
+                *self = Self { mutation: self.mutation, ..Self::directed(self.seed, hazard) };
             }
             "policy" => {
                 self.ssd_policy = ssd_policy(value).ok_or_else(|| format!("{part}: no such policy"))?;
@@ -309,7 +408,8 @@ impl Plan {
             "without" => self.without = without(value)?,
             _ => {
                 return Err(format!(
-                    "{name}: no part of a plan; there are steer, policy, lives, ops, tasks, pages, images, outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, without"
+                    "{name}: no part of a plan; there are hazard, policy, lives, ops, tasks, pages, images, \
+                     outcomes, faults, hostile, hostile_pool, ring, slots, gate_us, without"
                 ));
             }
         }
@@ -319,7 +419,7 @@ impl Plan {
     /// The differences from the seed's own scenario, as arguments of `--with`.
     #[must_use]
     pub fn overrides(&self) -> Vec<String> {
-        let drawn = Self::steered(self.seed, self.steer);
+        let drawn = Self::directed(self.seed, self.hazard);
         let numbers = [
             ("lives", self.lives, drawn.lives),
             ("ops", self.ops, drawn.ops),
@@ -333,12 +433,12 @@ impl Plan {
             ("gate_us", self.gate_us as u32, drawn.gate_us as u32),
         ];
         // First, because it determines all others.
-        let told = self.mutation.is_some() || self.steer != Steer::of_seed(self.seed);
-        let steered = told.then(|| format!("steer={:?}", self.steer));
+        let told = self.mutation.is_some() || self.hazard != Hazard::of_seed(self.seed);
+        let directed = told.then(|| format!("hazard={:?}", self.hazard));
         let changed = numbers.iter().filter(|(_, is, was)| is != was);
         let changed = changed.map(|(name, is, _)| format!("{name}={is}"));
         let policy = (self.ssd_policy != drawn.ssd_policy).then(|| format!("policy={}", self.ssd_policy));
-        let mut all: Vec<String> = steered.into_iter().chain(policy).chain(changed).collect();
+        let mut all: Vec<String> = directed.into_iter().chain(policy).chain(changed).collect();
         for (name, is, was) in [
             ("hostile", self.hostile[0], drawn.hostile[0]),
             ("hostile_pool", self.hostile[1], drawn.hostile[1]),
@@ -382,6 +482,32 @@ impl Plan {
             .outqueue(self.outqueue as usize)
             .pool_bytes(pool_bytes)
             .mutation(self.mutation)
+    }
+
+    /// The store's options, including its devices.
+    pub(super) fn builder_on(
+        &self,
+        (hdd, ssd): (SharedDevice, SharedDevice),
+        manifest: &Arc<MemoryManifest>,
+    ) -> Builder {
+        let builder = self.builder().in_memory(Arc::clone(manifest)).hdd_device(hdd);
+        // Without slots the device holds the ring.
+        if self.ssd_bytes() == 0 { builder.ring_device(ssd) } else { builder.ssd_device(ssd) }
+    }
+
+    /// Opens the store on these devices.
+    pub(super) async fn open(
+        &self,
+        devices: (SharedDevice, SharedDevice),
+        manifest: &Arc<MemoryManifest>,
+    ) -> Result<PageStore, String> {
+        self.builder_on(devices, manifest).open().await.map_err(|e| format!("does not open: {e}"))
+    }
+
+    /// The layout of the SSD.
+    pub(super) fn layout(&self) -> Layout {
+        Layout::for_bytes(self.ssd_bytes(), PageSize::MIN, self.ring)
+            .unwrap_or_else(|_| Layout::ring_only(PageSize::MIN, self.ring))
     }
 }
 

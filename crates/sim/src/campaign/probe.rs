@@ -7,16 +7,15 @@
 use super::coverage::{State, States};
 use super::gate::Log;
 use super::model::Model;
+use super::moment::{Moment, Outcome, SUPERBLOCKS};
 use super::peek;
 use super::plan::{PAGE_BYTES, Plan};
-use super::records::SUPERBLOCKS;
-use super::world::Outcome;
 use pagetier::{Builder, LogGate, MemoryManifest, PageStore};
 use pagetier_devio::{
     Device, DeviceError, DeviceStats, FlushFailure, IoBufs, IoClass, IoFuture, Occupancy, SharedDevice,
     SimDevice, SimMoment, SimPower,
 };
-use pagetier_page::{Header, PageSize};
+use pagetier_page::Header;
 use pagetier_ssdcache::{Layout, SLOTS_MIN};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
@@ -24,22 +23,6 @@ use rand::{Rng, SeedableRng};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-
-/// A moment of a store: the possible outcomes of a crash there, and its guarantees.
-#[derive(Debug)]
-pub(super) struct Moment {
-    pub(super) hdd: SimMoment,
-    pub(super) ssd: SimMoment,
-    pub(super) manifest: MemoryManifest,
-    pub(super) model: Model,
-    pub(super) states: States,
-    /// The boundary's number, for messages.
-    pub(super) boundary: u64,
-    /// The number of consecutive crashes before this moment without work in between.
-    pub(super) depth: u32,
-    /// The last of them left the power on: volatile writes of an earlier life may still exist.
-    pub(super) killed: bool,
-}
 
 /// The number of moments examined per moment taken.
 const LOOK: f64 = 3.0;
@@ -139,12 +122,6 @@ impl std::fmt::Debug for Probe {
     }
 }
 
-/// The layout of the plan's SSD.
-pub(super) fn layout_of(plan: &Plan) -> Layout {
-    Layout::for_bytes(plan.ssd_bytes(), PageSize::MIN, plan.ring)
-        .unwrap_or_else(|_| Layout::ring_only(PageSize::MIN, plan.ring))
-}
-
 impl Probe {
     pub(super) fn new(
         plan: &Plan,
@@ -180,7 +157,7 @@ impl Probe {
             power,
             manifest: Arc::new(manifest),
             model: Arc::new(Mutex::new(model)),
-            layout: layout_of(plan),
+            layout: plan.layout(),
             inside: Mutex::new(inside),
         })
     }
@@ -203,7 +180,7 @@ impl Probe {
 
     /// The options for an opening that may not get the store; [`Probe::hold`] records the one that does.
     pub(super) fn leased(self: &Arc<Self>, plan: &Plan, lease: &Arc<Lease>) -> Builder {
-        let builder = super::world::builder(plan, self.devices(lease), &self.manifest);
+        let builder = plan.builder_on(self.devices(lease), &self.manifest);
         let builder = builder.force(self.inside.lock().force);
         match &self.log {
             Some(log) => builder.log_gate(Arc::clone(log) as Arc<dyn LogGate>),

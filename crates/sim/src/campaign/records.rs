@@ -2,82 +2,18 @@
 //! continues, retries, is closed, killed, opened again.
 
 use super::coverage::State;
-use super::faults::Planned;
 use super::life::{Life, Start};
+use super::moment::{Moment, Outcome};
 use super::plan::Plan;
-use super::probe::{Moment, Probe, Rate};
+use super::planned::{Planned, Saves, When, superblock};
+use super::probe::Rate;
 use super::totals::Totals;
 use super::work::{Outcome as Done, Worker};
-use super::world::{Lenient, Outcome, builder, check, examine, in_virtual_time};
-use pagetier::{MemoryManifest, OpenError};
+use super::world::{Lenient, check, examine, in_virtual_time, names_the_record};
 use pagetier_devio::{Fault, FaultEffect, IoOp, SharedDevice};
 use parking_lot::Mutex;
 use rand::Rng;
-use rand::rngs::SmallRng;
-use std::ops::Range;
 use std::sync::Arc;
-
-/// The range of both copies of a superblock, on either device.
-pub(super) const SUPERBLOCKS: Range<u64> = 0..2 * 4096;
-
-/// Saves of the manifest that fail: which ones, and whether they take effect nevertheless.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Saves {
-    /// The number of saves that succeed first.
-    pub(super) skip: u64,
-    pub(super) count: u64,
-    pub(super) replaced: bool,
-}
-
-impl Saves {
-    pub(super) fn fail(self, manifest: &MemoryManifest) {
-        manifest.fail_saves(self.skip, self.count, self.replaced);
-    }
-
-    pub(super) fn some(skip_max: u64, rng: &mut SmallRng) -> Self {
-        let count = [1, 1, 2, 4][rng.random_range(0..4)];
-        Self { skip: rng.random_range(0..=skip_max), count, replaced: rng.random_bool(0.5) }
-    }
-}
-
-/// When a record fails.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum When {
-    Opening,
-    AtWork,
-    Closing,
-}
-
-/// A failure of a kind of record that is written at that time.
-pub(super) fn some(when: When, rng: &mut SmallRng) -> Planned {
-    match (when, rng.random_range(0..3)) {
-        (When::AtWork, 0) => Planned::growth(rng).swap_remove(0),
-        (When::AtWork, _) => Planned::saves(Saves::some(12, rng)),
-        (When::Opening | When::Closing, 0) => Planned::saves(Saves::some(2, rng)),
-        _ => {
-            let effect = [FaultEffect::Eio, FaultEffect::Eio, FaultEffect::NoSpace, FaultEffect::Gone]
-                [rng.random_range(0..4)];
-            superblock(
-                rng.random_bool(0.5),
-                effect,
-                rng.random_range(0..3),
-                [1, 1, 3][rng.random_range(0..3)],
-            )
-        }
-    }
-}
-
-/// Writes of a superblock fail, after `skip` others.
-fn superblock(ssd: bool, effect: FaultEffect, skip: u64, times: u64) -> Planned {
-    let fault = Fault::new(effect).on(IoOp::Write).within(SUPERBLOCKS).times(times);
-    Planned::after(ssd, "superblock write", fault, skip)
-}
-
-/// Whether the error of a failed opening says what it could not record.
-pub(super) fn is_told(error: &OpenError) -> bool {
-    let text = error.to_string().to_lowercase();
-    ["manifest", "hdd", "ssd"].iter().any(|place| text.contains(place))
-}
 
 impl Worker {
     /// Changes the manifest: creates and drops spaces, and grows them by an extent.
@@ -199,9 +135,9 @@ impl Case {
         let mut after = Vec::new();
         let checked = in_virtual_time(async {
             for _ in 0..2 {
-                match builder(plan, devices(), &manifest).open().await {
+                match plan.builder_on(devices(), &manifest).open().await {
                     Ok(_) => {}
-                    Err(error) if is_told(&error) => {}
+                    Err(error) if names_the_record(&error) => {}
                     Err(error) => return Err(format!("the error does not say what failed: {error}")),
                 }
                 after.push((hdd.moment(), ssd.moment(), manifest.fork()));
@@ -209,7 +145,7 @@ impl Case {
             hdd.clear_faults();
             ssd.clear_faults();
             manifest.fail_saves(0, 0, false);
-            let store = super::world::open(plan, devices(), &manifest).await?;
+            let store = plan.open(devices(), &manifest).await?;
             check(&store, &Mutex::new(moment.model.clone()), Lenient::default()).await
         })?;
         totals.crash(&checked);
@@ -229,14 +165,6 @@ impl Case {
 fn product<A: Copy, B: Copy>(n: u64, a: &[A], b: &[B]) -> Vec<(u64, A, B)> {
     let of = |i: u64| a.iter().flat_map(move |a| b.iter().map(move |b| (i, *a, *b)));
     (0..n).flat_map(of).collect()
-}
-
-impl Probe {
-    /// Counts the failed saves for every later moment.
-    pub(super) fn note_failed_saves(&self, saves: Saves) {
-        let from = self.manifest.saves() + saves.skip;
-        self.watch_saves(from, saves.replaced);
-    }
 }
 
 #[cfg(test)]

@@ -2,12 +2,13 @@
 //! or names it in an error; it never shows an older page.
 
 use super::coverage::State;
+use super::hazard::Hazard;
+use super::moment::Moment;
+use super::moment::Outcome;
 use super::peek;
 use super::plan::Plan;
-use super::probe::{Moment, layout_of};
-use super::steer::Steer;
 use super::totals::Totals;
-use super::world::{Lenient, Outcome, builder, check, crash_states, in_virtual_time};
+use super::world::{Lenient, check, crash_states, in_virtual_time};
 use pagetier::{MemoryManifest, OpenError};
 use pagetier_devio::{Device, SharedDevice, SimDevice};
 use pagetier_ssdcache::Layout;
@@ -87,8 +88,8 @@ pub(super) fn examine(
     totals: &mut Totals,
 ) -> Result<(), String> {
     let (hdd, ssd, _power) = moment.crashed(outcome);
-    let layout = layout_of(plan);
-    let structure = if plan.steer == Steer::RottenHomes && rng.random_bool(0.7) {
+    let layout = plan.layout();
+    let structure = if plan.hazard == Hazard::RottenHomes && rng.random_bool(0.7) {
         Structure::RingedHome
     } else {
         Structure::ALL[rng.random_range(0..Structure::ALL.len())]
@@ -115,7 +116,7 @@ pub(super) fn examine(
     let what = format!("{extent} of {structure:?}");
     let ended = in_virtual_time(async {
         let (hdd, ssd) = (Arc::new(hdd) as SharedDevice, Arc::new(ssd) as SharedDevice);
-        let store = match builder(plan, (hdd, ssd), &Arc::new(manifest)).open().await {
+        let store = match plan.builder_on((hdd, ssd), &Arc::new(manifest)).open().await {
             Ok(store) => store,
             Err(error) => return refusal(&error, structure.device()).map(|()| None),
         };

@@ -1,14 +1,15 @@
 //! One seed: several lives of a store, each crashed at many moments.
 
 use super::coverage::State;
-use super::faults::Planned;
+use super::hazard::Hazard;
 use super::life::{Life, Start};
+use super::moment::{Moment, Outcome};
 use super::plan::Plan;
-use super::probe::{Moment, Rate};
-use super::records::{self, When};
-use super::steer::Steer;
+use super::planned::{self, Planned, When};
+use super::probe::Rate;
 use super::totals::Totals;
-use super::world::{Lenient, Outcome, examine};
+use super::violation::{Violation, panic_text};
+use super::world::{Lenient, examine};
 use super::{loss, past, rot, ssd_life};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -18,20 +19,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The first version of another store: above those of any store under test.
 const STRANGE_VERSIONS: u32 = 1 << 24;
-
-/// A violation of the contract, and where it happened.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Violation {
-    /// What is wrong.
-    pub what: String,
-    /// The scenario that shows it.
-    pub plan: Box<Plan>,
-    /// The life, the boundary and the outcome.
-    pub place: String,
-    /// The number of crashes examined in this scenario before.
-    pub after_crashes: u64,
-}
 
 /// Runs the scenario. Ends early when `stop` is set.
 ///
@@ -45,12 +32,6 @@ pub fn run_seed(plan: &Plan, stop: &AtomicBool, totals: &mut Totals) -> Result<(
     totals.add(&run.totals);
     let Run { place, totals: Totals { crashes, .. }, .. } = run;
     ended.map_err(|what| Violation { what, plan: Box::new(plan.clone()), place, after_crashes: crashes })
-}
-
-/// The message of a panic.
-pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().cloned();
-    text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_else(|| "?".to_owned())
 }
 
 struct Run<'a> {
@@ -88,7 +69,7 @@ impl Run<'_> {
             self.past(life, &line, moments.last(), &mut rng)?;
             let last = moments.len() - 1;
             let reopens =
-                self.plan.steer == Steer::FlushFails && moments[last].states.any(&State::FLUSH_FAILED);
+                self.plan.hazard == Hazard::FlushFails && moments[last].states.any(&State::FLUSH_FAILED);
             let ends = rng.random_bool(if reopens { 0.9 } else { 0.3 });
             let next = if ends { last } else { rng.random_range(0..moments.len()) };
             crashed = Some(self.outcome(&moments[next], &mut rng));
@@ -104,7 +85,7 @@ impl Run<'_> {
             return Ok(None);
         }
         self.place = "the life of another store".to_owned();
-        let plan = Plan { ops: self.plan.ops.min(160), steer: Steer::Free, ..(*self.plan).clone() };
+        let plan = Plan { ops: self.plan.ops.min(160), hazard: Hazard::Free, ..(*self.plan).clone() };
         let plan = Arc::new(plan);
         let life = Life {
             reopenings: 4,
@@ -118,7 +99,7 @@ impl Run<'_> {
     fn life(&mut self, life: u32, start: Start<'_>, rng: &mut SmallRng) -> Result<Vec<Moment>, String> {
         let plan = &self.plan;
         let flush_fails =
-            if plan.steer == Steer::DroppedFlush { 1.0 } else { plan.share("flush-fails", 0.08) };
+            if plan.hazard == Hazard::DroppedFlush { 1.0 } else { plan.share("flush-fails", 0.08) };
         let faults = if plan.has("flush-fails") && rng.random_bool(flush_fails) {
             Planned::flushes(plan, rng)
         } else if rng.random_bool(plan.share("growth-fails", 0.06)) {
@@ -126,7 +107,7 @@ impl Run<'_> {
         } else if plan.faults && rng.random_bool(0.6) {
             Planned::some(rng)
         } else {
-            plan.steer.faults(plan, rng)
+            plan.hazard.faults(plan, rng)
         };
         let reopenings = if rng.random_bool(plan.reopening()) { rng.random_range(1..=3) } else { 0 };
         let images = plan.images as usize;
@@ -135,7 +116,7 @@ impl Run<'_> {
         let mut apart = SmallRng::seed_from_u64(plan.seed ^ u64::from(life) << 44 ^ 0x7ec0_4d5f);
         let records_fail = apart.random_bool(plan.share("records-fail", 0.1));
         let faults = if records_fail && faults.is_empty() {
-            vec![records::some(When::AtWork, &mut apart)]
+            vec![planned::some(When::AtWork, &mut apart)]
         } else {
             faults
         };
@@ -203,7 +184,7 @@ impl Run<'_> {
     ) -> Result<(), String> {
         let newer = newer.filter(|newer| newer.states.has(State::AfterClose));
         let (Some(newer), false) = (newer, line.is_empty()) else { return Ok(()) };
-        let times = if self.plan.steer == Steer::Past { 12 } else { 3 };
+        let times = if self.plan.hazard == Hazard::Past { 12 } else { 3 };
         for _ in 0..times {
             if rng.random_bool(self.plan.share("past", 0.5)) {
                 self.place = format!("life {life}, after its close");

@@ -1,8 +1,9 @@
 //! Reduces a failing scenario: fewer lives, operations, tasks and pages, fewer kinds of work, no faults.
 
 use super::plan::Plan;
-use super::seed::{Violation, run_seed};
+use super::seed::run_seed;
 use super::totals::Totals;
+use super::violation::Violation;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Tries smaller scenarios as long as one of them fails, at most `tries` of them or until `stop`. Returns the

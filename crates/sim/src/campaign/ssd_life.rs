@@ -5,17 +5,18 @@
 
 use super::content::version_in;
 use super::coverage::{State, States};
-use super::faults::Planned;
-use super::life::is_busy;
+use super::hazard::Hazard;
 use super::model::{Model, PageModel};
+use super::moment::Moment;
+use super::moment::{Outcome, bounded_power};
 use super::plan::Plan;
+use super::planned::Planned;
+use super::planned::Saves;
 use super::polls::up_to;
-use super::probe::{Moment, Phase, Probe, Rate, layout_of};
-use super::records::Saves;
-use super::steer::Steer;
+use super::probe::{Phase, Probe, Rate};
 use super::totals::Totals;
 use super::work::{Reads, Worker};
-use super::world::{Checked, Outcome, bounded_power, check_spaces, in_virtual_time};
+use super::world::{Checked, check_spaces, in_virtual_time, is_busy};
 use pagetier::{Builder, Drain, Error, MemoryManifest, PageId, PageStore, SpaceId, SsdLoss, SsdMode};
 use pagetier_devio::{SharedDevice, SimDevice, SimPower};
 use rand::rngs::SmallRng;
@@ -99,7 +100,7 @@ pub(super) fn examine(
 
 impl World {
     fn new(plan: &Plan, moment: &Moment, outcome: Outcome, seed: u64) -> Self {
-        let plan = Plan { steer: Steer::Free, tasks: 1, ..plan.clone() };
+        let plan = Plan { hazard: Hazard::Free, tasks: 1, ..plan.clone() };
         let (hdd, ssd, power) = moment.crashed(outcome);
         let hdd = hdd.with_latency(Duration::from_micros(plan.hdd_us));
         let ssd = ssd.with_latency(Duration::from_micros(plan.ssd_us));
@@ -390,7 +391,7 @@ impl World {
         let ops = self.rng.random_range(0..20);
         self.worker(store).run(ops).await?;
         if self.rng.random_bool(0.4) && !self.background {
-            let layout = layout_of(&self.plan);
+            let layout = self.plan.layout();
             for _ in 0..self.rng.random_range(1..8) {
                 let slot = self.rng.random_range(0..layout.slots);
                 self.probe.ssd.flip_bit(layout.slot_at(slot) + 900, 3);

@@ -1,10 +1,10 @@
 //! The operations of a life's tasks on the store, and their checks.
 
 use super::content::{fill, version_in};
+use super::hazard::Hazard;
 use super::model::Model;
 use super::plan::Plan;
 use super::probe::Probe;
-use super::steer::Steer;
 use super::world::is_torn_discard;
 use pagetier::{Error, Lsn, PageId, PageStore, SpaceId};
 use parking_lot::Mutex;
@@ -68,8 +68,8 @@ pub(super) type Outcome = Result<(), String>;
 impl Worker {
     /// Does `ops` operations.
     pub(super) async fn run(mut self, ops: u32) -> Outcome {
-        if self.plan.steer.has_work() {
-            return self.steered(ops).await;
+        if self.plan.hazard.has_work() {
+            return self.directed(ops).await;
         }
         let mut mood = self.mood();
         let writes = self.rng.random_range(15..=60);
@@ -100,17 +100,17 @@ impl Worker {
     }
 
     async fn step(&mut self, mood: Mood, writes: u32, syncs: u32) -> Outcome {
-        let dropped = if self.plan.steer == Steer::DroppedFlush { 0.15 } else { 0.03 };
+        let dropped = if self.plan.hazard == Hazard::DroppedFlush { 0.15 } else { 0.03 };
         if self.plan.has("drop-future") && self.rng.random_bool(dropped) {
             return self.dropped(mood).await;
         }
-        if self.plan.steer == Steer::DroppedSpaces && self.rng.random_ratio(1, 12) {
+        if self.plan.hazard == Hazard::DroppedSpaces && self.rng.random_ratio(1, 12) {
             return match self.rng.random_range(0..3) {
                 0 => self.dropped_drop_space().await,
                 _ => self.drop_space().await,
             };
         }
-        if self.plan.steer == Steer::Records && self.rng.random_ratio(1, 12) {
+        if self.plan.hazard == Hazard::Records && self.rng.random_ratio(1, 12) {
             return self.change_records().await;
         }
         let full = self.model.lock().pages() >= self.plan.pages as usize;

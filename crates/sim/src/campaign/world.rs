@@ -3,69 +3,16 @@
 use super::content::version_in;
 use super::coverage::{State, States};
 use super::model::{Model, SpaceState};
+use super::moment::{Moment, Outcome};
 use super::plan::Plan;
-use super::probe::{Moment, Phase, Probe, Rate};
-use pagetier::{Builder, Error, MemoryManifest, PageId, PageStore, SpaceId};
-use pagetier_devio::{SharedDevice, SimDevice, SimPower};
+use super::probe::{Phase, Probe, Rate};
+use pagetier::{Error, OpenError, PageId, PageStore, SpaceId};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// More operations than any life has: beyond this, something loops.
-const OPS_MAX: u64 = 400_000;
-
-/// The number of refused operations after that before the caller is stopped.
-const REFUSALS_MAX: u64 = 50_000;
-
 /// The maximum duration of a life, in virtual time.
 const LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
-
-/// A power supply that stops a caller which retries forever.
-pub(super) fn bounded_power() -> SimPower {
-    let power = SimPower::new();
-    power.cut_at(OPS_MAX);
-    power.panic_after_refusals(REFUSALS_MAX);
-    power
-}
-
-/// What a crash does to the volatile writes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Outcome {
-    /// Each is present, absent or torn, as this seed determines.
-    Cut(u64),
-    /// The process died and the power stayed on. Operations in flight landed or not, as this seed determines.
-    Killed(u64),
-    /// Exactly these are present, whole: a bit for each, the SSD's first.
-    Landed(u64),
-}
-
-impl Outcome {
-    /// Whether volatile writes stay volatile.
-    pub(super) const fn keeps_power(self) -> bool {
-        matches!(self, Self::Killed(_))
-    }
-}
-
-impl Moment {
-    /// The devices after a crash at this moment.
-    pub(super) fn crashed(&self, outcome: Outcome) -> (SimDevice, SimDevice, SimPower) {
-        let power = bounded_power();
-        let (hdd, ssd) = match outcome {
-            Outcome::Cut(seed) => {
-                (self.hdd.after_power_cut(seed, &power), self.ssd.after_power_cut(seed ^ 0x55, &power))
-            }
-            Outcome::Killed(seed) => {
-                (self.hdd.after_kill(seed, &power), self.ssd.after_kill(seed ^ 0x55, &power))
-            }
-            Outcome::Landed(bits) => {
-                let ssd = self.ssd.after_landing(&|at| bits >> at & 1 == 1, 1, &power);
-                let first = self.ssd.unflushed();
-                (self.hdd.after_landing(&|at| bits >> (first + at) & 1 == 1, 2, &power), ssd)
-            }
-        };
-        (hdd, ssd, power)
-    }
-}
 
 /// Tolerated defects after faults that cannot be detected, or not repaired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -88,25 +35,6 @@ pub(super) fn in_virtual_time<T>(work: impl Future<Output = Result<T, String>>) 
     runtime.block_on(async move {
         tokio::time::timeout(LIFE_MAX, work).await.unwrap_or_else(|_| Err("hangs".to_owned()))
     })
-}
-
-pub(super) async fn open(
-    plan: &Plan,
-    (hdd, ssd): (SharedDevice, SharedDevice),
-    manifest: &Arc<MemoryManifest>,
-) -> Result<PageStore, String> {
-    builder(plan, (hdd, ssd), manifest).open().await.map_err(|e| format!("does not open: {e}"))
-}
-
-/// The store's options, including its devices.
-pub(super) fn builder(
-    plan: &Plan,
-    (hdd, ssd): (SharedDevice, SharedDevice),
-    manifest: &Arc<MemoryManifest>,
-) -> Builder {
-    let builder = plan.builder().in_memory(Arc::clone(manifest)).hdd_device(hdd);
-    // Without slots the device holds the ring.
-    if plan.ssd_bytes() == 0 { builder.ring_device(ssd) } else { builder.ssd_device(ssd) }
 }
 
 /// The results of a check.
@@ -212,7 +140,7 @@ pub(super) fn examine(
         let model = moment.model.clone();
         if matches!(rate, Rate::Never) {
             let manifest = Arc::new(moment.manifest.fork());
-            let store = open(plan, (Arc::new(hdd), Arc::new(ssd)), &manifest).await?;
+            let store = plan.open((Arc::new(hdd), Arc::new(ssd)), &manifest).await?;
             let mut checked = check(&store, &Mutex::new(model), lenient).await?;
             checked.states = checked.states.union(crash_states(moment, outcome));
             return Ok(Examined { checked, moments: Vec::new() });
@@ -246,4 +174,15 @@ pub(super) fn crash_states(moment: &Moment, outcome: Outcome) -> States {
     states.add_if(moment.depth == 1, State::Twice);
     states.add_if(moment.depth > 1, State::Thrice);
     states
+}
+
+/// Whether a dropped store is still using the devices.
+pub(super) fn is_busy(error: &OpenError) -> bool {
+    matches!(error, OpenError::AlreadyOpen { .. }) || error.to_string().contains("in use")
+}
+
+/// Whether the error of a failed opening says what it could not record.
+pub(super) fn names_the_record(error: &OpenError) -> bool {
+    let text = error.to_string().to_lowercase();
+    ["manifest", "hdd", "ssd"].iter().any(|place| text.contains(place))
 }

@@ -4,7 +4,8 @@ use super::damage::{Input, damage, damage_ring, refit_map};
 use super::specimen::{BLOCK, Copies, reseal, sealed_manifest, specimen_of};
 use pagetier_page::{Defect, Flags, HEADER_BYTES, Header, PageId, SpaceId, Stamp, StoreSeed, seal, verify};
 use pagetier_ssdcache::{
-    Backing, Block, Found, HddFlush, HomeBatches, MapBody, MapHeader, Places, RECORDS_MAX, Superblock,
+    Backing, Block, Found, HddFlush, HomeBatches, JournalSeq, MapBody, MapHeader, Places, RECORDS_MAX,
+    Superblock,
 };
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -148,7 +149,7 @@ pub fn journal(input: &[u8]) {
     }
     opened(&mut Input::new(input), |copies, input| {
         for _ in 0..4 {
-            let at = copies.layout.journal_at(u64::from(input.byte())) as usize;
+            let at = copies.layout.journal_at(JournalSeq(u64::from(input.byte()))) as usize;
             let block = &mut copies.ssd[at..at + BLOCK];
             block[..8].copy_from_slice(b"PGTIERJL");
             let len = usize::from(input.byte());
@@ -168,7 +169,7 @@ pub fn ring(input: &[u8]) {
 /// A ring page is held by one batch at a time, from its beginning to the first flush after its home writes
 /// and those of all before it.
 fn ring_events(input: &mut Input<'_>) {
-    let mut home = HomeBatches::new(u32::from(input.byte() % 16) + 1, 0, 0, 0..0);
+    let mut home = HomeBatches::new(u32::from(input.byte() % 16) + 1, 0, 0, Default::default());
     let mut held: VecDeque<(Places, Option<u64>)> = VecDeque::new();
     let mut flushes = 0;
     for stamp in 1..=u64::from(input.byte() % 64) {

@@ -2,7 +2,7 @@
 
 use super::specimen::{BLOCK, Copies, reseal};
 use pagetier_page::StoreSeed;
-use pagetier_ssdcache::{BLOCK_BYTES, Layout, MapHeader};
+use pagetier_ssdcache::{BLOCK_BYTES, JournalSeq, Layout, MapHeader};
 
 /// The maximum number of changes per input.
 const CHANGES_MAX: usize = 16;
@@ -94,7 +94,7 @@ fn sealed_block(copies: &mut Copies, input: &mut Input<'_>) {
         1 => (layout.map_header_at(input.byte() % 2, 0), seed),
         2 => (layout.map_header_at(input.byte() % 2, 1), seed),
         3 => (layout.map_mark_at(input.byte() % 2), seed),
-        _ => (layout.journal_at(u64::from(input.byte())), seed),
+        _ => (layout.journal_at(JournalSeq(u64::from(input.byte()))), seed),
     };
     let block = &mut copies.ssd[at as usize..][..BLOCK];
     let within = input.word() % BLOCK_BYTES;

@@ -80,7 +80,7 @@ impl Stream {
         self.out.len() < self.length
     }
 
-    /// How much of the stream is told, from 0 to 1.
+    /// The part of the stream that exists, from 0 to 1.
     fn progress(&self) -> f64 {
         self.out.len() as f64 / self.length as f64
     }
@@ -125,14 +125,14 @@ impl Stream {
     }
 }
 
-/// `rank` below `n` moved to where its neighbours are not, one-to-one for a fixed odd multiplier modulo 2^32,
-/// and nearly so below `n`.
+/// Scatters the ranks below `n`, so that neighbours part. The multiplication is one-to-one modulo 2^32, and
+/// the result nearly so below `n`.
 fn scattered(rank: u32, n: u32) -> u32 {
     let hash = rank.wrapping_mul(0x9E37_79B1);
     ((u64::from(hash ^ (hash >> 15)) * u64::from(n)) >> 32) as u32
 }
 
-/// Ranks drawn with a probability that goes with (rank + 1)^-skew.
+/// Draws ranks with probabilities proportional to (rank + 1)^-skew.
 #[derive(Debug)]
 struct Ranks(Vec<f64>);
 
@@ -191,7 +191,7 @@ fn stack_far(stream: &mut Stream) {
     });
 }
 
-/// A hot set that changes as a whole, some times.
+/// A hot set that changes as a whole a few times.
 fn phases(stream: &mut Stream) {
     let hot_pages = (f64::from(stream.pages) * stream.pick([0.15, 0.3, 0.5])) as u32;
     let times = [3.0, 6.0, 12.0][stream.set];
@@ -345,7 +345,7 @@ fn queue(stream: &mut Stream) {
     }
 }
 
-/// The newest pages are read most.
+/// Reads that prefer the newest pages.
 fn latest(stream: &mut Stream) {
     let ranks = Ranks::new(stream.pages, stream.pick([0.7, 0.9, 1.05]));
     let grows = stream.pick([0.005, 0.015, 0.03]);
@@ -360,7 +360,7 @@ fn latest(stream: &mut Stream) {
     }
 }
 
-/// Skewed references, and scans of ranges: some say that they are one, some do not.
+/// Skewed references, and scans of ranges, only some of which declare themselves.
 fn scans(stream: &mut Stream) {
     let pages = stream.pages;
     let ranks = Ranks::new(pages, stream.pick([0.8, 1.0, 0.9]));
@@ -407,7 +407,7 @@ fn moving(stream: &mut Stream) {
     }
 }
 
-/// Lookups from the root of an index to a leaf and a row; some are range scans of leaves.
+/// Index lookups from the root to a leaf and a row, and some range scans of leaves.
 fn index(stream: &mut Stream) {
     let leaves = stream.pages / 3;
     let inner = (leaves / 60).max(1);

@@ -4,7 +4,7 @@ use super::Row;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-/// How a pair of policies did over all cases.
+/// The results of a pair of policies over all cases.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Judged {
     /// The policies.
@@ -21,7 +21,8 @@ pub struct Judged {
     pub over_2_percent: usize,
     /// Cases in which it costs more than 10 % beyond it.
     pub over_10_percent: usize,
-    /// Of every case the cost over that of the best fixed setting, minus 1, in per cent; ascending.
+    /// The regret of every case in per cent, ascending: its cost over that of the best fixed setting, minus
+    /// 1.
     pub regrets: Vec<f64>,
 }
 

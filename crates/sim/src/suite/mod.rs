@@ -3,7 +3,7 @@
 //!
 //! A pair of policies is judged by its *regret*: what its I/O cost beyond that of the best of the fixed
 //! settings on the same references, chosen in hindsight for each. Generated workloads depend on a seed, and
-//! so do their parameters: what one seed was tuned by, another tests.
+//! so do their parameters: settings tuned on one seed are tested on another.
 
 mod chart;
 mod generators;
@@ -40,7 +40,7 @@ pub const FIXED: [&str; 13] = [
     "gd2l:frequency,write-back+cac:ageing=5,write-at-hand,rewrite,sketch",
 ];
 
-/// The settings that a default should never be much dearer than: their names are those of papers.
+/// The papers' settings: a default should never cost much more than any of them.
 pub const CLASSICS: [&str; 3] = ["gd2l+cac", "gd2l+lru2", "lru+lru2"];
 
 /// Pool and SSD, in per cent of the pages of a workload.
@@ -74,9 +74,9 @@ pub struct Suite {
 pub struct Row {
     /// The workload, and its parameter set.
     pub workload: String,
-    /// Pages of the pool, and of the SSD.
+    /// Pages of the pool.
     pub pool_pages: u32,
-    /// See there.
+    /// Pages of the SSD.
     pub ssd_pages: u32,
     /// The policies.
     pub pair: String,
@@ -128,7 +128,7 @@ impl Suite {
         Ok(self.workloads()?.into_iter().map(|workload| workload.name).collect())
     }
 
-    /// Replays everything, `jobs` workloads at a time, and tells each workload's rows to `done` as it is
+    /// Replays everything, `jobs` workloads at a time, and passes each workload's rows to `done` when it is
     /// finished. The rows are in the order of the workloads, whatever the order they are finished in. Ends
     /// early once `stop` is set.
     ///
@@ -246,7 +246,7 @@ pub enum SuiteError {
     Trace(PathBuf, TraceError),
 }
 
-/// The folder that traces are taken from unless another one is named, if it is there.
+/// The default folder of the traces, if it exists.
 #[must_use]
 pub fn default_traces() -> Option<PathBuf> {
     let folder = Path::new("../shared/traces");

@@ -1,4 +1,4 @@
-//! An LRU stack that is asked for pages by their depth.
+//! An LRU stack with access by depth.
 
 /// Pages in the order of their last references. Finding a page by its depth and moving it to the top is
 /// O(log n): a Fenwick tree counts the places of the order that still hold a page.
@@ -23,7 +23,7 @@ impl Stack {
         this
     }
 
-    /// The page that `depth` others lie above; it is then on top. The deepest if there are not as many.
+    /// Moves the page below `depth` others to the top and returns it; the deepest page if there are fewer.
     pub(crate) fn take(&mut self, depth: usize) -> u32 {
         let place = self.place((self.depth - depth.min(self.depth - 1)) as u32);
         let page = self.pages[place];

@@ -42,7 +42,8 @@ impl Failures {
             Err(cause) => {
                 tracing::error!(%error, %cause, "a failed flush could not be noted in the manifest");
                 let what = format!(
-                    "{}; the manifest took no note of it ({cause}): restart the machine before the store is opened again",
+                    "{}; the manifest took no note of it ({cause}): restart the machine before the store is \
+                     opened again",
                     error.kind
                 );
                 DeviceError { kind: DeviceErrorKind::Io(Arc::new(io::Error::other(what))), ..error }

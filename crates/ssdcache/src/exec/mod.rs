@@ -17,6 +17,7 @@ mod read;
 pub(crate) mod readmit;
 pub(crate) mod remember;
 pub(crate) mod scrub;
+mod seam;
 mod second_chance;
 #[cfg(test)]
 mod tests;

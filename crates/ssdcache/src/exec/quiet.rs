@@ -142,7 +142,7 @@ impl Quiet<'_> {
         let copies = state.slots.copies();
         let lost = state.slots.only_copies();
         state.slots = Slots::new(SlotParams::new(layout.slots, zone_percent), policy, &[], 0);
-        state.home = HomeBatches::new(layout.ring_pages, 0, layout.journal_blocks, 0..0);
+        state.home = HomeBatches::new(layout.ring_pages, 0, layout.journal_blocks, Default::default());
         state.lsn_floor = Lsn(0);
         state.map_doubtful = false;
         *core.cache_device.write() = core.new_cache_device(device, layout);

@@ -7,6 +7,7 @@
 use crate::format::bytes::{COUNT_END, block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
 use crate::format::layout::BLOCK_BYTES;
 use pagetier_page::{PageId, Stamp, StoreSeed};
+use std::ops::{Add, Sub};
 
 const MAGIC: [u8; 8] = *b"PGTIERJL";
 const HEADER_BYTES: usize = 48;
@@ -27,6 +28,27 @@ pub struct Record {
     pub stamp: Stamp,
 }
 
+/// The sequence number of a journal block. They count up over the life of an SSD.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct JournalSeq(pub u64);
+
+impl Add<u64> for JournalSeq {
+    type Output = Self;
+
+    fn add(self, blocks: u64) -> Self {
+        Self(self.0 + blocks)
+    }
+}
+
+/// The number of blocks from one to the other.
+impl Sub for JournalSeq {
+    type Output = u64;
+
+    fn sub(self, from: Self) -> u64 {
+        self.0 - from.0
+    }
+}
+
 /// What backs the home writes of a block's pages: where a torn home is mended from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Backing {
@@ -43,7 +65,7 @@ pub enum Backing {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Block {
     /// Its place in the journal's order.
-    pub seq: u64,
+    pub seq: JournalSeq,
     /// Images in the ring with smaller stamps have reached the HDD durably; with `slots_back`, appended ones
     /// too.
     pub ring_floor: Stamp,
@@ -67,7 +89,7 @@ impl Block {
         assert!(self.records.len() <= RECORDS_MAX, "a journal block holds {RECORDS_MAX} records");
         let mut b = vec![0; BLOCK_BYTES as usize];
         put_u32(&mut b, 12, self.records.len() as u32);
-        put_u64(&mut b, 16, self.seq);
+        put_u64(&mut b, 16, self.seq.0);
         put_u64(&mut b, 24, self.ring_floor.bits());
         let backing = match self.backing {
             Backing::Ring => 0,
@@ -112,7 +134,7 @@ impl Block {
             _ => Backing::Appended,
         };
         let slots_back = flags & SLOTS_BACK != 0;
-        Some(Self { seq: u64_at(b, 16), ring_floor, backing, slots_back, generation, records })
+        Some(Self { seq: JournalSeq(u64_at(b, 16)), ring_floor, backing, slots_back, generation, records })
     }
 }
 
@@ -129,7 +151,7 @@ mod tests {
             .map(|i| Record { page: PageId::new(SpaceId(1), i), stamp: Stamp::from_bits(u64::from(i) + 7) })
             .collect();
         let mut block = Block {
-            seq: 99,
+            seq: JournalSeq(99),
             ring_floor: Stamp::first_of(2),
             backing: Backing::Ring,
             slots_back: true,
@@ -152,7 +174,7 @@ mod tests {
     #[test]
     fn counts_that_no_store_reaches_are_not_sound_whatever_the_checksum() {
         let block = |seq, generation| Block {
-            seq,
+            seq: JournalSeq(seq),
             ring_floor: Stamp::ZERO,
             backing: Backing::Ring,
             slots_back: false,

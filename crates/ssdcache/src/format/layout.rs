@@ -2,6 +2,7 @@
 //!
 //! The byte table is in `docs/format.md`. All areas start on 4 KiB boundaries, slots on page boundaries.
 
+use crate::format::journal::JournalSeq;
 use pagetier_page::PageSize;
 
 /// The unit of every structure beside pages, in bytes.
@@ -111,8 +112,8 @@ impl Layout {
 
     /// Where the journal block of sequence number `seq` lies.
     #[must_use]
-    pub fn journal_at(&self, seq: u64) -> u64 {
-        let index = if self.journal_blocks == 0 { 0 } else { seq % u64::from(self.journal_blocks) };
+    pub fn journal_at(&self, seq: JournalSeq) -> u64 {
+        let index = if self.journal_blocks == 0 { 0 } else { seq.0 % u64::from(self.journal_blocks) };
         self.map_at(2) + index * BLOCK_BYTES
     }
 
@@ -177,8 +178,8 @@ mod tests {
             assert_eq!(l.map_at(1) - l.map_at(0), l.map_area_bytes());
             assert_eq!(l.map_mark_at(0) + BLOCK_BYTES, l.map_at(1));
             assert_eq!(l.map_header_at(1, 1) % BLOCK_BYTES, 0);
-            assert!(l.journal_at(0) >= l.map_at(1) + l.map_area_bytes());
-            assert!(l.ring_at(0) >= l.journal_at(u64::from(l.journal_blocks) - 1) + BLOCK_BYTES);
+            assert!(l.journal_at(JournalSeq(0)) >= l.map_at(1) + l.map_area_bytes());
+            assert!(l.ring_at(0) >= l.journal_at(JournalSeq(u64::from(l.journal_blocks) - 1)) + BLOCK_BYTES);
             assert_eq!(l.slot_at(0), l.ring_at(16));
             assert!(l.end() <= bytes && bytes - l.end() < 64 << 10);
             assert_eq!(l.slot_at(3) % l.page_size.bytes() as u64, 0);

@@ -6,6 +6,7 @@
 //! before must not pass for the newest.
 
 use crate::format::bytes::{COUNT_END, block_is_sound, put_u32, put_u64, seal_block, u32_at, u64_at};
+use crate::format::journal::JournalSeq;
 use crate::format::layout::{BLOCK_BYTES, Layout, MAP_ENTRY_BYTES, zone_bitmap_bytes};
 use pagetier_page::{Lsn, PageId, Stamp, StoreSeed};
 
@@ -33,7 +34,7 @@ pub struct MapHeader {
     /// Every slot write with a larger stamp began after the map was captured.
     pub watermark: Stamp,
     /// The first journal block appended after the map was captured.
-    pub journal_from: u64,
+    pub journal_from: JournalSeq,
     /// The body's checksum.
     pub body_crc: u32,
     /// How many slots the body describes.
@@ -64,7 +65,7 @@ impl MapHeader {
         put_u32(&mut b, 12, self.slots);
         put_u64(&mut b, 16, self.generation);
         put_u64(&mut b, 24, self.watermark.bits());
-        put_u64(&mut b, 32, self.journal_from);
+        put_u64(&mut b, 32, self.journal_from.0);
         put_u32(&mut b, 40, self.body_crc);
         put_u64(&mut b, 48, self.lsn_floor.0);
         seal_block(seed, &mut b, MAGIC);
@@ -80,7 +81,7 @@ impl MapHeader {
             slots: u32_at(b, 12),
             generation: u64_at(b, 16),
             watermark: Stamp::from_bits(u64_at(b, 24)),
-            journal_from: u64_at(b, 32),
+            journal_from: JournalSeq(u64_at(b, 32)),
             body_crc: u32_at(b, 40),
             lsn_floor: Lsn(u64_at(b, 48)),
         })
@@ -195,7 +196,7 @@ mod tests {
         let header = MapHeader {
             generation: 7,
             watermark: Stamp::first_of(3),
-            journal_from: 11,
+            journal_from: JournalSeq(11),
             body_crc,
             slots: layout.slots,
             lsn_floor: Lsn(77),
@@ -227,7 +228,7 @@ mod tests {
         let header = |generation, journal_from| MapHeader {
             generation,
             watermark: Stamp::ZERO,
-            journal_from,
+            journal_from: JournalSeq(journal_from),
             body_crc: 0,
             slots: 64,
             lsn_floor: Lsn(0),

@@ -7,7 +7,7 @@
 //! whether a page must keep its copy) is a fold over this table; what is asked of single pages is indexed.
 
 use super::flushes::HddFlush;
-use crate::format::journal::{Backing, RECORDS_MAX};
+use crate::format::journal::{Backing, JournalSeq, RECORDS_MAX};
 use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
@@ -39,7 +39,7 @@ pub struct Places {
     /// The ring page for each page of the batch; empty if the ring does not back it.
     pub ring: Vec<u32>,
     /// The sequence numbers of its journal blocks.
-    pub journal: Range<u64>,
+    pub journal: Range<JournalSeq>,
 }
 
 /// A page whose home write failed, and its image in the ring.
@@ -75,7 +75,7 @@ struct HomeBatch {
     versions: Vec<(PageId, Stamp)>,
     /// Its places in the ring, counted without end.
     ring: Range<u64>,
-    journal: Range<u64>,
+    journal: Range<JournalSeq>,
     /// No image in the ring, and no slot that backs it, has a smaller stamp.
     stamp_min: Stamp,
     /// Of images in the ring: the HDD has every change older than this.
@@ -141,14 +141,14 @@ pub struct HomeBatches {
     ring: Range<u64>,
     journal_blocks: u32,
     /// Sequence numbers: from the oldest block that a recovery wants to the next.
-    journal: Range<u64>,
+    journal: Range<JournalSeq>,
 }
 
 impl HomeBatches {
     /// No home writes, with an empty ring of `ring_pages` pages that goes on at place `ring_from`, and a
     /// journal of `journal_blocks` blocks of which a recovery wants `journal`.
     #[must_use]
-    pub fn new(ring_pages: u32, ring_from: u32, journal_blocks: u32, journal: Range<u64>) -> Self {
+    pub fn new(ring_pages: u32, ring_from: u32, journal_blocks: u32, journal: Range<JournalSeq>) -> Self {
         let ring = u64::from(ring_from)..u64::from(ring_from);
         Self { ring_pages, ring, journal_blocks, journal, ..Self::default() }
     }
@@ -585,20 +585,20 @@ impl HomeBatches {
 
     /// The next block's sequence number.
     #[must_use]
-    pub fn journal_next(&self) -> u64 {
+    pub fn journal_next(&self) -> JournalSeq {
         self.journal.end
     }
 
     /// The oldest block that a checkpoint captured now does not make superfluous. What the map of such a
     /// moment says of pages on their way home is about to be untrue, and only the record tells.
     #[must_use]
-    pub fn journal_needed_from(&self) -> u64 {
+    pub fn journal_needed_from(&self) -> JournalSeq {
         let pinned = self.batches.iter().filter(|batch| batch.pins_journal());
         pinned.map(|batch| batch.journal.start).min().unwrap_or(self.journal.end)
     }
 
     /// A checkpoint is durable that makes the blocks before `from` superfluous.
-    pub fn free_journal(&mut self, from: u64) {
+    pub fn free_journal(&mut self, from: JournalSeq) {
         self.journal.start = from;
     }
 

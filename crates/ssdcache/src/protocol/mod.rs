@@ -8,7 +8,7 @@ pub(crate) mod home_batches;
 pub(crate) mod recovery;
 pub(crate) mod slots;
 
-use crate::format::journal::{Backing, Block, RECORDS_MAX, Record};
+use crate::format::journal::{Backing, Block, JournalSeq, RECORDS_MAX, Record};
 use crate::mode::SsdMode;
 use flushes::HddFlush;
 use home_batches::{BatchId, HomeBatches, NoPlace, Places};
@@ -154,7 +154,9 @@ impl Protocol {
         if self.home.has_journal() {
             let (ring_floor, slots_back) = self.home.floor(fresh());
             let generation = self.slots.in_force();
-            for (seq, versions) in journal.zip(versions.chunks(RECORDS_MAX)) {
+            for (seq, versions) in
+                (journal.start.0..journal.end.0).map(JournalSeq).zip(versions.chunks(RECORDS_MAX))
+            {
                 let records =
                     versions.iter().map(|(page, stamp)| Record { page: *page, stamp: *stamp }).collect();
                 blocks.push(Block { seq, ring_floor, backing, slots_back, generation, records });
@@ -244,7 +246,8 @@ mod tests {
         let policy = "hostile:1".parse::<SsdPolicy>().expect("a policy");
         let policy = policy.build(&SlotPolicyParams::new(Costs::PAPER, 48, 8));
         let slots = Slots::new(params, policy, &full, 0);
-        let mut state = Protocol::new(slots, HomeBatches::new(8, 0, 8, 0..0), SsdMode::WriteBack, Lsn(0));
+        let mut state =
+            Protocol::new(slots, HomeBatches::new(8, 0, 8, Default::default()), SsdMode::WriteBack, Lsn(0));
         state.slots.begin_checkpoint(Millis(0));
         state.slots.end_checkpoint(true);
         (0..40).step_by(2).for_each(|no| state.home.append(page(no), stamp(no)));

@@ -211,7 +211,7 @@ impl Evidence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::journal::Record;
+    use crate::format::journal::{JournalSeq, Record};
     use pagetier_page::SpaceId;
 
     const fn page(no: u32) -> PageId {
@@ -284,7 +284,7 @@ mod tests {
         e.zone.remove(&3);
         let records = vec![Record { page: page(2), stamp: at(20) }];
         e.journal.push(Block {
-            seq: 1,
+            seq: JournalSeq(1),
             ring_floor: Stamp::ZERO,
             backing: Backing::Ring,
             slots_back: false,
@@ -348,7 +348,7 @@ mod tests {
     fn what_went_home_later_voids_older_copies_but_not_its_own_version() {
         let mut e = evidence();
         let block = |stamp| Block {
-            seq: 1,
+            seq: JournalSeq(1),
             ring_floor: Stamp::ZERO,
             backing: Backing::Ring,
             slots_back: false,

@@ -102,7 +102,8 @@ pub(crate) enum BookError {
         source: io::Error,
     },
     /// The file is not a report.
-    #[error("{path} is not a report of tpcc_lite ({why}): move it away, or name another folder", path = .path.display())]
+    #[error("{path} is not a report of tpcc_lite ({why}): move it away, or name another \
+        folder", path = .path.display())]
     Foreign {
         /// The file.
         path: PathBuf,

@@ -155,6 +155,28 @@ pub(crate) fn legend<'a>(series: impl Iterator<Item = (&'a str, RGBColor)>) -> S
     format!("<p class=\"legend\">{}</p>\n", series.map(item).collect::<Vec<_>>().join(" "))
 }
 
+/// A chart as a file of its own: on a white ground, with the legend below.
+pub(crate) fn standalone<'a>(chart: &str, legend: impl Iterator<Item = (&'a str, RGBColor)>) -> String {
+    let (width, height) = SIZE;
+    let mut left = 52;
+    let items = legend.map(|(name, RGBColor(r, g, b))| {
+        let (x, y) = (left + 17, height + 11);
+        let name = super::html::escape(name);
+        let square = format!("<rect x=\"{left}\" y=\"{height}\" width=\"12\" height=\"12\"");
+        left += 36 + 7 * name.len();
+        format!("{square} fill=\"rgb({r},{g},{b})\"/>\n<text x=\"{x}\" y=\"{y}\">{name}</text>\n")
+    });
+    let below: String = items.collect();
+    let head = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" font-family=\"sans-serif\" font-size=\"12\" \
+         viewBox=\"0 0 {width} {}\"",
+        height + 24
+    );
+    let ground = ">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>";
+    let whole = chart.replacen(&format!("<svg viewBox=\"0 0 {width} {height}\""), &head, 1);
+    whole.replacen('>', ground, 1).replace("</svg>", &format!("{below}</svg>"))
+}
+
 const MESH: RGBAColor = RGBAColor(128, 128, 128, 0.3);
 const LABEL: (&str, i32) = ("sans-serif", 12);
 

@@ -8,6 +8,7 @@ mod book;
 mod charts;
 mod crew;
 mod drive;
+mod gain;
 mod html;
 mod machine;
 mod matrix;
@@ -17,7 +18,9 @@ mod page;
 mod paper;
 mod progress;
 mod sections;
+mod setting;
 mod steady;
+mod view;
 
 pub(crate) use options::CompareArgs;
 
@@ -74,6 +77,9 @@ fn base(cli: &Cli) -> Cli {
 
 fn write(book: &Book, setting: &book::Setting, dir: &Path) -> Result<(), book::BookError> {
     book.write(dir)?;
+    if let Some(chart) = gain::chart(&view::View { book, setting }) {
+        book::replace(&dir.join("gain.svg"), chart.as_bytes())?;
+    }
     book::replace(&dir.join("report.html"), page::page(book, setting).as_bytes())
 }
 

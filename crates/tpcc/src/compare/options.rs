@@ -1,10 +1,6 @@
 //! The options of `--compare`.
 
-use super::book::Setting;
-use super::machine::cores;
-use super::matrix::{self, Case, DATABASES, Figure};
-use crate::cli::{Cli, Policies};
-use clap::ValueEnum;
+use super::matrix::{DATABASES, Figure};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
@@ -48,42 +44,6 @@ impl CompareArgs {
     pub(crate) fn is_asked(&self) -> bool {
         !self.compare.is_empty()
     }
-
-    /// Warehouses of every database. All have the same number; the SSD's size follows the ratio.
-    pub(crate) fn warehouses(&self, cli: &Cli) -> u16 {
-        cli.warehouses.unwrap_or(if self.quick { 1 } else { 10 })
-    }
-
-    /// The cases to run.
-    pub(crate) fn cases(&self, more: &[Policies]) -> Vec<Case> {
-        matrix::of_databases(matrix::cases(&self.compare, more), &self.databases)
-    }
-
-    /// The number of runs at once.
-    pub(crate) fn jobs(&self, cases: usize) -> usize {
-        self.jobs.map_or_else(cores, NonZeroUsize::get).clamp(1, cases.max(1))
-    }
-
-    /// The parameters that make rows comparable.
-    pub(crate) fn setting(&self, base: &Cli) -> Setting {
-        let warehouses = self.warehouses(base);
-        let (per_warehouse, windows_max, windows_measured) =
-            if self.quick { (QUICK_WINDOW, 40, 3) } else { (WINDOW, 60, 8) };
-        let windows_max = self.windows.map_or(windows_max, usize::from);
-        Setting {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            warehouses,
-            terminals: base.terminals(warehouses),
-            seed: base.seed,
-            row_overhead: base.row_overhead,
-            page_bytes: base.page_size().bytes() as u64,
-            hdd_model: name_of(&base.hdd_model),
-            ratio_of: name_of(&base.ratio_of),
-            window: per_warehouse * u64::from(warehouses),
-            windows_max,
-            windows_measured,
-        }
-    }
 }
 
 fn database(text: &str) -> Result<u32, String> {
@@ -91,12 +51,4 @@ fn database(text: &str) -> Result<u32, String> {
     known.ok_or_else(|| {
         format!("the paper has databases of {} GB", DATABASES.map(|gb| gb.to_string()).join(", "))
     })
-}
-
-/// New-Orders per window and warehouse.
-const WINDOW: u64 = 250;
-const QUICK_WINDOW: u64 = 300;
-
-fn name_of(value: &impl ValueEnum) -> String {
-    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }

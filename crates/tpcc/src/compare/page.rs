@@ -1,52 +1,13 @@
 //! `report.html`: a self-contained page.
 
-use super::book::{Book, Entry, Finished, Outcome, Setting};
+use super::book::{Book, Finished, Outcome, Setting};
 use super::html::{Html, Table, escape};
 use super::matrix::{ANALYSIS, Case, RIVALS};
 use super::sections;
 use super::steady::{MEANING, spread};
+use super::view::{View, pair_name};
 use crate::report::bytes;
 use std::collections::BTreeSet;
-
-/// The rows that a page shows.
-pub(crate) struct View<'a> {
-    pub(crate) book: &'a Book,
-    pub(crate) setting: &'a Setting,
-}
-
-impl<'a> View<'a> {
-    /// The outcome of `case`.
-    pub(crate) fn outcome(&self, case: &Case) -> Option<&'a Outcome> {
-        self.book.outcome(self.setting, case)
-    }
-
-    /// The outcome of `case`, if it was measured.
-    pub(crate) fn finished(&self, case: &Case) -> Option<&'a Finished> {
-        self.book.finished(self.setting, case)
-    }
-
-    fn entries(&self) -> impl Iterator<Item = &'a Entry> {
-        self.book.entries.iter().filter(|entry| entry.setting == *self.setting)
-    }
-
-    /// Every row of the setting.
-    fn rows(&self) -> impl Iterator<Item = (&'a Case, &'a Outcome)> {
-        self.entries().map(|entry| (&entry.case, &entry.outcome))
-    }
-
-    /// `pairs`, and those that were run in addition to the paper's.
-    pub(crate) fn pairs(&self, pairs: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
-        let own = |pair: &(&str, &str)| ANALYSIS.contains(pair) || RIVALS.contains(pair);
-        let all = self.rows().map(|(case, _)| (case.pool_policy.as_str(), case.ssd_policy.as_str()));
-        let more: BTreeSet<_> = all.filter(|pair| !own(pair)).collect();
-        pairs.iter().copied().chain(more).collect()
-    }
-}
-
-/// A policy pair in the paper's notation.
-pub(crate) fn pair_name((pool, ssd): (&str, &str)) -> String {
-    format!("{pool}+{ssd}").to_uppercase()
-}
 
 /// Renders the page.
 pub(crate) fn page(book: &Book, setting: &Setting) -> String {
@@ -55,7 +16,8 @@ pub(crate) fn page(book: &Book, setting: &Setting) -> String {
     body.text("h1", "Pagetier compared with Liu & Salem 2013");
     body.text(
         "p",
-        "TPC-C on the whole store in virtual time: the experiments of section 6 of “Hybrid Storage Management for Database Systems” (VLDB 2013), \
+        "TPC-C on the whole store in virtual time: the experiments of section 6 of “Hybrid Storage \
+         Management for Database Systems” (VLDB 2013), \
          scaled down with their ratios kept.",
     );
     sections::in_short(&mut body, &view);
@@ -71,7 +33,8 @@ pub(crate) fn page(book: &Book, setting: &Setting) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
-         <title>Pagetier compared with Liu &amp; Salem 2013</title>\n<style>{STYLE}</style></head>\n<body><main>\n{}</main></body></html>\n",
+         <title>Pagetier compared with Liu &amp; Salem \
+         2013</title>\n<style>{STYLE}</style></head>\n<body><main>\n{}</main></body></html>\n",
         body.into_string()
     )
 }
@@ -89,22 +52,35 @@ fn how(body: &mut Html, view: &View<'_>) {
         body.raw(format_args!("<small>{}</small></p>\n", escape(&machine_line)));
     }
     let Setting { window, windows_max, windows_measured, ratio_of, .. } = view.setting;
+    body.text(
+        "p",
+        format_args!(
+            "Pagetier {version}. Warehouses in every database: {warehouses}; terminals: {terminals} (two per \
+         warehouse by default, as in section 6.1); pages \
+         of {}, {row_overhead} bytes of overhead per row, seed {seed}. The SSD has 10/30, 10/15 or 10/8 of \
+         the loaded database and the pool 10, 20 or 40 % of \
+         the SSD (counted as --ratio-of {ratio_of} says); the paper has an SSD of 10 GB and databases of 30, \
+         15 and 8 GB. The outqueue has as many \
+         entries as the SSD has pages and is taken from the pool; the eviction zone is 10 % of the SSD \
+         unless said otherwise.",
+            bytes(*page_bytes),
+        ),
+    );
     body.text("p", format_args!(
-        "Pagetier {version}. Warehouses in every database: {warehouses}; terminals: {terminals} (two per warehouse by default, as in section 6.1); pages \
-         of {}, {row_overhead} bytes of overhead per row, seed {seed}. The SSD has 10/30, 10/15 or 10/8 of the loaded database and the pool 10, 20 or 40 % of \
-         the SSD (counted as --ratio-of {ratio_of} says); the paper has an SSD of 10 GB and databases of 30, 15 and 8 GB. The outqueue has as many \
-         entries as the SSD has pages and is taken from the pool; the eviction zone is 10 % of the SSD unless said otherwise.",
-        bytes(*page_bytes),
-    ));
-    body.text("p", format_args!(
-        "The devices are emulated: the SSD takes 0.11 ms to read a page and 0.27 ms to write one, the HDD {}, as --hdd-model {hdd_model}. \
-         Figures count page I/O only: doublewrite ring, map checkpoints and journal, which the paper's system does not have, are in report.json (all_…).",
+        "The devices are emulated: the SSD takes 0.11 ms to read a page and 0.27 ms to write one, the HDD \
+         {}, as --hdd-model {hdd_model}. \
+         Figures count page I/O only: doublewrite ring, map checkpoints and journal, which the paper's \
+         system does not have, are in report.json (all_…).",
         if hdd_model == "paper" { "7.2 ms and 4.96 ms" } else { "what its arm and its rotation need" },
     ));
-    body.text("p", format_args!(
-        "A run is cut into windows of {window} New-Orders. Steady means: {MEANING}. After at most {windows_max} windows it is measured anyway and marked *, not \
+    body.text(
+        "p",
+        format_args!(
+            "A run is cut into windows of {window} New-Orders. Steady means: {MEANING}. After at most \
+         {windows_max} windows it is measured anyway and marked *, not \
          steady. The measurement takes {windows_measured} windows.",
-    ));
+        ),
+    );
     let builds: BTreeSet<_> = view.entries().map(|entry| entry.build.as_deref()).collect();
     if builds.len() > 1 {
         let names: Vec<&str> = builds.iter().map(|build| build.unwrap_or("not noted")).collect();
@@ -154,7 +130,8 @@ fn every_run(body: &mut Html, view: &View<'_>) {
     body.raw(table);
     body.text(
         "p",
-        "“By windows” lists the measured windows' milliseconds per New-Order, then their largest deviation from the mean. “Took” is the run's \
+        "“By windows” lists the measured windows' milliseconds per New-Order, then their largest deviation \
+         from the mean. “Took” is the run's \
          wall-clock time. Each run on its own, with the same warm-up and measurement:",
     );
     let commands: Vec<String> =
@@ -192,8 +169,10 @@ fn command(view: &View<'_>, case: &Case, outcome: &Outcome) -> Option<String> {
     let Outcome::Finished(finished) = outcome else { return None };
     let Setting { warehouses, terminals, seed, row_overhead, hdd_model, ratio_of, .. } = view.setting;
     Some(format!(
-        "tpcc_lite --time virtual --warehouses {warehouses} --terminals {terminals} --seed {seed} --row-overhead {row_overhead} --hdd-model \
-         {hdd_model} --db-ratio {} --ratio-of {ratio_of} --zone-percent {} --pool-policy {} --ssd-policy {} --warmup {:.1} --seconds {:.1}",
+        "tpcc_lite --time virtual --warehouses {warehouses} --terminals {terminals} --seed {seed} \
+         --row-overhead {row_overhead} --hdd-model \
+         {hdd_model} --db-ratio {} --ratio-of {ratio_of} --zone-percent {} --pool-policy {} --ssd-policy {} \
+         --warmup {:.1} --seconds {:.1}",
         case.shape,
         case.zone_percent,
         case.pool_policy,
@@ -208,7 +187,7 @@ const STYLE: &str = include_str!("style.css");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::book::Invocation;
+    use crate::compare::book::{Entry, Invocation};
     use crate::compare::html::unsound;
     use crate::compare::machine::Machine;
     use crate::compare::matrix::{Figure, cases};

@@ -3,9 +3,9 @@
 use super::charts::{self, Bar, COLORS, Series};
 use super::html::{Html, Table, escape};
 use super::matrix::{ANALYSIS, Case, DATABASES, POOLS, RIVALS, Shape, ZONES};
-use super::page::{View, pair_name};
 use super::paper::printed;
-use crate::cli::Policies;
+use super::view::{View, pair_name};
+use crate::policies::Policies;
 use plotters::style::RGBColor;
 
 type Pair<'a> = (&'a str, &'a str);
@@ -49,7 +49,10 @@ pub(crate) fn in_short(body: &mut Html, view: &View<'_>) {
     let mut lines = Vec::new();
     let mut say = |line: Option<String>| lines.extend(line);
     say(ratios(30, gd2l_cc, lru_cc, |row| row.tpmc).map(|here| {
-        format!("Throughput of GD2L+CC relative to LRU+CC at 30:10, by pool: {here} times. The paper: 1.4 to 1.75 times.")
+        format!(
+            "Throughput of GD2L+CC relative to LRU+CC at 30:10, by pool: {here} times. The paper: 1.4 to \
+            1.75 times."
+        )
     }));
     say(ratios(30, gd2l_cac, lru_cc, |row| row.tpmc).map(|here| {
         format!("Throughput of GD2L+CAC relative to LRU+CC at 30:10: {here} times. The paper: about 2 times.")
@@ -76,7 +79,8 @@ pub(crate) fn in_short(body: &mut Html, view: &View<'_>) {
     }
     say(ratios(8, gd2l_cac, gd2l_cc, |row| row.tpmc).map(|here| {
         format!(
-            "Throughput of GD2L+CAC relative to GD2L+CC at 8:10, where the SSD holds everything: {here} times. The paper: \
+            "Throughput of GD2L+CAC relative to GD2L+CC at 8:10, where the SSD holds everything: {here} \
+             times. The paper: \
              no gain."
         )
     }));
@@ -101,7 +105,8 @@ pub(crate) fn throughput(body: &mut Html, view: &View<'_>, figure: &str, pairs: 
     body.text("h2", format_args!("{figure}: throughput of {}", names.join(", ")));
     body.text(
         "p",
-        "New-Orders per minute (tpmC), by the pool's share of the SSD: more is better. The paper gives its bars' heights only as a drawing, so they are \
+        "New-Orders per minute (tpmC), by the pool's share of the SSD: more is better. The paper gives its \
+         bars' heights only as a drawing, so they are \
          not shown here.",
     );
     let colors: Vec<RGBColor> = pairs.iter().enumerate().map(|(at, &pair)| color(pair, at)).collect();
@@ -174,7 +179,8 @@ pub(crate) fn io(
     let pairs = view.pairs(pairs);
     body.text("h2", format_args!("{figure}: device time per New-Order, DB:SSD = {db}:10"));
     body.raw(format_args!(
-        "<p>Milliseconds of each device per New-Order; below, <span class=\"dim\">grey, what the paper printed</span>. “Of {}” is the total relative to its \
+        "<p>Milliseconds of each device per New-Order; below, <span class=\"dim\">grey, what the paper \
+         printed</span>. “Of {}” is the total relative to its \
          total with the same pool. Miss rates are of the buffer pool.</p>\n",
         escape(&pair_name(base))
     ));
@@ -242,8 +248,10 @@ pub(crate) fn behaviour(body: &mut Html, view: &View<'_>) {
         ),
     );
     body.text("p", format_args!(
-        "Each of the {} points is a page that spent at least a third of {:.0} minutes on the SSD and as much off it (section 4: 20 of 60 minutes, about 2,500 \
-         pages). A page on the line behaves the same on both devices; above it, pages are missed, or written, more often while they are on the SSD.{}",
+        "Each of the {} points is a page that spent at least a third of {:.0} minutes on the SSD and as much \
+         off it (section 4: 20 of 60 minutes, about 2,500 \
+         pages). A page on the line behaves the same on both devices; above it, pages are missed, or \
+         written, more often while they are on the SSD.{}",
         observed.pages.len(),
         observed.seconds / 60.0,
         if observed.pages.len() > POINTS_MAX { format!(" {POINTS_MAX} of them are drawn.") } else { String::new() },
@@ -286,10 +294,15 @@ const SUBRANGE_LAST: u32 = 999;
 /// Figure 6.
 fn expansion(body: &mut Html, observed: &super::observe::Observed) {
     let tables = [("stock", COLORS[0]), ("customer", COLORS[1]), ("order_line", COLORS[2])];
-    body.text("p", format_args!(
-        "The miss rate expansion factor α of groups of pages, as CAC's final value: how many times more often pages are missed while they are on the \
-         SSD. Groups of fewer than {GROUP_PAGES_MIN} pages, groups without misses on one of the devices, and the last subrange, which has no upper end, are omitted.",
-    ));
+    body.text(
+        "p",
+        format_args!(
+            "The miss rate expansion factor α of groups of pages, as CAC's final value: how many times more \
+         often pages are missed while they are on the \
+         SSD. Groups of fewer than {GROUP_PAGES_MIN} pages, groups without misses on one of the devices, and \
+         the last subrange, which has no upper end, are omitted.",
+        ),
+    );
     body.raw(charts::legend(tables.iter().copied()));
     let lines = tables.map(|(table, color)| {
         let of_table = observed.groups.iter().filter(|group| {
@@ -313,7 +326,8 @@ pub(crate) fn zones(body: &mut Html, view: &View<'_>) {
     body.text("h2", format_args!("Section 6.5: the size of the eviction zone, GD2L+CAC at {}", Shape::SMALL));
     body.text(
         "p",
-        "The paper finds no impact of zones of 1, 2, 5 and 10 % of the SSD on throughput, and fewer than three map checkpoints a second with the smallest; it prints \
+        "The paper finds no impact of zones of 1, 2, 5 and 10 % of the SSD on throughput, and fewer than \
+         three map checkpoints a second with the smallest; it prints \
          no other numbers.",
     );
     let mut table =

@@ -2,7 +2,8 @@
 //! 2.7.2 leaves the grouping to the implementation).
 
 use super::{Outcome, Terminal};
-use crate::database::{DbError, Tx};
+use crate::database::Tx;
+use crate::error::DbError;
 use crate::load::DISTRICTS;
 use crate::locks::RowKey;
 use crate::schema::{self, Table, customer, order_line, orders};

@@ -12,7 +12,8 @@ mod stock_level;
 #[cfg(test)]
 mod tests;
 
-use crate::database::{Database, DbError, Tx};
+use crate::database::{Database, Tx};
+use crate::error::DbError;
 use crate::load::DISTRICTS;
 use crate::operations::Operations;
 use crate::random::{Constants, Random, last_name};

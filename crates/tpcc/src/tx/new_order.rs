@@ -1,7 +1,8 @@
 //! New-Order, clause 2.4.
 
 use super::{Outcome, Terminal};
-use crate::database::{DbError, Tx};
+use crate::database::Tx;
+use crate::error::DbError;
 use crate::locks::RowKey;
 use crate::schema::{self, NEW_ORDER_ROW, Table};
 use crate::schema::{customer, district, item, order_line, orders, stock, warehouse};

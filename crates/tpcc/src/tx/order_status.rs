@@ -1,7 +1,7 @@
 //! Order-Status, clause 2.6.
 
 use super::{Outcome, Terminal};
-use crate::database::DbError;
+use crate::error::DbError;
 use crate::locks::RowKey;
 use crate::schema::{self, Table, customer, order_line, orders};
 use std::ops::ControlFlow;

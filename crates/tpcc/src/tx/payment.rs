@@ -1,7 +1,8 @@
 //! Payment, clause 2.5.
 
 use super::{Outcome, Terminal};
-use crate::database::{DbError, Tx};
+use crate::database::Tx;
+use crate::error::DbError;
 use crate::locks::RowKey;
 use crate::schema::{self, Table, customer, district, history, warehouse};
 

@@ -1,7 +1,7 @@
 //! Stock-Level, clause 2.8.
 
 use super::{Outcome, Terminal};
-use crate::database::DbError;
+use crate::error::DbError;
 use crate::locks::RowKey;
 use crate::schema::{self, Table, district, order_line, stock};
 use std::ops::ControlFlow;

@@ -3,7 +3,8 @@
 use super::{Kind, Outcome, Terminal};
 use crate::catalog::{Catalog, Scale};
 use crate::consistency;
-use crate::database::{Database, DbError, Recovered};
+use crate::database::{Database, Recovered};
+use crate::error::DbError;
 use crate::load::load;
 use crate::schema::{self, Table, district};
 use pagetier::{PageSize, PageStore};

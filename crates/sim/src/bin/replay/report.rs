@@ -52,7 +52,7 @@ pub(crate) struct Report {
 pub(crate) struct Chosen {
     pub(crate) setting: &'static str,
     pub(crate) changes: u64,
-    /// Costs of late over those of the cheapest, by setting.
+    /// Recent costs relative to the cheapest setting's, by setting.
     pub(crate) costs: BTreeMap<&'static str, f64>,
 }
 

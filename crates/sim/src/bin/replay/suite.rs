@@ -145,7 +145,8 @@ fn tables(report: &Report, args: &SuiteArgs) -> String {
     let cases = report.judged.first().map_or(0, |one| one.cases);
     let mut out = format!(
         "{cases} cases, seed {}, {} references each: I/O beyond that of the best fixed setting of each case\n\n\
-         | policies | mean | worst | cases over 2 % | over 10 % | worst case |\n| --- | --- | --- | --- | --- | --- |\n",
+         | policies | mean | worst | cases over 2 % | over 10 % | worst case |\n| --- | --- | --- | --- | \
+         --- | --- |\n",
         report.seed, report.references
     );
     for one in &report.judged {

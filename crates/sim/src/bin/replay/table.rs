@@ -103,7 +103,8 @@ fn details(out: &mut String, r: &Report) {
     );
     let _ = writeln!(
         out,
-        "  {} write-backs, {} invalidations, {} zones, {} second chances; {} SSD pages in use; the SSD's policy takes {} bytes",
+        "  {} write-backs, {} invalidations, {} zones, {} second chances; {} SSD pages in use; the SSD's \
+         policy takes {} bytes",
         c.write_backs, c.invalidations, c.zones, c.second_chances, r.ssd_used, r.policy_memory_bytes
     );
     for (tier, chosen) in [("pool", &r.pool_choice), ("SSD", &r.ssd_choice)] {

@@ -4,7 +4,7 @@ use super::images::{Content, is_of_a_block, read_images};
 use super::unread::Unread;
 use super::{OpenError, OpenParams, Progress};
 use crate::exec::read::read_one;
-use crate::format::journal::Block;
+use crate::format::journal::{Block, JournalSeq};
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::map::{MapBody, MapHeader};
 use crate::protocol::recovery::{Evidence, Image};
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
         let (mut seq, mut most) = (0, 256);
         while seq < total {
             let count = (total - seq).min(most);
-            match self.read_sound(layout.journal_at(seq), count * BLOCK_BYTES, &sound).await {
+            match self.read_sound(layout.journal_at(JournalSeq(seq)), count * BLOCK_BYTES, &sound).await {
                 Ok(bytes) => blocks.extend(bytes.as_slice().chunks(BLOCK_BYTES as usize).filter_map(decoded)),
                 // Block by block from here on.
                 Err(error) if is_of_a_block(&error) && count > 1 => {

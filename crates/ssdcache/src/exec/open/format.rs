@@ -1,6 +1,7 @@
 //! Making a device an empty SSD cache.
 
 use super::identify::{newest_superblock, write_superblocks};
+use crate::format::journal::JournalSeq;
 use crate::format::layout::{BLOCK_BYTES, Layout};
 use crate::format::map::{MapBody, MapHeader};
 use crate::format::superblock::{Found, Superblock};
@@ -52,7 +53,7 @@ async fn write_empty_map(device: &SharedDevice, layout: &Layout, seed: StoreSeed
     let header = MapHeader {
         generation: 0,
         watermark: Stamp::ZERO,
-        journal_from: 0,
+        journal_from: JournalSeq(0),
         body_crc: crc,
         slots: layout.slots,
         lsn_floor: Lsn(0),

@@ -56,7 +56,8 @@ pub enum OpenError {
     /// Neither map checkpoint is sound. With it goes the knowledge of what the SSD holds; the SSD is left as
     /// it is.
     #[error(
-        "{device}: neither of the two map checkpoints is sound; bring back a sound copy of the device, or open with a blank one in its place and accept the loss"
+        "{device}: neither of the two map checkpoints is sound; bring back a sound copy of the device, or \
+         open with a blank one in its place and accept the loss"
     )]
     NoMap {
         /// The SSD.
@@ -65,7 +66,9 @@ pub enum OpenError {
     /// The map checkpoint that was in force is damaged. The one before does not know of what was written
     /// since, so it is not used; the SSD is left as it is.
     #[error(
-        "{device}: the {part} of map checkpoint {generation} (map {map}) is damaged, and the checkpoint before is out of date; bring back a sound copy of the device, or open with a blank one in its place and accept the loss"
+        "{device}: the {part} of map checkpoint {generation} (map {map}) is damaged, and the checkpoint \
+         before is out of date; bring back a sound copy of the device, or open with a blank one in its place \
+         and accept the loss"
     )]
     DamagedMap {
         /// The SSD.
@@ -80,7 +83,9 @@ pub enum OpenError {
     /// A block cannot be read that may hold the newest version of any page, or tell of it. The devices are
     /// left as they are.
     #[error(
-        "{source}: this block of the {part} cannot be read, and may hold the newest version of any page: open again once the device can read it, or open with a blank device in its place (or without an SSD) and accept the loss"
+        "{source}: this block of the {part} cannot be read, and may hold the newest version of any page: \
+         open again once the device can read it, or open with a blank device in its place (or without an \
+         SSD) and accept the loss"
     )]
     Unreadable {
         /// `map`, `journal`, `ring` or `zone`.
@@ -227,7 +232,7 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     let mut slots = finished(slots).await;
     slots.apply_recovered(&entries);
     slots.set_lsn_floor(header.lsn_floor);
-    let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or(0).max(header.journal_from);
+    let next = evidence.journal.iter().map(|b| b.seq + 1).max().unwrap_or_default().max(header.journal_from);
     let journal = header.journal_from.min(next)..next;
     let home = HomeBatches::new(layout.ring_pages, ring_from, layout.journal_blocks, journal);
     let core = Core {

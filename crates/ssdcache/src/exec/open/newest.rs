@@ -5,6 +5,7 @@
 
 use crate::exec::open::images::is_of_a_block;
 use crate::exec::open::{OpenError, OpenParams, Reader};
+use crate::format::journal::JournalSeq;
 use crate::format::layout::{BLOCK_BYTES, MAP_ENTRY_BYTES};
 use crate::format::map::{MapBody, MapHeader, decode_mark};
 use pagetier_devio::{DeviceError, DeviceErrorKind};
@@ -34,7 +35,7 @@ impl Reader<'_> {
             let header = MapHeader {
                 generation: 0,
                 watermark: Stamp::ZERO,
-                journal_from: 0,
+                journal_from: JournalSeq(0),
                 body_crc: 0,
                 slots: 0,
                 lsn_floor: Lsn(0),

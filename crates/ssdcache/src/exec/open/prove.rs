@@ -16,6 +16,7 @@ use crate::exec::open::images::readable;
 use crate::exec::open::{OpenParams, Reader, RecoveryFlushes};
 use crate::exec::read::read_one;
 use crate::exec::remember::Unproved;
+use crate::format::journal::JournalSeq;
 use crate::format::layout::BLOCK_BYTES;
 use crate::protocol::recovery::Evidence;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
@@ -69,7 +70,7 @@ impl Reader<'_> {
                 let blocks = blocks.into_iter().chain([layout.map_mark_at(area)]);
                 ranges.extend(blocks.map(|at| at..at + BLOCK_BYTES));
             }
-            let journal = layout.journal_at(0);
+            let journal = layout.journal_at(JournalSeq(0));
             ranges.push(journal..journal + u64::from(layout.journal_blocks) * BLOCK_BYTES);
         }
         if layout.ring_pages > 0 {

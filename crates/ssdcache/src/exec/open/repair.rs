@@ -205,7 +205,8 @@ impl Reader<'_> {
             }
         }
         if self.check(image.as_slice(), found.page, Some(found.stamp)).is_err() {
-            tracing::error!(page = %found.page, "its image in the ring does not read well any more: a torn home stays torn");
+            tracing::error!(page = %found.page, "its image in the ring does not read well any more: a torn \
+                home stays torn");
             return Ok(None);
         }
         hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;

@@ -28,7 +28,7 @@ fn begin(home: &mut HomeBatches, backing: Backing, versions: Vec<(PageId, Stamp)
 
 #[test]
 fn a_ring_image_is_held_until_the_flush_after_its_home_write_and_those_before_it() {
-    let mut home = HomeBatches::new(4, 0, 0, 0..0);
+    let mut home = HomeBatches::new(4, 0, 0, Default::default());
     let full = |home: &HomeBatches| home.has_room(Backing::Ring, 2) == Err(NoPlace::Ring);
     let first = begin(&mut home, Backing::Ring, versions(1, 10, 2));
     let second = begin(&mut home, Backing::Ring, versions(3, 20, 1));
@@ -49,7 +49,7 @@ fn a_ring_image_is_held_until_the_flush_after_its_home_write_and_those_before_it
 
 #[test]
 fn an_image_whose_home_write_failed_is_held_until_its_page_is_home_after_all() {
-    let mut home = HomeBatches::new(8, 0, 0, 0..0);
+    let mut home = HomeBatches::new(8, 0, 0, Default::default());
     let batch = begin(&mut home, Backing::Ring, versions(1, 10, 2));
     home.end(batch.id, true, vec![page(2)], HddFlush(1));
     home.flushed(HddFlush(1));
@@ -69,7 +69,7 @@ fn an_image_whose_home_write_failed_is_held_until_its_page_is_home_after_all() {
 
 #[test]
 fn a_page_discarded_between_its_failed_home_write_and_the_end_of_its_batch_gets_one_attempt() {
-    let mut home = HomeBatches::new(8, 0, 0, 0..0);
+    let mut home = HomeBatches::new(8, 0, 0, Default::default());
     let batch = begin(&mut home, Backing::Ring, versions(1, 10, 2));
     home.discard(page(1));
     home.discard(page(2));
@@ -86,7 +86,7 @@ fn a_page_discarded_between_its_failed_home_write_and_the_end_of_its_batch_gets_
 
 #[test]
 fn a_batch_that_was_not_written_home_mends_no_older_failure() {
-    let mut home = HomeBatches::new(8, 0, 0, 0..0);
+    let mut home = HomeBatches::new(8, 0, 0, Default::default());
     let torn = begin(&mut home, Backing::Ring, versions(1, 10, 1));
     home.end(torn.id, true, vec![page(1)], HddFlush(1));
     let never = begin(&mut home, Backing::Ring, versions(1, 20, 1));
@@ -96,7 +96,7 @@ fn a_batch_that_was_not_written_home_mends_no_older_failure() {
 
 #[test]
 fn a_slot_backs_its_page_from_the_plan_to_the_flush_after_the_home_write() {
-    let mut home = HomeBatches::new(0, 0, 8, 0..0);
+    let mut home = HomeBatches::new(0, 0, 8, Default::default());
     home.append(page(1), at(10));
     home.append(page(9), at(9));
     assert!(home.is_backed(page(1)) && home.is_backed(page(9)) && !home.is_writing(page(1)));
@@ -107,18 +107,18 @@ fn a_slot_backs_its_page_from_the_plan_to_the_flush_after_the_home_write() {
     assert_eq!((home.floor(FRESH), home.can_settle()), ((at(10), true), false));
     home.end(second.id, true, Vec::new(), HddFlush(4));
     assert!(home.flushed(HddFlush(3)).is_empty(), "that flush began too early");
-    assert_eq!((home.journal_needed_from(), home.flushed(HddFlush(4))), (0, versions(3, 12, 1)));
+    assert_eq!((home.journal_needed_from(), home.flushed(HddFlush(4))), (JournalSeq(0), versions(3, 12, 1)));
     home.end(first.id, true, vec![page(2)], HddFlush(5));
     assert!(home.is_backed(page(1)) && !home.is_backed(page(2)), "its home write failed");
-    assert_eq!(home.journal_needed_from(), 0, "the map names its slot as an only copy");
+    assert_eq!(home.journal_needed_from(), JournalSeq(0), "the map names its slot as an only copy");
     assert_eq!(home.flushed(HddFlush(5)), versions(1, 10, 1));
-    assert_eq!((home.floor(FRESH), home.journal_needed_from()), ((at(11), true), 2));
+    assert_eq!((home.floor(FRESH), home.journal_needed_from()), ((at(11), true), JournalSeq(2)));
     assert!(!home.has_pages_of(SpaceId(1)));
 }
 
 #[test]
 fn a_flush_is_due_before_the_journal_is_full_of_records_that_wait_for_it() {
-    let mut home = HomeBatches::new(0, 0, 8, 0..0);
+    let mut home = HomeBatches::new(0, 0, 8, Default::default());
     for no in 0..2 {
         assert!(!home.backed_want_flush());
         let batch = begin(&mut home, Backing::Appended, versions(no, 10, 1));
@@ -131,25 +131,25 @@ fn a_flush_is_due_before_the_journal_is_full_of_records_that_wait_for_it() {
 
 #[test]
 fn a_checkpoint_frees_no_record_of_pages_on_their_way_home() {
-    let mut home = HomeBatches::new(8, 0, 8, 10..17);
-    assert_eq!((home.journal_needed_from(), home.journal_is_high()), (17, true));
+    let mut home = HomeBatches::new(8, 0, 8, JournalSeq(10)..JournalSeq(17));
+    assert_eq!((home.journal_needed_from(), home.journal_is_high()), (JournalSeq(17), true));
     let from_pool = begin(&mut home, Backing::Ring, versions(1, 10, 1));
-    assert_eq!((from_pool.journal, home.journal_used()), (17..18, 8));
+    assert_eq!((from_pool.journal, home.journal_used()), (JournalSeq(17)..JournalSeq(18), 8));
     assert_eq!(home.has_room(Backing::Ring, 1), Err(NoPlace::Journal));
     home.free_journal(home.journal_needed_from());
     assert!(!home.journal_is_high(), "a checkpoint would free nothing");
     let write_back = begin(&mut home, Backing::WriteBack, versions(2, 11, 1));
     home.end(from_pool.id, true, Vec::new(), HddFlush(1));
-    assert_eq!(home.journal_needed_from(), 18);
+    assert_eq!(home.journal_needed_from(), JournalSeq(18));
     home.end(write_back.id, true, Vec::new(), HddFlush(1));
-    assert_eq!(home.journal_needed_from(), 18, "until its slot is let go of");
+    assert_eq!(home.journal_needed_from(), JournalSeq(18), "until its slot is let go of");
     home.end_write_back();
-    assert_eq!((home.journal_needed_from(), home.journal_used()), (19, 2));
+    assert_eq!((home.journal_needed_from(), home.journal_used()), (JournalSeq(19), 2));
 }
 
 #[test]
 fn a_block_that_is_being_written_keeps_its_place_whatever_a_checkpoint_frees() {
-    let mut home = HomeBatches::new(8, 0, 8, 0..0);
+    let mut home = HomeBatches::new(8, 0, 8, Default::default());
     let places = home.begin(Backing::Ring, versions(1, 10, 1), at(10), None);
     home.free_journal(home.journal_next());
     assert_eq!(home.journal_used(), 1);

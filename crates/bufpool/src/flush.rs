@@ -1,0 +1,171 @@
+//! The writes of `sync` and `flush_to`, and the end of the cleaner.
+
+use crate::clean::Staged;
+use crate::frame::Frame;
+use crate::inner::Inner;
+use crate::params::PoolError;
+use crate::pool::Pool;
+use crate::tier::Tier;
+use crate::word::{Attempt, Mode};
+use pagetier_page::{Lsn, PageId};
+use pagetier_policy::{CleanReason, FrameId};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::task::JoinSet;
+
+/// The writes of a flush. They continue when this is dropped.
+struct Flushes(JoinSet<Result<(), PoolError>>);
+
+impl Drop for Flushes {
+    fn drop(&mut self) {
+        self.0.detach_all();
+    }
+}
+
+impl<T: Tier> Pool<T> {
+    /// Writes every page that is dirty at this moment and makes it durable: `sync`. If the future is dropped,
+    /// writes in flight still finish.
+    ///
+    /// # Errors
+    /// The first failure; pages that could not be written stay dirty.
+    pub async fn flush_all(&self) -> Result<(), PoolError> {
+        self.flush_where(|frame| frame.word.is_dirty() || frame.word.is_cleaning()).await
+    }
+
+    /// Writes every page whose recovery LSN is at most `lsn`, and makes it durable. Redo then needs nothing
+    /// up to `lsn`, as long as the embedder dirties no page with older LSNs. If the future is dropped, writes
+    /// in flight still finish.
+    ///
+    /// # Errors
+    /// As [`Pool::flush_all`].
+    pub async fn flush_to(&self, lsn: Lsn) -> Result<(), PoolError> {
+        // Includes pages that are not dirty yet because the guard that logged the change still lives.
+        self.flush_where(|frame| frame.redo_from().is_some_and(|from| from <= lsn)).await
+    }
+
+    async fn flush_where(&self, wanted: impl Fn(&Frame) -> bool) -> Result<(), PoolError> {
+        // The cause of the cleaner's back-off may be gone.
+        self.inner.need_cleaner();
+        let mut pages: Vec<(Option<Lsn>, PageId)> = self
+            .inner
+            .frames
+            .all
+            .iter()
+            .filter(|f| wanted(f))
+            .filter_map(|f| Some((f.redo_from(), f.page()?)))
+            .collect();
+        pages.sort_unstable();
+        let mut tasks = Flushes(JoinSet::new());
+        let mut result = Ok(());
+        let mut pages = pages.into_iter().map(|(_, page)| page).peekable();
+        while pages.peek().is_some() {
+            let mut batch = Vec::new();
+            while let Some(page) =
+                pages.peek().copied().filter(|_| batch.len() < self.inner.params.clean_batch)
+            {
+                // While it holds latches and staging buffers, a batch must not wait for resources of another
+                // batch.
+                match self.inner.stage_for_flush(page, batch.is_empty()).await {
+                    Turn::Staged(staged) => batch.push(staged),
+                    Turn::Clean => {}
+                    Turn::Later => break,
+                }
+                pages.next();
+            }
+            if !batch.is_empty() {
+                let inner = Arc::clone(&self.inner);
+                tasks.0.spawn_on(async move { inner.write_batch(batch).await }, &self.inner.runtime);
+            }
+            while tasks.0.len() >= self.inner.params.clean_batches {
+                result = result.and(joined(tasks.0.join_next().await));
+            }
+        }
+        while !tasks.0.is_empty() {
+            result = result.and(joined(tasks.0.join_next().await));
+        }
+        result?;
+        Ok(self.inner.tier.flush().await?)
+    }
+
+    /// Stops the cleaner once its writes have ended. Dirty pages stay dirty: call [`Pool::flush_all`] before.
+    pub async fn shutdown(&self) {
+        self.inner.closed.store(true, Ordering::Release);
+        self.inner.clean.notify_one();
+        self.inner.needed.notify_one();
+        loop {
+            let cleaned = self.inner.cleaned.notified();
+            tokio::pin!(cleaned);
+            cleaned.as_mut().enable();
+            if !self.inner.frames.all.iter().any(|f| f.word.is_cleaning()) {
+                return;
+            }
+            cleaned.await;
+        }
+    }
+}
+
+fn joined(done: Option<Result<Result<(), PoolError>, tokio::task::JoinError>>) -> Result<(), PoolError> {
+    match done {
+        None => Ok(()),
+        Some(Ok(result)) => result,
+        Some(Err(_)) => Err(PoolError::Closed),
+    }
+}
+
+enum Turn<T: Tier> {
+    Staged(Staged<T>),
+    /// The page was written meanwhile, or is gone.
+    Clean,
+    /// The page must wait: submit what is staged first.
+    Later,
+}
+
+impl<T: Tier> Inner<T> {
+    /// Stages `page` for a flush. With `may_wait`, waits for its latch, for a write of it in flight, and for
+    /// a staging buffer. It waits for each while holding nothing else, so that a dropped flush loses nothing
+    /// and others can proceed.
+    async fn stage_for_flush(self: &Arc<Self>, page: PageId, may_wait: bool) -> Turn<T> {
+        loop {
+            let (cleaned, unstaged) = (self.cleaned.notified(), self.staged.notified());
+            tokio::pin!(cleaned, unstaged);
+            cleaned.as_mut().enable();
+            unstaged.as_mut().enable();
+            let frame = match self.hit_quietly(page) {
+                Some(frame) => frame,
+                None if !may_wait => return Turn::Later,
+                None => match self.latch_resident(page, Mode::Shared).await {
+                    Some(frame) => frame,
+                    None => return Turn::Clean,
+                },
+            };
+            let staged = self.stage_latched(frame);
+            let word = &self.frames.at(frame).word;
+            let (dirty, writing) = (word.is_dirty(), word.is_cleaning());
+            self.frames.release(frame, Mode::Shared);
+            match staged {
+                Some(staged) => return Turn::Staged(staged),
+                None if !dirty && !writing => return Turn::Clean,
+                None if !may_wait => return Turn::Later,
+                // If the write fails, or the page was changed since, it is dirty afterwards.
+                None if writing => cleaned.await,
+                None => unstaged.await,
+            }
+        }
+    }
+
+    /// `None` if the page is clean or being written, or no staging buffer is free.
+    fn stage_latched(self: &Arc<Self>, frame: FrameId) -> Option<Staged<T>> {
+        let buf = self.staging.pop()?;
+        self.stage(frame, buf, CleanReason::Recoverability).map_err(|buf| self.unstage(buf)).ok()
+    }
+
+    fn hit_quietly(&self, page: PageId) -> Option<FrameId> {
+        let frame = self.frames.table.find(&self.frames.all, page)?;
+        let latched = self.frames.at(frame).word.try_latch(Mode::Shared) == Attempt::Latched;
+        if latched && self.frames.at(frame).page() != Some(page) {
+            self.frames.release(frame, Mode::Shared);
+            return None;
+        }
+        latched.then_some(frame)
+    }
+}

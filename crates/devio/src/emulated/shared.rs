@@ -1,0 +1,64 @@
+//! The state that the device shares with the task or thread that steps its core.
+
+use super::clock::Clock;
+use super::core::{Core, Finished, Next, hand_over};
+use crate::SharedDevice;
+use crate::recorder::Recorder;
+use parking_lot::Mutex;
+use std::sync::{Arc, OnceLock};
+use std::task::Context;
+use std::time::Duration;
+
+/// A delay longer than any run.
+pub(super) const FOREVER: Duration = Duration::from_secs(86_400 * 365);
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) name: Arc<str>,
+    pub(super) inner: SharedDevice,
+    pub(super) clock: Clock,
+    /// The zero of the device's time: its first operation.
+    pub(super) origin: OnceLock<tokio::time::Instant>,
+    pub(super) wall_origin: std::time::Instant,
+    pub(super) core: Mutex<Core>,
+    pub(super) recorder: Recorder,
+}
+
+impl Shared {
+    pub(super) fn now_ns(&self) -> u64 {
+        let elapsed = match self.clock {
+            Clock::Wall => self.wall_origin.elapsed(),
+            Clock::Tokio | Clock::Virtual(_) => {
+                let now = tokio::time::Instant::now();
+                now.duration_since(*self.origin.get_or_init(|| now))
+            }
+        };
+        u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn instant_of(&self, ns: u64) -> tokio::time::Instant {
+        let origin = *self.origin.get_or_init(tokio::time::Instant::now);
+        origin.checked_add(Duration::from_nanos(ns)).unwrap_or(origin + FOREVER)
+    }
+
+    pub(super) fn wall_instant_of(&self, ns: u64) -> std::time::Instant {
+        self.wall_origin.checked_add(Duration::from_nanos(ns)).unwrap_or(self.wall_origin + FOREVER)
+    }
+
+    pub(super) fn step(&self, cx: &mut Context<'_>) -> Next {
+        let mut finished = Finished::new();
+        let next = {
+            let mut core = self.core.lock();
+            core.stepper = Some(cx.waker().clone());
+            let next = core.step(self.now_ns(), cx, &self.recorder, &mut finished);
+            if next == Next::Idle && !matches!(self.clock, Clock::Wall) {
+                // Under the core's lock: a caller that queues an operation after this starts a new task.
+                core.pumped = false;
+                core.stepper = None;
+            }
+            next
+        };
+        hand_over(finished);
+        next
+    }
+}

@@ -1,0 +1,169 @@
+//! The hazards that a fixed share of all seeds is directed at: situations that random work seldom meets. A
+//! hazard determines geometry and latencies ([`Plan`](super::Plan)), faults and the order of the work
+//! (`directed`).
+
+use pagetier::Mutation;
+
+/// The hazard that a seed is directed at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hazard {
+    /// None: random work.
+    Free,
+    /// Clean copies on the SSD become obsolete: their pages are changed and go home, through the ring many
+    /// times over, before the next checkpoint. Only the journal records that.
+    ColdCopies,
+    /// `ColdCopies` while every checkpoint's header write takes very long: more goes home than the journal
+    /// holds.
+    SlowMap,
+    /// `ColdCopies` after a failed slot write: nothing more goes to the SSD.
+    SlotFails,
+    /// Pages go home from the pool while the SSD is writing older versions of them back: drains and mode
+    /// changes.
+    TwoWaysHome,
+    /// Versions that were just written to the SSD are the next victims.
+    FreshVictims,
+    /// Pages are discarded or changed while the copy made at their eviction is being written to the SSD.
+    JustEvicted,
+    /// Pages are discarded right after a recovery whose slots backed home writes that the crash tore.
+    TornHomes,
+    /// The process is killed repeatedly, recoveries included, before the power is cut.
+    Killed,
+    /// Flushes fail; the store is closed, dropped or killed, and opened again without a reboot.
+    FlushFails,
+    /// Calls are dropped while the flush that they wait for fails.
+    DroppedFlush,
+    /// The store is dropped with slow writes in flight and opened again at once.
+    Reopened,
+    /// Openings are dropped at an await.
+    DroppedOpen,
+    /// The HDD cannot grow.
+    FullDisk,
+    /// The medium rots between lives.
+    Rot,
+    /// Devices with a past: another store's, older copies, truncated ones.
+    Past,
+    /// Home writes without a doublewrite ring.
+    NoRing,
+    /// Pages are written during their second chance.
+    SecondChances,
+    /// Pages are discarded while a drain writes them home.
+    DrainedDiscards,
+    /// Home writes fail once, and their pages are discarded.
+    FailedHomes,
+    /// Spaces are continually created, filled and dropped.
+    DroppedSpaces,
+    /// Homes rot for which the ring holds images of several versions.
+    RottenHomes,
+    /// Saves of the manifest, superblock writes and growth fail.
+    Records,
+    /// Others open the store while it is open, or at the same time.
+    Openers,
+    /// The SSD is given up, readmitted, switched off; its loss is accepted and acknowledged.
+    SsdLife,
+}
+
+impl Hazard {
+    /// Every hazard that seeds are directed at.
+    pub const HAZARDS: [Self; 24] = [
+        Self::ColdCopies,
+        Self::TwoWaysHome,
+        Self::SlowMap,
+        Self::FreshVictims,
+        Self::JustEvicted,
+        Self::SlotFails,
+        Self::TornHomes,
+        Self::Killed,
+        Self::FlushFails,
+        Self::DroppedFlush,
+        Self::Reopened,
+        Self::DroppedOpen,
+        Self::FullDisk,
+        Self::Rot,
+        Self::Past,
+        Self::NoRing,
+        Self::SecondChances,
+        Self::DrainedDiscards,
+        Self::FailedHomes,
+        Self::DroppedSpaces,
+        Self::RottenHomes,
+        Self::Records,
+        Self::Openers,
+        Self::SsdLife,
+    ];
+
+    /// The hazard of seed `seed`: every third seed has one, in rotation.
+    #[must_use]
+    pub fn of_seed(seed: u64) -> Self {
+        let hazards = Self::HAZARDS.len() as u64;
+        if seed % 3 == 1 { Self::HAZARDS[(seed / 3 % hazards) as usize] } else { Self::Free }
+    }
+
+    /// The hazard in which the rule that a mutation disables matters.
+    pub(super) fn against(mutation: Mutation) -> Option<Self> {
+        Some(match format!("{mutation:?}").as_str() {
+            "HomeUnrecorded" | "NoJournal" | "ChangedCopyKept" => Self::ColdCopies,
+            "JournalFreedEarly" => Self::SlowMap,
+            "StaleWriteBack" | "TwoInFlight" => Self::TwoWaysHome,
+            "WriteBackBeforeFlush" | "HomingForgotten" => Self::FreshVictims,
+            "DoublewriteBeforeFlush" | "DoublewriteFreedEarly" | "DoublewriteNotMended" => Self::TornHomes,
+            "RecordBeforeImage" => Self::SlotFails,
+            "MoveSurvives" | "MoveUnderNewer" | "MovedOverNewer" => Self::SecondChances,
+            "ChecksumsUnseeded" | "EpochUnchecked" | "LossUnrecorded" | "LossForgotten" => Self::Past,
+            "MapUnproved" => Self::Rot,
+            "FlushInCaller" => Self::DroppedFlush,
+            "FailureNotRemembered" | "HomesTrusted" => Self::FlushFails,
+            "RecoveryUnflushed" => Self::Killed,
+            "AttachInDoubt" => Self::SsdLife,
+            "FenceOpen" | "DrainNotAwaited" => Self::Reopened,
+            "GrowthInMemoryFirst" => Self::FullDisk,
+            "FirstOpeningUnnamed" => Self::DroppedOpen,
+            "CleanUnflushedRingOff" | "OnlyCopyVoided" => Self::NoRing,
+            "DrainedPageDiscarded" => Self::DrainedDiscards,
+            "FailedHomeKept" => Self::FailedHomes,
+            "DropUnmarked" | "ExtentsNotBlanked" => Self::DroppedSpaces,
+            "RingFromZero" => Self::RottenHomes,
+            _ => return None,
+        })
+    }
+
+    /// Looks a hazard up by name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        let mut all = Self::HAZARDS.into_iter().chain([Self::Free]);
+        all.find(|hazard| format!("{hazard:?}").eq_ignore_ascii_case(name))
+    }
+
+    /// Whether the hazard determines the order of the work.
+    pub(super) fn has_work(self) -> bool {
+        matches!(
+            self,
+            Self::ColdCopies
+                | Self::SlowMap
+                | Self::SlotFails
+                | Self::TwoWaysHome
+                | Self::FreshVictims
+                | Self::JustEvicted
+                | Self::TornHomes
+                | Self::DrainedDiscards
+                | Self::FailedHomes
+        )
+    }
+
+    /// The kind of work ([`Plan::KINDS`]) that the hazard belongs to.
+    pub(super) fn kind(self) -> Option<&'static str> {
+        match self {
+            Self::Killed => Some("kill"),
+            Self::FlushFails => Some("flush-fails"),
+            Self::DroppedFlush => Some("drop-future"),
+            Self::Reopened => Some("reopen"),
+            Self::DroppedOpen => Some("drop-open"),
+            Self::FullDisk => Some("growth-fails"),
+            Self::Rot | Self::RottenHomes => Some("rot"),
+            Self::DroppedSpaces => Some("drop-space"),
+            Self::Past => Some("past"),
+            Self::Records => Some("records-fail"),
+            Self::Openers => Some("openers"),
+            Self::SsdLife => Some("ssd-life"),
+            _ => None,
+        }
+    }
+}

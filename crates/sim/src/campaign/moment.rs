@@ -1,0 +1,79 @@
+//! A moment of a store, and what a crash there leaves of its devices.
+
+use super::coverage::States;
+use super::model::Model;
+use pagetier::MemoryManifest;
+use pagetier_devio::{SimDevice, SimMoment, SimPower};
+use std::ops::Range;
+
+/// The range of both copies of a superblock, on either device.
+pub(super) const SUPERBLOCKS: Range<u64> = 0..2 * 4096;
+
+/// More operations than any life has: beyond this, something loops.
+const OPS_MAX: u64 = 400_000;
+
+/// The number of refused operations after that before the caller is stopped.
+const REFUSALS_MAX: u64 = 50_000;
+
+/// A moment of a store: the possible outcomes of a crash there, and its guarantees.
+#[derive(Debug)]
+pub(super) struct Moment {
+    pub(super) hdd: SimMoment,
+    pub(super) ssd: SimMoment,
+    pub(super) manifest: MemoryManifest,
+    pub(super) model: Model,
+    pub(super) states: States,
+    /// The boundary's number, for messages.
+    pub(super) boundary: u64,
+    /// The number of consecutive crashes before this moment without work in between.
+    pub(super) depth: u32,
+    /// The last of them left the power on: volatile writes of an earlier life may still exist.
+    pub(super) killed: bool,
+}
+
+/// A power supply that stops a caller which retries forever.
+pub(super) fn bounded_power() -> SimPower {
+    let power = SimPower::new();
+    power.cut_at(OPS_MAX);
+    power.panic_after_refusals(REFUSALS_MAX);
+    power
+}
+
+/// What a crash does to the volatile writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Outcome {
+    /// Each is present, absent or torn, as this seed determines.
+    Cut(u64),
+    /// The process died and the power stayed on. Operations in flight landed or not, as this seed determines.
+    Killed(u64),
+    /// Exactly these are present, whole: a bit for each, the SSD's first.
+    Landed(u64),
+}
+
+impl Outcome {
+    /// Whether volatile writes stay volatile.
+    pub(super) const fn keeps_power(self) -> bool {
+        matches!(self, Self::Killed(_))
+    }
+}
+
+impl Moment {
+    /// The devices after a crash at this moment.
+    pub(super) fn crashed(&self, outcome: Outcome) -> (SimDevice, SimDevice, SimPower) {
+        let power = bounded_power();
+        let (hdd, ssd) = match outcome {
+            Outcome::Cut(seed) => {
+                (self.hdd.after_power_cut(seed, &power), self.ssd.after_power_cut(seed ^ 0x55, &power))
+            }
+            Outcome::Killed(seed) => {
+                (self.hdd.after_kill(seed, &power), self.ssd.after_kill(seed ^ 0x55, &power))
+            }
+            Outcome::Landed(bits) => {
+                let ssd = self.ssd.after_landing(&|at| bits >> at & 1 == 1, 1, &power);
+                let first = self.ssd.unflushed();
+                (self.hdd.after_landing(&|at| bits >> (first + at) & 1 == 1, 2, &power), ssd)
+            }
+        };
+        (hdd, ssd, power)
+    }
+}

@@ -1,0 +1,240 @@
+//! Faults to inject: of a device, or of the saves of the manifest.
+
+use super::moment::SUPERBLOCKS;
+use super::plan::Plan;
+use super::probe::Probe;
+use super::totals::Totals;
+use pagetier::MemoryManifest;
+use pagetier_devio::{Fault, FaultEffect, IoOp, SimDevice};
+use rand::Rng;
+use rand::rngs::SmallRng;
+use std::time::Duration;
+
+const EIO_ON_A_HOME: &str = "EIO on a home write";
+
+/// The homes' range on the HDD.
+const HOMES: std::ops::Range<u64> = 1 << 20..u64::MAX;
+
+/// Saves of the manifest that fail: which ones, and whether they take effect nevertheless.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Saves {
+    /// The number of saves that succeed first.
+    pub(super) skip: u64,
+    pub(super) count: u64,
+    pub(super) replaced: bool,
+}
+
+impl Saves {
+    pub(super) fn fail(self, manifest: &MemoryManifest) {
+        manifest.fail_saves(self.skip, self.count, self.replaced);
+    }
+
+    pub(super) fn some(skip_max: u64, rng: &mut SmallRng) -> Self {
+        let count = [1, 1, 2, 4][rng.random_range(0..4)];
+        Self { skip: rng.random_range(0..=skip_max), count, replaced: rng.random_bool(0.5) }
+    }
+}
+
+/// A fault of a device or of the manifest.
+#[derive(Clone, Debug)]
+pub(super) struct Planned {
+    kind: &'static str,
+    on: On,
+}
+
+#[derive(Clone, Debug)]
+enum On {
+    /// After `skip` operations that it would apply to.
+    Device {
+        ssd: bool,
+        fault: Fault,
+        skip: u64,
+    },
+    Manifest(Saves),
+}
+
+impl Planned {
+    /// One to three faults that a store must survive without any loss.
+    pub(super) fn some(rng: &mut SmallRng) -> Vec<Self> {
+        (0..rng.random_range(1..=3)).map(|_| Self::random(rng)).collect()
+    }
+
+    /// A fault on this device, after `skip` operations that it would apply to.
+    pub(super) fn after(ssd: bool, kind: &'static str, fault: Fault, skip: u64) -> Self {
+        Self { kind, on: On::Device { ssd, fault, skip } }
+    }
+
+    pub(super) fn device(ssd: bool, kind: &'static str, fault: Fault) -> Self {
+        Self::after(ssd, kind, fault, 0)
+    }
+
+    /// A fault on the SSD.
+    pub(super) fn ssd(kind: &'static str, fault: Fault) -> Self {
+        Self::device(true, kind, fault)
+    }
+
+    /// Saves of the manifest fail.
+    pub(super) fn saves(saves: Saves) -> Self {
+        let kind = if saves.replaced { "manifest saved, told as a failure" } else { "manifest not saved" };
+        Self { kind, on: On::Manifest(saves) }
+    }
+
+    fn fault(&self) -> Option<&Fault> {
+        match &self.on {
+            On::Device { fault, .. } => Some(fault),
+            On::Manifest(_) => None,
+        }
+    }
+
+    /// One home write fails, after this many operations.
+    pub(super) fn home(after: u64) -> Self {
+        let fault = Fault::new(FaultEffect::Eio).on(IoOp::Write).within(HOMES).times(1);
+        Self::device(false, EIO_ON_A_HOME, fault.from_op(after))
+    }
+
+    /// One or a few home writes take this much longer.
+    pub(super) fn slow_home(extra: Duration) -> Self {
+        let fault = Fault::new(FaultEffect::Slow(extra)).on(IoOp::Write).within(HOMES).times(3);
+        Self::device(false, "slow home write", fault)
+    }
+
+    /// Whether the store must accept writes again by itself once the fault has passed.
+    pub(super) fn passes(&self) -> bool {
+        let grows = self.fault().is_some_and(|fault| fault.op == Some(IoOp::Grow));
+        self.kind == EIO_ON_A_HOME || grows || matches!(self.on, On::Manifest(_))
+    }
+
+    /// Injects the fault without counting it.
+    pub(super) fn inject_now(&self, probe: &Probe) {
+        self.inject(probe, &mut Totals::default());
+    }
+
+    /// Flushes of one of the devices fail.
+    pub(super) fn flushes(plan: &Plan, rng: &mut SmallRng) -> Vec<Self> {
+        let fault = Fault::new(FaultEffect::Eio).on(IoOp::Flush).times([1, 1, 1, 3][rng.random_range(0..4)]);
+        let fault = fault.from_op(rng.random_range(1..=2 * u64::from(plan.ops)));
+        vec![Self::device(rng.random_bool(0.5), "EIO on a flush", fault)]
+    }
+
+    /// The HDD cannot grow.
+    pub(super) fn growth(rng: &mut SmallRng) -> Vec<Self> {
+        let (kind, effect) = if rng.random_bool(0.7) {
+            ("ENOSPC on growth", FaultEffect::NoSpace)
+        } else {
+            ("EIO on growth", FaultEffect::Eio)
+        };
+        let times = [1, 2, 3, u64::MAX][rng.random_range(0..4)];
+        let fault = Fault::new(effect).on(IoOp::Grow).from_op(rng.random_range(1..=2)).times(times);
+        vec![Self::device(false, kind, fault)]
+    }
+
+    /// Whether it makes flushes fail.
+    pub(super) fn fails_flushes(&self) -> bool {
+        self.fault().is_some_and(|fault| fault.op == Some(IoOp::Flush))
+    }
+
+    fn random(rng: &mut SmallRng) -> Self {
+        let (kind, effect) = match rng.random_range(0..8) {
+            0..3 => ("EIO", FaultEffect::Eio),
+            3 => ("ENOSPC", FaultEffect::NoSpace),
+            4 => ("device gone", FaultEffect::Gone),
+            5 => ("short transfer", FaultEffect::Short),
+            _ => ("slow operation", FaultEffect::Slow(Duration::from_millis(rng.random_range(1..2000)))),
+        };
+        let op = [Some(IoOp::Read), Some(IoOp::Write), Some(IoOp::Write), Some(IoOp::Flush), None]
+            [rng.random_range(0..5)];
+        let times = [1, 1, 3, 20][rng.random_range(0..4)];
+        let mut fault = Fault::new(effect).from_op(rng.random_range(1..2000)).times(times);
+        fault.op = op;
+        Self::device(rng.random_bool(0.5), kind, fault)
+    }
+
+    /// Whether it may lose a home write without a trace.
+    pub(super) fn loses_home_writes(&self) -> bool {
+        let loses = |fault: &Fault| matches!(fault.effect, FaultEffect::Lost | FaultEffect::Misdirected(_));
+        matches!(&self.on, On::Device { ssd: false, fault, .. } if loses(fault))
+    }
+
+    /// Whether it may fail a home write that the store retries, and the retry too.
+    fn tears_homes(&self) -> bool {
+        let On::Device { ssd: false, fault, .. } = &self.on else { return false };
+        let writes = matches!(fault.op, None | Some(IoOp::Write));
+        writes && fault.effect == FaultEffect::Eio && fault.times > 1
+    }
+
+    pub(super) fn inject(&self, probe: &Probe, totals: &mut Totals) {
+        probe.model.lock().torn_homes |= self.tears_homes();
+        if let On::Manifest(saves) = self.on {
+            probe.note_failed_saves(saves);
+        }
+        self.inject_into(&probe.hdd, &probe.ssd, &probe.manifest, totals);
+    }
+
+    pub(super) fn inject_into(
+        &self,
+        hdd: &SimDevice,
+        ssd: &SimDevice,
+        manifest: &MemoryManifest,
+        totals: &mut Totals,
+    ) {
+        totals.fault(self.kind);
+        match &self.on {
+            On::Manifest(saves) => saves.fail(manifest),
+            On::Device { ssd: on_ssd, fault, skip } => {
+                let device = if *on_ssd { ssd } else { hdd };
+                let mut fault = fault.clone();
+                if fault.op != Some(IoOp::Grow) {
+                    // Fault numbers count from the opening of the device.
+                    fault.from_op += device.ops();
+                }
+                if *skip > 0 {
+                    // The first applicable fault takes effect: this one lets `skip` operations pass unharmed.
+                    let passes = FaultEffect::Slow(Duration::ZERO);
+                    device.inject(Fault { effect: passes, times: *skip, ..fault.clone() });
+                }
+                device.inject(fault);
+            }
+        }
+    }
+}
+
+/// When a record fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum When {
+    Opening,
+    AtWork,
+    Closing,
+}
+
+/// A failure of a kind of record that is written at that time.
+pub(super) fn some(when: When, rng: &mut SmallRng) -> Planned {
+    match (when, rng.random_range(0..3)) {
+        (When::AtWork, 0) => Planned::growth(rng).swap_remove(0),
+        (When::AtWork, _) => Planned::saves(Saves::some(12, rng)),
+        (When::Opening | When::Closing, 0) => Planned::saves(Saves::some(2, rng)),
+        _ => {
+            let effect = [FaultEffect::Eio, FaultEffect::Eio, FaultEffect::NoSpace, FaultEffect::Gone]
+                [rng.random_range(0..4)];
+            superblock(
+                rng.random_bool(0.5),
+                effect,
+                rng.random_range(0..3),
+                [1, 1, 3][rng.random_range(0..3)],
+            )
+        }
+    }
+}
+
+/// Writes of a superblock fail, after `skip` others.
+pub(super) fn superblock(ssd: bool, effect: FaultEffect, skip: u64, times: u64) -> Planned {
+    let fault = Fault::new(effect).on(IoOp::Write).within(SUPERBLOCKS).times(times);
+    Planned::after(ssd, "superblock write", fault, skip)
+}
+
+impl Probe {
+    /// Counts the failed saves for every later moment.
+    pub(super) fn note_failed_saves(&self, saves: Saves) {
+        let from = self.manifest.saves() + saves.skip;
+        self.watch_saves(from, saves.replaced);
+    }
+}

@@ -1,0 +1,56 @@
+//! The part of the seam ([`Rules`]) that acts on the executor's own values.
+
+use super::Core;
+use super::open::{OpenParams, Unread};
+use super::remember::{Flushed, Remember, Unproved};
+use crate::mutation::Mutation;
+use crate::rules::Rules;
+use pagetier_bufpool::TierError;
+use std::any::Any;
+use std::io;
+use std::sync::Arc;
+
+impl Rules {
+    /// Homes could not be mended when their places in the ring were wanted.
+    pub(crate) fn mend_failed(self, core: &Core, error: &TierError) {
+        if self.lack(Mutation::FailedMendFinal) {
+            core.refuse(&error.to_string(), false);
+        }
+    }
+
+    /// What an opening is given.
+    pub(crate) fn opening(self, params: &mut OpenParams) {
+        if self.lack(Mutation::StampsRepeat) {
+            params.epoch = 1;
+        }
+        if self.lack(Mutation::FailureNotRemembered) {
+            params.remember = Arc::new(Forgetful(Arc::clone(&params.remember)));
+        }
+    }
+
+    /// What of the SSD could not be read.
+    pub(crate) fn unread(self, unread: Unread, closed: bool) -> Unread {
+        if self.lack(Mutation::UnreadableIsEmpty) && !closed { Unread::default() } else { unread }
+    }
+}
+
+/// Forgets failed flushes.
+struct Forgetful(Arc<dyn Remember>);
+
+impl Remember for Forgetful {
+    fn recall(&self) -> Unproved {
+        self.0.recall()
+    }
+
+    fn note(&self, _: &Unproved) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn proved(&self, devices: &[Flushed]) -> io::Result<()> {
+        self.0.proved(devices)
+    }
+
+    fn hold(&self) -> Option<Box<dyn Any + Send>> {
+        self.0.hold()
+    }
+}

@@ -1,0 +1,45 @@
+//! The rows of one setting, as page and charts show them.
+
+use super::book::{Book, Entry, Finished, Outcome, Setting};
+use super::matrix::{ANALYSIS, Case, RIVALS};
+use std::collections::BTreeSet;
+
+/// The rows that a page shows.
+pub(crate) struct View<'a> {
+    pub(crate) book: &'a Book,
+    pub(crate) setting: &'a Setting,
+}
+
+impl<'a> View<'a> {
+    /// The outcome of `case`.
+    pub(crate) fn outcome(&self, case: &Case) -> Option<&'a Outcome> {
+        self.book.outcome(self.setting, case)
+    }
+
+    /// The outcome of `case`, if it was measured.
+    pub(crate) fn finished(&self, case: &Case) -> Option<&'a Finished> {
+        self.book.finished(self.setting, case)
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &'a Entry> {
+        self.book.entries.iter().filter(|entry| entry.setting == *self.setting)
+    }
+
+    /// Every row of the setting.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (&'a Case, &'a Outcome)> {
+        self.entries().map(|entry| (&entry.case, &entry.outcome))
+    }
+
+    /// `pairs`, and those that were run in addition to the paper's.
+    pub(crate) fn pairs(&self, pairs: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+        let own = |pair: &(&str, &str)| ANALYSIS.contains(pair) || RIVALS.contains(pair);
+        let all = self.rows().map(|(case, _)| (case.pool_policy.as_str(), case.ssd_policy.as_str()));
+        let more: BTreeSet<_> = all.filter(|pair| !own(pair)).collect();
+        pairs.iter().copied().chain(more).collect()
+    }
+}
+
+/// A policy pair in the paper's notation.
+pub(crate) fn pair_name((pool, ssd): (&str, &str)) -> String {
+    format!("{pool}+{ssd}").to_uppercase()
+}

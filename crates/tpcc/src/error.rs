@@ -1,0 +1,43 @@
+//! What can go wrong with the database.
+
+use crate::btree::TreeError;
+use crate::schema::Table;
+use pagetier_wal::{CheckpointError, RedoError, WalError};
+
+/// What can go wrong with the database.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DbError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] pagetier::Error),
+    /// A tree failed.
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+    /// The log failed.
+    #[error(transparent)]
+    Log(#[from] WalError),
+    /// Redo failed.
+    #[error("recovery: {0}")]
+    Redo(#[from] RedoError),
+    /// A checkpoint failed.
+    #[error(transparent)]
+    Checkpoint(CheckpointError),
+    /// A row that must exist does not.
+    #[error("{table:?} has no row {key:02x?}")]
+    MissingRow {
+        /// The table.
+        table: Table,
+        /// The key.
+        key: Vec<u8>,
+    },
+    /// A commit record is malformed.
+    #[error("a commit in the log cannot be read")]
+    BadCommit,
+    /// The store holds data of another program or version.
+    #[error("the store is another program's: {0}")]
+    NotOurs(String),
+    /// A transaction failed or was dropped after its commit, so the rows in memory are behind the log;
+    /// reopening repairs that.
+    #[error("the database stopped: a commit was not applied completely; open it again to recover")]
+    Stopped,
+}

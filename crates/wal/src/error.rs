@@ -1,0 +1,36 @@
+//! Errors of the log.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What went wrong with the log.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WalError {
+    /// A file operation failed. What was not durable is kept in memory; the next flush tries again.
+    #[error("log {path}: {source}")]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's error.
+        source: Arc<io::Error>,
+    },
+    /// Another opener, here or in another process, has the log.
+    #[error("log {path}: it is in use, here or in another process")]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A segment with a successor ends in the middle of a record.
+    #[error("log {path}: damaged at position {at}, though later segments exist")]
+    Damaged {
+        /// The segment.
+        path: PathBuf,
+        /// The position of the first unreadable record.
+        at: u64,
+    },
+    /// The background write did not complete.
+    #[error("the log writer was stopped")]
+    Stopped,
+}
