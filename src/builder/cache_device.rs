@@ -20,7 +20,7 @@ impl Builder {
         costs: Costs,
         frames: usize,
     ) -> Result<NewCacheDevice, OpenError> {
-        let device = self.open_ring().await?;
+        let device = self.open_ring(true).await?;
         let layout = Layout::ring_only(page_size, ring_pages);
         let prepared = PreparedSsd::format(layout, &meta.manifest);
         self.may_overwrite(&device, &meta.manifest.store).await?;

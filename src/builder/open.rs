@@ -237,15 +237,19 @@ impl Builder {
             }
             without = true;
         }
-        if without { self.open_ring().await } else { self.open_place(&self.ssd, "ssd.cache", "ssd").await }
+        if without {
+            self.open_ring(self.create).await
+        } else {
+            self.open_place(&self.ssd, "ssd.cache", "ssd").await
+        }
     }
 
-    /// The device for the ring of a store without an SSD.
-    pub(super) async fn open_ring(&self) -> Result<SharedDevice, OpenError> {
+    /// The device for the ring of a store without an SSD; with `create`, makes a file that does not exist.
+    pub(super) async fn open_ring(&self, create: bool) -> Result<SharedDevice, OpenError> {
         if self.directory.is_none() && matches!(self.ring, Place::Default) {
             return self.take(Arc::new(MemoryDevice::new("ring", 0)), None).await;
         }
-        self.open_place(&self.ring, "ring", "ring_device").await
+        self.open_place_with(&self.ring, "ring", "ring_device", create).await
     }
 
     pub(super) fn layout(&self, page_size: PageSize) -> Result<Layout, OpenError> {
