@@ -8,7 +8,7 @@ use crate::volume::{DATA_AT, EXTENT_PAGES, FoundHdd, HddSuperblock, SUPERBLOCK_B
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, OpenOptions, SharedDevice, open_file};
 use pagetier_page::StoreSeed;
 use pagetier_ssdcache::{
-    BLOCK_BYTES, Block, Found, Layout, MapHeader, Marks, Superblock, decode_mark, identify,
+    BLOCK_BYTES, Block, Found, JournalSeq, Layout, MapHeader, Marks, Superblock, decode_mark, identify,
 };
 use serde::Serialize;
 use std::fmt::{Display, Formatter, Result as Shown};
@@ -333,9 +333,9 @@ async fn journal_of(
 ) -> Result<Option<JournalInspection>, DeviceError> {
     let mut all: Option<JournalInspection> = None;
     for index in 0..u64::from(layout.journal_blocks) {
-        let bytes = read(device, layout.journal_at(index), BLOCK_BYTES as usize).await?;
+        let bytes = read(device, layout.journal_at(JournalSeq(index)), BLOCK_BYTES as usize).await?;
         let Some(block) = Block::decode(seed, bytes.as_slice()) else { continue };
-        let (seq, records) = (block.seq, block.records.len() as u64);
+        let (seq, records) = (block.seq.0, block.records.len() as u64);
         let one = all.get_or_insert(JournalInspection { blocks: 0, first: seq, last: seq, records: 0 });
         (one.blocks, one.records) = (one.blocks + 1, one.records + records);
         (one.first, one.last) = (one.first.min(seq), one.last.max(seq));
@@ -362,7 +362,7 @@ async fn map_of(
         headers: headers.len(),
         generation: newest.map(|h| h.generation),
         watermark: newest.map(|h| h.watermark.bits()),
-        journal_from: newest.map(|h| h.journal_from),
+        journal_from: newest.map(|h| h.journal_from.0),
         mark_of: decode_mark(seed, mark.as_slice()),
     })
 }
