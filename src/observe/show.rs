@@ -4,6 +4,9 @@ use super::summary::{ChoiceSummary, DeviceSummary, DirSummary, PoolSummary, SsdS
 use crate::stats::Stats;
 use std::fmt::{Display, Formatter, Result};
 
+/// Settings of an adapting policy that are shown: the cheapest.
+const COSTS_MAX: usize = 3;
+
 impl Display for Stats {
     /// Prints [`Stats::summary`]: a screenful.
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -90,9 +93,12 @@ fn ssd(f: &mut Formatter<'_>, s: &SsdSummary) -> Result {
 
 fn choice(f: &mut Formatter<'_>, choice: Option<&ChoiceSummary>) -> Result {
     let Some(choice) = choice else { return Ok(()) };
-    let costs: Vec<String> = choice.costs.iter().map(|(name, cost)| format!("{name} {cost:.3}")).collect();
+    let mut costs: Vec<&(String, f64)> = choice.costs.iter().collect();
+    costs.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let costs: Vec<String> =
+        costs.into_iter().take(COSTS_MAX).map(|(name, cost)| format!("{name} {cost:.3}")).collect();
     let (setting, changes) = (&choice.setting, choice.changes);
-    writeln!(f, "        policy follows {setting} ({changes} changes); relative costs: {}", costs.join(", "))
+    writeln!(f, "        policy follows {setting} ({changes} changes); costs: {}", costs.join(", "))
 }
 
 fn device(f: &mut Formatter<'_>, name: &str, d: &DeviceSummary) -> Result {
