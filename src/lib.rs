@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod advice;
+mod backup;
 pub mod blocking;
 mod builder;
 mod calibrate;
@@ -17,16 +18,21 @@ pub mod device;
 mod error;
 mod gate;
 mod guards;
+mod hot;
 mod id;
+mod inspect;
 mod life;
 mod lock;
 mod loss;
 mod manifest;
 mod memory_manifest;
 mod meta;
+mod observe;
 mod online;
 mod policies;
+mod read_only;
 mod replace;
+mod replace_ssd;
 mod rules;
 mod runs;
 mod scrub;
@@ -37,19 +43,33 @@ mod spaces;
 mod ssd;
 mod stats;
 mod store;
+mod switch;
 mod trace;
 mod unproved;
 mod volume;
 mod what_if;
 
 pub use advice::Advice;
+pub use backup::{BackupError, BackupOptions, BackupProgress, BackupReport, RestoreProgress, RestoreReport};
 pub use builder::Builder;
 pub use calibrate::calibrate;
 pub use error::{Error, OpenError};
 pub use guards::{OwnedPageMut, OwnedPageRef, PageMut, PageRef, Scan};
+pub use hot::{HotSetError, HotSetReport};
+pub use inspect::{
+    HddInspection, Inspection, JournalInspection, ManifestInspection, MapInspection, MarksInspection,
+    SpaceInspection, SsdInspection,
+};
 pub use life::{Drain, SsdEvents};
 pub use loss::{LostPages, SsdLoss};
 pub use memory_manifest::MemoryManifest;
+#[cfg(feature = "metrics")]
+pub use observe::MetricsExport;
+pub use observe::{
+    ChoiceSummary, ClassSummary, DeviceSummary, DirSummary, GroupFactor, InMemory, LiveStats, MemorySummary,
+    PageCountsSummary, PageWhy, PoolSummary, SpacePages, SsdSummary, StatsExport, StatsExportError,
+    StatsSummary,
+};
 pub use pagetier_bufpool::{
     Exhausted, GateError, GateFuture, LogGate, PoolError, PoolMemory, PoolStats, Recorded, TierError,
 };
@@ -73,6 +93,7 @@ pub use pagetier_ssdcache::{
 #[doc(hidden)]
 pub use pagetier_ssdcache::{Moment, Mutation};
 pub use policies::Policies;
+pub use replace_ssd::NewSsd;
 pub use scrub::{Finding, Scrub, ScrubOptions, ScrubProgress, ScrubReport};
 pub use sizes::{frames_for, pool_bytes_for, ssd_bytes_for};
 pub use spaces::Spaces;
@@ -92,3 +113,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/embedding.md")]
 struct Embedding;
+
+/// Compiles and runs the programs of the operators' guide.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/operating.md")]
+struct Operating;

@@ -79,7 +79,7 @@ impl SsdEvents {
 }
 
 /// The outcome of giving up the SSD.
-struct Abandoned {
+pub(crate) struct Abandoned {
     /// The pages whose newest version was on the SSD alone.
     lost: Vec<(PageId, Lsn)>,
     /// Whether every page of `lost` was on the SSD alone for certain.
@@ -200,7 +200,7 @@ impl Shared {
 
     /// Performs the exchange. One save of the manifest names the new cache device and lists what the old one
     /// loses, so no crash can leave only one of the two recorded.
-    async fn exchange(
+    pub(crate) async fn exchange(
         &self,
         new: NewCacheDevice,
         id: Option<String>,

@@ -67,6 +67,12 @@ struct Locks {
     _present: Option<Present>,
 }
 
+/// The shared locks of a read-only opening.
+#[derive(Debug, Default)]
+pub(crate) struct ReadLocks {
+    pub(crate) _held: Vec<OwnedFd>,
+}
+
 #[derive(Debug)]
 struct DeviceLock {
     path: PathBuf,

@@ -49,6 +49,9 @@ pub(crate) struct Manifest {
     /// created.
     #[serde(default)]
     pub(crate) costs_ms: Option<[String; 4]>,
+    /// The ids of the last backups, the newest last: a backup continues only one of these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) backups: Vec<String>,
     /// What failed flushes left unproved. [`ManifestStore`] maintains it and ignores a caller's value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unproved: Option<UnprovedRecord>,
@@ -78,6 +81,7 @@ impl Manifest {
             ssd_pages: None,
             loss: None,
             costs_ms: None,
+            backups: Vec::new(),
             unproved: None,
             next_space: 1,
             extents_used: 0,
@@ -216,13 +220,17 @@ impl ManifestStore {
     }
 
     fn read(&self) -> Result<Option<Manifest>, OpenError> {
-        let bytes = match &self.place {
-            Place::Memory(cell) => cell.bytes(),
+        self.bytes()?.map(|b| decode(&b)).transpose()
+    }
+
+    /// The manifest as it stands; `None` before there is one.
+    pub(crate) fn bytes(&self) -> Result<Option<Vec<u8>>, OpenError> {
+        match &self.place {
+            Place::Memory(cell) => Ok(cell.bytes()),
             Place::Directory { file, path, .. } => {
-                file.read().map_err(|e| OpenError::directory(path, "has an unreadable manifest", e))?
+                file.read().map_err(|e| OpenError::directory(path, "has an unreadable manifest", e))
             }
-        };
-        bytes.map(|b| decode(&b)).transpose()
+        }
     }
 
     /// Replaces the manifest durably, except [`Manifest::unproved`], which it keeps. After an error either
@@ -325,6 +333,7 @@ mod tests {
             ssd_pages: Some(OnlyCopies { redo_from: Some(5), runs: vec![(1, 2, 3)], coarse: false }),
             loss: None,
             costs_ms: None,
+            backups: vec!["b".into()],
             unproved: Some(UnprovedRecord { hdd: true, ssd: false, homes: vec![(1, 2, 3)] }),
             next_space: 2,
             extents_used: 5,

@@ -1,5 +1,6 @@
 //! A snapshot of all counters.
 
+use crate::shared::Shared;
 use pagetier_bufpool::{PoolMemory, PoolStats};
 use pagetier_devio::DeviceStats;
 use pagetier_policy::Choice;
@@ -30,6 +31,20 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// The statistics at this moment.
+    pub(crate) fn of(shared: &Shared) -> Self {
+        Self {
+            pool: shared.pool.stats(),
+            pool_memory: shared.pool.memory(),
+            ssd: shared.tier.stats(),
+            hdd_device: shared.tier.hdd_device().stats(),
+            ssd_device: shared.tier.ssd_device().stats(),
+            frames: shared.pool.params().frames as u64,
+            pool_choice: shared.pool.choice(),
+            ssd_choice: shared.tier.choice(),
+        }
+    }
+
     /// The memory that the store's budget covers, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {

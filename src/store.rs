@@ -140,7 +140,7 @@ impl PageStore {
         Ok(PageMut(self.pool.overwrite(page).await?))
     }
 
-    async fn extend_to(&self, page: PageId) -> Result<(), Error> {
+    pub(crate) async fn extend_to(&self, page: PageId) -> Result<(), Error> {
         while !self.shared.volume.extend_to(page).ok_or(Error::NoSuchSpace { space: page.space })? {
             self.grow(page.space, page.no).await?;
         }
@@ -278,16 +278,7 @@ impl PageStore {
     /// Counters, sizes and device statistics at this moment.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        Stats {
-            pool: self.pool.stats(),
-            pool_memory: self.pool.memory(),
-            ssd: self.shared.tier.stats(),
-            hdd_device: self.shared.hdd.stats(),
-            ssd_device: self.shared.tier.ssd_device().stats(),
-            frames: self.pool.params().frames as u64,
-            pool_choice: self.pool.choice(),
-            ssd_choice: self.shared.tier.choice(),
-        }
+        Stats::of(&self.shared)
     }
 
     /// Test-only: the protocol step in progress.

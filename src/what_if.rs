@@ -115,11 +115,10 @@ impl Estimates<'_> {
                 "{share} is not a share of pages: it must be above 0 and at most 1"
             )));
         }
-        let (pool_policy, ssd_policy) =
-            self.0.shared.builder.policies().map_err(|why| invalid(why.to_string()))?;
+        let (_, ssd_policy) = self.0.shared.builder.policies().map_err(|why| invalid(why.to_string()))?;
         let sampling = Sampling::new(share);
         let ghosts = Ghosts::new(GhostParams {
-            pool_policy,
+            pool_policy: self.0.pool_policy(),
             ssd_policy,
             costs: self.0.shared.costs(),
             cluster_pages: self.0.shared.builder.cluster_pages,

@@ -2,8 +2,10 @@
 //! than the tests.
 
 mod attach;
+mod backup;
 mod bad_input;
 mod blocking;
+mod changing;
 mod choices;
 mod clusters;
 mod ends;
@@ -13,15 +15,18 @@ mod futures;
 mod geometry;
 mod growth;
 mod hostile;
+mod hot;
 mod identity;
 mod leaving;
 mod log_gate;
 mod loss;
 mod map_rot;
 mod names;
+mod observe;
 mod online_costs;
 mod options;
 mod overwrite;
+mod read_only;
 mod recovery;
 mod rewriting;
 mod scrub;

@@ -20,7 +20,7 @@ impl Builder {
         costs: Costs,
         frames: usize,
     ) -> Result<NewCacheDevice, OpenError> {
-        let device = self.open_ring().await?;
+        let device = self.open_ring(true).await?;
         let layout = Layout::ring_only(page_size, ring_pages);
         let prepared = PreparedSsd::format(layout, &meta.manifest);
         self.may_overwrite(&device, &meta.manifest.store).await?;
@@ -38,12 +38,27 @@ impl Builder {
         costs: Costs,
         frames: usize,
     ) -> Result<(NewCacheDevice, String), OpenError> {
-        if self.ssd_size() == 0 {
+        let replaced = self.replaced_ssd.lock().clone();
+        let (place, bytes) = replaced.unwrap_or_else(|| (self.ssd.clone(), self.ssd_size()));
+        self.make_ssd_at(&place, bytes, meta, page_size, costs, frames).await
+    }
+
+    /// Formats the SSD at `place`; returns it with its new id.
+    pub(crate) async fn make_ssd_at(
+        &self,
+        place: &Place,
+        bytes: u64,
+        meta: &Meta,
+        page_size: PageSize,
+        costs: Costs,
+        frames: usize,
+    ) -> Result<(NewCacheDevice, String), OpenError> {
+        if bytes == 0 {
             let why = "the store was opened without an SSD (`ssd_bytes(0)`)".into();
             return Err(OpenError::BadOption { option: "ssd_bytes", why });
         }
-        let device = self.open_place(&self.ssd, "ssd.cache", "ssd").await?;
-        let layout = self.layout(page_size)?;
+        let layout = self.layout_of(bytes, page_size)?;
+        let device = self.open_place_with(place, "ssd.cache", "ssd", true).await?;
         self.may_overwrite(&device, &meta.manifest.store).await?;
         let prepared = PreparedSsd::format(layout, &meta.manifest);
         let mut id = String::new();

@@ -7,6 +7,7 @@ mod commit;
 mod kept;
 mod loss;
 mod open;
+mod opening;
 mod space_ends;
 
 use crate::lock::{Leave, Tenure};
@@ -52,7 +53,7 @@ fn the_ring_is_a_sixteenth_of_the_ssd_within_bounds() {
 
 /// Where a device is.
 #[derive(Clone, Debug)]
-enum Place {
+pub(crate) enum Place {
     /// In the store's directory.
     Default,
     Path(PathBuf),
@@ -62,12 +63,12 @@ enum Place {
 /// Options for opening a store with [`Builder::open`].
 #[must_use]
 pub struct Builder {
-    directory: Option<PathBuf>,
-    memory: Option<Arc<MemoryManifest>>,
-    hdd: Place,
-    ssd: Place,
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) memory: Option<Arc<MemoryManifest>>,
+    pub(crate) hdd: Place,
+    pub(crate) ssd: Place,
     /// `None`: the default of a new store, and whatever an existing one has.
-    ssd_bytes: Option<u64>,
+    pub(crate) ssd_bytes: Option<u64>,
     ring_pages: Option<u32>,
     pool_bytes: u64,
     page_size: Option<PageSize>,
@@ -81,10 +82,10 @@ pub struct Builder {
     costs: Option<Costs>,
     calibrate: Option<Duration>,
     pub(crate) cost_points: Option<usize>,
-    io: Backend,
-    direct_io: DirectIo,
-    create: bool,
-    force: bool,
+    pub(crate) io: Backend,
+    pub(crate) direct_io: DirectIo,
+    pub(crate) create: bool,
+    pub(crate) force: bool,
     gate: Option<Arc<dyn LogGate>>,
     redo_span_max: Option<u64>,
     exhausted_after: Duration,
@@ -92,9 +93,17 @@ pub struct Builder {
     progress: Option<Box<dyn Fn(Progress) + Send + Sync>>,
     #[cfg(feature = "mutations")]
     mutation: Option<pagetier_ssdcache::Mutation>,
-    ring: Place,
-    ssd_mode: SsdMode,
+    pub(crate) ring: Place,
+    pub(crate) ssd_mode: SsdMode,
     accept_ssd_loss: bool,
+    /// How each device that this opening opened itself is served, by option.
+    served: parking_lot::Mutex<std::collections::BTreeMap<&'static str, String>>,
+    /// The pool's policy if it was replaced since the opening.
+    pub(crate) switched_pool_policy: parking_lot::Mutex<Option<PoolPolicy>>,
+    /// The SSD and its bytes if it was replaced since the opening.
+    pub(crate) replaced_ssd: parking_lot::Mutex<Option<(Place, u64)>>,
+    /// Of a read-only opening.
+    pub(crate) read_locks: crate::lock::ReadLocks,
     /// What the opening holds until the store ends.
     pub(crate) tenure: Option<Arc<Tenure>>,
 }
@@ -134,6 +143,10 @@ impl Default for Builder {
             ring: Place::Default,
             ssd_mode: SsdMode::WriteBack,
             accept_ssd_loss: false,
+            served: parking_lot::Mutex::default(),
+            switched_pool_policy: parking_lot::Mutex::default(),
+            replaced_ssd: parking_lot::Mutex::default(),
+            read_locks: crate::lock::ReadLocks::default(),
             tenure: None,
         }
     }
@@ -393,7 +406,7 @@ impl Builder {
     }
 
     /// The bytes of the SSD to use.
-    fn ssd_size(&self) -> u64 {
+    pub(crate) fn ssd_size(&self) -> u64 {
         self.ssd_bytes.unwrap_or(256 << 20)
     }
 

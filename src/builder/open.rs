@@ -116,7 +116,9 @@ impl Builder {
         let pool = Pool::start(params, policy, Arc::clone(&tier), Some(Arc::clone(&gate) as _))?;
         tier.set_redo_from(Box::new(pool.redo_source()));
         let shared = Shared::start(pool, tier, volume, meta, hdd, self, costs, gate);
-        Ok(PageStore::new(leave, shared))
+        let store = PageStore::new(leave, shared);
+        store.log_opening(was_clean);
+        Ok(store)
     }
 
     /// The manifest that an unfinished first opening left, or the one of a store.
@@ -208,6 +210,17 @@ impl Builder {
         default: &str,
         option: &'static str,
     ) -> Result<SharedDevice, OpenError> {
+        self.open_place_with(place, default, option, self.create).await
+    }
+
+    /// Opens the device of `option`; with `create`, makes a file that does not exist.
+    pub(super) async fn open_place_with(
+        &self,
+        place: &Place,
+        default: &str,
+        option: &'static str,
+        create: bool,
+    ) -> Result<SharedDevice, OpenError> {
         let path = match (place, &self.directory) {
             (Place::Device(device), _) => return self.take(Arc::clone(device), None).await,
             (Place::Path(path), _) => path.clone(),
@@ -220,14 +233,12 @@ impl Builder {
         let options = OpenOptions {
             direct: self.direct_io,
             backend: self.io,
-            create: self.create,
+            create,
             reap: Reap::Reactor,
             ..OpenOptions::default()
         };
         let opened = open_file(&path, &options)?;
-        if let Some(cause) = &opened.fallback {
-            tracing::warn!(path = %path.display(), cause, "using the thread backend");
-        }
+        self.note_opened(option, &opened);
         self.take(opened.device, Some(&path)).await
     }
 
@@ -251,23 +262,32 @@ impl Builder {
             }
             without = true;
         }
-        if without { self.open_ring().await } else { self.open_place(&self.ssd, "ssd.cache", "ssd").await }
+        if without {
+            self.open_ring(self.create).await
+        } else {
+            self.open_place(&self.ssd, "ssd.cache", "ssd").await
+        }
     }
 
-    /// The device for the ring of a store without an SSD.
-    pub(super) async fn open_ring(&self) -> Result<SharedDevice, OpenError> {
+    /// The device for the ring of a store without an SSD; with `create`, makes a file that does not exist.
+    pub(super) async fn open_ring(&self, create: bool) -> Result<SharedDevice, OpenError> {
         if self.directory.is_none() && matches!(self.ring, Place::Default) {
             return self.take(Arc::new(MemoryDevice::new("ring", 0)), None).await;
         }
-        self.open_place(&self.ring, "ring", "ring_device").await
+        self.open_place_with(&self.ring, "ring", "ring_device", create).await
     }
 
     pub(super) fn layout(&self, page_size: PageSize) -> Result<Layout, OpenError> {
-        let ring = self.ring_pages.unwrap_or_else(|| ring_pages_for(self.ssd_size(), page_size));
-        if self.ssd_size() == 0 {
+        self.layout_of(self.ssd_size(), page_size)
+    }
+
+    /// The division of an SSD of `bytes`.
+    pub(super) fn layout_of(&self, bytes: u64, page_size: PageSize) -> Result<Layout, OpenError> {
+        let ring = self.ring_pages.unwrap_or_else(|| ring_pages_for(bytes, page_size));
+        if bytes == 0 {
             return Ok(Layout::ring_only(page_size, self.ring_pages.unwrap_or(256)));
         }
-        Ok(Layout::for_bytes(self.ssd_size(), page_size, ring)?)
+        Ok(Layout::for_bytes(bytes, page_size, ring)?)
     }
 
     pub(super) fn ssd_params(&self, costs: Costs, layout: &Layout, frames: usize) -> SlotPolicyParams {

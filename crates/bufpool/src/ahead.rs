@@ -81,7 +81,7 @@ impl<'a, T: Tier> Scan<'a, T> {
 
 impl<T: Tier> Inner<T> {
     /// Gets a page for a scan. The policy does not see a hit, so the page stays where read-ahead put it.
-    async fn get_scanned(&self, page: PageId) -> Result<FrameId, PoolError> {
+    pub(crate) async fn get_scanned(&self, page: PageId) -> Result<FrameId, PoolError> {
         loop {
             if let Some(frame) = self.latch_resident(page, Mode::Shared).await? {
                 bump(&self.counters.scan_hits);

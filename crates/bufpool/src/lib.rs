@@ -16,6 +16,7 @@ mod guard;
 mod hits;
 mod inner;
 mod load;
+mod look;
 #[cfg(all(test, loom))]
 mod loom_models;
 mod mend;
@@ -36,6 +37,7 @@ mod word;
 pub use ahead::Scan;
 pub use exhausted::Exhausted;
 pub use guard::{ExclusiveGuard, Held, OwnedPageMut, OwnedPageRef, PageMut, PageRef, SharedGuard};
+pub use look::Residence;
 pub use params::{FRAME_OVERHEAD_BYTES, FRAMES_MIN, PoolError, PoolMemory, PoolParams, PoolStats};
 pub use pool::Pool;
 pub use sample_channel::Recorded;

@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | [`open_file`] | a regular file or block device, over io_uring with direct I/O, or over a pool of threads |
 //! | [`MemoryDevice`] | bytes in memory |
+//! | [`OverlayDevice`] | another device that is never written to: writes stay in memory |
+//! | [`StripedDevice`] | several devices as one, in chunks that take turns |
 //! | [`EmulatedDevice`] | another device slowed down by a timing [`Model`], in real or virtual time |
 //! | [`SimDevice`] | memory with a volatile write cache, power cuts and faults, deterministic by seed |
 //!
@@ -24,12 +26,14 @@ mod memory;
 mod metered;
 mod occupancy;
 mod open;
+mod overlay;
 mod queue;
 mod recent;
 mod recorder;
 #[cfg(feature = "sim")]
 mod sim;
 mod stats;
+mod striped;
 mod sync;
 mod threads;
 mod ticket;
@@ -51,8 +55,10 @@ pub use memory::{Memory, MemoryDevice};
 pub use metered::{Metered, RawDevice, RawDone, RawTransfer};
 pub use occupancy::{InFlight, Kept, Occupancy, Occupied};
 pub use open::{Backend, DirectIo, OpenOptions, Opened, open_file};
+pub use overlay::{Overlay, OverlayDevice};
 pub use recent::{COST_POINTS, RecentCost, RecentCosts};
 #[cfg(feature = "sim")]
 pub use sim::{Fault, FaultEffect, FlushFailure, SimDevice, SimMoment, SimPower};
 pub use stats::{ClassStats, DeviceStats, DirStats, ErrorCounts, RetryCounts};
+pub use striped::{StripeError, StripeOptions, Striped, StripedDevice};
 pub use uring_reap::Reap;

@@ -2,6 +2,7 @@
 //! than the tests.
 
 mod common;
+mod composed;
 mod conformance;
 mod emulated;
 mod fence;

@@ -14,7 +14,7 @@ use crate::protocol::Protocol;
 use crate::protocol::slots::{FreeSlots, SlotCounts};
 use pagetier_bufpool::{DirtyPage, Displaced, Fetched, Tier, TierError, WrittenPage};
 use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
-use pagetier_page::{Lsn, PageId, SpaceId};
+use pagetier_page::{Lsn, PageId, SpaceId, Stamp};
 use pagetier_policy::{Access, Choice, Costs, GroupStats, Home, PageCounts, SlotId};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -382,10 +382,43 @@ impl SsdTier {
         self.core.scrub_home(page, heal).await
     }
 
+    /// Reads the newest version of `page` below memory, or a later one, whole and verified, with its header.
+    /// Neither pool nor policy learns of it. `None`: it was never written. Cancel-safe.
+    ///
+    /// # Errors
+    /// The page does not exist or cannot be read, or its only copy is corrupt.
+    pub async fn read_version(&self, page: PageId) -> Result<Option<IoBuf>, TierError> {
+        self.core.read_version(page).await
+    }
+
+    /// A stamp larger than that of every write that has begun.
+    #[must_use]
+    pub fn fresh_stamp(&self) -> Stamp {
+        self.core.stamps.fresh()
+    }
+
     /// The device in use: the SSD, or the file of the ring of a store without one.
     #[must_use]
     pub fn ssd_device(&self) -> SharedDevice {
         self.core.ssd()
+    }
+
+    /// The HDD.
+    #[must_use]
+    pub fn hdd_device(&self) -> &SharedDevice {
+        &self.core.hdd
+    }
+
+    /// Whether the newest version of `page` below memory is on the SSD alone, as far as is known.
+    #[must_use]
+    pub fn is_only_copy(&self, page: PageId) -> bool {
+        self.core.state.lock().slots.is_only_copy(page)
+    }
+
+    /// The group whose α applies to `page`, if the policy groups pages and tracks this one.
+    #[must_use]
+    pub fn group_of(&self, page: PageId) -> Option<GroupStats> {
+        self.core.state.lock().slots.policy().group_of(page)
     }
 
     /// Whether pages go home through a doublewrite ring.

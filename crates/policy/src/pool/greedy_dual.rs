@@ -226,6 +226,10 @@ impl<const N: usize> FramePolicy for GreedyDual<N> {
         }
     }
 
+    fn worth_ms(&self, frame: FrameId) -> Option<f64> {
+        self.h(frame).map(|h| h - self.inflation)
+    }
+
     fn set_costs(&mut self, costs: Costs) {
         self.costs = costs;
     }

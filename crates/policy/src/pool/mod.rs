@@ -140,6 +140,12 @@ pub trait FramePolicy: Send + std::fmt::Debug {
         });
     }
 
+    /// H of the page in `frame` above the present inflation L, in milliseconds, if the policy values pages so
+    /// and tracks the frame. For reports.
+    fn worth_ms(&self, _frame: FrameId) -> Option<f64> {
+        None
+    }
+
     /// New costs, from calibration or online measurement. Nothing to a policy that does not weigh them.
     fn set_costs(&mut self, _costs: Costs) {}
 

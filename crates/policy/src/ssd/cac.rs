@@ -539,6 +539,11 @@ impl SlotPolicy for Cac {
         self.estimate.groups.as_ref().map_or_else(Vec::new, Groups::stats)
     }
 
+    fn group_of(&self, page: PageId) -> Option<GroupStats> {
+        let subrange = u32::from(self.stats.get_by_page(page)?.subrange()?);
+        self.groups().into_iter().find(|group| group.space == page.space && group.subrange == subrange)
+    }
+
     fn set_costs(&mut self, costs: Costs) {
         let before = std::mem::replace(&mut self.estimate.costs, costs);
         let (zone, now) = self.zone();

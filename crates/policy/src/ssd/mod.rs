@@ -214,6 +214,11 @@ pub trait SlotPolicy: Send + Sync + std::fmt::Debug {
         Vec::new()
     }
 
+    /// The group of `page`, if the policy groups pages and tracks this one. For reports.
+    fn group_of(&self, _page: PageId) -> Option<GroupStats> {
+        None
+    }
+
     /// How often the policy came to follow another setting: what a shell notices a change by. O(1).
     fn choice_changes(&self) -> u64 {
         0

@@ -22,6 +22,7 @@ mod second_chance;
 #[cfg(test)]
 mod tests;
 mod unflushed;
+mod version;
 pub(crate) mod write;
 mod write_back;
 mod write_home;

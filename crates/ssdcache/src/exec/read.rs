@@ -115,7 +115,7 @@ impl Core {
 
     /// The version that was written to the home of `page` since the last flush of the HDD, if `home`, as read
     /// from there, is another: after a failed flush a device may return older contents.
-    fn missing(&self, page: PageId, home: &IoBuf) -> Option<Stamp> {
+    pub(crate) fn missing(&self, page: PageId, home: &IoBuf) -> Option<Stamp> {
         let written = self.rules.expected_home(self.unflushed.expected(page))?;
         self.check(home.as_slice(), page, Some(written)).is_err().then_some(written)
     }

@@ -121,6 +121,10 @@ impl FramePolicy for AdaptivePool {
         }
     }
 
+    fn worth_ms(&self, frame: FrameId) -> Option<f64> {
+        self.ranked.worth_ms(frame)
+    }
+
     fn set_costs(&mut self, costs: Costs) {
         self.ranked.costs = costs;
         self.ghosts.set_costs(costs);

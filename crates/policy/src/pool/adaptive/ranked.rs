@@ -84,6 +84,12 @@ impl Ranked {
         self.queues.tracks(frame.0).then(|| self.facts[frame.at()])
     }
 
+    /// H above L, in milliseconds; `None` for a frame that is not tracked, or when recency alone ranks.
+    pub(crate) fn worth_ms(&self, frame: FrameId) -> Option<f64> {
+        let has = self.ranking != Ranking::Recency && self.queues.tracks(frame.0);
+        has.then(|| self.queues.value(frame.0) - self.inflation)
+    }
+
     fn queue(&self, facts: Facts) -> QueueNo {
         let home = matches!(facts.home, Home::Hdd) as u8;
         match self.ranking {

@@ -1,0 +1,179 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use pagetier::{Builder, PageStore};
+use std::path::PathBuf;
+
+/// Inspects, verifies, watches, backs up and repairs Pagetier stores.
+///
+/// `inspect`, `verify`, `stat`, `why` and `export-hot` write nothing to the store: one that crashed is
+/// recovered in memory. `drain`, `backup` and `repair` open it for writing. No command but `inspect` and
+/// `top` works on a store that another process has open.
+///
+/// Exit codes: 0 success, 1 failure, 2 wrong usage, 3 damage was found (verify, repair) or pages are left
+/// (drain).
+#[derive(Parser)]
+#[command(name = "pagetier", version)]
+pub(crate) struct Cli {
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Where a store is.
+#[derive(Args, Clone)]
+pub(crate) struct Place {
+    /// The store's directory
+    #[arg(env = "PAGETIER_DIR")]
+    pub(crate) dir: PathBuf,
+    /// The HDD, if it is not the file `hdd.vol` in the directory
+    #[arg(long)]
+    pub(crate) hdd: Option<PathBuf>,
+    /// The SSD, if it is not the file `ssd.cache` in the directory
+    #[arg(long)]
+    pub(crate) ssd: Option<PathBuf>,
+    /// Memory, in MiB
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(4..))]
+    pub(crate) memory_mib: u64,
+    /// Open although the SSD is lost or cannot be used
+    #[arg(long)]
+    pub(crate) accept_ssd_loss: bool,
+}
+
+impl Place {
+    /// Options for opening the store as it is.
+    pub(crate) fn builder(&self) -> Builder {
+        let mut builder = PageStore::builder().directory(&self.dir).create(false);
+        if let Some(hdd) = &self.hdd {
+            builder = builder.hdd(hdd);
+        }
+        if let Some(ssd) = &self.ssd {
+            builder = builder.ssd(ssd);
+        }
+        builder.pool_bytes(self.memory_mib << 20).accept_ssd_loss(self.accept_ssd_loss)
+    }
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Say what stands on the devices: manifest, superblocks, map, journal, ring
+    Inspect(Place),
+    /// Read and verify every page of every tier; list the damage
+    Verify(Place),
+    /// Show sizes and statistics of a store, or of an export of a running one
+    Stat {
+        #[command(flatten)]
+        place: Place,
+        /// Read this file, which a running store exports
+        #[arg(long)]
+        live: Option<PathBuf>,
+    },
+    /// Explain where one page is, and why
+    Why {
+        #[command(flatten)]
+        place: Place,
+        /// The space, by name
+        #[arg(long)]
+        space: String,
+        /// The page's number in the space
+        #[arg(long)]
+        page: u32,
+    },
+    /// Watch a running store through the file that it exports
+    Top {
+        /// The file: what the store passes to `export_stats`
+        file: PathBuf,
+        /// Seconds between two views
+        #[arg(long, default_value_t = 1.0)]
+        every: f64,
+        /// End after so many views; by default at a signal
+        #[arg(long)]
+        count: Option<u64>,
+    },
+    /// Write everything home that is newer on the SSD than on the HDD
+    Drain {
+        #[command(flatten)]
+        place: Place,
+        /// Take the SSD out of use afterwards: the store opens without it
+        #[arg(long)]
+        off: bool,
+    },
+    /// Measure a page read and write on two devices, in scratch files that are removed
+    Calibrate {
+        /// A directory on the HDD
+        #[arg(long)]
+        hdd: PathBuf,
+        /// A directory on the SSD
+        #[arg(long)]
+        ssd: PathBuf,
+        /// Bytes of a page
+        #[arg(long, default_value_t = 16384)]
+        page_bytes: u64,
+        /// Seconds for each device
+        #[arg(long, default_value_t = 5.0)]
+        seconds: f64,
+    },
+    /// Estimate what other sizes of pool and SSD would cost, from a recorded trace
+    WhatIf {
+        /// The trace: what a store writes from `start_recording` on
+        trace: PathBuf,
+        /// Pages of the pool
+        #[arg(long)]
+        pool_pages: u32,
+        /// Pages of the SSD
+        #[arg(long)]
+        ssd_pages: u32,
+        /// Bytes of a page
+        #[arg(long, default_value_t = 16384)]
+        page_bytes: u64,
+        /// The pool's policy
+        #[arg(long, default_value = "auto")]
+        pool_policy: String,
+        /// The SSD's policy
+        #[arg(long, default_value = "auto")]
+        ssd_policy: String,
+    },
+    /// List the pages that have a copy on the SSD, as a hot set to import
+    ExportHot {
+        #[command(flatten)]
+        place: Place,
+        /// The file
+        #[arg(long)]
+        to: PathBuf,
+    },
+    /// Copy the store into a chain of backups: the first is full, later ones incremental
+    Backup {
+        #[command(flatten)]
+        place: Place,
+        /// The directory of the chain
+        #[arg(long)]
+        to: PathBuf,
+        /// Begin a new chain
+        #[arg(long)]
+        full: bool,
+    },
+    /// Make a new store from a chain of backups
+    Restore {
+        /// The directory of the chain
+        from: PathBuf,
+        /// The new store's directory, which must not exist
+        #[arg(long)]
+        to: PathBuf,
+        /// The number of the last backup to use
+        #[arg(long)]
+        upto: Option<u32>,
+        /// The new store's SSD in MiB; 0: none
+        #[arg(long, default_value_t = 0)]
+        ssd_mib: u64,
+    },
+    /// Recover the store and repair what has another good copy
+    Repair {
+        #[command(flatten)]
+        place: Place,
+        /// Write to the store: without it, the command says what it would do
+        #[arg(long)]
+        write: bool,
+    },
+}

@@ -1,0 +1,131 @@
+//! The commands that open a store for writing, or make one.
+
+use crate::args::Place;
+use crate::look::{findings, recovery, watch};
+use crate::{FOUND, Failure, show};
+use pagetier::{BackupOptions, Drain, PageStore, ScrubOptions, SsdMode};
+use serde_json::json;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+pub(crate) async fn drain(place: &Place, off: bool, json: bool) -> Result<ExitCode, Failure> {
+    let store = place.builder().open().await?;
+    if store.ssd().mode() == SsdMode::Off {
+        store.close().await?;
+        let value = json!({"written": 0, "left": 0, "failed": 0, "stopped_by": null, "off": true});
+        show::result(json, &value, "the store has no SSD\n")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    store.ssd().set_mode(SsdMode::WriteThrough).await?;
+    let bar = show::bar("draining", store.stats().ssd.dirty_pages);
+    let shown = bar.clone();
+    let report = store
+        .ssd().drain(Drain::new().on_progress(move |progress| {
+            shown.set_length(progress.written + progress.left);
+            shown.set_position(progress.written);
+        }))
+        .await;
+    bar.finish_and_clear();
+    let mut text = format!("{} pages written home, {} left\n", report.written, report.left);
+    for (page, error) in &report.failed {
+        let _ = writeln!(text, "page {} of space {}: {error}", page.no, page.space.0);
+    }
+    let done = report.left == 0 && report.stopped_by.is_none();
+    if off && done {
+        store.ssd().set_mode(SsdMode::Off).await?;
+        text.push_str("the SSD is out of use: the store opens without it\n");
+    }
+    if let Some(error) = &report.stopped_by {
+        let _ = writeln!(text, "stopped by {error}");
+    }
+    store.close().await?;
+    let value = json!({
+        "written": report.written, "left": report.left, "failed": report.failed.len(),
+        "stopped_by": report.stopped_by.map(|error| error.to_string()), "off": off && done,
+    });
+    show::result(json, &value, text)?;
+    Ok(if done { ExitCode::SUCCESS } else { FOUND.into() })
+}
+
+pub(crate) async fn backup(place: &Place, to: &Path, full: bool, json: bool) -> Result<ExitCode, Failure> {
+    let store = place.builder().open().await?;
+    let bar = show::bar("backing up", 0);
+    let shown = bar.clone();
+    let options = BackupOptions::new().full(full).on_progress(move |progress| {
+        shown.set_length(progress.total);
+        shown.set_position(progress.done);
+    });
+    let made = store.backup(to, options).await;
+    bar.finish_and_clear();
+    // The store is closed even if the backup failed.
+    store.close().await?;
+    let report = made?;
+    let kind = report.full_because.map_or_else(|| "incremental".to_owned(), |why| format!("full: {why}"));
+    let text = format!(
+        "{} ({kind}): {} of {} pages, {} bytes\n",
+        report.path.display(),
+        report.pages,
+        report.looked_at,
+        report.bytes
+    );
+    show::result(json, &report, text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn restore(
+    from: &Path,
+    to: &Path,
+    upto: Option<u32>,
+    ssd_mib: u64,
+    json: bool,
+) -> Result<ExitCode, Failure> {
+    let bar = show::bar("restoring", 0);
+    let builder = PageStore::builder().directory(to).ssd_bytes(ssd_mib << 20);
+    let restored = builder
+        .restore(from, upto, |progress| {
+            bar.set_length(progress.files as u64);
+            bar.set_position(progress.file as u64);
+        })
+        .await;
+    bar.finish_and_clear();
+    let report = restored?;
+    let text = format!(
+        "{}: {} pages in {} spaces from {} files, the last of them number {}\n",
+        to.display(),
+        report.pages,
+        report.spaces,
+        report.files,
+        report.number
+    );
+    show::result(json, &report, text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn repair(place: &Place, write: bool, json: bool) -> Result<ExitCode, Failure> {
+    if !write {
+        let found = crate::look::verify(place, json).await?;
+        eprintln!("pagetier: nothing was written; --write recovers the store and repairs what it can");
+        return Ok(found);
+    }
+    let store = place.builder().open().await?;
+    let recovered = store.recovery();
+    let options = ScrubOptions::default().pages_per_second(None).heal(true);
+    let report = watch(store.scrub(options), "repairing").await;
+    // Pages rewritten from memory are durable before they count as repaired.
+    store.sync().await?;
+    store.close().await?;
+    let (list, mut text) = findings(&report);
+    let left = report.progress.found - report.progress.healed;
+    let _ = writeln!(
+        text,
+        "{} checked, {} damaged, {} repaired, {left} not; recovery repaired {} torn pages",
+        report.progress.done, report.progress.found, report.progress.healed, recovered.repaired
+    );
+    let value = json!({
+        "complete": report.complete, "checked": report.progress.done, "damaged": report.progress.found,
+        "healed": report.progress.healed, "findings": list, "recovery": recovery(&recovered),
+    });
+    show::result(json, &value, text)?;
+    Ok(if report.complete && left == 0 { ExitCode::SUCCESS } else { FOUND.into() })
+}

@@ -1,0 +1,77 @@
+//! `pagetier`: the command line tool of Pagetier stores.
+
+mod args;
+mod change;
+mod live;
+mod look;
+mod measure;
+mod show;
+
+use args::{Cli, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+/// Why a command failed.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Damage was found, or work is left.
+const FOUND: u8 = 3;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("pagetier: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(run(cli)) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("pagetier: {}", with_causes(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// An error with its causes that it does not tell itself.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+async fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    let json = cli.json;
+    match cli.command {
+        Command::Inspect(place) => look::inspect(&place, json).await,
+        Command::Verify(place) => look::verify(&place, json).await,
+        Command::Stat { place, live: None } => look::stat(&place, json).await,
+        Command::Stat { live: Some(file), .. } => live::once(&file, json),
+        Command::Why { place, space, page } => look::why(&place, &space, page, json).await,
+        Command::Top { file, every, count } => live::top(&file, every, count, json).await,
+        Command::Drain { place, off } => change::drain(&place, off, json).await,
+        Command::Calibrate { hdd, ssd, page_bytes, seconds } => {
+            measure::calibrate(&hdd, &ssd, page_bytes, seconds, json).await
+        }
+        Command::WhatIf { trace, pool_pages, ssd_pages, page_bytes, pool_policy, ssd_policy } => {
+            let sizes = (pool_pages, ssd_pages, page_bytes);
+            measure::what_if(&trace, sizes, &pool_policy, &ssd_policy, json)
+        }
+        Command::ExportHot { place, to } => look::export_hot(&place, &to, json).await,
+        Command::Backup { place, to, full } => change::backup(&place, &to, full, json).await,
+        Command::Restore { from, to, upto, ssd_mib } => {
+            change::restore(&from, &to, upto, ssd_mib, json).await
+        }
+        Command::Repair { place, write } => change::repair(&place, write, json).await,
+    }
+}

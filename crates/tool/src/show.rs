@@ -1,0 +1,30 @@
+//! Progress on a terminal, results as text or JSON.
+
+use crate::Failure;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::fmt::Display;
+use std::io::{IsTerminal, Write};
+
+/// A bar of `total` steps, on a terminal only.
+pub(crate) fn bar(what: &'static str, total: u64) -> ProgressBar {
+    let bar = ProgressBar::new(total);
+    if !std::io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {per_sec} {eta}") {
+        bar.set_style(style);
+    }
+    bar.set_message(what);
+    bar
+}
+
+/// Prints `value` as JSON, or its text.
+pub(crate) fn result<T: Serialize>(json: bool, value: &T, text: impl Display) -> Result<(), Failure> {
+    let out = if json { format!("{}\n", serde_json::to_string_pretty(value)?) } else { text.to_string() };
+    // A reader that went away, such as `head`, is no failure.
+    match std::io::stdout().lock().write_all(out.as_bytes()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}

@@ -1,0 +1,269 @@
+//! Every command as a process, on stores that were closed, that crashed and that are damaged.
+
+use pagetier::{Backend, Lsn, PageId, PageSize, PageStore, SpaceId, SsdMode};
+use serde_json::Value;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+const PAGES: u32 = 300;
+const PAGE: usize = 4096;
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+async fn open(dir: &Path) -> PageStore {
+    let builder = PageStore::builder().directory(dir).page_size(PageSize::MIN).io(Backend::Threads);
+    builder.pool_bytes(1 << 20).ssd_bytes(3 << 20).open().await.unwrap()
+}
+
+async fn write(store: &PageStore, space: SpaceId, version: u32) {
+    for no in 0..PAGES {
+        let mut page = if no < store.spaces().pages(space).unwrap() {
+            store.get_mut(PageId::new(space, no)).await.unwrap()
+        } else {
+            store.allocate(space).await.unwrap()
+        };
+        page[..4].copy_from_slice(&version.to_le_bytes());
+        page.set_lsn(Lsn(u64::from(version)));
+    }
+    store.sync().await.unwrap();
+}
+
+/// A store in version 2; closed, or dropped as by a crash.
+fn made(dir: &Path, close: bool) {
+    runtime().block_on(async {
+        let store = open(dir).await;
+        let space = store.spaces().create("t").await.unwrap();
+        write(&store, space, 1).await;
+        write(&store, space, 2).await;
+        if close {
+            store.close().await.unwrap();
+        }
+    });
+}
+
+fn run(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pagetier")).args(args).output().unwrap()
+}
+
+/// Runs a command with `--json`; its exit code and what it printed.
+fn json(args: &[&str]) -> (i32, Value) {
+    let out = run(&[args, &["--json"]].concat());
+    let printed = serde_json::from_slice(&out.stdout);
+    let value = printed.unwrap_or_else(|e| panic!("{args:?}: {e}: {}", String::from_utf8_lossy(&out.stderr)));
+    (out.status.code().unwrap(), value)
+}
+
+fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    let files = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
+    let mut all: Vec<_> = files.map(|f| (f.display().to_string(), std::fs::read(&f).unwrap())).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn what_only_looks_writes_nothing_even_after_a_crash() {
+    for close in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, hot) = (dir.path().join("store"), dir.path().join("hot"));
+        made(&store, close);
+        let before = contents(&store);
+        let at = store.to_str().unwrap();
+        let (code, inspected) = json(&["inspect", at]);
+        assert_eq!((code, &inspected["manifest"]["clean"]), (0, &Value::Bool(close)));
+        let (code, verified) = json(&["verify", at]);
+        assert_eq!((code, &verified["damaged"], &verified["complete"]), (0, &0.into(), &true.into()));
+        assert!(verified["checked"].as_u64().unwrap() >= u64::from(PAGES));
+        let (code, stat) = json(&["stat", at]);
+        assert_eq!((code, &stat["spaces"][0]["pages"]), (0, &PAGES.into()), "{stat}");
+        let (code, why) = json(&["why", at, "--space", "t", "--page", "7"]);
+        assert_eq!((code, &why["no"]), (0, &7.into()));
+        let (code, listed) = json(&["export-hot", at, "--to", hot.to_str().unwrap()]);
+        assert!(code == 0 && listed["pages"] == stat["stats"]["ssd"]["pages"], "{listed} {stat}");
+        for command in ["inspect", "verify", "stat"] {
+            let out = run(&[command, at]);
+            let text = String::from_utf8(out.stdout).unwrap();
+            assert!(out.status.success() && text.lines().count() < 60, "{text}");
+        }
+        let unwritten = run(&["repair", at]);
+        assert!(unwritten.status.success());
+        assert!(String::from_utf8_lossy(&unwritten.stderr).contains("nothing was written"));
+        assert!(contents(&store) == before, "a file changed");
+    }
+}
+
+/// Damages every image of some pages in a file of the store.
+fn damage(file: &Path, from: u64) -> usize {
+    let bytes = std::fs::read(file).unwrap();
+    let mut damaged = 0;
+    let mut out = std::fs::OpenOptions::new().write(true).open(file).unwrap();
+    for at in (from as usize..bytes.len().saturating_sub(PAGE - 1)).step_by(PAGE) {
+        let word = |o: usize| u32::from_le_bytes(bytes[at + o..at + o + 4].try_into().unwrap());
+        // A page image of space 1: format 2, its number.
+        if word(4) & 0xffff == 2 && word(8) == 1 && word(12) == 5 {
+            out.seek(SeekFrom::Start(at as u64 + 2000)).unwrap();
+            out.write_all(b"rotten").unwrap();
+            damaged += 1;
+        }
+    }
+    damaged
+}
+
+#[test]
+fn damage_is_listed_with_an_exit_code_and_repaired_where_a_copy_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    made(&store, true);
+    let at = store.to_str().unwrap();
+    // Everything home, so that a bad copy on the SSD has another one.
+    assert_eq!(json(&["drain", at]).0, 0);
+    let damaged = damage(&store.join("hdd.vol"), 1 << 20);
+    assert_eq!(damaged, 1);
+    let (code, found) = json(&["verify", at]);
+    assert_eq!((code, &found["damaged"]), (3, &1.into()), "{found}");
+    assert_eq!((&found["findings"][0]["page"], &found["findings"][0]["healed"]), (&5.into(), &false.into()));
+    let (code, repaired) = json(&["repair", at, "--write"]);
+    let healed = repaired["healed"] == 1;
+    assert_eq!(code, if healed { 0 } else { 3 }, "{repaired}");
+    assert_eq!(json(&["verify", at]).0, if healed { 0 } else { 3 });
+    let text = run(&["verify", at]);
+    assert!(String::from_utf8(text.stdout).unwrap().contains("slots and homes checked"));
+}
+
+#[test]
+fn a_drained_store_opens_without_its_ssd() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    made(&store, false);
+    let at = store.to_str().unwrap();
+    let (code, drained) = json(&["drain", at, "--off"]);
+    assert_eq!((code, &drained["left"], &drained["off"]), (0, &0.into(), &true.into()), "{drained}");
+    std::fs::remove_file(store.join("ssd.cache")).unwrap();
+    assert_eq!(json(&["verify", at]).0, 0);
+    // A second drain finds no SSD, and makes none.
+    assert_eq!(json(&["drain", at]).1["off"], true);
+    assert!(!store.join("ssd.cache").exists());
+    runtime().block_on(async {
+        let store = PageStore::builder().directory(&store).ssd_bytes(0).open().await.unwrap();
+        let page = store.get(PageId::new(store.spaces().find("t").unwrap(), 9)).await.unwrap();
+        assert_eq!((page[0], store.ssd().mode()), (2, SsdMode::Off));
+    });
+}
+
+#[test]
+fn a_chain_of_backups_is_made_and_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (store, chain) = (path("store"), path("chain"));
+    made(Path::new(&store), false);
+    let (code, full) = json(&["backup", &store, "--to", &chain]);
+    assert_eq!((code, &full["pages"], &full["number"]), (0, &PAGES.into(), &1.into()), "{full}");
+    runtime().block_on(async {
+        let store = open(Path::new(&store)).await;
+        let mut page = store.get_mut(PageId::new(store.spaces().find("t").unwrap(), 9)).await.unwrap();
+        page[0] = 77;
+        drop(page);
+        store.close().await.unwrap();
+    });
+    let (code, more) = json(&["backup", &store, "--to", &chain]);
+    assert!(code == 0 && more["full_because"].is_null() && more["pages"].as_u64() < Some(200), "{more}");
+    assert_eq!(json(&["restore", &chain, "--to", &path("one"), "--upto", "1"]).0, 0);
+    let (code, restored) = json(&["restore", &chain, "--to", &path("two"), "--ssd-mib", "8"]);
+    assert_eq!((code, &restored["files"]), (0, &2.into()), "{restored}");
+    for (name, byte) in [("one", 2), ("two", 77)] {
+        assert_eq!(json(&["verify", &path(name)]).0, 0);
+        runtime().block_on(async {
+            let store = PageStore::builder().directory(path(name)).create(false);
+            let store = store.ssd_bytes(if byte == 2 { 0 } else { 8 << 20 }).open().await.unwrap();
+            let page = store.get(PageId::new(store.spaces().find("t").unwrap(), 9)).await.unwrap();
+            assert_eq!(page[0], byte, "{name}");
+        });
+    }
+    let again = run(&["restore", &chain, "--to", &path("two")]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("does not"), "{again:?}");
+}
+
+#[test]
+fn a_running_store_is_watched_through_its_export_and_refused_otherwise() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, file) = (dir.path().join("store"), dir.path().join("stats.json"));
+    let (at, file_at) = (store.to_str().unwrap(), file.to_str().unwrap());
+    runtime().block_on(async {
+        let open = open(&store).await;
+        let space = open.spaces().create("t").await.unwrap();
+        let export = open.export_stats(&file, Duration::from_millis(100)).await.unwrap();
+        let args = ["top", file_at, "--every", "0.3", "--count", "3"].map(str::to_owned);
+        let top =
+            tokio::task::spawn_blocking(move || run(&args.iter().map(String::as_str).collect::<Vec<_>>()));
+        write(&open, space, 1).await;
+        write(&open, space, 2).await;
+        let top = top.await.unwrap();
+        let text = String::from_utf8(top.stdout).unwrap();
+        assert!(top.status.success() && text.matches("pagetier top").count() == 3, "{text}");
+        assert!(text.contains("\"t\"") && text.contains("requests/s"), "{text}");
+        let live = json(&["stat", at, "--live", file_at]).1;
+        assert_eq!(live["pid"], std::process::id());
+        let refused = run(&["verify", at]);
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("open already"), "{refused:?}");
+        assert_eq!(run(&["inspect", at]).status.code(), Some(0));
+        drop(export);
+        open.close().await.unwrap();
+    });
+}
+
+#[test]
+fn devices_are_measured_in_scratch_files_and_a_trace_is_replayed() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let at = dir.path().to_str().unwrap();
+    let (code, costs) = json(&["calibrate", "--hdd", at, "--ssd", at, "--seconds", "0.3"]);
+    assert!(code == 0 && costs["hdd_read_ms"].as_f64().unwrap() > 0.0, "{costs}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "scratch files are left");
+    let (store, trace) = (dir.path().join("store"), dir.path().join("t.ptr"));
+    runtime().block_on(async {
+        let store = open(&store).await;
+        let space = store.spaces().create("t").await.unwrap();
+        store.start_recording(&trace).unwrap();
+        write(&store, space, 1).await;
+        write(&store, space, 2).await;
+        store.stop_recording().await.unwrap();
+        store.close().await.unwrap();
+    });
+    let trace = trace.to_str().unwrap();
+    let (code, what_if) = json(&["what-if", trace, "--pool-pages", "50", "--ssd-pages", "200"]);
+    assert!(code == 0 && what_if["costs"].as_array().unwrap().len() > 4, "{what_if}");
+    assert_eq!(run(&["what-if", at, "--pool-pages", "5", "--ssd-pages", "2"]).status.code(), Some(1));
+}
+
+#[test]
+fn every_command_has_help_and_names_what_it_lacks() {
+    let commands = [
+        "inspect",
+        "verify",
+        "stat",
+        "why",
+        "top",
+        "drain",
+        "calibrate",
+        "what-if",
+        "export-hot",
+        "backup",
+        "restore",
+        "repair",
+    ];
+    let help = String::from_utf8(run(&["--help"]).stdout).unwrap();
+    for command in commands {
+        assert!(help.contains(command), "{help}");
+        let own = run(&[command, "--help"]);
+        assert!(own.status.success() && own.stdout.len() > 100);
+        assert_eq!(run(&[command, "--no-such-option"]).status.code(), Some(2));
+    }
+    let nothing = run(&["verify", "/no/such/store"]);
+    assert_eq!(nothing.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&nothing.stderr).into_owned();
+    assert!(said.contains("/no/such/store") && said.contains("no store"), "{said}");
+}

@@ -1,0 +1,39 @@
+//! A store whose HDD and SSD are encrypted: `cargo run -p pagetier-example-encrypted -- DIR KEYFILE`.
+//!
+//! KEYFILE holds 64 random bytes: `head -c 64 /dev/urandom > KEYFILE`.
+
+use pagetier::PageStore;
+use pagetier::device::{OpenOptions, open_file};
+use pagetier_example_encrypted::encrypted;
+use std::path::PathBuf;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut args = std::env::args_os().skip(1).map(PathBuf::from);
+    let (Some(dir), Some(key)) = (args.next(), args.next()) else {
+        return Err("usage: pagetier-example-encrypted DIR KEYFILE".into());
+    };
+    let key = std::fs::read(key)?;
+    std::fs::create_dir_all(&dir)?;
+    let options = OpenOptions { create: true, ..OpenOptions::default() };
+    let device = |name: &str| -> Result<_, Box<dyn std::error::Error>> {
+        Ok(encrypted(open_file(&dir.join(name), &options)?.device, &key)?)
+    };
+    let store = PageStore::builder()
+        .directory(&dir)
+        .hdd_device(device("hdd.encrypted")?)
+        .ssd_device(device("ssd.encrypted")?)
+        .ssd_bytes(64 << 20)
+        .open()
+        .await?;
+    let space = match store.spaces().find("secrets") {
+        Some(space) => space,
+        None => store.spaces().create("secrets").await?,
+    };
+    let mut page = store.allocate(space).await?;
+    page[..13].copy_from_slice(b"secret enough");
+    println!("wrote page {}", page.id());
+    drop(page);
+    store.close().await?;
+    Ok(())
+}

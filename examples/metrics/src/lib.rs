@@ -1,0 +1,71 @@
+//! The parts of the example: a metrics endpoint, and a load that gives it something to show.
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use pagetier::{PageId, PageStore};
+use std::io;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Pages of the load: more than memory holds.
+const PAGES: u32 = 4000;
+/// Bytes of a request that are read.
+const REQUEST_BYTES: usize = 4096;
+
+/// Answers every request with the metrics. An engine with an HTTP server of its own adds a route instead.
+///
+/// # Errors
+/// The listener failed.
+pub async fn serve(listener: TcpListener, recorder: PrometheusHandle) -> io::Result<()> {
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let recorder = recorder.clone();
+        tokio::spawn(async move {
+            // A client that goes away is no concern of the others.
+            let _ = answer(stream, &recorder).await;
+        });
+    }
+}
+
+async fn answer(mut stream: TcpStream, recorder: &PrometheusHandle) -> io::Result<()> {
+    let mut request = [0; REQUEST_BYTES];
+    let _read = stream.read(&mut request).await?;
+    let body = recorder.render();
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await?;
+    stream.write_all(body.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// Reads and changes pages, some more often than others, and syncs now and then. Ends with an error only.
+///
+/// # Errors
+/// The store failed.
+pub async fn load(store: &PageStore) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let space = match store.spaces().find("load") {
+        Some(space) => space,
+        None => store.spaces().create("load").await?,
+    };
+    while store.spaces().pages(space)? < PAGES {
+        drop(store.allocate(space).await?);
+    }
+    for step in 0_u32.. {
+        let drawn = step.wrapping_mul(2_654_435_761) >> 8;
+        let no = if drawn % 4 == 0 { drawn / 4 % PAGES } else { drawn / 4 % (PAGES / 8) };
+        let page = PageId::new(space, no);
+        if step % 5 == 0 {
+            store.get_mut(page).await?[0] = step as u8;
+        } else {
+            drop(store.get(page).await?);
+        }
+        if step % 500 == 0 {
+            store.sync().await?;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    Ok(())
+}

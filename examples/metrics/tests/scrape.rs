@@ -1,0 +1,59 @@
+//! The endpoint answers with every metric that the dashboard asks for, and its figures are the store's.
+
+use pagetier::PageStore;
+use pagetier_example_metrics::{load, serve};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+async fn scrape(address: std::net::SocketAddr) -> String {
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+/// The value of the first sample of `name`.
+fn value(text: &str, name: &str) -> Option<f64> {
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_metric_of_the_dashboard_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder().unwrap();
+    let builder = PageStore::builder().directory(dir.path()).pool_bytes(8 << 20).ssd_bytes(16 << 20);
+    let store = builder.open().await.unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(serve(listener, recorder));
+    let loaded = tokio::time::timeout(Duration::from_secs(2), load(&store)).await;
+    assert!(loaded.is_err(), "the load ended: {loaded:?}");
+    let export = store.export_metrics("example", Duration::from_millis(100));
+    let (text, pool) = (scrape(address).await, store.stats().pool);
+    assert!(text.starts_with("HTTP/1.1 200 OK"));
+    assert_eq!(value(&text, "pagetier_pool_misses_total{"), Some(pool.misses as f64), "{text}");
+
+    let dashboard: serde_json::Value =
+        serde_json::from_str(include_str!("../../../docs/grafana.json")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let asked: BTreeSet<&str> = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().unwrap())
+        .flat_map(|target| {
+            target["expr"].as_str().unwrap().split(|c: char| !(c.is_alphanumeric() || c == '_'))
+        })
+        .filter(|word| word.starts_with("pagetier_"))
+        .collect();
+    assert!(asked.len() >= 12, "{asked:?}");
+    for name in asked {
+        assert!(text.contains(&format!("\n{name}{{")), "{name} is not served:\n{text}");
+    }
+    // Dropped, the export ends.
+    drop(export);
+    store.get(pagetier::PageId::new(store.spaces().find("load").unwrap(), 1)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(value(&scrape(address).await, "pagetier_pool_misses_total{"), Some(pool.misses as f64));
+}

@@ -1,0 +1,207 @@
+//! One file of a backup: a head, the pages, a tail. Each part bears its checksum; a file without a sound tail
+//! is not complete. `docs/format.md` has the byte tables.
+
+use super::BackupError;
+use pagetier_page::{HEADER_BYTES, Header, Lsn, PageId, SpaceId};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{BufReader, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+const MAGIC: [u8; 8] = *b"PGTIERBK";
+/// The format that this version writes and reads.
+const BACKUP_FORMAT: u32 = 1;
+/// Marks a page, and the tail.
+const PAGE: u32 = 1;
+const TAIL: u32 = 2;
+/// A record's fields before its bytes: kind, length, checksum.
+const RECORD_BYTES: usize = 12;
+/// A page's fields before its payload: space, number, LSN, stamp.
+const PAGE_FIELDS: usize = 24;
+/// Bounds a head or tail, whose length is not trusted.
+const TEXT_BYTES_MAX: u32 = 64 << 20;
+
+/// What a file says of itself before its pages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Head {
+    /// This backup's id.
+    pub(super) id: String,
+    /// The store.
+    pub(super) store: String,
+    /// The store's SSD when it was made.
+    pub(super) ssd: Option<String>,
+    /// The page size in bytes.
+    pub(super) page_bytes: u64,
+    /// Its number in the directory.
+    pub(super) number: u32,
+    /// The backup that this one continues; `None`: it is full.
+    pub(super) after: Option<String>,
+    /// Only pages with larger stamps were copied.
+    pub(super) since: u64,
+    /// Every version with a smaller stamp is in the chain, or was superseded.
+    pub(super) upto: u64,
+}
+
+/// What a file says after its pages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Tail {
+    /// Its number of pages.
+    pub(super) pages: u64,
+    /// The id of the store's next space.
+    pub(super) next_space: u32,
+    /// The spaces: id, name, pages.
+    pub(super) spaces: Vec<(u32, String, u32)>,
+}
+
+/// A page as a file holds it.
+pub(super) struct Copied {
+    pub(super) page: PageId,
+    pub(super) lsn: Lsn,
+    pub(super) payload: Vec<u8>,
+}
+
+pub(super) fn name_of(number: u32) -> String {
+    format!("{number:06}.backup")
+}
+
+/// The files of a directory by number. A directory that does not exist has none.
+pub(super) fn numbers(dir: &Path) -> Result<Vec<u32>, BackupError> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(BackupError::io(dir))?,
+    };
+    let mut all = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(BackupError::io(dir))?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(".backup")?.parse::<u32>().ok());
+        all.extend(number);
+    }
+    all.sort_unstable();
+    Ok(all)
+}
+
+fn record(kind: u32, parts: &[&[u8]], out: &mut Vec<u8>) {
+    let len: usize = parts.iter().map(|part| part.len()).sum();
+    let seed = crc32c::crc32c(&kind.to_le_bytes());
+    let sum = parts.iter().fold(seed, |sum, part| crc32c::crc32c_append(sum, part));
+    out.extend_from_slice(&kind.to_le_bytes());
+    out.extend_from_slice(&(len as u32).to_le_bytes());
+    out.extend_from_slice(&sum.to_le_bytes());
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+}
+
+pub(super) fn encode_head(head: &Head) -> serde_json::Result<Vec<u8>> {
+    let mut out = MAGIC.to_vec();
+    out.extend_from_slice(&BACKUP_FORMAT.to_le_bytes());
+    record(0, &[&serde_json::to_vec(head)?], &mut out);
+    Ok(out)
+}
+
+pub(super) fn encode_page(image: &[u8], out: &mut Vec<u8>) {
+    let Header { page, lsn, stamp, .. } = Header::peek(image);
+    let mut fields = [0; PAGE_FIELDS];
+    fields[..4].copy_from_slice(&page.space.0.to_le_bytes());
+    fields[4..8].copy_from_slice(&page.no.to_le_bytes());
+    fields[8..16].copy_from_slice(&lsn.0.to_le_bytes());
+    fields[16..24].copy_from_slice(&stamp.bits().to_le_bytes());
+    record(PAGE, &[&fields, &image[HEADER_BYTES..]], out);
+}
+
+pub(super) fn encode_tail(tail: &Tail) -> serde_json::Result<Vec<u8>> {
+    let mut out = Vec::new();
+    record(TAIL, &[&serde_json::to_vec(tail)?], &mut out);
+    Ok(out)
+}
+
+/// Reads a file from its head on.
+pub(super) struct Reader {
+    path: PathBuf,
+    file: BufReader<File>,
+    pub(super) head: Head,
+    pages: u64,
+}
+
+/// What follows in a file.
+pub(super) enum Next {
+    Page(Copied),
+    Tail(Tail),
+}
+
+impl Reader {
+    pub(super) fn open(path: &Path) -> Result<Self, BackupError> {
+        let mut file = BufReader::with_capacity(1 << 20, File::open(path).map_err(BackupError::io(path))?);
+        let mut start = [0; 12];
+        file.read_exact(&mut start).map_err(|e| short(path, e))?;
+        let format = u32::from_le_bytes([start[8], start[9], start[10], start[11]]);
+        if start[..8] != MAGIC {
+            return Err(BackupError::damaged(path, "it is not a backup of a store"));
+        }
+        if format != BACKUP_FORMAT {
+            let why = format!("it has format {format}, this version reads {BACKUP_FORMAT}");
+            return Err(BackupError::damaged(path, why));
+        }
+        let (kind, text) = read_record(&mut file, path)?;
+        let head: Head = serde_json::from_slice(&text)
+            .ok()
+            .filter(|_| kind == 0)
+            .ok_or_else(|| BackupError::damaged(path, "its head is damaged"))?;
+        Ok(Self { path: path.to_owned(), file, head, pages: 0 })
+    }
+
+    pub(super) fn next(&mut self) -> Result<Next, BackupError> {
+        let (kind, bytes) = read_record(&mut self.file, &self.path)?;
+        let damaged = |why: &str| BackupError::damaged(&self.path, why);
+        let page_bytes = self.head.page_bytes as usize;
+        match kind {
+            PAGE if bytes.len() + HEADER_BYTES == PAGE_FIELDS + page_bytes => {
+                self.pages += 1;
+                let word =
+                    |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+                let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+                if long(16) <= self.head.since {
+                    return Err(damaged("it has a page of the backup before it"));
+                }
+                Ok(Next::Page(Copied {
+                    page: PageId::new(SpaceId(word(0)), word(4)),
+                    lsn: Lsn(long(8)),
+                    payload: bytes[PAGE_FIELDS..].to_vec(),
+                }))
+            }
+            TAIL => {
+                let tail: Tail =
+                    serde_json::from_slice(&bytes).map_err(|_| damaged("its tail is damaged"))?;
+                if tail.pages != self.pages {
+                    return Err(damaged("it has lost pages"));
+                }
+                Ok(Next::Tail(tail))
+            }
+            _ => Err(damaged("it has a record of an unknown kind or length")),
+        }
+    }
+}
+
+fn short(path: &Path, error: std::io::Error) -> BackupError {
+    match error.kind() {
+        ErrorKind::UnexpectedEof => BackupError::damaged(path, "it ends early"),
+        _ => BackupError::io(path)(error),
+    }
+}
+
+fn read_record(file: &mut BufReader<File>, path: &Path) -> Result<(u32, Vec<u8>), BackupError> {
+    let mut fields = [0; RECORD_BYTES];
+    file.read_exact(&mut fields).map_err(|e| short(path, e))?;
+    let word = |at: usize| u32::from_le_bytes([fields[at], fields[at + 1], fields[at + 2], fields[at + 3]]);
+    let (kind, len, sum) = (word(0), word(4), word(8));
+    if len > TEXT_BYTES_MAX {
+        return Err(BackupError::damaged(path, "it has a record of an impossible length"));
+    }
+    let mut bytes = Vec::new();
+    let read = file.take(u64::from(len)).read_to_end(&mut bytes).map_err(BackupError::io(path))?;
+    if read < len as usize {
+        return Err(BackupError::damaged(path, "it ends early"));
+    }
+    if crc32c::crc32c_append(crc32c::crc32c(&kind.to_le_bytes()), &bytes) != sum {
+        return Err(BackupError::damaged(path, "a record's checksum does not match"));
+    }
+    Ok((kind, bytes))
+}

@@ -1,0 +1,171 @@
+//! Backups of a running store, full or incremental, and their restoration.
+//!
+//! **What a backup is.** Every page is whole, and is the version of the `sync` with which the backup begins,
+//! or a later one. Different pages may be of different moments. The embedder's log from the moment of the
+//! call to the moment of the return makes it a point in time: redo over it brings every page to the log's
+//! end, as after a crash. A backup of a store that is not written to meanwhile is that store.
+//!
+//! **Incremental.** Every physical write of a page gets a fresh, larger stamp. A backup records the stamp
+//! `upto` that it drew first, and the next one copies the pages whose stamps are larger. The order matters:
+//! `sync`; draw `upto`; wait until every write that has begun has ended; `sync`; read the pages; `sync`
+//! again. A write in flight when `upto` was drawn has a smaller stamp: if its page were read before the write
+//! ends, this backup would have the version before and the next one would skip the page. The last `sync`
+//! makes durable what was read: otherwise a crash could bring back a version that the chain had already
+//! passed.
+//!
+//! **A chain** is a full backup and the incremental ones after it, each in a file of its own, in one
+//! directory. A file gets its name once it is complete and durable. The store's manifest lists the last
+//! backups by id, so that a store that was set back to an earlier state does not continue a chain that is
+//! ahead of it: the next backup is full then, as it is after the exchange of the SSD.
+
+mod file;
+mod restore;
+mod write;
+
+pub use restore::{RestoreProgress, RestoreReport};
+
+use crate::error::{Error, OpenError};
+use pagetier_page::PageId;
+use std::path::{Path, PathBuf};
+
+/// Ids of backups that the manifest lists.
+pub(crate) const BACKUPS_LISTED: usize = 8;
+
+/// Options of a backup; see [`crate::PageStore::backup`].
+#[derive(Default)]
+#[must_use]
+pub struct BackupOptions {
+    full: bool,
+    progress: Option<Box<dyn Fn(BackupProgress) + Send + Sync>>,
+}
+
+impl BackupOptions {
+    /// Incremental where the directory has a chain to continue.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether to begin a new chain in any case. Default: no.
+    pub fn full(mut self, full: bool) -> Self {
+        self.full = full;
+        self
+    }
+
+    /// Calls `report` about every 256 pages.
+    pub fn on_progress(mut self, report: impl Fn(BackupProgress) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Box::new(report));
+        self
+    }
+}
+
+impl std::fmt::Debug for BackupOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BackupOptions").field("full", &self.full).finish_non_exhaustive()
+    }
+}
+
+/// How far a backup is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct BackupProgress {
+    /// Pages looked at.
+    pub done: u64,
+    /// Pages to look at, as counted at the start.
+    pub total: u64,
+    /// Pages copied.
+    pub copied: u64,
+}
+
+/// What a backup contains.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+#[non_exhaustive]
+pub struct BackupReport {
+    /// The file.
+    pub path: PathBuf,
+    /// Its number in the directory, from 1.
+    pub number: u32,
+    /// Why it is full, if it is.
+    pub full_because: Option<&'static str>,
+    /// Pages looked at.
+    pub looked_at: u64,
+    /// Pages copied.
+    pub pages: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+/// Why a backup or a restoration failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackupError {
+    /// A file or directory of the backup cannot be read or written.
+    #[error("{path}: {source}", path = .path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file of the backup is damaged, or no backup.
+    #[error("{path}: {why}", path = .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The directory has no backup, or its chain has a gap.
+    #[error("{path}: {why}", path = .path.display())]
+    NoChain {
+        /// The directory.
+        path: PathBuf,
+        /// What is missing.
+        why: String,
+    },
+    /// The destination of a restoration exists.
+    #[error("{path}: it exists; restore into a directory that does not", path = .path.display())]
+    Exists {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A restoration needs a store in a directory, not in memory.
+    #[error("a backup is restored into a directory: pass `directory`, and no `in_memory`")]
+    NoDirectory,
+    /// A page of the store cannot be read; see the error. A backup without it would not be one.
+    #[error("page {page} cannot be copied")]
+    Page {
+        /// The page.
+        page: PageId,
+        /// Why.
+        #[source]
+        source: Error,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] Error),
+    /// The restored store cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The runtime is shutting down.
+    #[error("the runtime is shutting down")]
+    Runtime,
+}
+
+impl BackupError {
+    fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { path, source }
+    }
+
+    fn damaged(path: &Path, why: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), why: why.into() }
+    }
+}
+
+/// Runs blocking work on the runtime's threads for that.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, BackupError> + Send + 'static,
+) -> Result<T, BackupError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or(Err(BackupError::Runtime))
+}

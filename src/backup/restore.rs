@@ -1,0 +1,194 @@
+//! Restoring a chain of backups as a new store.
+//!
+//! The store is made in `<directory>.partial` and renamed once it is complete, closed and durable: a
+//! directory of the store's name is a whole store.
+
+use super::file::{Next, Reader, Tail, name_of, numbers};
+use super::{BackupError, blocking};
+use crate::builder::Builder;
+use crate::error::Error;
+use crate::store::PageStore;
+use pagetier_page::{PageId, PageSize, SpaceId};
+use std::path::{Path, PathBuf};
+
+/// Pages taken from a file at a time.
+const BATCH_PAGES: usize = 64;
+
+/// How far a restoration is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct RestoreProgress {
+    /// The file in hand, from 1.
+    pub file: usize,
+    /// Files of the chain.
+    pub files: usize,
+    /// Pages restored from all files so far.
+    pub pages: u64,
+}
+
+/// What was restored.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+#[non_exhaustive]
+pub struct RestoreReport {
+    /// Files of the chain.
+    pub files: usize,
+    /// The number of the last file.
+    pub number: u32,
+    /// Pages taken from the files; a page counts once for every file that has it.
+    pub pages: u64,
+    /// Spaces of the store.
+    pub spaces: usize,
+}
+
+impl Builder {
+    /// Makes a new store in the builder's directory from the chain of backups in `from`: the last full
+    /// backup and those after it, or with `upto` those up to this number. Spaces keep their ids, pages their
+    /// numbers and LSNs. Open it with the same options afterwards, and redo the log over it.
+    ///
+    /// The directory appears under its name once the store is complete, closed and durable. Interrupted, it
+    /// leaves `<directory>.partial`: remove that and restore again.
+    ///
+    /// # Errors
+    /// [`BackupError`]: the destination exists, the chain is damaged or has a gap, or the store cannot be
+    /// made.
+    pub async fn restore(
+        self,
+        from: impl AsRef<Path>,
+        upto: Option<u32>,
+        progress: impl Fn(RestoreProgress) + Send,
+    ) -> Result<RestoreReport, BackupError> {
+        let (to, None) = (self.directory.clone().ok_or(BackupError::NoDirectory)?, &self.memory) else {
+            return Err(BackupError::NoDirectory);
+        };
+        let partial = beside(&to);
+        for taken in [&to, &partial] {
+            if taken.exists() {
+                return Err(BackupError::Exists { path: taken.clone() });
+            }
+        }
+        let dir = from.as_ref().to_owned();
+        let chain = blocking(move || chain(&dir, upto)).await?;
+        let Some((tail, page_bytes)) = chain.last().map(|link| (link.tail.clone(), link.page_bytes)) else {
+            return Err(BackupError::NoChain {
+                path: from.as_ref().to_owned(),
+                why: "it has no backup".into(),
+            });
+        };
+        let size = PageSize::new(page_bytes).map_err(crate::OpenError::from)?;
+        let store = self.directory(&partial).page_size(size).create(true).open().await?;
+        store.take_spaces(&tail).await?;
+        let mut pages = 0;
+        for (index, link) in chain.iter().enumerate() {
+            let mut reader = Some(Reader::open(&link.path)?);
+            while let Some(mut open) = reader.take() {
+                let (batch, back) =
+                    blocking(move || batch(&mut open).map(|(batch, more)| (batch, more.then_some(open))))
+                        .await?;
+                for copied in batch {
+                    let kept = tail
+                        .spaces
+                        .iter()
+                        .any(|(id, _, end)| *id == copied.page.space.0 && copied.page.no < *end);
+                    if kept {
+                        let mut page = store.overwrite(copied.page).await?;
+                        page.copy_from_slice(&copied.payload);
+                        page.set_lsn(copied.lsn);
+                        pages += 1;
+                    }
+                }
+                progress(RestoreProgress { file: index + 1, files: chain.len(), pages });
+                reader = back;
+            }
+        }
+        store.close().await?;
+        let (files, number) = (chain.len(), chain.last().map_or(0, |link| link.number));
+        blocking(move || {
+            std::fs::rename(&partial, &to).map_err(BackupError::io(&to))?;
+            let parent =
+                to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            std::fs::File::open(parent).and_then(|dir| dir.sync_all()).map_err(BackupError::io(parent))
+        })
+        .await?;
+        Ok(RestoreReport { files, number, pages, spaces: tail.spaces.len() })
+    }
+}
+
+impl PageStore {
+    /// Creates the spaces under the ids that they had, with all their pages.
+    async fn take_spaces(&self, tail: &Tail) -> Result<(), Error> {
+        let mut meta = self.shared.meta.lock().await;
+        meta.change(&self.shared.volume, |manifest| {
+            tail.spaces.iter().for_each(|(id, name, _)| manifest.add_space(*id, name));
+            manifest.next_space = manifest.next_space.max(tail.next_space);
+        })?;
+        tail.spaces.iter().for_each(|(id, name, _)| self.shared.volume.add(SpaceId(*id), name));
+        drop(meta);
+        for (id, _, pages) in &tail.spaces {
+            if let Some(last) = pages.checked_sub(1) {
+                self.extend_to(PageId::new(SpaceId(*id), last)).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One file of a chain, read to its end.
+struct Link {
+    path: PathBuf,
+    number: u32,
+    page_bytes: u64,
+    tail: Tail,
+}
+
+/// The chain that ends with number `upto`, or with the last file. Every file is read to its end: a
+/// restoration begins with a sound chain.
+fn chain(dir: &Path, upto: Option<u32>) -> Result<Vec<Link>, BackupError> {
+    let none = |why: String| BackupError::NoChain { path: dir.to_owned(), why };
+    let mut numbers = numbers(dir)?;
+    if let Some(upto) = upto {
+        if !numbers.contains(&upto) {
+            return Err(none(format!("it has no backup of number {upto}")));
+        }
+        numbers.retain(|number| *number <= upto);
+    }
+    let (mut links, mut wanted) = (Vec::new(), None);
+    for number in numbers.into_iter().rev() {
+        let path = dir.join(name_of(number));
+        let mut reader = Reader::open(&path)?;
+        let head = reader.head.clone();
+        if wanted.as_ref().is_some_and(|wanted| *wanted != head.id) {
+            let after = links.last().map_or(number, |link: &Link| link.number);
+            return Err(none(format!("the backup before number {after} is missing")));
+        }
+        let tail = loop {
+            if let Next::Tail(tail) = reader.next()? {
+                break tail;
+            }
+        };
+        links.push(Link { path, number, page_bytes: head.page_bytes, tail });
+        wanted = head.after;
+        if wanted.is_none() {
+            links.reverse();
+            return Ok(links);
+        }
+    }
+    Err(none(if links.is_empty() { "it has no backup".into() } else { "its full backup is missing".into() }))
+}
+
+/// The next pages, and whether more may follow.
+fn batch(reader: &mut Reader) -> Result<(Vec<super::file::Copied>, bool), BackupError> {
+    let mut pages = Vec::new();
+    while pages.len() < BATCH_PAGES {
+        match reader.next()? {
+            Next::Page(copied) => pages.push(copied),
+            Next::Tail(_) => return Ok((pages, false)),
+        }
+    }
+    Ok((pages, true))
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".partial");
+    name.into()
+}

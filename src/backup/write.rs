@@ -1,0 +1,242 @@
+//! Making a backup: see the parent module for what it is and why in this order.
+
+use super::file::{Head, Reader, Tail, encode_head, encode_page, encode_tail, name_of, numbers};
+use super::{BACKUPS_LISTED, BackupError, BackupOptions, BackupProgress, BackupReport, blocking};
+use crate::error::Error;
+use crate::id::{id_text, new_id};
+use crate::store::PageStore;
+use pagetier_bufpool::{PoolError, TierError};
+use pagetier_devio::IoBuf;
+use pagetier_page::{Header, PageId, Stamp};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+/// Pages read at the same time.
+const READS_MAX: usize = 16;
+/// Bytes collected for one write.
+const WRITE_BYTES: usize = 1 << 20;
+/// Pages between two reports of progress.
+const REPORT_PAGES: u64 = 256;
+
+/// A file in the making. It is complete once it has its name.
+struct Draft {
+    file: Option<File>,
+    partial: PathBuf,
+    path: PathBuf,
+    waiting: Vec<u8>,
+    bytes: u64,
+}
+
+impl Draft {
+    async fn create(dir: &Path, number: u32) -> Result<Self, BackupError> {
+        let path = dir.join(name_of(number));
+        let partial = dir.join("unfinished.partial");
+        let (dir, named) = (dir.to_owned(), partial.clone());
+        let file = blocking(move || {
+            std::fs::create_dir_all(&dir).map_err(BackupError::io(&dir))?;
+            File::create(&named).map_err(BackupError::io(&named))
+        });
+        Ok(Self { file: Some(file.await?), partial, path, waiting: Vec::new(), bytes: 0 })
+    }
+
+    async fn put(&mut self, bytes: &[u8]) -> Result<(), BackupError> {
+        self.waiting.extend_from_slice(bytes);
+        if self.waiting.len() < WRITE_BYTES { Ok(()) } else { self.write_out().await }
+    }
+
+    async fn write_out(&mut self) -> Result<(), BackupError> {
+        let Some(mut file) = self.file.take() else { return Err(BackupError::Runtime) };
+        let (waiting, path) = (std::mem::take(&mut self.waiting), self.partial.clone());
+        self.bytes += waiting.len() as u64;
+        let (file, mut waiting) = blocking(move || {
+            file.write_all(&waiting).map_err(BackupError::io(&path))?;
+            Ok((file, waiting))
+        })
+        .await?;
+        waiting.clear();
+        (self.file, self.waiting) = (Some(file), waiting);
+        Ok(())
+    }
+
+    /// Makes the file durable, then gives it its name, durably.
+    async fn finish(mut self) -> Result<(PathBuf, u64), BackupError> {
+        self.write_out().await?;
+        let Self { file, partial, path, bytes, .. } = self;
+        blocking(move || {
+            let Some(file) = file else { return Err(BackupError::Runtime) };
+            file.sync_all().map_err(BackupError::io(&partial))?;
+            std::fs::rename(&partial, &path).map_err(BackupError::io(&path))?;
+            let dir = path.parent().unwrap_or(Path::new("."));
+            File::open(dir).and_then(|dir| dir.sync_all()).map_err(BackupError::io(dir))?;
+            Ok((path, bytes))
+        })
+        .await
+    }
+}
+
+/// What a directory has, and whether a backup may continue it.
+struct Base {
+    number: u32,
+    /// The last backup and its `upto`, or why the next one is full.
+    continues: Result<(String, u64), &'static str>,
+}
+
+impl PageStore {
+    /// Copies the store into a new file of the directory `dest` while the store is in use: all pages, or
+    /// those written since the last backup there. `dest` is created if need be. Nothing is written to the
+    /// store but dirty pages, by two syncs, and a line in the manifest.
+    ///
+    /// Every page in the chain is whole and no older than what was written before the call. Pages may be of
+    /// different moments of the backup: keep the log from before the call until after the return, and redo
+    /// it over the restored store, as after a crash. Without writes meanwhile the copy is exact.
+    /// [`crate::Builder::restore`] restores the chain.
+    ///
+    /// It reads every page's header, also of an incremental backup: the saving is in what it writes. Reads
+    /// bypass the pool and do not disturb what it holds. Hold no guards meanwhile: the syncs would wait for
+    /// them. Only one backup into a directory at a time. Cancel-safe: a dropped backup leaves
+    /// `unfinished.partial`, which the next one overwrites.
+    ///
+    /// # Errors
+    /// [`BackupError`]: `dest` cannot be written, a page cannot be read, or the store cannot be synced. The
+    /// chain is as it was.
+    pub async fn backup(
+        &self,
+        dest: impl AsRef<Path>,
+        options: BackupOptions,
+    ) -> Result<BackupReport, BackupError> {
+        let dir = dest.as_ref();
+        let base = self.base_in(dir, options.full).await?;
+        let (since, after) = match &base.continues {
+            Ok((id, upto)) => (*upto, Some(id.clone())),
+            Err(_) => (0, None),
+        };
+        // So that the sync below writes little: what it writes is in the next backup, too.
+        self.sync().await?;
+        // See the module: in this order.
+        let upto = self.shared.tier.fresh_stamp();
+        self.shared.tier.writes_settled().await;
+        self.sync().await?;
+
+        let (store, ssd) = {
+            let meta = self.shared.meta.lock().await;
+            (meta.manifest.store.clone(), meta.manifest.ssd.clone())
+        };
+        let page_bytes = self.page_size().bytes() as u64;
+        let id = id_text(new_id());
+        let head = Head { id, store, ssd, page_bytes, number: base.number, after, since, upto: upto.bits() };
+        let mut draft = Draft::create(dir, base.number).await?;
+        draft.put(&text(encode_head(&head), dir)?).await?;
+        let (looked_at, pages) = self.copy_since(Stamp::from_bits(since), &mut draft, &options).await?;
+        self.sync().await?;
+        let next_space = self.shared.meta.lock().await.manifest.next_space;
+        let spaces = self.spaces().list().into_iter().map(|s| (s.id.0, s.name, s.pages)).collect();
+        draft.put(&text(encode_tail(&Tail { pages, next_space, spaces }), dir)?).await?;
+        let (path, bytes) = draft.finish().await?;
+        if let Err(error) = self.list_backup(head.id).await {
+            tracing::warn!(%error, "the backup is complete, but the store took no note of it: the next one is full");
+        }
+        let full_because = base.continues.err();
+        Ok(BackupReport { path, number: base.number, full_because, looked_at, pages, bytes })
+    }
+
+    /// Looks for a chain to continue.
+    async fn base_in(&self, dir: &Path, full: bool) -> Result<Base, BackupError> {
+        let owned = dir.to_owned();
+        let last = blocking(move || {
+            let last = numbers(&owned)?.last().copied();
+            last.map(|number| Ok((number, Reader::open(&owned.join(name_of(number)))?.head))).transpose()
+        });
+        let Some((last, head)) = last.await? else {
+            return Ok(Base { number: 1, continues: Err("it is the first in its directory") });
+        };
+        let meta = self.shared.meta.lock().await;
+        let manifest = &meta.manifest;
+        let why = if full {
+            Some("it was asked for")
+        } else if head.store != manifest.store || head.page_bytes != manifest.page_bytes {
+            Some("the last backup there is of another store")
+        } else if !manifest.backups.contains(&head.id) {
+            Some("the store does not know of the last backup there: it was set back, or made many since")
+        } else if head.ssd != manifest.ssd || manifest.loss.is_some() {
+            Some("the SSD was exchanged, or pages were lost, since the last backup there")
+        } else {
+            None
+        };
+        let number = last.checked_add(1).ok_or(BackupError::NoChain {
+            path: dir.to_owned(),
+            why: "its numbers are used up; begin another directory".into(),
+        })?;
+        Ok(Base { number, continues: why.map_or(Ok((head.id, head.upto)), Err) })
+    }
+
+    /// Copies the pages with stamps above `since`; returns how many pages there are, and how many it copied.
+    async fn copy_since(
+        &self,
+        since: Stamp,
+        draft: &mut Draft,
+        options: &BackupOptions,
+    ) -> Result<(u64, u64), BackupError> {
+        let spaces = self.spaces().list();
+        let total = spaces.iter().map(|s| u64::from(s.pages)).sum();
+        let mut pages = spaces.iter().flat_map(|s| (0..s.pages).map(|no| PageId::new(s.id, no)));
+        let (mut reads, mut done, mut copied) = (JoinSet::new(), 0, 0);
+        let mut record = Vec::new();
+        loop {
+            while reads.len() < READS_MAX
+                && let Some(page) = pages.next()
+            {
+                let tier = Arc::clone(&self.shared.tier);
+                reads.spawn(async move { (page, tier.read_version(page).await) });
+            }
+            let Some(read) = reads.join_next().await else { break };
+            let (page, read) = read.map_err(|_| BackupError::Runtime)?;
+            done += 1;
+            if let Some(image) = self.judge(page, read)?
+                && Header::peek(image.as_slice()).stamp > since
+            {
+                record.clear();
+                encode_page(image.as_slice(), &mut record);
+                draft.put(&record).await?;
+                copied += 1;
+            }
+            if let Some(report) =
+                options.progress.as_ref().filter(|_| done % REPORT_PAGES == 0 || done == total)
+            {
+                report(BackupProgress { done, total, copied });
+            }
+        }
+        Ok((done, copied))
+    }
+
+    /// What was read of `page`; `None`: nothing is there.
+    fn judge(
+        &self,
+        page: PageId,
+        read: Result<Option<IoBuf>, TierError>,
+    ) -> Result<Option<IoBuf>, BackupError> {
+        match read {
+            Ok(image) => Ok(image),
+            // Its space was dropped meanwhile.
+            Err(_) if self.shared.volume.pages(page.space).is_none() => Ok(None),
+            Err(source) => Err(BackupError::Page { page, source: Error::Pool(PoolError::Tier(source)) }),
+        }
+    }
+
+    /// Lists the backup in the manifest: only a listed one is continued.
+    async fn list_backup(&self, id: String) -> Result<(), BackupError> {
+        let mut meta = self.shared.meta.lock().await;
+        meta.change(&self.shared.volume, |manifest| {
+            manifest.backups.push(id);
+            let surplus = manifest.backups.len().saturating_sub(BACKUPS_LISTED);
+            manifest.backups.drain(..surplus);
+        })?;
+        Ok(())
+    }
+}
+
+fn text(encoded: serde_json::Result<Vec<u8>>, dir: &Path) -> Result<Vec<u8>, BackupError> {
+    encoded.map_err(|error| BackupError::io(dir)(error.into()))
+}

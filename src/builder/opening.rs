@@ -1,0 +1,79 @@
+//! The one line that an opening logs: what serves the store, how large it is, and what recovery found.
+
+use super::Builder;
+use crate::store::PageStore;
+use pagetier_devio::{Backend, DirectIo, Opened};
+use pagetier_ssdcache::RecoveryReport;
+
+impl Builder {
+    /// Notes how the device of `option` was opened.
+    pub(super) fn note_opened(&self, option: &'static str, opened: &Opened) {
+        let backend = if opened.backend == Backend::Uring { "io_uring" } else { "threads" };
+        let cache = match (opened.direct, self.direct_io) {
+            (true, _) => "direct I/O",
+            (false, DirectIo::Disabled) => "page cache (direct I/O is disabled)",
+            (false, _) => "page cache (the file system has no direct I/O)",
+        };
+        let why = opened.fallback.as_ref().map_or_else(String::new, |cause| format!("; {cause}"));
+        self.served.lock().insert(option, format!("{backend}, {cache}{why}"));
+    }
+
+    fn served_by(&self, option: &'static str, backend: &'static str) -> String {
+        self.served.lock().get(option).cloned().unwrap_or_else(|| format!("{backend}, ready-made"))
+    }
+}
+
+impl PageStore {
+    /// Logs what was opened.
+    pub(crate) fn log_opening(&self, was_clean: bool) {
+        let builder = &self.shared.builder;
+        let recovery = self.shared.tier.recovery();
+        let spaces = self.shared.volume.list();
+        let (ssd, slots) = (self.shared.tier.ssd_device(), self.shared.tier.slots());
+        let option = if slots > 0 { "ssd" } else { "ring_device" };
+        tracing::info!(
+            directory = %builder.directory.as_deref().map_or("(in memory)".into(), |path| path.to_string_lossy()),
+            page_bytes = self.page_size().bytes(),
+            frames = self.pool.params().frames,
+            hdd = %builder.served_by("hdd", self.shared.hdd.backend()),
+            hdd_bytes = self.shared.hdd.size(),
+            ssd = %builder.served_by(option, ssd.backend()),
+            ssd_slots = slots,
+            ssd_pages = self.shared.tier.stats().pages,
+            spaces = spaces.len(),
+            pages = spaces.iter().map(|s| u64::from(s.pages)).sum::<u64>(),
+            recovery = %told(was_clean, &recovery),
+            "opened"
+        );
+    }
+}
+
+/// What recovery found, in words.
+fn told(was_clean: bool, r: &RecoveryReport) -> String {
+    let (kept, end) = (r.trusted + r.found, if was_clean { "after a close" } else { "after a crash" });
+    let more = [
+        (r.superseded, "superseded"),
+        (r.repaired, "repaired"),
+        (r.rewritten, "rewritten"),
+        (r.damaged, "DAMAGED"),
+    ];
+    let more = more.into_iter().filter(|(count, _)| *count > 0);
+    let more: String = more.map(|(count, what)| format!(", {count} {what}")).collect();
+    format!("{end}: {kept} pages on the SSD, {} slots and {} bytes read{more}", r.zone_slots, r.bytes_read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recovery_is_told_in_words_and_damage_stands_out() {
+        let clean = told(true, &RecoveryReport { trusted: 7, ..RecoveryReport::default() });
+        assert_eq!(clean, "after a close: 7 pages on the SSD, 0 slots and 0 bytes read");
+        let crash = RecoveryReport { found: 2, damaged: 1, repaired: 3, ..RecoveryReport::default() };
+        assert_eq!(
+            told(false, &crash),
+            "after a crash: 2 pages on the SSD, 0 slots and 0 bytes read, 3 repaired, 1 DAMAGED"
+        );
+    }
+}

@@ -1,0 +1,127 @@
+//! The store's statistics in a file, for tools in other processes: written once per interval while the export
+//! lives, replaced atomically.
+
+use super::summary::StatsSummary;
+use crate::shared::Shared;
+use crate::stats::Stats;
+use crate::store::PageStore;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::task::JoinHandle;
+
+/// The shortest interval between two exports.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// What an export contains, as JSON. `pagetier top` shows it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LiveStats {
+    /// When it was written, in milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// The number of this export, from 1.
+    pub number: u64,
+    /// The interval between exports, in milliseconds.
+    pub every_ms: u64,
+    /// The process of the store.
+    pub pid: u32,
+    /// The page size in bytes.
+    pub page_bytes: u64,
+    /// The spaces.
+    pub spaces: Vec<SpacePages>,
+    /// The statistics since the store was opened.
+    pub stats: StatsSummary,
+}
+
+/// A space's name and size in an export.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SpacePages {
+    /// Its id.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Its pages.
+    pub pages: u32,
+}
+
+/// Why an export cannot begin.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: statistics cannot be exported there: {source}", path = .path.display())]
+pub struct StatsExportError {
+    path: PathBuf,
+    #[source]
+    source: std::io::Error,
+}
+
+/// Writes the statistics to a file until it is dropped, or the store is. The file stays, with the last
+/// figures.
+#[derive(Debug)]
+#[must_use = "dropping it ends the export"]
+pub struct StatsExport(JoinHandle<()>);
+
+impl Drop for StatsExport {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl PageStore {
+    /// Writes [`LiveStats`] as JSON to the file `path`, at once and then every `every` (at least 100 ms),
+    /// until the result is dropped. Each file is written whole and renamed into place, so that a reader never
+    /// sees a part. It is not flushed: it is of no use after a restart. A later write that fails is logged
+    /// once, and tried again at the next interval. Must be called in a tokio runtime.
+    ///
+    /// # Errors
+    /// The first file cannot be written.
+    pub async fn export_stats(
+        &self,
+        path: impl AsRef<Path>,
+        every: Duration,
+    ) -> Result<StatsExport, StatsExportError> {
+        let (path, every) = (path.as_ref().to_owned(), every.max(INTERVAL_MIN));
+        let first = live(&self.shared, 1, every);
+        put(path.clone(), first).await.map_err(|source| StatsExportError { path: path.clone(), source })?;
+        let shared = Arc::downgrade(&self.shared);
+        Ok(StatsExport(tokio::spawn(go_on(shared, path, every))))
+    }
+}
+
+async fn go_on(shared: Weak<Shared>, path: PathBuf, every: Duration) {
+    let mut failed = false;
+    for number in 2.. {
+        tokio::time::sleep(every).await;
+        let Some(now) = shared.upgrade().map(|shared| live(&shared, number, every)) else { return };
+        let result = put(path.clone(), now).await;
+        if let Err(error) = &result
+            && !failed
+        {
+            tracing::warn!(path = %path.display(), %error, "statistics cannot be exported");
+        }
+        failed = result.is_err();
+    }
+}
+
+fn live(shared: &Shared, number: u64, every: Duration) -> LiveStats {
+    let spaces = shared.volume.list().into_iter();
+    LiveStats {
+        at_unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |at| at.as_millis() as u64),
+        number,
+        every_ms: every.as_millis() as u64,
+        pid: std::process::id(),
+        page_bytes: shared.page_size().bytes() as u64,
+        spaces: spaces.map(|s| SpacePages { id: s.id.0, name: s.name, pages: s.pages }).collect(),
+        stats: Stats::of(shared).summary(),
+    }
+}
+
+async fn put(path: PathBuf, live: LiveStats) -> std::io::Result<()> {
+    let written = tokio::task::spawn_blocking(move || {
+        let mut beside = path.clone().into_os_string();
+        beside.push(format!(".{}", std::process::id()));
+        std::fs::write(&beside, serde_json::to_vec(&live)?)?;
+        std::fs::rename(&beside, &path)
+    });
+    written.await.unwrap_or_else(|_| Err(std::io::Error::other("the runtime is shutting down")))
+}

@@ -1,0 +1,171 @@
+//! The statistics through the `metrics` facade (feature `metrics`): a recorder of the embedder's choice
+//! receives them once per interval.
+
+use super::summary::{DeviceSummary, DirSummary, StatsSummary};
+use crate::shared::Shared;
+use crate::stats::Stats;
+use crate::store::PageStore;
+use metrics::{counter, describe_counter, describe_gauge, gauge};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+/// The shortest interval between two publications.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// Publishes a store's statistics to the installed [`metrics`] recorder until it is dropped, or the store is.
+#[derive(Debug)]
+#[must_use = "dropping it ends the export"]
+pub struct MetricsExport(JoinHandle<()>);
+
+impl Drop for MetricsExport {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl PageStore {
+    /// Publishes the statistics through the [`metrics`] facade, at once and then every `every` (at least
+    /// 100 ms), with the label `store` set to `name`, until the result is dropped. Install a recorder (a
+    /// Prometheus exporter, say) first. `docs/operating.md` lists the metrics; `docs/grafana.json` shows
+    /// them. Must be called in a tokio runtime.
+    pub fn export_metrics(&self, name: &str, every: Duration) -> MetricsExport {
+        describe();
+        publish(name, &Stats::of(&self.shared).summary());
+        let (shared, name) = (Arc::downgrade(&self.shared), name.to_owned());
+        MetricsExport(tokio::spawn(go_on(shared, name, every.max(INTERVAL_MIN))))
+    }
+}
+
+async fn go_on(shared: Weak<Shared>, name: String, every: Duration) {
+    loop {
+        tokio::time::sleep(every).await;
+        let Some(shared) = shared.upgrade() else { return };
+        publish(&name, &Stats::of(&shared).summary());
+    }
+}
+
+fn describe() {
+    describe_counter!("pagetier_pool_hits_total", "Lookups that found the page in memory");
+    describe_counter!("pagetier_pool_misses_total", "Lookups that had to read the page");
+    describe_counter!("pagetier_pool_events_total", "What happened in the pool, by event");
+    describe_gauge!("pagetier_pool_frames", "Frames in the pool");
+    describe_gauge!("pagetier_memory_bytes", "Memory by part");
+    describe_gauge!("pagetier_ssd_slots", "Slots of the SSD cache, by state");
+    describe_counter!("pagetier_ssd_events_total", "What happened in the SSD cache, by event");
+    describe_gauge!("pagetier_ssd_degraded", "1: the SSD takes no new pages after a failure");
+    describe_gauge!("pagetier_refusing_writes", "1: the store refuses writes");
+    describe_counter!("pagetier_device_operations_total", "Operations, by device, class and direction");
+    describe_counter!("pagetier_device_bytes_total", "Bytes moved, by device, class and direction");
+    describe_counter!("pagetier_device_busy_ms_total", "Time with an operation in flight, in milliseconds");
+    describe_counter!("pagetier_device_errors_total", "Operations that failed for good");
+    describe_counter!("pagetier_device_retries_total", "Repeated attempts");
+    describe_gauge!("pagetier_device_latency_us", "Quantiles of the latency since the opening");
+}
+
+fn publish(store: &str, s: &StatsSummary) {
+    let store = store.to_owned();
+    counter!("pagetier_pool_hits_total", "store" => store.clone()).absolute(s.pool.hits);
+    counter!("pagetier_pool_misses_total", "store" => store.clone()).absolute(s.pool.misses);
+    gauge!("pagetier_pool_frames", "store" => store.clone()).set(s.pool.frames as f64);
+    let pool = [
+        ("load_ssd", s.pool.loads_ssd),
+        ("load_hdd", s.pool.loads_hdd),
+        ("prefetch", s.pool.prefetched),
+        ("create", s.pool.created),
+        ("evict", s.pool.evictions),
+        ("write_replacement", s.pool.written_replacement),
+        ("write_recoverability", s.pool.written_recoverability),
+        ("write_to_ssd", s.pool.written_ssd),
+        ("write_error", s.pool.write_errors),
+        ("wait_for_frame", s.pool.waited_for_frame),
+    ];
+    for (event, count) in pool {
+        counter!("pagetier_pool_events_total", "store" => store.clone(), "event" => event).absolute(count);
+    }
+    let m = &s.memory;
+    let memory = [
+        ("frames", m.frames),
+        ("metadata", m.metadata),
+        ("staging", m.staging),
+        ("ssd_tables", m.ssd_tables),
+    ];
+    for (part, bytes) in memory {
+        gauge!("pagetier_memory_bytes", "store" => store.clone(), "part" => part).set(bytes as f64);
+    }
+    publish_ssd(&store, s);
+    publish_device(&store, "hdd", &s.hdd_device);
+    publish_device(&store, "ssd", &s.ssd_device);
+}
+
+fn publish_ssd(store: &str, s: &StatsSummary) {
+    let (store, ssd) = (store.to_owned(), &s.ssd);
+    let slots = [
+        ("clean", ssd.pages.saturating_sub(ssd.dirty_pages)),
+        ("dirty", ssd.dirty_pages),
+        ("free", ssd.free_writable),
+        ("waiting", ssd.free_waiting),
+        ("retired", ssd.free_retired),
+    ];
+    for (state, count) in slots {
+        gauge!("pagetier_ssd_slots", "store" => store.clone(), "state" => state).set(count as f64);
+    }
+    let events = [
+        ("admit_free", ssd.admitted_free),
+        ("admit_over", ssd.admitted_over),
+        ("admit_on_read", ssd.admitted_on_read),
+        ("reject", ssd.rejected),
+        ("reject_no_slot", ssd.rejected_no_slot),
+        ("rewrite", ssd.rewritten),
+        ("renew", ssd.renewed),
+        ("invalidate", ssd.invalidated),
+        ("evict", ssd.evicted),
+        ("write_back", ssd.written_back),
+        ("heal", ssd.healed),
+        ("second_chance", ssd.second_chances),
+        ("doublewrite", ssd.doublewritten),
+        ("checkpoint", ssd.checkpoints),
+    ];
+    for (event, count) in events {
+        counter!("pagetier_ssd_events_total", "store" => store.clone(), "event" => event).absolute(count);
+    }
+    let flag = |on: bool| f64::from(u8::from(on));
+    gauge!("pagetier_ssd_degraded", "store" => store.clone()).set(flag(ssd.error.is_some()));
+    gauge!("pagetier_refusing_writes", "store" => store).set(flag(ssd.refusing.is_some()));
+}
+
+fn publish_device(store: &str, device: &'static str, d: &DeviceSummary) {
+    let store = store.to_owned();
+    for class in &d.classes {
+        for (direction, dir) in [("read", &class.read), ("write", &class.write)] {
+            if dir.ops > 0 {
+                publish_dir(&store, device, &class.class, direction, dir);
+            }
+        }
+    }
+    if d.flush.ops > 0 {
+        publish_dir(&store, device, "flush", "flush", &d.flush);
+    }
+    let busy = counter!("pagetier_device_busy_ms_total", "store" => store.clone(), "device" => device);
+    busy.absolute(d.busy_ms);
+    let errors = counter!("pagetier_device_errors_total", "store" => store.clone(), "device" => device);
+    errors.absolute(d.errors);
+    counter!("pagetier_device_retries_total", "store" => store, "device" => device).absolute(d.retries);
+}
+
+fn publish_dir(store: &str, device: &'static str, class: &str, direction: &'static str, d: &DirSummary) {
+    let labels = [
+        ("store", store.to_owned()),
+        ("device", device.to_owned()),
+        ("class", class.to_owned()),
+        ("direction", direction.to_owned()),
+    ];
+    counter!("pagetier_device_operations_total", &labels).absolute(d.ops);
+    counter!("pagetier_device_bytes_total", &labels).absolute(d.bytes);
+    let quantiles = [("0.5", d.p50_us), ("0.9", d.p90_us), ("0.99", d.p99_us), ("0.999", d.p999_us)];
+    for (quantile, us) in quantiles {
+        let mut labels = labels.to_vec();
+        labels.push(("quantile", quantile.to_owned()));
+        gauge!("pagetier_device_latency_us", &labels).set(us);
+    }
+}

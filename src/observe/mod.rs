@@ -1,0 +1,18 @@
+//! What an operator sees of a running store: a summary of its statistics, the reasons for a page's place, and
+//! exports of both.
+
+mod export;
+#[cfg(feature = "metrics")]
+mod metrics;
+mod show;
+mod summary;
+mod why;
+
+pub use export::{LiveStats, SpacePages, StatsExport, StatsExportError};
+#[cfg(feature = "metrics")]
+pub use metrics::MetricsExport;
+pub use summary::{
+    ChoiceSummary, ClassSummary, DeviceSummary, DirSummary, MemorySummary, PoolSummary, SsdSummary,
+    StatsSummary,
+};
+pub use why::{GroupFactor, InMemory, PageCountsSummary, PageWhy};

@@ -1,0 +1,124 @@
+//! Opening a store without writing to it.
+//!
+//! The devices are opened for reading only, each under an overlay that keeps writes in memory; the manifest
+//! is a copy in memory. So a store that crashed recovers in memory, and its files stay as they are. Shared
+//! locks keep a writing store out, and other read-only openings in.
+
+use crate::builder::{Builder, Place};
+use crate::error::OpenError;
+use crate::lock::ReadLocks;
+use crate::manifest::ManifestStore;
+use crate::memory_manifest::MemoryManifest;
+use crate::store::PageStore;
+use pagetier_devio::{OpenOptions, OverlayDevice, Reap, SharedDevice, open_file};
+use pagetier_ssdcache::SsdMode;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The memory for what recovery and the embedder write, in bytes per device.
+const WRITES_BYTES_MAX: u64 = 1 << 30;
+
+impl Builder {
+    /// Opens an existing store without writing to it: for inspection, verification, and copies of a store
+    /// that must stay as it is. It needs no permission to write.
+    ///
+    /// A store that crashed is recovered in memory: what [`Builder::open`] would write to the devices stays
+    /// in this process, so the store looks as after a recovery, and the files do not change. The same holds
+    /// for what the embedder writes (redo, say): it is readable until the store is closed or dropped, and
+    /// then gone; [`PageStore::sync`] makes nothing durable. Such writes take memory, at most 1 GiB per
+    /// device; more fail for lack of space. The SSD starts in [`SsdMode::ReadOnly`], so that pages which
+    /// leave memory are not copied there.
+    ///
+    /// Other read-only openings of the store may exist at the same time, a writing one may not.
+    ///
+    /// # Errors
+    /// As [`Builder::open`]; [`OpenError::NotFound`] when there is none; [`OpenError::AlreadyOpen`] while a
+    /// writing store has it.
+    ///
+    /// # Panics
+    /// As [`Builder::open`].
+    pub async fn open_read_only(mut self) -> Result<PageStore, OpenError> {
+        let mut locks = Vec::new();
+        let named = self.directory.clone().unwrap_or_default();
+        let none = || OpenError::NotFound { path: named.clone() };
+        let bytes = match (&self.memory, &self.directory) {
+            (Some(cell), _) => cell.to_bytes(),
+            (None, Some(path)) => {
+                if !path.is_dir() {
+                    return Err(none());
+                }
+                locks.extend(lock_shared(&path.join("lock"), path)?);
+                ManifestStore::directory(path, false)?.bytes()?
+            }
+            (None, None) => None,
+        };
+        let bytes = bytes.ok_or_else(none)?;
+        let cell = Arc::new(MemoryManifest::from_bytes(bytes));
+        let manifest = ManifestStore::memory(Arc::clone(&cell)).load()?.ok_or_else(none)?;
+        if manifest.is_unused() {
+            return Err(none());
+        }
+        let has_ssd = manifest.ssd.is_some() && self.ssd_size() > 0;
+        self.hdd = self.overlaid(&self.hdd, "hdd.vol", &mut locks)?;
+        if has_ssd {
+            self.ssd = self.overlaid(&self.ssd, "ssd.cache", &mut locks)?;
+        } else if manifest.ssd.is_none() {
+            self.ring = self.overlaid(&self.ring, "ring", &mut locks)?;
+        }
+        self.memory = Some(cell);
+        // No file of the directory is opened or created from here on.
+        self.directory = None;
+        (self.create, self.force) = (false, false);
+        self.ssd_mode = SsdMode::ReadOnly;
+        self.read_locks = ReadLocks { _held: locks };
+        self.open().await
+    }
+
+    /// The device at `place` under an overlay.
+    fn overlaid(&self, place: &Place, default: &str, locks: &mut Vec<OwnedFd>) -> Result<Place, OpenError> {
+        let path = match (place, &self.directory) {
+            (Place::Device(device), _) => return Ok(over(Arc::clone(device))),
+            (Place::Path(path), _) => path.clone(),
+            (Place::Default, Some(directory)) => directory.join(default),
+            // Refused by the opening, which names the option.
+            (Place::Default, None) => return Ok(Place::Default),
+        };
+        let options = OpenOptions {
+            direct: self.direct_io,
+            backend: self.io,
+            read_only: true,
+            reap: Reap::Reactor,
+            ..OpenOptions::default()
+        };
+        let opened = open_file(&path, &options)?;
+        if !opened.block_device {
+            locks.extend(lock_shared(&path, &path)?);
+        }
+        Ok(over(opened.device))
+    }
+}
+
+fn over(device: SharedDevice) -> Place {
+    Place::Device(Arc::new(OverlayDevice::new(device, WRITES_BYTES_MAX)))
+}
+
+/// A shared lock on the file at `path`; `None` if there is no such file. `named`: what errors call it.
+fn lock_shared(path: &Path, named: &Path) -> Result<Option<OwnedFd>, OpenError> {
+    let failed = |e: Errno| OpenError::directory(named, "cannot be locked", e.into());
+    let fd = match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(e) => return Err(failed(e)),
+    };
+    loop {
+        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => return Ok(Some(fd)),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) => return Err(OpenError::AlreadyOpen { path: named.to_owned() }),
+            Err(e) => return Err(failed(e)),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Another SSD in place of the one in use: larger, smaller, or new.
+
+use crate::builder::{Builder, Place};
+use crate::error::{Error, OpenError};
+use crate::life::ModeMeanwhile;
+use crate::shared::Shared;
+use crate::store::PageStore;
+use pagetier_devio::SharedDevice;
+use pagetier_ssdcache::SsdMode;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The SSD that takes the place of the one in use; see [`PageStore::replace_ssd`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct NewSsd {
+    place: Place,
+    bytes: u64,
+}
+
+impl NewSsd {
+    /// A file or block device. A file is created if it does not exist.
+    pub fn path(path: impl AsRef<Path>) -> Self {
+        Self { place: Place::Path(path.as_ref().to_owned()), bytes: 256 << 20 }
+    }
+
+    /// A device; [`crate::device`] says how to write one.
+    pub fn device(device: SharedDevice) -> Self {
+        Self { place: Place::Device(device), bytes: 256 << 20 }
+    }
+
+    /// The number of its bytes to use. Default: 256 MiB.
+    pub fn bytes(mut self, bytes: u64) -> Self {
+        self.bytes = bytes;
+        self
+    }
+}
+
+impl PageStore {
+    /// Puts another SSD in place of the one in use, while the store is in use: to grow it, to shrink it, or
+    /// to replace a worn one. A store without an SSD gets its first one. Drains the SSD in use, so that it
+    /// holds no only copy, formats the new one, and exchanges them at one moment, which the manifest records.
+    /// The new one starts blank. The one in use is not written to any more; the store releases its lock when
+    /// it is closed. Open the store with the new SSD from then on: with the old one it does not open.
+    ///
+    /// A larger SSD has larger tables: [`crate::Stats`] reports their memory, which may then exceed
+    /// [`Builder::pool_bytes`].
+    ///
+    /// Hold no guards meanwhile: writes wait for the exchange. Cancel-safe: dropped during the drain, the
+    /// previous mode returns; an exchange that has begun completes.
+    ///
+    /// # Errors
+    /// [`Error::SsdOnlyCopies`] when not everything could be drained; [`Error::Attach`] when the new SSD is
+    /// too small, holds other data, or is in use, by this store too; or a device or the manifest failed. The
+    /// one in use and the previous mode are then in effect.
+    pub async fn replace_ssd(&self, new: NewSsd) -> Result<(), Error> {
+        let shared = &self.shared;
+        shared.refuse_in_use(&new.place)?;
+        // Restores the current mode when dropped.
+        let meanwhile = ModeMeanwhile::set(&shared.tier, SsdMode::WriteThrough);
+        let _ = shared.tier.drain(None, None).await;
+        let replaced = shared.alone(|shared| async move {
+            let _meanwhile = meanwhile;
+            shared.replace(new).await
+        });
+        replaced.await
+    }
+}
+
+impl Shared {
+    async fn replace(&self, new: NewSsd) -> Result<(), Error> {
+        // Asked again: another exchange may have come first.
+        self.refuse_in_use(&new.place)?;
+        let mut meta = self.meta.lock().await;
+        if let Some(cause) = self.builder.rules().refuses_attach(self.tier.refusing_for_good()) {
+            return Err(Error::Refusing { cause });
+        }
+        let frames = self.pool.params().frames;
+        let NewSsd { place, bytes } = new;
+        let made =
+            self.builder.make_ssd_at(&place, bytes, &meta, self.page_size(), self.costs(), frames).await;
+        let (ssd, id) = made.map_err(|e| Error::Attach(Arc::new(e)))?;
+        self.exchange(ssd, Some(id), None, &mut meta).await?;
+        self.builder.ssd_is_at(place, bytes);
+        Ok(())
+    }
+
+    /// Refuses a device that the store uses: it would be formatted.
+    fn refuse_in_use(&self, place: &Place) -> Result<(), Error> {
+        for used in [self.tier.ssd_device(), SharedDevice::clone(self.tier.hdd_device())] {
+            let (same, device) = match place {
+                Place::Device(new) => {
+                    (std::ptr::eq(new.occupancy(), used.occupancy()), PathBuf::from(new.name()))
+                }
+                Place::Path(path) => (same_file(path, Path::new(used.name())), path.clone()),
+                Place::Default => (true, PathBuf::new()),
+            };
+            if same {
+                let why = "this store uses it".into();
+                return Err(Error::Attach(Arc::new(OpenError::DeviceInUse { device, why })));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether both paths lead to one file or block device.
+fn same_file(a: &Path, b: &Path) -> bool {
+    let (Ok(a), Ok(b)) = (std::fs::metadata(a), std::fs::metadata(b)) else { return false };
+    let blocks = a.file_type().is_block_device() && b.file_type().is_block_device();
+    (a.dev(), a.ino()) == (b.dev(), b.ino()) || (blocks && a.rdev() == b.rdev())
+}
+
+impl Builder {
+    /// Where the SSD is from now on, should it be attached again.
+    fn ssd_is_at(&self, place: Place, bytes: u64) {
+        *self.replaced_ssd.lock() = Some((place, bytes));
+    }
+}

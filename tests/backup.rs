@@ -1,0 +1,379 @@
+//! Backups under load, with faults and across crashes, compared page by page with what they must hold.
+
+use crate::fixture::{Fixture, PAGES, expect_all, fill, grown, read, version_of, write, write_all};
+use pagetier::{
+    BackupError, BackupOptions, Builder, Lsn, MemoryDevice, PageId, PageStore, RestoreReport, SharedDevice,
+    SpaceId,
+};
+use pagetier_devio::{Fault, FaultEffect, IoOp};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+fn plain() -> BackupOptions {
+    BackupOptions::new()
+}
+
+/// Where a restored store goes: a directory, with devices in memory, whose time is that of the paused clock.
+struct Destination {
+    dir: tempfile::TempDir,
+    devices: [SharedDevice; 2],
+}
+
+impl Destination {
+    fn new() -> Self {
+        let device = |name| Arc::new(MemoryDevice::new(name, 0)) as SharedDevice;
+        Self { dir: tempfile::tempdir().unwrap(), devices: [device("hdd"), device("ring")] }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("restored")
+    }
+
+    fn builder(&self) -> Builder {
+        let [hdd, ring] = self.devices.clone();
+        let builder = PageStore::builder().directory(self.path()).hdd_device(hdd).ring_device(ring);
+        builder.pool_bytes(60 * crate::fixture::PAGE).ssd_bytes(0)
+    }
+
+    async fn restore(&self, from: &Path, upto: Option<u32>) -> Result<RestoreReport, BackupError> {
+        self.builder().restore(from, upto, |_| ()).await
+    }
+}
+
+async fn restored(from: &Path, upto: Option<u32>) -> (Destination, PageStore, SpaceId) {
+    let to = Destination::new();
+    to.restore(from, upto).await.unwrap();
+    let store = to.builder().create(false).open().await.unwrap();
+    let space = store.spaces().find("t").unwrap();
+    (to, store, space)
+}
+
+/// The newest version written, and the newest whose write ended, by page.
+struct Versions {
+    begun: Vec<AtomicU32>,
+    ended: Vec<AtomicU32>,
+}
+
+impl Versions {
+    fn new(version: u32) -> Arc<Self> {
+        let all = || (0..PAGES).map(|_| AtomicU32::new(version)).collect();
+        Arc::new(Self { begun: all(), ended: all() })
+    }
+
+    fn ended(&self) -> Vec<u32> {
+        self.ended.iter().map(|v| v.load(Ordering::Relaxed)).collect()
+    }
+
+    fn begun(&self) -> Vec<u32> {
+        self.begun.iter().map(|v| v.load(Ordering::Relaxed)).collect()
+    }
+}
+
+async fn keep_writing(store: Arc<PageStore>, space: SpaceId, versions: Arc<Versions>, stop: Arc<AtomicBool>) {
+    let mut at = 7_u32;
+    while !stop.load(Ordering::Relaxed) {
+        at = at.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        // Half of the writes go to a tenth of the pages.
+        let no = if at & 64 == 0 { (at >> 8) % PAGES } else { (at >> 8) % (PAGES / 10) };
+        let version = versions.begun[no as usize].fetch_add(1, Ordering::Relaxed) + 1;
+        write(&store, space, no, version).await.unwrap();
+        versions.ended[no as usize].store(version, Ordering::Relaxed);
+        if at & (127 << 7) == 0 {
+            store.sync().await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_micros(300)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_backup_of_a_chain_under_load_has_each_page_whole_and_no_older_than_its_beginning() {
+    for policy in ["cac", "tac", "mv-fifo", "doublewrite"] {
+        let Ok(policy) = policy.parse::<pagetier::SsdPolicy>() else { panic!("{policy}") };
+        let fixture = Fixture::new();
+        let store = Arc::new(fixture.builder().ssd_policy(policy).open().await.unwrap());
+        let space = grown(&store).await;
+        let (versions, stop) = (Versions::new(1), Arc::new(AtomicBool::new(false)));
+        let writer =
+            tokio::spawn(keep_writing(Arc::clone(&store), space, Arc::clone(&versions), Arc::clone(&stop)));
+        let dir = tempfile::tempdir().unwrap();
+        let mut bounds = Vec::new();
+        for round in 0..3 {
+            let before = versions.ended();
+            let report = store.backup(dir.path(), plain()).await.unwrap();
+            bounds.push((before, versions.begun()));
+            assert_eq!((report.number, report.looked_at), (round + 1, u64::from(PAGES)));
+            assert_eq!(report.full_because.is_some(), round == 0, "{report:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        stop.store(true, Ordering::Relaxed);
+        writer.await.unwrap();
+        store.validate().unwrap();
+        for (number, (least, most)) in (1..).zip(&bounds) {
+            let (_dir, copy, space) = restored(dir.path(), Some(number)).await;
+            assert_eq!(copy.spaces().pages(space).unwrap(), PAGES);
+            for no in 0..PAGES {
+                let version = read(&copy, space, no).await.unwrap();
+                let (least, most) = (least[no as usize], most[no as usize]);
+                let fits = (least..=most).contains(&version);
+                assert!(fits, "{policy}: page {no} of backup {number}: {version}, not {least} to {most}");
+            }
+            copy.close().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_incremental_backup_has_what_was_written_since_and_the_chain_is_the_store() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    let dir = tempfile::tempdir().unwrap();
+    let full = store.backup(dir.path(), plain()).await.unwrap();
+    assert_eq!(full.pages, u64::from(PAGES));
+    let idle = store.backup(dir.path(), plain()).await.unwrap();
+    assert_eq!((idle.full_because, idle.pages), (None, 0));
+    for no in 0..10 {
+        write(&store, space, no * 7, 9).await.unwrap();
+    }
+    let some = store.backup(dir.path(), plain()).await.unwrap();
+    // Pages that the SSD writes home through its ring get new stamps, too.
+    assert!((10..u64::from(PAGES) / 2).contains(&some.pages), "{some:?}");
+    assert!(some.bytes < full.bytes / 2);
+    let asked = store.backup(dir.path(), plain().full(true)).await.unwrap();
+    assert_eq!(asked.pages, u64::from(PAGES));
+    for upto in [Some(3), Some(4), None] {
+        let (_dir, copy, space) = restored(dir.path(), upto).await;
+        for no in 0..PAGES {
+            let version = if no % 7 == 0 && no < 70 { 9 } else { 1 };
+            assert_eq!(read(&copy, space, no).await.unwrap(), version, "page {no}");
+        }
+        assert_eq!(copy.get(PageId::new(space, 7)).await.unwrap().lsn(), Lsn(9007));
+        copy.close().await.unwrap();
+    }
+}
+
+/// The schedule that a stamp drawn too late, or pages read too early, would lose: a version whose write has
+/// begun, with its stamp, and has not ended when the backup begins.
+#[tokio::test(start_paused = true)]
+async fn a_write_in_flight_when_a_backup_begins_is_in_its_chain() {
+    for slow_hdd in [true, false] {
+        let fixture = Fixture::new();
+        let store = Arc::new(fixture.open().await);
+        let space = grown(&store).await;
+        let dir = tempfile::tempdir().unwrap();
+        store.backup(dir.path(), plain()).await.unwrap();
+        for no in (0..PAGES).step_by(3) {
+            write(&store, space, no, 2).await.unwrap();
+        }
+        let device = if slow_hdd { &fixture.hdd } else { &fixture.ssd };
+        device.inject(Fault::new(FaultEffect::Slow(Duration::from_secs(5))).on(IoOp::Write).times(50));
+        let syncing = tokio::spawn({
+            let store = Arc::clone(&store);
+            async move { store.sync().await }
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        // This one has the version, or leaves it to the next.
+        store.backup(dir.path(), plain()).await.unwrap();
+        syncing.await.unwrap().unwrap();
+        store.backup(dir.path(), plain()).await.unwrap();
+        for upto in [Some(2), None] {
+            let (_dir, copy, space) = restored(dir.path(), upto).await;
+            for no in 0..PAGES {
+                let version = if no % 3 == 0 { 2 } else { 1 };
+                assert_eq!(read(&copy, space, no).await.unwrap(), version, "page {no}, up to {upto:?}");
+            }
+            copy.close().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chain_continues_after_crashes_and_ends_as_the_store_is() {
+    for seed in 0..6 {
+        let mut fixture = Fixture::new();
+        let store = fixture.open().await;
+        let space = grown(&store).await;
+        let dir = tempfile::tempdir().unwrap();
+        store.backup(dir.path(), plain()).await.unwrap();
+        let mut store = Arc::new(store);
+        for round in 1..4 {
+            let versions = Versions::new(round * 1000);
+            let stop = Arc::new(AtomicBool::new(false));
+            let load = keep_writing(Arc::clone(&store), space, versions, Arc::clone(&stop));
+            let writer = tokio::spawn(load);
+            // A power cut in the middle of a backup, or some time after it.
+            let cut = Duration::from_micros(seed * 7919 % 40_000 + u64::from(round) * 1000);
+            let made = tokio::time::timeout(cut, store.backup(dir.path(), plain())).await;
+            if made.is_ok() {
+                tokio::time::sleep(cut / 2).await;
+            }
+            let later = fixture.after_power_cut(seed * 10 + u64::from(round));
+            stop.store(true, Ordering::Relaxed);
+            writer.abort();
+            let _ended = writer.await;
+            drop(store);
+            fixture = later;
+            store = Arc::new(fixture.open().await);
+        }
+        let last = store.backup(dir.path(), plain()).await.unwrap();
+        assert_eq!(last.full_because, None, "seed {seed}");
+        let (_dir, copy, copied) = restored(dir.path(), None).await;
+        for no in 0..PAGES {
+            let (there, here) = (read(&store, space, no).await, read(&copy, copied, no).await);
+            assert_eq!(here.unwrap(), there.unwrap(), "seed {seed}: page {no}");
+        }
+        copy.close().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_was_set_back_does_not_continue_a_chain_that_is_ahead_of_it() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    let dir = tempfile::tempdir().unwrap();
+    store.backup(dir.path(), plain()).await.unwrap();
+    store.sync().await.unwrap();
+    let earlier = fixture.after_power_cut(5);
+    write_all(&store, space, 2).await;
+    let ahead = store.backup(dir.path(), plain()).await.unwrap();
+    assert_eq!(ahead.full_because, None);
+    drop(store);
+    let store = earlier.open().await;
+    let report = store.backup(dir.path(), plain()).await.unwrap();
+    assert!(report.full_because.is_some_and(|why| why.contains("set back")), "{report:?}");
+    let (_dir, copy, space) = restored(dir.path(), None).await;
+    expect_all(&copy, space, 1).await;
+    // Another store's chain is not continued either.
+    let other = Fixture::new();
+    let store = other.open().await;
+    grown(&store).await;
+    let report = store.backup(dir.path(), plain()).await.unwrap();
+    assert!(report.full_because.is_some_and(|why| why.contains("another store")), "{report:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn spaces_keep_their_ids_and_pages_that_were_never_written_stay_so() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let gone = store.spaces().create("gone").await.unwrap();
+    fill(&mut store.allocate(gone).await.unwrap(), 0, 1);
+    let dir = tempfile::tempdir().unwrap();
+    store.backup(dir.path(), plain()).await.unwrap();
+    let kept = store.spaces().create("t").await.unwrap();
+    store.spaces().remove(gone).await.unwrap();
+    for no in 0..100 {
+        let mut page = store.allocate(kept).await.unwrap();
+        if no % 2 == 0 {
+            fill(&mut page, no, 3);
+        } else {
+            let id = page.id();
+            drop(page);
+            store.discard(id).await.unwrap();
+        }
+    }
+    store.backup(dir.path(), plain()).await.unwrap();
+    let (_dir, copy, space) = restored(dir.path(), None).await;
+    assert_eq!((space, copy.spaces().find("gone"), copy.spaces().pages(space).unwrap()), (kept, None, 100));
+    for no in 0..100 {
+        let page = copy.get(PageId::new(space, no)).await;
+        assert_eq!(page.map(|page| version_of(&page, no)).ok(), (no % 2 == 0).then_some(3), "page {no}");
+    }
+    // The next space gets an id that no space of the original had.
+    assert!(copy.spaces().create("new").await.unwrap() > kept);
+    let to = Destination::new();
+    to.restore(dir.path(), Some(1)).await.unwrap();
+    let first = to.builder().open().await.unwrap();
+    assert_eq!(first.spaces().find("gone"), Some(gone));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backup_that_fails_leaves_the_chain_as_it_was() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    let dir = tempfile::tempdir().unwrap();
+    store.backup(dir.path(), plain()).await.unwrap();
+    write_all(&store, space, 2).await;
+    store.sync().await.unwrap();
+    let files = || {
+        let mut names: Vec<_> = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    // The HDD and the SSD cannot be read at all.
+    for device in [&fixture.hdd, &fixture.ssd] {
+        device.inject(Fault::new(FaultEffect::Eio).on(IoOp::Read).times(1000));
+    }
+    let failed = store.backup(dir.path(), plain()).await.unwrap_err();
+    assert!(matches!(&failed, BackupError::Page { .. }), "{failed:?}");
+    assert_eq!(files(), ["000001.backup", "unfinished.partial"]);
+    for device in [&fixture.hdd, &fixture.ssd] {
+        device.clear_faults();
+    }
+    // A backup dropped half-way.
+    let dropped = crate::fixture::polled(40, store.backup(dir.path(), plain())).await;
+    assert!(dropped.is_none());
+    assert_eq!(files(), ["000001.backup", "unfinished.partial"]);
+    let report = store.backup(dir.path(), plain()).await.unwrap();
+    assert_eq!((report.number, report.full_because), (2, None));
+    assert_eq!(files(), ["000001.backup", "000002.backup"]);
+    let (_dir, copy, space) = restored(dir.path(), None).await;
+    expect_all(&copy, space, 2).await;
+    // No directory can be made there.
+    let blocked = store.backup(dir.path().join("000001.backup"), plain()).await;
+    assert!(matches!(blocked, Err(BackupError::Io { .. })), "{blocked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_or_incomplete_chain_is_refused_before_anything_is_made() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    let dir = tempfile::tempdir().unwrap();
+    for version in 2..5 {
+        write_all(&store, space, version).await;
+        store.backup(dir.path(), plain()).await.unwrap();
+    }
+    let path = |number: u32| dir.path().join(format!("{number:06}.backup"));
+    let to = Destination::new();
+    let restore = |upto| to.restore(dir.path(), upto);
+    let sound = std::fs::read(path(2)).unwrap();
+    let flipped = |at: usize| {
+        let mut bytes = sound.clone();
+        bytes[at] ^= 4;
+        bytes
+    };
+    let damages = [
+        sound[..sound.len() - 1].to_vec(),
+        sound[..10].to_vec(),
+        Vec::new(),
+        flipped(0),
+        flipped(9),
+        flipped(40),
+        flipped(sound.len() / 2),
+        flipped(sound.len() - 5),
+    ];
+    for bytes in damages {
+        std::fs::write(path(2), bytes).unwrap();
+        let refused = restore(None).await.unwrap_err();
+        assert!(matches!(refused, BackupError::Damaged { .. }), "{refused:?}");
+        assert_eq!(std::fs::read_dir(to.dir.path()).unwrap().count(), 0);
+    }
+    std::fs::remove_file(path(2)).unwrap();
+    let refused = restore(None).await.unwrap_err();
+    assert!(matches!(&refused, BackupError::NoChain { why, .. } if why.contains("number 3")), "{refused:?}");
+    assert!(matches!(restore(Some(2)).await, Err(BackupError::NoChain { .. })));
+    let nothing = tempfile::tempdir().unwrap();
+    let empty = to.restore(nothing.path(), None).await;
+    assert!(matches!(empty, Err(BackupError::NoChain { .. })));
+    restore(Some(1)).await.unwrap();
+    assert!(matches!(restore(Some(1)).await, Err(BackupError::Exists { .. })));
+    let memory = Fixture::new().builder().restore(dir.path(), None, |_| ()).await;
+    assert!(matches!(memory, Err(BackupError::NoDirectory)));
+}

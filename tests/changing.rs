@@ -1,0 +1,266 @@
+//! Changes of a store while it is in use: another SSD, another pool policy.
+
+use crate::fixture::{Fixture, PAGE, PAGES, expect_all, grown, read, version_of, write, write_all};
+use pagetier::{
+    Error, NewSsd, OpenError, PageId, PageSize, PageStore, PoolPolicy, ScrubOptions, SpaceId, SsdMode,
+    SsdPolicy,
+};
+use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SharedDevice, SimDevice, SimPower};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+fn blank_ssd(name: &str, seed: u64) -> Arc<SimDevice> {
+    Arc::new(SimDevice::new(name, 0, seed, &SimPower::new()).with_latency(Duration::from_micros(400)))
+}
+
+/// The versions of all pages: written, and synced.
+struct Known {
+    written: Vec<AtomicU32>,
+    synced: Vec<AtomicU32>,
+}
+
+/// Writes and syncs until told to stop.
+async fn load(store: Arc<PageStore>, space: SpaceId, known: Arc<Known>, stop: Arc<AtomicBool>) {
+    let mut at = 1_u32;
+    while !stop.load(Ordering::Relaxed) {
+        for _ in 0..20 {
+            at = at.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let no = (at >> 8) % PAGES;
+            let version = known.written[no as usize].fetch_add(1, Ordering::Relaxed) + 1;
+            if write(&store, space, no, version).await.is_err() {
+                return;
+            }
+            if let Ok(page) = store.get(PageId::new(space, (at >> 12) % PAGES)).await {
+                version_of(&page, page.id().no);
+            }
+        }
+        let written: Vec<u32> = known.written.iter().map(|v| v.load(Ordering::Relaxed)).collect();
+        if store.sync().await.is_ok() {
+            for (synced, version) in known.synced.iter().zip(written) {
+                synced.store(version, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+async fn check(store: &PageStore, space: SpaceId, known: &Known, what: &str) {
+    for no in 0..PAGES {
+        let version = read(store, space, no).await.unwrap_or_else(|e| panic!("{what}: page {no}: {e}"));
+        let (least, most) = (
+            known.synced[no as usize].load(Ordering::Relaxed),
+            known.written[no as usize].load(Ordering::Relaxed),
+        );
+        assert!((least..=most).contains(&version), "{what}: page {no}: {version}, not {least} to {most}");
+    }
+}
+
+fn known() -> Arc<Known> {
+    let all = || (0..PAGES).map(|_| AtomicU32::new(1)).collect();
+    Arc::new(Known { written: all(), synced: all() })
+}
+
+/// The power fails at some moment of a replacement under load. The store opens with the SSD that the manifest
+/// names, and with no other.
+#[tokio::test(start_paused = true)]
+async fn an_ssd_is_replaced_under_load_and_a_power_cut_at_any_moment_loses_nothing_synced() {
+    let (mut with_old, mut with_new) = (0, 0);
+    for seed in 0..30 {
+        let policies = ["cac", "lru2", "mv-fifo", "tac", "doublewrite"];
+        let policy: SsdPolicy = policies[seed as usize % policies.len()].parse().unwrap();
+        let fixture = Fixture::new();
+        let store = Arc::new(fixture.builder().ssd_policy(policy).open().await.unwrap());
+        let space = grown(&store).await;
+        store.sync().await.unwrap();
+        let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
+        let task = tokio::spawn(load(Arc::clone(&store), space, Arc::clone(&known), Arc::clone(&stop)));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let new = blank_ssd("new", 77 + seed);
+        let bytes = if seed % 2 == 0 { 260 * PAGE } else { 100 * PAGE };
+        let replacing = tokio::spawn({
+            let (store, new) = (Arc::clone(&store), Arc::clone(&new) as SharedDevice);
+            async move { store.replace_ssd(NewSsd::device(new).bytes(bytes)).await }
+        });
+        tokio::time::sleep(Duration::from_micros(seed * 79_193 % 240_000)).await;
+        let later = fixture.after_power_cut(seed);
+        let later_new = Arc::new(new.after_power_cut(seed + 9, &SimPower::new()));
+        let done = replacing.is_finished();
+        stop.store(true, Ordering::Relaxed);
+        task.abort();
+        replacing.abort();
+        let _ended = (task.await, replacing.await);
+        drop(store);
+        let builder = later.builder().ssd_policy(policy);
+        let what = format!("seed {seed}");
+        let opened = match builder.ssd_device(Arc::clone(&later_new) as SharedDevice).open().await {
+            Ok(store) => {
+                with_new += 1;
+                store
+            }
+            Err(OpenError::SsdMissing { .. }) => {
+                assert!(!done, "{what}: replaced, and not recorded");
+                with_old += 1;
+                later.builder().ssd_policy(policy).open().await.unwrap()
+            }
+            Err(error) => panic!("{what}: {error}"),
+        };
+        check(&opened, space, &known, &what).await;
+        let report = opened.scrub(ScrubOptions::default().pages_per_second(None)).finished().await;
+        assert!(report.findings.is_empty(), "{what}: {report:?}");
+        opened.validate().unwrap();
+    }
+    assert!(with_old >= 3 && with_new >= 3, "{with_old} with the old SSD, {with_new} with the new one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replaced_ssd_is_used_and_the_old_one_is_not_touched_again() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    let slots = store.stats().ssd.slots;
+    for (round, pages) in [(0, 400), (1, 120)] {
+        let new = blank_ssd("new", 5 + round);
+        store
+            .replace_ssd(NewSsd::device(Arc::clone(&new) as SharedDevice).bytes(pages * PAGE))
+            .await
+            .unwrap();
+        assert_eq!(store.ssd().mode(), SsdMode::WriteBack);
+        assert_eq!(store.stats().ssd.slots > slots, round == 0);
+        let written = fixture.ssd.stats().totals().write.ops;
+        write_all(&store, space, 3 + round as u32).await;
+        store.sync().await.unwrap();
+        assert_eq!(fixture.ssd.stats().totals().write.ops, written);
+        assert!(store.stats().ssd.pages > 0);
+        // Switched off and on again, it is the new one.
+        store.ssd().set_mode(SsdMode::Off).await.unwrap();
+        store.ssd().set_mode(SsdMode::WriteBack).await.unwrap();
+        assert_eq!(store.stats().ssd.slots > slots, round == 0);
+        expect_all(&store, space, 3 + round as u32).await;
+        store.validate().unwrap();
+    }
+    store.close().await.unwrap();
+    assert!(matches!(fixture.try_open().await, Err(OpenError::SsdMissing { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replacement_that_cannot_be_made_leaves_the_ssd_in_use() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    write_all(&store, space, 2).await;
+    let attach = |result: Result<(), Error>| match result {
+        Err(Error::Attach(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    // Devices in use would be formatted.
+    for used in [&fixture.ssd, &fixture.hdd] {
+        let device = Arc::clone(used) as SharedDevice;
+        let refused = attach(store.replace_ssd(NewSsd::device(device).bytes(200 * PAGE)).await);
+        assert!(matches!(*refused, OpenError::DeviceInUse { .. }), "{refused:?}");
+    }
+    let small = store.replace_ssd(NewSsd::device(blank_ssd("small", 1)).bytes(3 * PAGE)).await;
+    assert!(matches!(*attach(small), OpenError::SsdTooSmall(_)));
+    let data = blank_ssd("data", 2);
+    data.grow(1 << 20).unwrap();
+    data.implant(0, &[7; 4096]);
+    let foreign = store.replace_ssd(NewSsd::device(data).bytes(200 * PAGE)).await;
+    assert!(matches!(*attach(foreign), OpenError::Foreign { .. }));
+    let broken = blank_ssd("broken", 3);
+    broken.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));
+    assert!(store.replace_ssd(NewSsd::device(broken).bytes(200 * PAGE)).await.is_err());
+    // Not everything can be drained.
+    write_all(&store, space, 3).await;
+    store.sync().await.unwrap();
+    assert!(store.stats().ssd.dirty_pages > 0);
+    fixture.hdd.inject(Fault::new(FaultEffect::NoSpace).on(IoOp::Write));
+    let stuck = store.replace_ssd(NewSsd::device(blank_ssd("new", 4)).bytes(200 * PAGE)).await;
+    assert!(stuck.is_err(), "{stuck:?}");
+    fixture.hdd.clear_faults();
+    assert_eq!(store.ssd().mode(), SsdMode::WriteBack);
+    write_all(&store, space, 4).await;
+    store.sync().await.unwrap();
+    expect_all(&store, space, 4).await;
+    drop(store);
+    let store = fixture.after_power_cut(4).open().await;
+    expect_all(&store, space, 4).await;
+}
+
+#[tokio::test]
+async fn on_files_the_ssd_in_use_is_refused_under_any_name() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("store");
+    let builder = || PageStore::builder().directory(&path).page_size(PageSize::MIN).pool_bytes(1 << 20);
+    let store = builder().ssd_bytes(2 << 20).open().await.unwrap();
+    let space = grown(&store).await;
+    std::fs::hard_link(path.join("ssd.cache"), dir.path().join("linked")).unwrap();
+    std::os::unix::fs::symlink(path.join("hdd.vol"), dir.path().join("named")).unwrap();
+    for name in ["linked", "named", "store/ssd.cache", "store/../store/hdd.vol"] {
+        let refused = store.replace_ssd(NewSsd::path(dir.path().join(name)).bytes(4 << 20)).await;
+        let Err(Error::Attach(error)) = refused else { panic!("{name}: {refused:?}") };
+        assert!(matches!(*error, OpenError::DeviceInUse { .. }), "{name}: {error}");
+    }
+    let larger = dir.path().join("larger");
+    store.replace_ssd(NewSsd::path(&larger).bytes(4 << 20)).await.unwrap();
+    write_all(&store, space, 2).await;
+    store.close().await.unwrap();
+    std::fs::remove_file(path.join("ssd.cache")).unwrap();
+    let store = builder().ssd(&larger).open().await.unwrap();
+    expect_all(&store, space, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_pools_policy_is_switched_under_load_between_any_two() {
+    let fixture = Fixture::new();
+    let store = Arc::new(fixture.open().await);
+    let space = grown(&store).await;
+    let (known, stop) = (known(), Arc::new(AtomicBool::new(false)));
+    let task = tokio::spawn(load(Arc::clone(&store), space, Arc::clone(&known), Arc::clone(&stop)));
+    for &from in PoolPolicy::ALL {
+        for &to in PoolPolicy::ALL {
+            store.set_pool_policy(from).unwrap();
+            store.validate().unwrap();
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            store.set_pool_policy(to).unwrap();
+            assert_eq!(store.pool_policy(), to);
+            store.validate().unwrap();
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+    }
+    assert!(store.set_pool_policy("no such").is_err());
+    stop.store(true, Ordering::Relaxed);
+    task.await.unwrap();
+    store.validate().unwrap();
+    check(&store, space, &known, "after all switches").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_keep_their_order_of_eviction_over_a_switch() {
+    let fixture = Fixture::new();
+    let store = fixture.builder().pool_policy("lru").read_ahead(false).open().await.unwrap();
+    let space = grown(&store).await;
+    store.sync().await.unwrap();
+    for no in 0..PAGES {
+        read(&store, space, no * 7 % PAGES).await.unwrap();
+    }
+    let before = store.hot_set(usize::MAX);
+    for to in ["gd2l", "lru"] {
+        store.set_pool_policy(to).unwrap();
+        let after = store.hot_set(usize::MAX);
+        assert_eq!(after.len(), before.len());
+        if to == "lru" {
+            // Under GD2L pages on the SSD go before the others.
+            continue;
+        }
+        let on = |ssd: bool| {
+            let home = if ssd { pagetier::Home::Ssd } else { pagetier::Home::Hdd };
+            move |store: &PageStore, page: &PageId| store.home(*page) == home
+        };
+        for ssd in [true, false] {
+            let of = |pages: &[PageId]| -> Vec<PageId> {
+                pages.iter().filter(|page| on(ssd)(&store, page)).copied().collect()
+            };
+            assert_eq!(of(&after), of(&before));
+        }
+    }
+}

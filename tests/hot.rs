@@ -1,0 +1,42 @@
+//! The hot set comes back after a restart, and a file that is none is refused.
+
+use crate::fixture::{Fixture, PAGES, expect_all, grown, read};
+use pagetier::{HotSetError, PageId};
+
+#[tokio::test(start_paused = true)]
+async fn what_was_hot_is_in_memory_again_without_a_demand_read() {
+    let fixture = Fixture::new();
+    let store = fixture.open().await;
+    let space = grown(&store).await;
+    store.sync().await.unwrap();
+    let hot = |no: u32| no % 11 == 3;
+    for _ in 0..5 {
+        for no in (0..PAGES).filter(|no| hot(*no)) {
+            read(&store, space, no).await.unwrap();
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hot");
+    let exported = store.export_hot(&path).await.unwrap();
+    assert_eq!(exported as usize, store.hot_set(usize::MAX).len());
+    store.close().await.unwrap();
+
+    let store = fixture.open().await;
+    let report = store.import_hot(&path).await.unwrap();
+    assert!(report.listed == exported && report.loaded == report.wanted && report.loaded > 20, "{report:?}");
+    assert_eq!(store.stats().pool.misses, 0);
+    let here = |no: &u32| store.try_get(PageId::new(space, *no)).is_some();
+    let (all, found) =
+        ((0..PAGES).filter(|no| hot(*no)).count(), (0..PAGES).filter(|no| hot(*no)).filter(here).count());
+    assert!(found * 10 >= all * 8, "{found} of {all} hot pages are in memory");
+    expect_all(&store, space, 1).await;
+    store.validate().unwrap();
+
+    // Pages that are gone are skipped, other files refused.
+    std::fs::write(&path, format!("pagetier hot set 1\n{} {}\n99 1\n", space.0, PAGES + 5)).unwrap();
+    assert_eq!(store.import_hot(&path).await.unwrap().wanted, 0);
+    std::fs::write(&path, "pagetier hot set 1\n1 x\n").unwrap();
+    let refused = store.import_hot(&path).await;
+    assert!(matches!(refused, Err(HotSetError::Malformed { line: 2, .. })), "{refused:?}");
+    assert!(matches!(store.import_hot(dir.path().join("no")).await, Err(HotSetError::Io { .. })));
+}
