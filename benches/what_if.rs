@@ -1,4 +1,4 @@
-//! The overhead of the ghosts of `PageStore::start_what_if`: `cargo bench --bench what_if [-- --quick]`.
+//! The overhead of the ghosts of `PageStore::what_if`: `cargo bench --bench what_if [-- --quick]`.
 //!
 //! Two tasks read a store on devices in memory with a skew (exponent 0.9), alternately without and with
 //! ghosts; once with all pages resident, and once with a pool for a quarter of the pages. The table has the

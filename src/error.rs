@@ -255,10 +255,10 @@ pub enum Error {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The SSD holds the only copies of some pages, so the store does not continue without it: bring it back
-    /// (`readmit_ssd`), or accept the loss (`abandon_ssd`).
+    /// (`ssd().readmit`), or accept the loss (`ssd().abandon`).
     #[error(
-        "the SSD holds the only copies of {pages} pages: drain it, bring it back (`readmit_ssd`), or accept \
-         the loss (`abandon_ssd`)"
+        "the SSD holds the only copies of {pages} pages: drain it, bring it back (`ssd().readmit`), or accept \
+         the loss (`ssd().abandon`)"
     )]
     SsdOnlyCopies {
         /// How many pages.

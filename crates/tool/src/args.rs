@@ -117,7 +117,7 @@ pub(crate) enum Command {
     },
     /// Estimate what other sizes of pool and SSD would cost, from a recorded trace
     WhatIf {
-        /// The trace: what a store writes from `start_recording` on
+        /// The trace: what a store writes from `trace().start(..)` on
         trace: PathBuf,
         /// Pages of the pool
         #[arg(long)]

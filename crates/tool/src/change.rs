@@ -21,7 +21,8 @@ pub(crate) async fn drain(place: &Place, off: bool, json: bool) -> Result<ExitCo
     let bar = show::bar("draining", store.stats().ssd.dirty_pages);
     let shown = bar.clone();
     let report = store
-        .ssd().drain(Drain::new().on_progress(move |progress| {
+        .ssd()
+        .drain(Drain::new().on_progress(move |progress| {
             shown.set_length(progress.written + progress.left);
             shown.set_position(progress.written);
         }))

@@ -92,7 +92,7 @@ pub(crate) async fn verify(place: &Place, json: bool) -> Result<ExitCode, Failur
 pub(crate) async fn stat(place: &Place, json: bool) -> Result<ExitCode, Failure> {
     let store = place.builder().open_read_only().await?;
     let summary = store.stats().summary();
-    let spaces = store.spaces();
+    let spaces = store.spaces().list();
     let page_bytes = store.page_size().bytes() as u64;
     let mut text = String::new();
     for space in &spaces {
@@ -119,7 +119,7 @@ pub(crate) async fn why(place: &Place, space: &str, no: u32, json: bool) -> Resu
 
 /// The pages with a copy on the SSD, in the order of spaces and numbers.
 fn on_ssd(store: &PageStore) -> Vec<PageId> {
-    let spaces = store.spaces();
+    let spaces = store.spaces().list();
     let all = spaces.iter().flat_map(|s| (0..s.pages).map(|no| PageId::new(s.id, no)));
     all.filter(|page| store.home(*page) == Home::Ssd).collect()
 }

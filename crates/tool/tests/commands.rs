@@ -227,10 +227,10 @@ fn devices_are_measured_in_scratch_files_and_a_trace_is_replayed() {
     runtime().block_on(async {
         let store = open(&store).await;
         let space = store.spaces().create("t").await.unwrap();
-        store.start_recording(&trace).unwrap();
+        store.trace().start(&trace).unwrap();
         write(&store, space, 1).await;
         write(&store, space, 2).await;
-        store.stop_recording().await.unwrap();
+        store.trace().stop().await.unwrap();
         store.close().await.unwrap();
     });
     let trace = trace.to_str().unwrap();
