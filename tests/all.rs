@@ -6,7 +6,6 @@ mod backup;
 mod bad_input;
 mod blocking;
 mod changing;
-mod choices;
 mod clusters;
 mod ends;
 mod fixture;

@@ -317,7 +317,7 @@ async fn a_backup_that_fails_leaves_the_chain_as_it_was() {
         device.clear_faults();
     }
     // A backup dropped half-way.
-    let dropped = crate::fixture::polled(40, store.backup(dir.path(), plain())).await;
+    let dropped = crate::fixture::polled(10, store.backup(dir.path(), plain())).await;
     assert!(dropped.is_none());
     assert_eq!(files(), ["000001.backup", "unfinished.partial"]);
     let report = store.backup(dir.path(), plain()).await.unwrap();

@@ -90,7 +90,7 @@ async fn an_ssd_is_replaced_under_load_and_a_power_cut_at_any_moment_loses_nothi
         replacing.abort();
         let _ended = (task.await, replacing.await);
         drop(store);
-        let builder = later.builder().ssd_policy(policy);
+        let builder = later.builder().ssd_policy(policy).ssd_bytes(bytes);
         let what = format!("seed {seed}");
         let opened = match builder.ssd_device(Arc::clone(&later_new) as SharedDevice).open().await {
             Ok(store) => {

@@ -1,4 +1,5 @@
-//! The log and the statistics of a store whose default policies follow another setting.
+//! The log and the statistics of a store whose default policies follow another setting. A process of its own:
+//! a test without a subscriber may switch an event off for all.
 
 use pagetier::{MemoryDevice, MemoryManifest, PageId, PageSize, PageStore, pool_bytes_for, ssd_bytes_for};
 use rand::rngs::SmallRng;

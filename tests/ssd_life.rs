@@ -455,6 +455,7 @@ async fn sync_writes_no_checkpoint_and_waits_for_no_flush_of_the_disk() {
         let store = fixture
             .after_power_cut(seed)
             .builder()
+            .ssd_bytes(2000 * fixture::PAGE)
             .ring_pages(64)
             .pool_bytes(180 * fixture::PAGE)
             .open()
