@@ -88,12 +88,11 @@ impl Inner {
     /// Puts what was written over what the base has.
     fn cover(&self, offset: u64, bufs: &mut IoBufs) {
         let blocks = self.blocks.lock();
-        let mut number = offset / BLOCK as u64;
-        for chunk in bufs.iter_mut().flat_map(|buf| buf.as_mut_slice().chunks_exact_mut(BLOCK)) {
+        let chunks = bufs.iter_mut().flat_map(|buf| buf.as_mut_slice().chunks_exact_mut(BLOCK));
+        for (number, chunk) in (offset / BLOCK as u64..).zip(chunks) {
             if let Some(block) = blocks.get(&number) {
                 chunk.copy_from_slice(block);
             }
-            number += 1;
         }
     }
 

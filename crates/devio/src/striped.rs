@@ -291,7 +291,7 @@ impl Striped {
             for (pieces, started) in running {
                 let Completion { bufs: back, result: one } = started.await;
                 for (Piece { buf, range }, io) in pieces.into_iter().zip(back) {
-                    if bufs[buf].len() == 0 {
+                    if bufs[buf].is_empty() {
                         bufs[buf] = io;
                     } else if !write {
                         bufs[buf].as_mut_slice()[range].copy_from_slice(io.as_slice());
