@@ -168,8 +168,8 @@ impl Ssd<'_> {
     }
 
     /// The accumulated loss from SSDs that were given up ([`Ssd::abandon`],
-    /// [`Builder::accept_ssd_loss`]) or readmitted damaged ([`Ssd::readmit`]), in this run or
-    /// earlier ones. `None`: nothing was lost, or the loss was acknowledged.
+    /// [`accept_ssd_loss`](crate::Builder::accept_ssd_loss)) or readmitted damaged ([`Ssd::readmit`]), in
+    /// this run or earlier ones. `None`: nothing was lost, or the loss was acknowledged.
     #[must_use]
     pub fn loss(self) -> Option<SsdLoss> {
         self.0.shared.loss.lock().clone()
