@@ -208,7 +208,7 @@ fn an_interrupted_load_keeps_what_it_inserted() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("kv");
     let mut load = Command::new(env!("CARGO_BIN_EXE_kv"))
-        .args(["--dir", dir.to_str().unwrap(), "load", "--count", "100000000"])
+        .args(["--dir", dir.to_str().unwrap(), "--ssd-mib", "16", "load", "--count", "100000000"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
