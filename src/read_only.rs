@@ -36,7 +36,7 @@ impl Builder {
     ///
     /// # Errors
     /// As [`Builder::open`]; [`OpenError::NotFound`] when there is none; [`OpenError::AlreadyOpen`] while a
-    /// writing store has it.
+    /// writing store has it, or leaves it: unlike [`Builder::open`] this does not wait.
     ///
     /// # Panics
     /// As [`Builder::open`].

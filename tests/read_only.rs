@@ -37,7 +37,9 @@ async fn a_store_that_crashed_is_read_without_a_write_to_its_files() {
         write(&store, space, no, 3).await.unwrap();
     }
     // As a crash: the recovery has work to do.
+    let left = store.left();
     drop(store);
+    left.await;
     let before = contents(&path);
     for _ in 0..2 {
         let reader = builder(&path).open_read_only().await.unwrap();
