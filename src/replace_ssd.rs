@@ -56,10 +56,11 @@ impl PageStore {
     /// one in use and the previous mode are then in effect.
     pub async fn replace_ssd(&self, new: NewSsd) -> Result<(), Error> {
         let shared = &self.shared;
+        drop(shared.ending.enter()?);
         shared.refuse_in_use(&new.place)?;
         // Restores the current mode when dropped.
         let meanwhile = ModeMeanwhile::set(&shared.tier, SsdMode::WriteThrough);
-        let _ = shared.tier.drain(None, None).await;
+        let _ = shared.ending.unless_ended(shared.tier.drain(None, None)).await;
         let replaced = shared.alone(|shared| async move {
             let _meanwhile = meanwhile;
             shared.replace(new).await

@@ -264,3 +264,46 @@ async fn pages_keep_their_order_of_eviction_over_a_switch() {
         }
     }
 }
+
+/// A store is shut down at some moment of a replacement: it ends in order, with the SSD that the manifest
+/// names, and nothing is written after that.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_in_the_middle_of_a_replacement_leaves_a_store_that_opens_with_one_of_the_ssds() {
+    let (mut with_old, mut with_new) = (0, 0);
+    for step in 0..24 {
+        let fixture = Fixture::new();
+        let store = fixture.open().await;
+        let space = grown(&store).await;
+        write_all(&store, space, 2).await;
+        store.sync().await.unwrap();
+        let new = blank_ssd("new", 300 + u64::from(step));
+        let bytes = 260 * PAGE;
+        let replacing = store.replace_ssd(NewSsd::device(Arc::clone(&new) as SharedDevice).bytes(bytes));
+        let ending = async {
+            tokio::time::sleep(Duration::from_millis(10) * step).await;
+            store.shutdown().await
+        };
+        let (replaced, ended) = tokio::join!(replacing, ending);
+        ended.unwrap();
+        let refused = store.replace_ssd(NewSsd::device(Arc::clone(&new) as SharedDevice).bytes(bytes)).await;
+        assert!(matches!(refused, Err(Error::Closed)), "{refused:?}");
+        drop(store);
+        let later = fixture.after_power_cut(u64::from(step));
+        let later_new = Arc::new(new.after_power_cut(u64::from(step), &SimPower::new()));
+        let with = later.builder().ssd_device(Arc::clone(&later_new) as SharedDevice).ssd_bytes(bytes);
+        let opened = match with.open().await {
+            Ok(store) => {
+                with_new += 1;
+                store
+            }
+            Err(error) => {
+                assert!(replaced.is_err(), "step {step}: {error}");
+                with_old += 1;
+                later.open().await
+            }
+        };
+        expect_all(&opened, space, 2).await;
+        opened.validate().unwrap();
+    }
+    assert!(with_old >= 2 && with_new >= 2, "{with_old} with the old SSD, {with_new} with the new one");
+}

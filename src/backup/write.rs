@@ -227,6 +227,7 @@ impl PageStore {
 
     /// Lists the backup in the manifest: only a listed one is continued.
     async fn list_backup(&self, id: String) -> Result<(), BackupError> {
+        let _operation = self.shared.ending.enter()?;
         let mut meta = self.shared.meta.lock().await;
         meta.change(&self.shared.volume, |manifest| {
             manifest.backups.push(id);
