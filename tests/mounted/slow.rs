@@ -130,7 +130,7 @@ pub(crate) fn word(no: u32, version: u32) -> [u8; 8] {
     (u64::from(version) << 32 | u64::from(no)).to_le_bytes()
 }
 
-/// A page's expected versions: that of the last `sync`, and the newest.
+/// The expected versions of a page: that of the last `sync`, and the newest.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Known {
     pub(crate) synced: u32,

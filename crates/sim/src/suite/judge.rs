@@ -13,9 +13,9 @@ pub struct Judged {
     pub cases: usize,
     /// The geometric mean of its cost over that of the best fixed setting, minus 1, in per cent.
     pub mean_percent: f64,
-    /// The highest of them, in per cent.
+    /// The highest regret of a case, in per cent.
     pub worst_percent: f64,
-    /// The workload of the highest, and its pages of pool and SSD.
+    /// The case with the highest regret: its workload, and its pages of pool and SSD.
     pub worst_case: String,
     /// Cases in which it costs more than 2 % beyond the best fixed setting.
     pub over_2_percent: usize,
@@ -26,7 +26,7 @@ pub struct Judged {
     pub regrets: Vec<f64>,
 }
 
-/// Judges every pair of `rows` by the cheapest of `fixed` in each case. Cases without a cost are left out.
+/// Judges every pair of `rows` by the cheapest of `fixed` in each case. Cases without a cost are omitted.
 #[must_use]
 pub fn judge(rows: &[Row], fixed: &[String]) -> Vec<Judged> {
     let mut best: FxHashMap<String, f64> = FxHashMap::default();

@@ -1,9 +1,9 @@
-//! The suite that default policies are judged by: many workloads, each at three sizes of the tiers, under the
-//! policies in question and under settings that never change.
+//! The suite that judges default policies: many workloads, each at three sizes of the tiers, under the
+//! policies to judge and under fixed settings.
 //!
-//! A pair of policies is judged by its *regret*: what its I/O cost beyond that of the best of the fixed
-//! settings on the same references, chosen in hindsight for each. Generated workloads depend on a seed, and
-//! so do their parameters: settings tuned on one seed are tested on another.
+//! The measure is *regret*: the cost of a pair's I/O beyond that of the best fixed setting for the same
+//! references, chosen in hindsight. Generated workloads and their parameters depend on a seed, so settings
+//! tuned on one seed are tested on another.
 
 mod chart;
 mod generators;
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-/// Settings that never change, each the best one somewhere: the papers', and this project's parts.
+/// Fixed settings, each the best for some workload: the papers' policies, and this project's extensions.
 pub const FIXED: [&str; 13] = [
     "gd2l+cac",
     "gd2l+cc",
@@ -48,34 +48,34 @@ pub const CLASSICS: [&str; 3] = ["gd2l+cac", "gd2l+lru2", "lru+lru2"];
 /// The name of the experts weighted by regret, in rows and tables; see [`Suite::regret`].
 pub const REGRET: &str = "regret+regret";
 
-/// Pool and SSD, in per cent of the pages of a workload.
+/// Sizes of pool and SSD, in per cent of a workload's pages.
 const SIZES: [(u32, u32); 3] = [(2, 10), (4, 25), (8, 50)];
 
-/// Parameter sets of a generator.
+/// The number of a generator's parameter sets.
 const SETS: usize = 3;
 
-/// The references that are replayed before costs count, as a share.
+/// The share of the references that warm the tiers up, before costs count.
 const WARMUP: f64 = 0.4;
 
-/// What a suite is made of.
+/// The parameters of a suite.
 #[derive(Clone, Debug)]
 pub struct Suite {
     /// The seed of the generators and of their parameters.
     pub seed: u64,
     /// References of a workload, warm-up included.
     pub references: usize,
-    /// Whether one size of the tiers is enough.
+    /// Whether to replay at one size of the tiers only.
     pub quick: bool,
-    /// Only workloads whose names contain this.
+    /// If set, only workloads whose names contain this run.
     pub only: Option<String>,
-    /// Where page traces (`*.ptr`) are; each is a workload.
+    /// The directory of page traces (`*.ptr`), each of which is a workload.
     pub traces: Option<PathBuf>,
     /// The pairs to replay.
     pub pairs: Vec<PolicyPair>,
     /// Whether to replay the second family of adaptive policies as well: experts weighted by regret (LeCaR),
     /// which no store can select.
     pub regret: bool,
-    /// Rows of the same seed and size, which are taken as they are instead of replayed.
+    /// Rows of an earlier run with the same seed and size, which are reused instead of replayed.
     pub known: Vec<Row>,
 }
 
@@ -90,7 +90,7 @@ pub struct Row {
     pub ssd_pages: u32,
     /// The policies.
     pub pair: String,
-    /// I/O of the references that count, in milliseconds per 1,000 of them.
+    /// The I/O of the counted references, in milliseconds per 1,000 of them.
     pub cost_ms: f64,
 }
 
@@ -101,7 +101,7 @@ impl Row {
         format!("{} {}:{}", self.workload, self.pool_pages, self.ssd_pages)
     }
 
-    /// Whether `other` is of the same workload and sizes.
+    /// Whether `other` has the same workload and sizes.
     #[must_use]
     pub fn is_beside(&self, other: &Self) -> bool {
         self.ssd_pages == other.ssd_pages
@@ -110,7 +110,7 @@ impl Row {
     }
 }
 
-/// Where a workload's references come from.
+/// The origin of a workload's references.
 #[derive(Clone, Debug)]
 enum Origin {
     Generated { kind: usize, set: usize },
@@ -124,7 +124,7 @@ struct Workload {
 }
 
 impl Suite {
-    /// All of it, with this seed.
+    /// The whole suite, with this seed.
     #[must_use]
     pub fn new(seed: u64, pairs: Vec<PolicyPair>) -> Self {
         Self {
@@ -142,14 +142,13 @@ impl Suite {
     /// The names of the workloads.
     ///
     /// # Errors
-    /// The folder of the traces cannot be read.
+    /// The directory of the traces cannot be read.
     pub fn names(&self) -> std::io::Result<Vec<String>> {
         Ok(self.workloads()?.into_iter().map(|workload| workload.name).collect())
     }
 
-    /// Replays everything, `jobs` workloads at a time, and passes each workload's rows to `done` when it is
-    /// finished. The rows are in the order of the workloads, whatever the order they are finished in. Ends
-    /// early once `stop` is set.
+    /// Replays everything, `jobs` workloads at a time, and passes each workload's rows to `done` when it has
+    /// finished. Returns the rows in the order of the workloads. Ends early once `stop` is set.
     ///
     /// # Errors
     /// A trace cannot be read.
@@ -206,7 +205,7 @@ impl Suite {
         Ok(generated.chain(traces).filter(wanted).collect())
     }
 
-    /// Every size and pair of a workload.
+    /// Replays every size and pair of a workload.
     fn replay(&self, workload: &Workload) -> Result<Vec<Row>, SuiteError> {
         let references = self.references(workload)?;
         let pages = references.iter().map(|r| r.page).collect::<FxHashSet<PageId>>().len() as u32;
@@ -240,7 +239,7 @@ impl Suite {
     }
 }
 
-/// What is replayed.
+/// A pair of policies to replay, or the experts weighted by regret.
 #[derive(Clone, Copy)]
 enum Arm<'a> {
     Pair(&'a PolicyPair),
@@ -256,7 +255,7 @@ impl Arm<'_> {
     }
 }
 
-/// What the references cost after a warm-up, in milliseconds per 1,000.
+/// The cost of the references after a warm-up, in milliseconds per 1,000.
 fn cost_ms(references: &[Reference], pool_pages: u32, ssd_pages: u32, arm: Arm<'_>) -> f64 {
     let costs = Costs::PAPER;
     let frames = FramePolicyParams::new(pool_pages as usize, costs);
@@ -277,10 +276,10 @@ fn cost_ms(references: &[Reference], pool_pages: u32, ssd_pages: u32, arm: Arm<'
     (counts.hdd_ms(&costs) + counts.ssd_ms(&costs)) * 1000.0 / counted.len().max(1) as f64
 }
 
-/// Why a suite ended early.
+/// Why a suite failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SuiteError {
-    /// The folder of the traces cannot be read.
+    /// The directory of the traces cannot be read.
     #[error("the traces: {0}")]
     Folder(#[from] std::io::Error),
     /// A trace cannot be read.
@@ -288,7 +287,7 @@ pub enum SuiteError {
     Trace(PathBuf, TraceError),
 }
 
-/// The default folder of the traces, if it exists.
+/// The default directory of the traces, if it exists.
 #[must_use]
 pub fn default_traces() -> Option<PathBuf> {
     let folder = Path::new("../shared/traces");
