@@ -221,7 +221,7 @@ impl SlotPolicy for RegretSsd {
         now: Millis,
     ) -> Verdict {
         let expert = &mut self.experts[self.weights.drawn];
-        // The shell renews the zone of all when that of one is exhausted; each has its own.
+        // The shell starts a new zone for all experts when that of one is exhausted; each has its own zone.
         self.named.clear();
         expert.next_victims(1, now, &mut self.named);
         if free_slots == 0 && self.named.is_empty() {
