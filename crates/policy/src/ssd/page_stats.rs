@@ -1,9 +1,8 @@
-//! What CAC and CC know of each page, 48 bytes of it, and where to find it.
+//! CAC's and CC's page statistics: 48 bytes per page, found by page and by slot.
 //!
-//! One record per page lives while the page is buffered, on the SSD, or in the outqueue (2013 paper, section
-//! 5.1); a page that is none of these has no record. The outqueue is a list through the records of pages that
-//! are neither buffered nor on the SSD, in order of insertion; when it is full, the least recently inserted
-//! goes.
+//! A page has a record while it is buffered, on the SSD, or in the outqueue (2013 paper, section 5.1). The
+//! outqueue is a list through the records of pages that are neither buffered nor on the SSD, in order of
+//! insertion; when it is full, the record inserted first is dropped.
 
 use crate::collections::page_index::PageIndex;
 use crate::{Home, Millis, PageCounts, PageId, SlotId};
@@ -20,41 +19,41 @@ const LOGICAL_WAITS_SSD: u16 = 1 << 15;
 const SUBRANGE: u16 = (1 << 10) - 1;
 const NO_SUBRANGE: u16 = SUBRANGE;
 
-/// The most subranges per space that fit a record.
+/// The maximum number of subranges per space that a record can distinguish.
 pub(crate) const SUBRANGES_MAX: u16 = NO_SUBRANGE;
 
-/// A page's counts. What *waits* is not in its group's sums yet.
+/// A page's counts. Reads that *wait* are not in the group's sums yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
     pub(crate) page: PageId,
     /// r_D: random physical reads while the page was not on the SSD.
     pub(crate) reads_hdd: u32,
-    /// r_S: random physical reads while it was.
+    /// r_S: random physical reads while the page was on the SSD.
     pub(crate) reads_ssd: u32,
-    /// w_D.
+    /// w_D: writes to the HDD.
     pub(crate) writes_hdd: u32,
-    /// w_S.
+    /// w_S: writes to the SSD.
     pub(crate) writes_ssd: u32,
     /// Logical reads while not on the SSD, without the waiting ones.
     pub(crate) logical_hdd: u32,
     /// Logical reads while on the SSD, without the waiting ones.
     pub(crate) logical_ssd: u32,
-    /// When tracking began, in tenths of a second.
+    /// The time at which tracking began, in tenths of a second.
     born_ds: u32,
     /// The slot of a page on the SSD; the next older record of a queued page; the next free one of a free
     /// record.
     slot_or_older: u32,
     /// The next newer record of a queued page.
     newer: u32,
-    /// Where the page is, what waits, and the subrange of its group.
+    /// The page's place, which reads wait, and the subrange of its group.
     tag: u16,
-    /// Logical reads that wait, all of one home.
+    /// Logical reads that wait, all from one home.
     pub(crate) waiting: u16,
 }
 
 const _: () = assert!(size_of::<Record>() == 48);
 
-/// What a record has added to its group's sums.
+/// A record's share of its group's sums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counted {
     pub(crate) reads_ssd: u32,
@@ -81,7 +80,7 @@ impl Record {
         }
     }
 
-    /// Whether its page is tracked: what is free, and what was only just made, is not.
+    /// Whether the page is tracked; a free or newly created record is not.
     const fn is_live(&self) -> bool {
         self.tag & (BUFFERED | ON_SSD | QUEUED) != 0
     }
@@ -107,7 +106,7 @@ impl Record {
         f64::from(deciseconds(now).saturating_sub(self.born_ds)) / 600.0
     }
 
-    /// Everything counted, what waits included. A count of `step` is one access.
+    /// All counts, including the reads that wait. A count of `step` is one access.
     pub(crate) fn counts(&self, step: u32) -> PageCounts {
         let waiting = u64::from(self.waiting);
         let (on_ssd, off_ssd) = if self.tag & LOGICAL_WAITS_SSD != 0 { (waiting, 0) } else { (0, waiting) };
@@ -122,25 +121,25 @@ impl Record {
         }
     }
 
-    /// All logical reads, each of which counts `step` once it does not wait any more.
+    /// All logical reads. Each counts `step` once it no longer waits.
     pub(crate) fn logical(&self, step: u32) -> u64 {
         let counted = u64::from(self.logical_hdd) + u64::from(self.logical_ssd);
         counted / u64::from(step) + u64::from(self.waiting)
     }
 
-    /// Reads of the page, hits excepted, of which `step` counts are one.
+    /// The physical reads of the page; a count of `step` is one read.
     pub(crate) fn reads(&self, step: u32) -> u32 {
         self.reads_hdd.saturating_add(self.reads_ssd) / step
     }
 
-    /// What a fresh record knows of the time before it: counts of reads from the HDD, each of them a logical
-    /// one too.
+    /// Restores counts from before the record was created: reads from the HDD, each also a logical read.
     pub(crate) fn restore_reads(&mut self, reads_hdd: u32) {
         self.reads_hdd = reads_hdd;
         self.logical_hdd = reads_hdd;
     }
 
-    /// A random physical read from `home`, which counts `step`. Only one can wait: settle first if one does.
+    /// Counts a random physical read from `home` as `step`. Only one read can wait: the caller settles the
+    /// record first if one does.
     pub(crate) fn count_read(&mut self, home: Home, step: u32) {
         debug_assert!(!self.read_waits());
         let (count, waits) = match home {
@@ -165,8 +164,8 @@ impl Record {
         *count = count.saturating_add(step);
     }
 
-    /// Counts up to `n` logical reads at `home` and returns how many could not be taken before the record is
-    /// settled.
+    /// Counts up to `n` logical reads at `home`, and returns the number not counted: they require that the
+    /// record is settled first.
     #[must_use]
     pub(crate) fn count_logical(&mut self, n: u32, home: Home) -> u32 {
         let at = if home == Home::Ssd { LOGICAL_WAITS_SSD } else { 0 };
@@ -180,7 +179,7 @@ impl Record {
         n - taken
     }
 
-    /// What is in the group's sums, where a read counts `step`.
+    /// The record's share of its group's sums, in which a read counts `step`.
     pub(crate) fn counted(&self, step: u32) -> Counted {
         let waits = |flag: u16| if self.tag & flag == 0 { 0 } else { step };
         Counted {
@@ -191,7 +190,7 @@ impl Record {
         }
     }
 
-    /// Lets nothing wait any more, and returns what is to be in the group's sums. An access counts `step`.
+    /// Ends all waiting, and returns the record's new share of its group's sums. An access counts `step`.
     pub(crate) fn settle(&mut self, step: u32) -> Counted {
         let logical =
             if self.tag & LOGICAL_WAITS_SSD != 0 { &mut self.logical_ssd } else { &mut self.logical_hdd };
@@ -201,7 +200,7 @@ impl Record {
         self.counted(step)
     }
 
-    /// Halves every count of a record in which nothing waits.
+    /// Halves every count. No read may wait.
     pub(crate) fn halve(&mut self) {
         for count in [
             &mut self.reads_hdd,
@@ -236,7 +235,7 @@ pub(crate) struct PageStats {
     newest: u32,
     queued: usize,
     queued_max: usize,
-    /// The record that was found last, alive or not.
+    /// The record found last; it may have been removed since.
     found_last: u32,
 }
 
@@ -244,7 +243,8 @@ impl PageStats {
     pub(crate) fn new(slots: usize, frames: usize, outqueue_entries: usize) -> Self {
         let most = slots + frames + outqueue_entries;
         Self {
-            // Reserved at once, touched as it is used: the bound is known, and growing would copy everything.
+            // Reserve all memory at once: the bound is known, growing would copy every record, and the system
+            // provides the memory only as it is used.
             records: Vec::with_capacity(most + 1),
             free: NIL,
             index: PageIndex::with_capacity(most),
@@ -263,8 +263,8 @@ impl PageStats {
         Some(&self.records[found as usize])
     }
 
-    /// Where the page's record is. A page that is cleaned, considered and leaves is asked for again and
-    /// again: so the last one found is looked at first.
+    /// Finds the page's record. A page is looked up several times in a row while it is cleaned or leaves, so
+    /// the record found last is tried first.
     pub(crate) fn find(&mut self, page: PageId) -> Option<RecordId> {
         let last = self.records.get(self.found_last as usize);
         if !last.is_some_and(|record| record.page == page && record.is_live()) {
@@ -273,12 +273,12 @@ impl PageStats {
         Some(RecordId(self.found_last))
     }
 
-    /// The page's record, made if there is none.
+    /// Finds the page's record, or creates it.
     pub(crate) fn find_or_track(&mut self, page: PageId, now: Millis) -> RecordId {
         self.find(page).unwrap_or_else(|| self.track(page, now))
     }
 
-    /// A record for a page that has none.
+    /// Creates the record of a page that has none.
     pub(crate) fn track(&mut self, page: PageId, now: Millis) -> RecordId {
         let record = Record::new(page, now);
         let at = if self.free == NIL {
@@ -309,13 +309,13 @@ impl PageStats {
         self.by_slot.get(slot.at()).copied().filter(|&at| at != NIL).map(RecordId)
     }
 
-    /// The slots that hold a page, with their records, as these lie in memory: slot by slot each would be
-    /// fetched by itself.
+    /// The slots that hold a page, with their records, in the order of the records in memory: in the order of
+    /// slots, each record would be a cache miss.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = (SlotId, &Record)> {
         self.records.iter().filter_map(|record| Some((record.slot()?, record)))
     }
 
-    /// The page is in the pool, or no more. A record that thereby drops out of the outqueue is returned.
+    /// Records whether the page is in the pool. Returns the record that thereby drops out of the outqueue.
     pub(crate) fn set_buffered(&mut self, id: RecordId, buffered: bool) -> Option<Record> {
         let record = self.get_mut(id);
         if buffered {
@@ -326,7 +326,8 @@ impl PageStats {
         self.place(id)
     }
 
-    /// The page is in `slot`, or on the SSD no more. Returns as [`PageStats::set_buffered`].
+    /// Records that the page is in `slot`, or not on the SSD. Returns the record that thereby drops out of
+    /// the outqueue.
     pub(crate) fn set_slot(&mut self, id: RecordId, slot: Option<SlotId>) -> Option<Record> {
         self.unqueue(id);
         if let Some(before) = self.get(id).slot() {
@@ -416,12 +417,12 @@ impl PageStats {
             + self.index.memory_bytes()
     }
 
-    /// Every live record, to be changed.
+    /// Every record in use, mutably.
     pub(crate) fn live_mut(&mut self) -> impl Iterator<Item = &mut Record> {
         self.records.iter_mut().filter(|record| record.is_live())
     }
 
-    /// Every live record.
+    /// Every record in use.
     pub(crate) fn live(&self) -> impl Iterator<Item = &Record> {
         self.records.iter().filter(|record| record.is_live())
     }

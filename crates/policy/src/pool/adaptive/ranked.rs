@@ -1,25 +1,25 @@
 //! GreedyDual's queues under a ranking that may change: GD2L, GD2L with frequency and write-back cost, or
 //! LRU.
 //!
-//! What a frame's page is, its *facts*, is kept whatever the ranking; the ranking says what of it counts. A
-//! change of ranking files every page anew, by what L was when the page was filed last. If pages kept their
-//! H instead, those that the ranking before valued highly would stay until L has risen to that, and a ranking
-//! under which L rises slowly would work with what is left of the pool.
+//! The *facts* of a frame's page (home, dirty, uses) are kept under every ranking; the ranking selects those
+//! that count. A change of ranking files every page again, relative to the value of L when the page was last
+//! filed. If pages kept their H instead, those that the previous ranking valued highly would stay until L had
+//! risen to it, and a ranking under which L rises slowly would be left with a part of the pool.
 
 use crate::collections::links::QueueNo;
 use crate::collections::queues::Queues;
 use crate::pool::FREQUENCY_MAX;
 use crate::{Access, CleanReason, Costs, FrameId, Home};
 
-/// What counts when a page of the pool is used: what the default pool policy chooses among. By name:
-/// `weighted`, `gd2l`, `lru`.
+/// A ranking of the pool's pages: what the default pool policy chooses among. By name: `weighted`, `gd2l`,
+/// `lru`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Ranking {
-    /// What the page costs to read and write again, times its uses.
+    /// By the cost of reading the page again and of writing it if dirty, times its uses.
     Weighted,
-    /// What it costs to read again, as in GD2L.
+    /// By the cost of reading the page again, as in GD2L.
     Cost,
-    /// That it was used.
+    /// By the last use.
     Recency,
 }
 
@@ -38,16 +38,16 @@ impl Ranking {
     }
 }
 
-/// One queue for each home, clean or dirty, and each number of uses; and one for pages ranked by recency.
+/// One queue per home, dirty state and number of uses; and one for pages ranked by recency.
 const QUEUES: usize = 4 * FREQUENCY_MAX as usize + 1;
 const RECENT: QueueNo = QueueNo(QUEUES as u8 - 1);
 
-/// What a frame's page is.
+/// The facts of a frame's page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Facts {
     pub(crate) home: Home,
     pub(crate) dirty: bool,
-    /// Uses since it was loaded, up to [`FREQUENCY_MAX`].
+    /// Uses since loading, up to [`FREQUENCY_MAX`].
     uses: u8,
 }
 
@@ -99,7 +99,7 @@ impl Ranked {
         }
     }
 
-    /// By how much H of a page of these facts exceeds L when it is used.
+    /// H - L of a page with these facts upon a use.
     fn worth(&self, facts: Facts) -> f64 {
         let costs = &self.costs;
         let (read, write) = match facts.home {
@@ -113,13 +113,13 @@ impl Ranked {
         }
     }
 
-    /// H of a page of these facts that is used now.
+    /// H of a page with these facts upon a use.
     fn fresh(&self, facts: Facts) -> f64 {
         self.inflation + self.worth(facts)
     }
 
-    /// Ranks by `ranking` from here on, as if every page had been filed by it when it was filed last. O(n log
-    /// n) in the frames.
+    /// Changes the ranking, as if it had been in force when each page was last filed. O(n log n) in the
+    /// frames.
     #[cold]
     pub(crate) fn follow(&mut self, ranking: Ranking) {
         let mut filed: Vec<(f64, FrameId)> = Vec::with_capacity(self.len());
@@ -127,7 +127,7 @@ impl Ranked {
             let level = self.queues.value(frame.0) - self.worth(self.facts[frame.at()]);
             (level, frame)
         }));
-        // Stable: pages filed at the same L stay in their order.
+        // Stable: pages filed at the same L keep their order.
         filed.sort_by(|a, b| a.0.total_cmp(&b.0));
         filed.iter().for_each(|(_, frame)| self.queues.take_out(frame.0));
         self.ranking = ranking;
@@ -231,12 +231,12 @@ impl Ranked {
         was
     }
 
-    /// The page's home is another than was told. Nothing moves.
+    /// Corrects the page's home without moving the page.
     pub(crate) fn correct_home(&mut self, frame: FrameId, home: Home) {
         self.facts[frame.at()].home = home;
     }
 
-    /// Every frame in the order in which they would go: by H, and by queue when equal.
+    /// All frames in the order of eviction: by H, and among equals by queue.
     pub(crate) fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
         let mut heads = [(f64::INFINITY, None); QUEUES];
         for (no, head) in heads.iter_mut().enumerate() {
@@ -304,7 +304,7 @@ impl Ranked {
 mod tests {
     use super::*;
 
-    /// The ten frames that would go first.
+    /// The ten frames to be evicted first.
     fn first_to_go(ranked: &Ranked) -> Vec<u32> {
         let mut frames: Vec<u32> = ranked.eviction_order().take(10).map(|frame| frame.0).collect();
         frames.sort_unstable();
@@ -320,8 +320,8 @@ mod tests {
             (0..9).for_each(|_| ranked.hit(FrameId(frame)));
         }
         cold.iter().for_each(|&frame| ranked.insert(FrameId(frame), Home::Ssd, Access::Random));
-        // Each turnover of the cold frames raises L by what a read from the SSD costs: far less than the hot
-        // ones are worth by their uses.
+        // Each turnover of the cold frames raises L by the cost of a read from the SSD: far less than the H
+        // that their uses give the hot frames.
         for _ in 0..1000 {
             let victim = ranked.victim(&mut |_| true).unwrap();
             ranked.remove(victim, true);

@@ -1,5 +1,5 @@
-//! The pages that an SSD policy keeps something of: those in the pool, on the SSD, and in an outqueue of
-//! pages that are in neither. Found by page and by slot.
+//! The records of an SSD policy: one per page that is in the pool, on the SSD, or in an outqueue of pages
+//! that are in neither. Found by page and by slot.
 
 use crate::collections::page_index::PageIndex;
 use crate::{PageId, SlotId};
@@ -10,7 +10,7 @@ const BUFFERED: u8 = 1;
 const ON_SSD: u8 = 1 << 1;
 const QUEUED: u8 = 1 << 2;
 
-/// What is kept of a page, and where the page is.
+/// A page's record: its place, and what the policy keeps of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<T> {
     pub(crate) page: PageId,
@@ -45,13 +45,13 @@ pub(crate) struct Tracked<T> {
     newest: u32,
     queued: usize,
     queued_max: usize,
-    /// The record that was found last, alive or not.
+    /// The record found last; it may have been removed since.
     found_last: u32,
 }
 
 impl<T: Copy + Default> Tracked<T> {
-    /// For so many slots and frames, and an outqueue that is full at `queued_max` pages; room for `spare`
-    /// more records is reserved.
+    /// For this many slots and frames, and an outqueue of `queued_max` pages. Reserves room for `spare` more
+    /// records.
     pub(crate) fn new(slots: usize, frames: usize, queued_max: usize, spare: usize) -> Self {
         let most = slots + frames + queued_max + spare;
         Self {
@@ -67,8 +67,8 @@ impl<T: Copy + Default> Tracked<T> {
         }
     }
 
-    /// The page's record. A page is asked for again and again while it is cleaned or leaves: the last one
-    /// found is looked at first.
+    /// Finds the page's record. A page is looked up several times in a row while it is cleaned or leaves, so
+    /// the record found last is tried first.
     pub(crate) fn find(&mut self, page: PageId) -> Option<RecordId> {
         let last = self.records.get(self.found_last as usize);
         if !last.is_some_and(|record| record.page == page && record.place != 0) {
@@ -77,14 +77,14 @@ impl<T: Copy + Default> Tracked<T> {
         Some(RecordId(self.found_last))
     }
 
-    /// The page's record, for a report.
+    /// The page's record, for reports.
     pub(crate) fn get_by_page(&self, page: PageId) -> Option<&Record<T>> {
         let found = self.index.find(page, |at| self.records[at as usize].page)?;
         Some(&self.records[found as usize])
     }
 
-    /// A record for a page that has none. It is in no place yet: [`Tracked::set_buffered`] or
-    /// [`Tracked::set_slot`] follows at once.
+    /// Creates the record of a page that has none. The page is in no place yet: the caller calls
+    /// [`Tracked::set_buffered`] or [`Tracked::set_slot`] at once.
     pub(crate) fn track(&mut self, page: PageId) -> RecordId {
         let record = Record { page, slot_or_older: NIL, newer: NIL, kept: T::default(), place: 0 };
         let at = if self.free == NIL {
@@ -120,14 +120,14 @@ impl<T: Copy + Default> Tracked<T> {
         self.records.iter().filter_map(|record| Some((record.slot()?, record)))
     }
 
-    /// The page is in the pool, or no more.
+    /// Records whether the page is in the pool.
     pub(crate) fn set_buffered(&mut self, id: RecordId, buffered: bool) {
         let record = self.get_mut(id);
         record.place = if buffered { record.place | BUFFERED } else { record.place & !BUFFERED };
         self.settle(id);
     }
 
-    /// The page is in `slot`, or on the SSD no more.
+    /// Records that the page is in `slot`, or not on the SSD.
     pub(crate) fn set_slot(&mut self, id: RecordId, slot: Option<SlotId>) {
         self.unqueue(id);
         if let Some(before) = self.get(id).slot() {
@@ -151,7 +151,7 @@ impl<T: Copy + Default> Tracked<T> {
         self.settle(id);
     }
 
-    /// The least recently queued record if the outqueue holds more than it should, and by how many.
+    /// If the outqueue exceeds its capacity: the least recently queued record, and the excess.
     pub(crate) fn surplus(&self) -> Option<(RecordId, usize)> {
         (self.queued > self.queued_max).then(|| (RecordId(self.oldest), self.queued - self.queued_max))
     }
@@ -228,7 +228,7 @@ impl<T: Copy + Default> Tracked<T> {
             + self.index.memory_bytes()
     }
 
-    /// Every record of a page that is tracked.
+    /// Every record in use.
     pub(crate) fn live(&self) -> impl Iterator<Item = (RecordId, &Record<T>)> {
         let all = self.records.iter().enumerate();
         all.filter(|(_, record)| record.place != 0).map(|(at, record)| (RecordId(at as u32), record))
