@@ -1,5 +1,5 @@
-//! The log fails, the disk is full, the SSD is lost: what the engine answers, and that nothing confirmed is
-//! lost.
+//! The log fails, the disk is full, the SSD is lost: the engine returns the right error and loses nothing
+//! confirmed.
 
 use crate::world::{World, contents, expect_sound};
 use pagetier::{DeviceErrorKind, Error, PoolError, TierError};
@@ -16,7 +16,7 @@ fn key(number: u32) -> Vec<u8> {
 }
 
 fn value(number: u32, version: u8) -> Vec<u8> {
-    // One in forty goes to pages of its own.
+    // One value in forty is stored in its own pages.
     let bytes = if number % 40 == 7 { 9_000 } else { 100 + number as usize % 200 };
     let mut value = vec![version; bytes];
     value[..4].copy_from_slice(&number.to_le_bytes());
@@ -37,7 +37,7 @@ async fn expect_all(kv: &Kv, numbers: std::ops::Range<u32>, version: u8) {
     }
 }
 
-/// Drops the store as a crash does, and lets what is in flight end.
+/// Crashes the store: drops it and cuts the power. Waits until the operations in flight have ended.
 async fn crash(world: &mut World, kv: Kv, seed: u64) {
     drop(kv);
     world.power.cut_now();
@@ -78,7 +78,7 @@ async fn a_crash_while_the_log_fails_keeps_what_was_confirmed() {
         put_all(&kv, 0..400, 1).await;
         world.log.fail(u64::MAX);
         assert!(kv.put(&key(5), b"lost").await.is_err());
-        // The gate keeps what the log lacks in memory.
+        // The gate keeps changes that the log lacks in memory.
         assert!(kv.store().sync().await.is_err());
         crash(&mut world, kv, seed).await;
         let kv = world.open().await.unwrap();
@@ -89,7 +89,7 @@ async fn a_crash_while_the_log_fails_keeps_what_was_confirmed() {
     }
 }
 
-/// Whether the error says that there is no room, directly or through a page.
+/// Whether the error reports a full disk, directly or because a page could not be written.
 fn reports_a_full_disk(error: &KvError) -> bool {
     match error {
         KvError::Store(Error::Device(device)) => matches!(device.kind, DeviceErrorKind::NoSpace),
@@ -135,7 +135,7 @@ async fn a_full_disk_refuses_growth_serves_the_rest_and_takes_up_again_after_del
     expect_sound(&kv).await;
 }
 
-/// A store that was used for a while, with a crash in between; then its SSD is gone.
+/// A store that was used, crashed and used again, and whose SSD is then replaced by a blank one.
 async fn without_its_ssd(keep: Keep, clean: bool) -> World {
     let mut world = World::new(11);
     world.keep = keep;
@@ -169,7 +169,7 @@ async fn redo_restores_what_a_lost_ssd_had_if_the_log_was_kept_for_that() {
         expect_all(&kv, 0..1_000, 5).await;
         expect_all(&kv, 1_000..2_000, 1).await;
         expect_sound(&kv).await;
-        // The loss is acknowledged once what redo restored is durable.
+        // The opening acknowledges the loss once the restored pages are durable.
         assert!(kv.store().ssd().loss().is_none());
         crash(&mut world, kv, 4).await;
         let kv = world.open().await.unwrap();
@@ -184,7 +184,7 @@ async fn a_lost_ssd_is_an_error_if_the_log_was_not_kept() {
         let world = without_its_ssd(Keep::ForCrash, clean).await;
         let opened = world.open_with(world.builder().accept_ssd_loss(true)).await;
         assert!(matches!(opened, Err(KvError::SsdLost { pages }) if pages > 0), "{opened:?}");
-        // It stays one.
+        // Opening again fails in the same way.
         let opened = world.open_with(world.builder().accept_ssd_loss(true)).await;
         assert!(matches!(opened, Err(KvError::SsdLost { .. })), "{opened:?}");
     }

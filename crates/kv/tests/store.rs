@@ -1,4 +1,4 @@
-//! Stores on real files: limits, tasks side by side, backups under load, and the program.
+//! Stores on real files: limits, concurrent tasks, backups under load, and the program.
 
 use pagetier_kv::{BackupProgress, Kv, KvError, Options};
 use rand::rngs::SmallRng;
@@ -48,7 +48,7 @@ async fn keys_and_values_of_every_length_come_back_and_longer_ones_are_refused()
     }
 }
 
-/// Changes its own keys, and compares them.
+/// Changes its own keys and compares them.
 async fn worker(kv: Arc<Kv>, task: u64) {
     let mut rng = SmallRng::seed_from_u64(task);
     let mut expected = std::collections::BTreeMap::new();
@@ -109,7 +109,7 @@ async fn a_backup_under_load_is_the_store_at_one_moment() {
     kv.put(b"z", &0_u64.to_le_bytes()).await.unwrap();
     let done = Arc::new(AtomicBool::new(false));
     let (changed, over) = (Arc::clone(&kv), Arc::clone(&done));
-    // `a` is always equal to `z` or one ahead, whenever one looks; and the tree changes its shape.
+    // `a` always equals `z` or is one ahead; meanwhile the tree changes its shape.
     let writer = tokio::spawn(async move {
         let mut number = 0_u64;
         while !over.load(Ordering::Acquire) {
@@ -213,7 +213,7 @@ fn an_interrupted_load_keeps_what_it_inserted() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Until some of it is in the log.
+    // Wait until the log has some of it.
     for _ in 0..6_000 {
         if log_bytes(&dir.join("log")) > 100_000 {
             break;
