@@ -2,8 +2,8 @@
 //! confirmed.
 
 use crate::world::{World, contents, expect_sound};
-use pagetier::{DeviceErrorKind, Error, PoolError, TierError};
-use pagetier_devio::SimDevice;
+use pagetier::{DeviceErrorKind, Error, IoOp, PoolError, SsdMode, TierError};
+use pagetier_devio::{Fault, FaultEffect, SimDevice};
 use pagetier_kv::{Kv, KvError};
 use pagetier_wal::Keep;
 use rand::SeedableRng;
@@ -34,6 +34,16 @@ async fn expect_all(kv: &Kv, numbers: std::ops::Range<u32>, version: u8) {
     for number in numbers {
         let found = kv.get(&key(number)).await.unwrap();
         assert!(found == Some(value(number, version)), "entry {number}");
+    }
+}
+
+/// Each of the entries has version 3 if that change was confirmed, otherwise 2 or 3.
+async fn expect_confirmed(kv: &Kv, confirmed: &[bool], numbers: std::ops::Range<u32>) {
+    for number in numbers {
+        let found = kv.get(&key(number)).await.unwrap();
+        let is = |version| found == Some(value(number, version));
+        let confirmed = confirmed[number as usize];
+        assert!(is(3) || (!confirmed && is(2)), "entry {number}, confirmed: {confirmed}");
     }
 }
 
@@ -203,4 +213,111 @@ async fn the_log_of_another_store_is_refused_before_redo() {
     other.log = own;
     let kv = other.open().await.unwrap();
     expect_all(&kv, 0..500, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_cannot_be_shortened_refuses_changes_with_the_cause_until_the_disk_works() {
+    let mut world = World::new(21);
+    let kv = world.open().await.unwrap();
+    // Every write of a page needs the HDD.
+    kv.store().ssd().set_mode(SsdMode::WriteThrough).await.unwrap();
+    put_all(&kv, 0..60, 1).await;
+    world.hdd.inject(Fault::new(FaultEffect::Eio).on(IoOp::Write));
+    let (mut puts, mut confirmed) = (0, 0);
+    let error = loop {
+        assert!(puts < 20_000, "the log does not fill up");
+        match kv.put(&key(puts % 40), &value(puts % 40, 2)).await {
+            Ok(()) => confirmed += 1,
+            Err(error) => break error,
+        }
+        puts += 1;
+    };
+    assert!(confirmed >= 40, "{confirmed} changes before {error}");
+    assert!(matches!(&error, KvError::LogFull { cause: Some(_) }), "{error:?}");
+    // Nothing is lost meanwhile, and reads go on.
+    expect_all(&kv, 0..40, 2).await;
+    world.hdd.clear_faults();
+    put_all(&kv, 0..60, 3).await;
+    expect_sound(&kv).await;
+    crash(&mut world, kv, 7).await;
+    let kv = world.open().await.unwrap();
+    expect_all(&kv, 0..60, 3).await;
+    expect_sound(&kv).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ssd_that_disappears_under_load_and_comes_back_costs_no_confirmed_change() {
+    for (seed, keep) in [(31, Keep::ForCrash), (32, Keep::ForSsdLoss), (33, Keep::ForCrash)] {
+        let mut world = World::new(seed);
+        world.keep = keep;
+        let kv = world.open().await.unwrap();
+        put_all(&kv, 0..1_500, 1).await;
+        kv.store().sync().await.unwrap();
+        put_all(&kv, 0..1_500, 2).await;
+        assert!(kv.store().ssd().oldest_lsn().is_some(), "nothing is on the SSD alone");
+        let mut confirmed = vec![false; 1_500];
+        for number in 0..900 {
+            if number == 300 {
+                world.ssd.set_present(false);
+            }
+            confirmed[number as usize] = kv.put(&key(number), &value(number, 3)).await.is_ok();
+        }
+        assert!(confirmed[..300].iter().all(|confirmed| *confirmed));
+        world.ssd.set_present(true);
+        kv.store().ssd().readmit().await.unwrap();
+        expect_confirmed(&kv, &confirmed, 0..1_500).await;
+        expect_sound(&kv).await;
+        // The store works again, and survives a crash.
+        put_all(&kv, 0..400, 4).await;
+        crash(&mut world, kv, seed).await;
+        let kv = world.open().await.unwrap();
+        expect_all(&kv, 0..400, 4).await;
+        expect_confirmed(&kv, &confirmed, 400..1_500).await;
+        expect_sound(&kv).await;
+    }
+}
+
+/// The devices whose operations fail during a recovery.
+#[derive(Clone, Copy, Debug)]
+enum Failing {
+    Hdd,
+    Ssd,
+    Log,
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recovery_in_which_an_operation_fails_is_repeated_without_loss() {
+    let mut world = World::new(41);
+    let kv = world.open().await.unwrap();
+    put_all(&kv, 0..1_200, 1).await;
+    crash(&mut world, kv, 1).await;
+    let mut failed = 0;
+    let cases = [Failing::Hdd, Failing::Ssd, Failing::Log].into_iter().flat_map(|of| {
+        let last = if matches!(of, Failing::Log) { 3 } else { 60 };
+        (1..=last).step_by(if last > 3 { 3 } else { 1 }).map(move |n| (of, n))
+    });
+    for (case, (of, n)) in cases.enumerate() {
+        let fault = |op| Fault::new(FaultEffect::Eio).on(op).from_op(n).times(1);
+        let inject = |device: &SimDevice| {
+            [IoOp::Read, IoOp::Write, IoOp::Flush].map(|op| device.inject(fault(op)));
+        };
+        match of {
+            Failing::Hdd => inject(&world.hdd),
+            Failing::Ssd => inject(&world.ssd),
+            Failing::Log => world.log.fail(n),
+        }
+        let opened = world.open().await;
+        failed += u32::from(opened.is_err());
+        drop(opened);
+        [&world.hdd, &world.ssd].map(|device| device.clear_faults());
+        world.log.fail(0);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let kv = world.open().await.unwrap_or_else(|error| panic!("{of:?} {n}: {error}"));
+        let version = case as u8 + 1;
+        expect_all(&kv, 0..1_200, version).await;
+        expect_sound(&kv).await;
+        put_all(&kv, 0..1_200, version + 1).await;
+        crash(&mut world, kv, u64::from(version)).await;
+    }
+    assert!(failed >= 10, "only {failed} openings failed");
 }

@@ -150,6 +150,49 @@ async fn a_backup_under_load_is_the_store_at_one_moment() {
     expect_sound(&kv).await;
 }
 
+/// Whether a backup has come so far.
+type Reached = fn(BackupProgress) -> bool;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_that_is_dropped_leaves_the_store_in_use_and_no_backup() {
+    let folder = tempfile::tempdir().unwrap();
+    let kv = Kv::open(&options(&folder.path().join("kv"))).await.unwrap();
+    for number in 0..3_000 {
+        kv.put_unsynced(format!("{number:05}").as_bytes(), &[1; 300]).await.unwrap();
+    }
+    let moments: [Reached; 3] = [
+        |at| matches!(at, BackupProgress::Pages(..)),
+        |at| at == BackupProgress::Recovering,
+        |at| matches!(at, BackupProgress::Checking(..)),
+    ];
+    for (n, reached) in moments.into_iter().enumerate() {
+        let (to, partial) =
+            [format!("copy {n}"), format!("copy {n}.partial")].map(|name| folder.path().join(name)).into();
+        let at_moment = tokio::sync::Notify::new();
+        let backup = kv.backup(&to, |at| {
+            if reached(at) {
+                at_moment.notify_one();
+            }
+        });
+        // Dropped at the first await after that moment.
+        tokio::select! {
+            biased;
+            () = at_moment.notified() => {}
+            report = backup => panic!("the backup is not dropped: {report:?}"),
+        }
+        assert!(!to.exists() && partial.exists());
+    }
+    // The log is free again: checkpoints truncate it while changes go on.
+    let held = kv.wal().oldest();
+    for number in 0..30_000_u32 {
+        kv.put_unsynced(format!("{:05}", number % 3_000).as_bytes(), &[2; 300]).await.unwrap();
+    }
+    assert!(kv.wal().oldest() > held, "a dropped backup keeps the log");
+    let report = kv.backup(&folder.path().join("copy"), |_| ()).await.unwrap();
+    assert_eq!(report.entries, 3_000);
+    expect_sound(&kv).await;
+}
+
 fn kv(directory: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kv"));
     command.args(["--dir", directory.to_str().unwrap(), "--pool-mib", "8", "--ssd-mib", "16"]);
