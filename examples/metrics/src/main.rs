@@ -10,7 +10,7 @@ use std::time::Duration;
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let mut args = std::env::args().skip(1);
-    let Some(dir) = args.next().map(PathBuf::from) else {
+    let Some(dir) = args.next().filter(|dir| !dir.starts_with('-')).map(PathBuf::from) else {
         return Err("usage: pagetier-example-metrics DIR [ADDRESS]".into());
     };
     let address = args.next().unwrap_or_else(|| "127.0.0.1:9184".into());
