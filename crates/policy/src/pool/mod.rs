@@ -10,6 +10,7 @@ mod clusters;
 mod gd2l;
 mod gd2l_weighted;
 mod greedy_dual;
+mod h_queues;
 mod lru;
 mod lru_wsr;
 mod ref_window;

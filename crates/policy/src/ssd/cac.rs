@@ -7,7 +7,8 @@
 
 use super::ageing::{Ager, Due};
 use super::groups::{Dropped, GroupRules, Groups};
-use super::page_stats::{PageStats, Record, RecordId, SUBRANGES_MAX};
+use super::page_stats::{PageRecord, PageStats, SUBRANGES_MAX};
+use super::tracked::{RecordId, Tracked};
 use super::zone::Zone;
 use super::{Ageing, Cause, GroupStats, PageCounts, SlotPolicy, Verdict};
 use crate::collections::dirty_slots::DirtySlots;
@@ -188,10 +189,10 @@ impl Estimate {
     }
 
     /// Equations 2 to 6, in milliseconds; with α = 1, equation 1.
-    fn benefit(&self, record: &Record) -> f64 {
-        let costs = &self.costs;
-        let (r_d, r_s) = (f64::from(record.reads_hdd), f64::from(record.reads_ssd));
-        let (w_d, w_s) = (f64::from(record.writes_hdd), f64::from(record.writes_ssd));
+    fn benefit(&self, record: &PageRecord) -> f64 {
+        let (costs, counts) = (&self.costs, &record.kept);
+        let (r_d, r_s) = (f64::from(counts.reads_hdd), f64::from(counts.reads_ssd));
+        let (w_d, w_s) = (f64::from(counts.writes_hdd), f64::from(counts.writes_ssd));
         let saved = match &self.groups {
             None => {
                 (r_d + r_s) * costs.read_saving_ms() + (w_d + w_s) * (costs.hdd_write_ms - costs.ssd_write_ms)
@@ -208,14 +209,14 @@ impl Estimate {
     }
 
     /// The cost of evicting the page's slot, as far as it counts.
-    fn eviction_cost(&self, record: &Record) -> f64 {
+    fn eviction_cost(&self, record: &PageRecord) -> f64 {
         let dirty = || record.slot().is_some_and(|slot| self.dirty.contains(slot));
         let copy = self.costs.ssd_read_ms + self.costs.hdd_write_ms;
         match self.options.eviction_cost {
             EvictionCost::Copy if dirty() => copy,
             EvictionCost::IfRewritten if dirty() => {
-                let writes =
-                    (f64::from(record.writes_hdd) + f64::from(record.writes_ssd)) / f64::from(self.step);
+                let counts = f64::from(record.kept.writes_hdd) + f64::from(record.kept.writes_ssd);
+                let writes = counts / f64::from(self.step);
                 REWRITE_WEIGHT * (1.0 - 1.0 / writes.max(1.0)) * copy
             }
             _ => 0.0,
@@ -234,12 +235,12 @@ impl Estimate {
             }
     }
 
-    fn halve_counts(&mut self, stats: &mut PageStats, now: Millis) {
+    fn halve_counts(&mut self, stats: &mut Tracked<PageStats>, now: Millis) {
         match &mut self.groups {
             Some(groups) => groups.halve(stats.live_mut(), now),
             None => stats.live_mut().for_each(|record| {
-                record.settle(self.step);
-                record.halve();
+                record.kept.settle(self.step);
+                record.kept.halve();
             }),
         }
         self.halve_sketch();
@@ -258,56 +259,56 @@ impl Estimate {
     }
 
     /// Restores the reads that the sketch remembers of a page that had no record.
-    fn restore(&self, record: &mut Record) {
+    fn restore(&self, record: &mut PageRecord) {
         if let Some(sketch) = &self.sketch {
-            record.restore_reads(u32::from(sketch.estimate(record.page)) * self.step);
+            record.kept.restore_reads(u32::from(sketch.estimate(record.page)) * self.step);
         }
     }
 
     /// Counts a random physical read from `home`, which is also a logical read.
-    fn read(&mut self, record: &mut Record, home: Home, now: Millis) {
+    fn read(&mut self, record: &mut PageRecord, home: Home, now: Millis) {
         if self.groups.is_none() {
-            record.settle(self.step);
-        } else if record.read_waits() {
+            record.kept.settle(self.step);
+        } else if record.kept.read_waits() {
             self.settle(record, now);
         }
-        record.count_read(home, self.step);
+        record.kept.count_read(home, self.step);
         self.logical(record, 1, home, now);
     }
 
-    fn logical(&mut self, record: &mut Record, n: u32, home: Home, now: Millis) {
+    fn logical(&mut self, record: &mut PageRecord, n: u32, home: Home, now: Millis) {
         let Some(groups) = &mut self.groups else { return };
-        let mut left = record.count_logical(n, home);
+        let mut left = record.kept.count_logical(n, home);
         while left > 0 {
             groups.settle(record, now);
-            left = record.count_logical(left, home);
+            left = record.kept.count_logical(left, home);
         }
     }
 
     /// Settles the record, upon one of the three events of section 5.2.
-    fn settle(&mut self, record: &mut Record, now: Millis) {
+    fn settle(&mut self, record: &mut PageRecord, now: Millis) {
         if let Some(groups) = &mut self.groups {
             groups.settle(record, now);
         }
     }
 
-    fn assign(&mut self, record: &mut Record, now: Millis) {
+    fn assign(&mut self, record: &mut PageRecord, now: Millis) {
         if let Some(groups) = &mut self.groups {
             groups.assign(record, now);
         }
     }
 
     /// Handles a record that dropped out of the outqueue.
-    fn dropped(&mut self, record: &Record) {
+    fn dropped(&mut self, record: &PageRecord) {
         if let Some(groups) = &mut self.groups {
             groups.dropped(record);
         }
         if let Some(sketch) = &mut self.sketch {
-            sketch.raise(record.page, record.reads(self.step));
+            sketch.raise(record.page, record.kept.reads(self.step));
         }
     }
 
-    fn forget(&mut self, record: &Record) {
+    fn forget(&mut self, record: &PageRecord) {
         if let Some(groups) = &mut self.groups {
             groups.forget(record);
         }
@@ -323,7 +324,7 @@ impl Estimate {
 /// CAC and CC; see the module's text.
 #[derive(Debug)]
 pub struct Cac {
-    stats: PageStats,
+    stats: Tracked<PageStats>,
     zone: Zone,
     estimate: Estimate,
     ager: Option<Ager>,
@@ -336,7 +337,7 @@ impl Cac {
         let sketch = options.sketch.then_some(params.sketch_halved_after_per_slot);
         let ages = options.ageing.is_some() || options.sketch;
         Self {
-            stats: PageStats::new(params.slots, params.frames, params.outqueue_entries),
+            stats: Tracked::new(params.slots, params.frames, params.outqueue_entries, 0),
             zone: if options.strict_zone { Zone::strict(params.slots) } else { Zone::new(params.slots) },
             estimate: Estimate::new(options, params),
             ager: ages.then(|| Ager::new(options.ageing, sketch, params.slots)),
@@ -368,7 +369,7 @@ impl Cac {
     /// Finds the record of a page that was read, or creates it.
     fn find_or_track(&mut self, page: PageId, from: Option<Home>, now: Millis) -> RecordId {
         self.stats.find(page).unwrap_or_else(|| {
-            let id = self.stats.track(page, now);
+            let id = self.stats.track(page, PageStats::new(now));
             if from.is_some() {
                 self.estimate.restore(self.stats.get_mut(id));
             }
@@ -381,8 +382,10 @@ impl Cac {
         self.reposition(id);
     }
 
-    fn dropped(&mut self, record: Option<Record>) {
-        if let Some(record) = record {
+    /// Drops the records beyond the outqueue's capacity.
+    fn trim(&mut self) {
+        while let Some((id, _)) = self.stats.surplus() {
+            let record = self.stats.forget(id);
             self.estimate.dropped(&record);
         }
     }
@@ -401,8 +404,7 @@ impl SlotPolicy for Cac {
             self.estimate.read(self.stats.get_mut(id), home, now);
             self.reposition(id);
         }
-        let dropped = self.stats.set_buffered(id, true);
-        self.dropped(dropped);
+        self.stats.set_buffered(id, true);
         if from.is_some() && access == Access::Random {
             self.age(page, now);
         }
@@ -438,7 +440,7 @@ impl SlotPolicy for Cac {
     fn wrote(&mut self, page: PageId, home: Home, now: Millis) {
         if let Some(id) = self.stats.find(page) {
             let record = self.stats.get_mut(id);
-            record.count_write(home, self.estimate.step);
+            record.kept.count_write(home, self.estimate.step);
             if let (Home::Ssd, Some(slot)) = (home, record.slot()) {
                 self.estimate.set_dirty(slot, true);
             }
@@ -456,18 +458,17 @@ impl SlotPolicy for Cac {
         {
             self.removed(before, true, now);
         }
-        let id = self.stats.find_or_track(page, now);
+        let id = self.stats.find(page).unwrap_or_else(|| self.stats.track(page, PageStats::new(now)));
         if let Some(before) = self.stats.get(id).slot() {
             self.zone.remove(before);
         }
         self.zone.remove(slot);
         self.estimate.set_dirty(slot, false);
-        let dropped = self.stats.set_slot(id, Some(slot));
-        self.dropped(dropped);
+        self.stats.set_slot(id, Some(slot));
     }
 
     fn recovered(&mut self, page: PageId, slot: SlotId) {
-        let id = self.stats.track(page, Millis(0));
+        let id = self.stats.track(page, PageStats::new(Millis(0)));
         self.stats.set_slot(id, Some(slot));
         self.estimate.settle(self.stats.get_mut(id), Millis(0));
     }
@@ -486,15 +487,15 @@ impl SlotPolicy for Cac {
         if evicted {
             self.settle(id, now);
         }
-        let dropped = self.stats.set_slot(id, None);
-        self.dropped(dropped);
+        self.stats.set_slot(id, None);
+        self.trim();
     }
 
     fn left_pool(&mut self, page: PageId, now: Millis) {
         if let Some(id) = self.stats.find(page) {
             self.settle(id, now);
-            let dropped = self.stats.set_buffered(id, false);
-            self.dropped(dropped);
+            self.stats.set_buffered(id, false);
+            self.trim();
         }
     }
 
@@ -533,7 +534,7 @@ impl SlotPolicy for Cac {
     }
 
     fn counts(&self, page: PageId) -> Option<PageCounts> {
-        self.stats.get_by_page(page).map(|record| record.counts(self.estimate.step))
+        self.stats.get_by_page(page).map(|record| record.kept.counts(self.estimate.step))
     }
 
     fn groups(&self) -> Vec<GroupStats> {
@@ -541,7 +542,7 @@ impl SlotPolicy for Cac {
     }
 
     fn group_of(&self, page: PageId) -> Option<GroupStats> {
-        let subrange = u32::from(self.stats.get_by_page(page)?.subrange()?);
+        let subrange = u32::from(self.stats.get_by_page(page)?.kept.subrange()?);
         self.groups().into_iter().find(|group| group.space == page.space && group.subrange == subrange)
     }
 
@@ -560,7 +561,13 @@ impl SlotPolicy for Cac {
 
     fn validate(&self) -> Result<(), String> {
         self.stats.validate()?;
+        if let Some((_, surplus)) = self.stats.surplus() {
+            return Err(format!("{surplus} records above the outqueue's capacity"));
+        }
         self.zone.validate(|slot| self.stats.in_slot(slot).is_some())?;
-        self.estimate.groups.as_ref().map_or(Ok(()), |groups| groups.validate(self.stats.live()))
+        self.estimate
+            .groups
+            .as_ref()
+            .map_or(Ok(()), |groups| groups.validate(self.stats.live().map(|(_, record)| record)))
     }
 }

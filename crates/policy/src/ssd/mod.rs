@@ -15,6 +15,7 @@ mod mv_fifo;
 mod no_ssd;
 mod page_stats;
 mod tac;
+mod tracked;
 mod zone;
 mod zoned_slots;
 

@@ -1,31 +1,23 @@
-//! CAC's and CC's page statistics: 48 bytes per page, found by page and by slot.
-//!
-//! A page has a record while it is buffered, on the SSD, or in the outqueue (2013 paper, section 5.1). The
-//! outqueue is a list through the records of pages that are neither buffered nor on the SSD, in order of
-//! insertion; when it is full, the record inserted first is dropped.
+//! CAC's and CC's statistics of a page (2013 paper, section 5.1): with its place, 48 bytes.
 
-use crate::collections::page_index::PageIndex;
-use crate::{Home, Millis, PageCounts, PageId, SlotId};
+use super::tracked::{Kept, PLACE_BITS, Record};
+use crate::{Home, Millis, PageCounts};
 
-/// No record, no slot.
-pub(crate) const NIL: u32 = u32::MAX;
-
-const BUFFERED: u16 = 1 << 10;
-const ON_SSD: u16 = 1 << 11;
-const QUEUED: u16 = 1 << 12;
+/// The bits of the page's place.
+const PLACE: u16 = ((1 << PLACE_BITS) - 1) << PLACE_SHIFT;
+const PLACE_SHIFT: u32 = 10;
 const READ_WAITS_SSD: u16 = 1 << 13;
 const READ_WAITS_HDD: u16 = 1 << 14;
 const LOGICAL_WAITS_SSD: u16 = 1 << 15;
-const SUBRANGE: u16 = (1 << 10) - 1;
+const SUBRANGE: u16 = (1 << PLACE_SHIFT) - 1;
 const NO_SUBRANGE: u16 = SUBRANGE;
 
 /// The maximum number of subranges per space that a record can distinguish.
 pub(crate) const SUBRANGES_MAX: u16 = NO_SUBRANGE;
 
 /// A page's counts. Reads that *wait* are not in the group's sums yet.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Record {
-    pub(crate) page: PageId,
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PageStats {
     /// r_D: random physical reads while the page was not on the SSD.
     pub(crate) reads_hdd: u32,
     /// r_S: random physical reads while the page was on the SSD.
@@ -40,20 +32,28 @@ pub(crate) struct Record {
     pub(crate) logical_ssd: u32,
     /// The time at which tracking began, in tenths of a second.
     born_ds: u32,
-    /// The slot of a page on the SSD; the next older record of a queued page; the next free one of a free
-    /// record.
-    slot_or_older: u32,
-    /// The next newer record of a queued page.
-    newer: u32,
     /// The page's place, which reads wait, and the subrange of its group.
     tag: u16,
     /// Logical reads that wait, all from one home.
     pub(crate) waiting: u16,
 }
 
-const _: () = assert!(size_of::<Record>() == 48);
+/// A page's record under CAC and CC.
+pub(crate) type PageRecord = Record<PageStats>;
 
-/// A record's share of its group's sums.
+const _: () = assert!(size_of::<PageRecord>() == 48);
+
+impl Kept for PageStats {
+    fn place(&self) -> u8 {
+        ((self.tag & PLACE) >> PLACE_SHIFT) as u8
+    }
+
+    fn set_place(&mut self, place: u8) {
+        self.tag = self.tag & !PLACE | u16::from(place) << PLACE_SHIFT;
+    }
+}
+
+/// A page's share of its group's sums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counted {
     pub(crate) reads_ssd: u32,
@@ -62,32 +62,10 @@ pub(crate) struct Counted {
     pub(crate) logical_hdd: u32,
 }
 
-impl Record {
-    fn new(page: PageId, now: Millis) -> Self {
-        Self {
-            page,
-            reads_hdd: 0,
-            reads_ssd: 0,
-            writes_hdd: 0,
-            writes_ssd: 0,
-            logical_hdd: 0,
-            logical_ssd: 0,
-            born_ds: deciseconds(now),
-            slot_or_older: NIL,
-            newer: NIL,
-            tag: NO_SUBRANGE,
-            waiting: 0,
-        }
-    }
-
-    /// Whether the page is tracked; a free or newly created record is not.
-    const fn is_live(&self) -> bool {
-        self.tag & (BUFFERED | ON_SSD | QUEUED) != 0
-    }
-
-    /// The page's slot, if it is on the SSD.
-    pub(crate) fn slot(&self) -> Option<SlotId> {
-        (self.tag & ON_SSD != 0).then_some(SlotId(self.slot_or_older))
+impl PageStats {
+    /// Of a page whose tracking begins.
+    pub(crate) fn new(now: Millis) -> Self {
+        Self { born_ds: deciseconds(now), tag: NO_SUBRANGE, ..Self::default() }
     }
 
     /// The group's subrange, once the page has a group.
@@ -132,7 +110,7 @@ impl Record {
         self.reads_hdd.saturating_add(self.reads_ssd) / step
     }
 
-    /// Restores counts from before the record was created: reads from the HDD, each also a logical read.
+    /// Restores counts from before tracking began: reads from the HDD, each also a logical read.
     pub(crate) fn restore_reads(&mut self, reads_hdd: u32) {
         self.reads_hdd = reads_hdd;
         self.logical_hdd = reads_hdd;
@@ -217,257 +195,4 @@ impl Record {
 
 fn deciseconds(at: Millis) -> u32 {
     u32::try_from(at.0 / 100).unwrap_or(u32::MAX)
-}
-
-/// A record's place; valid as long as the record lives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct RecordId(u32);
-
-/// The records, found by page and by slot, and the outqueue.
-#[derive(Debug)]
-pub(crate) struct PageStats {
-    records: Vec<Record>,
-    free: u32,
-    index: PageIndex,
-    /// The record of the page in each slot.
-    by_slot: Vec<u32>,
-    oldest: u32,
-    newest: u32,
-    queued: usize,
-    queued_max: usize,
-    /// The record found last; it may have been removed since.
-    found_last: u32,
-}
-
-impl PageStats {
-    pub(crate) fn new(slots: usize, frames: usize, outqueue_entries: usize) -> Self {
-        let most = slots + frames + outqueue_entries;
-        Self {
-            // Reserve all memory at once: the bound is known, growing would copy every record, and the system
-            // provides the memory only as it is used.
-            records: Vec::with_capacity(most + 1),
-            free: NIL,
-            index: PageIndex::with_capacity(most),
-            by_slot: vec![NIL; slots],
-            oldest: NIL,
-            newest: NIL,
-            queued: 0,
-            queued_max: outqueue_entries,
-            found_last: NIL,
-        }
-    }
-
-    /// The page's record.
-    pub(crate) fn get_by_page(&self, page: PageId) -> Option<&Record> {
-        let found = self.index.find(page, |at| self.records[at as usize].page)?;
-        Some(&self.records[found as usize])
-    }
-
-    /// Finds the page's record. A page is looked up several times in a row while it is cleaned or leaves, so
-    /// the record found last is tried first.
-    pub(crate) fn find(&mut self, page: PageId) -> Option<RecordId> {
-        let last = self.records.get(self.found_last as usize);
-        if !last.is_some_and(|record| record.page == page && record.is_live()) {
-            self.found_last = self.index.find(page, |at| self.records[at as usize].page)?;
-        }
-        Some(RecordId(self.found_last))
-    }
-
-    /// Finds the page's record, or creates it.
-    pub(crate) fn find_or_track(&mut self, page: PageId, now: Millis) -> RecordId {
-        self.find(page).unwrap_or_else(|| self.track(page, now))
-    }
-
-    /// Creates the record of a page that has none.
-    pub(crate) fn track(&mut self, page: PageId, now: Millis) -> RecordId {
-        let record = Record::new(page, now);
-        let at = if self.free == NIL {
-            self.records.push(record);
-            (self.records.len() - 1) as u32
-        } else {
-            let at = self.free;
-            self.free = self.records[at as usize].slot_or_older;
-            self.records[at as usize] = record;
-            at
-        };
-        let records = &self.records;
-        self.index.insert(page, at, |at| records[at as usize].page);
-        self.found_last = at;
-        RecordId(at)
-    }
-
-    pub(crate) fn get(&self, id: RecordId) -> &Record {
-        &self.records[id.0 as usize]
-    }
-
-    pub(crate) fn get_mut(&mut self, id: RecordId) -> &mut Record {
-        &mut self.records[id.0 as usize]
-    }
-
-    /// The record of the page in `slot`.
-    pub(crate) fn in_slot(&self, slot: SlotId) -> Option<RecordId> {
-        self.by_slot.get(slot.at()).copied().filter(|&at| at != NIL).map(RecordId)
-    }
-
-    /// The slots that hold a page, with their records, in the order of the records in memory: in the order of
-    /// slots, each record would be a cache miss.
-    pub(crate) fn occupied(&self) -> impl Iterator<Item = (SlotId, &Record)> {
-        self.records.iter().filter_map(|record| Some((record.slot()?, record)))
-    }
-
-    /// Records whether the page is in the pool. Returns the record that thereby drops out of the outqueue.
-    pub(crate) fn set_buffered(&mut self, id: RecordId, buffered: bool) -> Option<Record> {
-        let record = self.get_mut(id);
-        if buffered {
-            record.tag |= BUFFERED;
-        } else {
-            record.tag &= !BUFFERED;
-        }
-        self.place(id)
-    }
-
-    /// Records that the page is in `slot`, or not on the SSD. Returns the record that thereby drops out of
-    /// the outqueue.
-    pub(crate) fn set_slot(&mut self, id: RecordId, slot: Option<SlotId>) -> Option<Record> {
-        self.unqueue(id);
-        if let Some(before) = self.get(id).slot() {
-            self.by_slot[before.at()] = NIL;
-        }
-        let record = self.get_mut(id);
-        match slot {
-            Some(slot) => {
-                record.tag |= ON_SSD;
-                record.slot_or_older = slot.0;
-                if slot.at() >= self.by_slot.len() {
-                    self.by_slot.resize(slot.at() + 1, NIL);
-                }
-                self.by_slot[slot.at()] = id.0;
-            }
-            None => {
-                record.tag &= !ON_SSD;
-                record.slot_or_older = NIL;
-            }
-        }
-        self.place(id)
-    }
-
-    /// Removes the record.
-    pub(crate) fn forget(&mut self, id: RecordId) -> Record {
-        self.unqueue(id);
-        let record = *self.get(id);
-        if let Some(slot) = record.slot() {
-            self.by_slot[slot.at()] = NIL;
-        }
-        let records = &self.records;
-        self.index.remove(record.page, |at| records[at as usize].page);
-        let freed = &mut self.records[id.0 as usize];
-        freed.tag = NO_SUBRANGE;
-        freed.slot_or_older = self.free;
-        self.free = id.0;
-        record
-    }
-
-    /// Puts the record into the outqueue if its page is neither buffered nor on the SSD, and takes it out
-    /// otherwise.
-    fn place(&mut self, id: RecordId) -> Option<Record> {
-        if self.get(id).tag & (BUFFERED | ON_SSD) != 0 {
-            self.unqueue(id);
-            return None;
-        }
-        if self.get(id).tag & QUEUED != 0 {
-            return None;
-        }
-        let newest = self.newest;
-        let record = self.get_mut(id);
-        record.tag |= QUEUED;
-        record.slot_or_older = newest;
-        record.newer = NIL;
-        match newest {
-            NIL => self.oldest = id.0,
-            at => self.records[at as usize].newer = id.0,
-        }
-        self.newest = id.0;
-        self.queued += 1;
-        (self.queued > self.queued_max).then(|| self.forget(RecordId(self.oldest)))
-    }
-
-    fn unqueue(&mut self, id: RecordId) {
-        let Record { slot_or_older: older, newer, tag, .. } = *self.get(id);
-        if tag & QUEUED == 0 {
-            return;
-        }
-        match older {
-            NIL => self.oldest = newer,
-            at => self.records[at as usize].newer = newer,
-        }
-        match newer {
-            NIL => self.newest = older,
-            at => self.records[at as usize].slot_or_older = older,
-        }
-        let record = self.get_mut(id);
-        record.tag &= !QUEUED;
-        record.slot_or_older = NIL;
-        record.newer = NIL;
-        self.queued -= 1;
-    }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.records.capacity() * size_of::<Record>()
-            + self.by_slot.capacity() * size_of::<u32>()
-            + self.index.memory_bytes()
-    }
-
-    /// Every record in use, mutably.
-    pub(crate) fn live_mut(&mut self) -> impl Iterator<Item = &mut Record> {
-        self.records.iter_mut().filter(|record| record.is_live())
-    }
-
-    /// Every record in use.
-    pub(crate) fn live(&self) -> impl Iterator<Item = &Record> {
-        self.records.iter().filter(|record| record.is_live())
-    }
-
-    /// Recounts index, slots, outqueue and free list.
-    pub(crate) fn validate(&self) -> Result<(), String> {
-        let (mut live, mut in_slots, mut queued) = (0, 0, 0);
-        for record in self.live() {
-            live += 1;
-            let found = self.get_by_page(record.page);
-            if !found.is_some_and(|found| std::ptr::eq(found, record)) {
-                return Err(format!("page {} is not in the index", record.page));
-            }
-            if let Some(slot) = record.slot() {
-                in_slots += 1;
-                if self.in_slot(slot).map(|id| self.get(id).page) != Some(record.page) {
-                    return Err(format!("slot {slot:?} does not know page {}", record.page));
-                }
-            }
-            if record.tag & QUEUED != 0 {
-                queued += 1;
-                if record.tag & (BUFFERED | ON_SSD) != 0 {
-                    return Err(format!("page {} is queued and elsewhere", record.page));
-                }
-            }
-        }
-        if live != self.index.len() || in_slots != self.by_slot.iter().filter(|&&at| at != NIL).count() {
-            return Err(format!("{live} records, {} in the index, {in_slots} in slots", self.index.len()));
-        }
-        let (mut walked, mut at) = (0, self.oldest);
-        while at != NIL && walked <= queued {
-            walked += 1;
-            at = self.records[at as usize].newer;
-        }
-        if walked != queued || queued != self.queued || queued > self.queued_max {
-            return Err(format!("outqueue: {queued} records, {walked} linked, {} counted", self.queued));
-        }
-        let (mut unused, mut at) = (0, self.free);
-        while at != NIL && unused <= self.records.len() {
-            unused += 1;
-            at = self.records[at as usize].slot_or_older;
-        }
-        if unused + live != self.records.len() {
-            return Err(format!("{} records: {live} live, {unused} free", self.records.len()));
-        }
-        Ok(())
-    }
 }

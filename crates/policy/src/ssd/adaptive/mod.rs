@@ -15,10 +15,11 @@
 //! more; a ghost starts a new zone, O(records), once per tenth of its slots. A record takes 48 bytes.
 
 mod ghosts;
+mod held;
 mod score;
 mod setting;
-mod tracked;
 
+use super::tracked::{RecordId, Tracked};
 use super::zone::Zone;
 use crate::choosing::Chooser;
 use crate::collections::dirty_slots::DirtySlots;
@@ -29,7 +30,6 @@ use crate::{
 use ghosts::Ghosts;
 use score::{Seen, TICKS_PER_SLOT};
 use setting::{FIRST, Facts, SETTINGS, Scale};
-use tracked::{RecordId, Tracked};
 
 /// The maximum number of outqueue records examined per page that enters it.
 const ROUNDS_MAX: usize = 4;
@@ -183,7 +183,7 @@ impl Adaptive {
 impl SlotPolicy for Adaptive {
     fn read(&mut self, page: PageId, from: Option<Home>, access: Access, _now: Millis) {
         let id = self.pages.find(page).unwrap_or_else(|| {
-            let id = self.pages.track(page);
+            let id = self.pages.track(page, Seen::default());
             if from.is_some() {
                 let tick = self.scale().tick;
                 let reads = self.sketch.estimate(page);
@@ -242,7 +242,7 @@ impl SlotPolicy for Adaptive {
         if let Some(before) = before.filter(|&before| before != page) {
             self.removed(before, true, now);
         }
-        let id = self.pages.find(page).unwrap_or_else(|| self.pages.track(page));
+        let id = self.pages.find(page).unwrap_or_else(|| self.pages.track(page, Seen::default()));
         match self.pages.get(id).slot() {
             Some(before) => self.zone.remove(before),
             None => self.pages.get_mut(id).kept.ghosts.set_again_on_ssd(false),

@@ -1,7 +1,8 @@
 //! What a page's accesses were worth: one decaying sum per half-life.
 
-use super::ghosts::Held;
+use super::held::Held;
 use crate::Costs;
+use crate::ssd::tracked::Kept;
 
 /// Ticks of the clock per access per slot.
 pub(crate) const TICKS_PER_SLOT: u32 = 64;
@@ -23,6 +24,17 @@ pub(crate) struct Seen {
     writes: u8,
     /// Reads restored from the sketch.
     restored: u8,
+    place: u8,
+}
+
+impl Kept for Seen {
+    fn place(&self) -> u8 {
+        self.place
+    }
+
+    fn set_place(&mut self, place: u8) {
+        self.place = place;
+    }
 }
 
 impl Seen {
