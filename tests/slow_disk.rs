@@ -102,7 +102,7 @@ async fn a_block_device_that_goes_away_under_load_fails_its_operations_and_loses
         });
         write_until_refused(&store, space, &mut known, 2, false).await;
         dying.join().unwrap();
-        // Pages in memory are served at once; a page that is not may wait for a frame, and one failure is enough.
+        // Pages in memory are served at once. Each other page may wait for a frame: one failure is enough.
         let (mut served, mut failed) = (0, 0);
         for no in 0..PAGES {
             if let Some(page) = store.try_get(PageId::new(space, no)) {
