@@ -76,7 +76,7 @@ pub struct GroupStats {
 
 /// What a policy has counted of one page since it began to track it (2013 paper, section 5.1), each by where
 /// the page lay then.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct PageCounts {
     /// r_D: random physical reads while not on the SSD.
     pub reads_hdd: u64,

@@ -10,7 +10,7 @@ const FORMAT: u32 = 2;
 
 /// Which openings of its store a device took part in: they identify an older copy of it. Of two copies the
 /// larger is the newer.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, serde::Serialize)]
 pub struct Marks {
     /// The last opening.
     pub opened: u32,

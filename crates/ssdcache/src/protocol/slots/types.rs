@@ -124,7 +124,7 @@ pub enum MapWork {
 }
 
 /// Counters of the SSD cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct SlotCounts {
     /// Pages written into a free slot when there was room.
     pub admitted_free: u64,
