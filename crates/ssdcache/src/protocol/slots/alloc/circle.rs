@@ -211,7 +211,6 @@ impl Slots {
     }
 
     // ---- keeping the front free
-    // -----------------------------------------------------------------------------
 
     /// The slots to free next: twice as many as a zone's victims, since batches need adjacent slots.
     fn window(&self) -> impl Iterator<Item = SlotId> + '_ {

@@ -140,7 +140,6 @@ impl Slots {
     }
 
     // ---- keeping slots writable
-    // -----------------------------------------------------------------------------
 
     pub(super) fn dirty_victims(&mut self, now: Millis) -> Vec<SlotId> {
         let mut next = self.victims(self.params.clean_ahead as usize, now);
