@@ -483,12 +483,6 @@ impl Slots {
         self.in_force
     }
 
-    /// The sizes.
-    #[must_use]
-    pub fn params(&self) -> SlotParams {
-        self.params
-    }
-
     /// Counters so far.
     #[must_use]
     pub fn counts(&self) -> SlotCounts {
