@@ -60,6 +60,7 @@ pub struct PageStore {
 
 /// A loss that the embedder's log must cover. See [`PageStore::redo_from`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Loss {
     /// The loss of what is in memory.
     Crash,

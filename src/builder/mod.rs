@@ -124,6 +124,7 @@ impl Builder {
     }
 
     /// The options set so far.
+    #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
     }
