@@ -14,7 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Whether to bypass the operating system's page cache (O_DIRECT).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum DirectIo {
     /// Bypass it; opening fails where that is impossible.
     Required,
@@ -26,7 +27,8 @@ pub enum DirectIo {
 }
 
 /// The implementation that serves the device.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Backend {
     /// io_uring where it can be set up, threads otherwise; [`Opened::fallback`] says why.
     #[default]

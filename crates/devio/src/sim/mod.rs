@@ -383,7 +383,7 @@ impl State {
 
     /// Begins a write; returns its id if any of it will land.
     fn begin_write(&mut self, offset: u64, bufs: &IoBufs, effect: Option<FaultEffect>) -> Option<u64> {
-        let mut bytes: Vec<u8> = bufs.iter().flat_map(|buf| buf.as_slice()).copied().collect();
+        let mut bytes = bufs.iter().map(|buf| buf.as_slice()).collect::<Vec<_>>().concat();
         let mut at = offset;
         match effect {
             Some(FaultEffect::Lost | FaultEffect::NoSpace | FaultEffect::Gone) => return None,
