@@ -10,7 +10,7 @@ use crate::locks::{LockTable, RowKey, RowLock};
 use crate::operations::{Operation, Operations};
 use crate::schema::Table;
 use pagetier::PageStore;
-use pagetier_wal::{CheckpointError, Keep, Redone, Wal, checkpoint, redo};
+use pagetier_wal::{Keep, Redone, Wal, checkpoint, redo};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -139,12 +139,7 @@ impl Database {
 
     /// One step of a fuzzy checkpoint.
     pub(crate) async fn checkpoint_step(&self) -> Result<(), DbError> {
-        match checkpoint(&self.store, &self.wal, Keep::ForCrash).await {
-            Ok(()) => Ok(()),
-            Err(CheckpointError::Store(error)) => Err(error.into()),
-            Err(CheckpointError::Log(error)) => Err(error.into()),
-            Err(other) => Err(DbError::Checkpoint(other)),
-        }
+        Ok(checkpoint(&self.store, &self.wal, Keep::ForCrash).await?)
     }
 
     /// Stops the database: no transaction begins, locks another row, or waits for room in the log.

@@ -21,7 +21,7 @@ pub(crate) enum DbError {
     Redo(#[from] RedoError),
     /// A checkpoint failed.
     #[error(transparent)]
-    Checkpoint(CheckpointError),
+    Checkpoint(#[from] CheckpointError),
     /// A row that must exist does not.
     #[error("{table:?} has no row {key:02x?}")]
     MissingRow {
