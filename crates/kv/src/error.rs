@@ -1,6 +1,7 @@
 //! What can go wrong.
 
 use pagetier::PageId;
+use pagetier_btree::TreeError;
 use pagetier_wal::{CheckpointError, RedoError, WalError};
 use std::path::PathBuf;
 
@@ -93,6 +94,15 @@ pub enum KvError {
         /// The first problem.
         problem: String,
     },
+}
+
+impl From<TreeError> for KvError {
+    fn from(error: TreeError) -> Self {
+        match error {
+            TreeError::Store(error) => Self::Store(error),
+            TreeError::Damaged { page, what } => Self::Damaged { page, what },
+        }
+    }
 }
 
 impl KvError {

@@ -6,13 +6,9 @@
 //!
 //! | question | file |
 //! | --- | --- |
-//! | How is a page laid out, and how is it changed? | `tree/node.rs`, `tree/edit.rs` |
-//! | How are pages taken and given back? | `tree/pages.rs` |
-//! | What do readers and writers lock? | `tree/mod.rs` |
-//! | How does the tree grow and shrink? | `tree/grow.rs`, `tree/shrink.rs` |
 //! | In which order does an opening recover? | `open.rs` |
 //! | How is a running store copied? | `backup.rs` |
-//! | What is a sound store? | `check.rs` |
+//! | Where is the tree, with its latches and its check? | the crate `pagetier-btree`, which `tpcc_lite` shares |
 //! | Where is the log? | the crate `pagetier-wal`, which `tpcc_lite` shares |
 //!
 //! ```
@@ -36,17 +32,14 @@
 #![forbid(unsafe_code)]
 
 mod backup;
-mod check;
 mod durable;
 mod error;
 mod kv;
 mod open;
 mod options;
-mod tree;
 
 pub use backup::{BackupProgress, BackupReport};
-pub use check::CheckReport;
 pub use error::KvError;
 pub use kv::{Kv, Recovered};
 pub use options::Options;
-pub use tree::{Entry, Scan};
+pub use pagetier_btree::{CheckReport, Entry, Scan, TreeError};

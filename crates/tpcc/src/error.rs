@@ -1,7 +1,7 @@
 //! What can go wrong with the database.
 
-use crate::btree::TreeError;
 use crate::schema::Table;
+use pagetier_btree::TreeError;
 use pagetier_wal::{CheckpointError, RedoError, WalError};
 
 /// What can go wrong with the database.

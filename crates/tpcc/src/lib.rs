@@ -6,7 +6,6 @@
 //! only TPC-C's page references, for the replay. [`args`] parses command lines.
 
 pub mod args;
-mod btree;
 mod catalog;
 mod cli;
 mod compare;
