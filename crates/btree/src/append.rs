@@ -6,8 +6,8 @@ use crate::tree::{Tree, TreeError};
 use pagetier::{PageMut, PageSize};
 use pagetier_wal::MiniTx;
 
-/// The number of pages of a tree with `rows` entries in full pages, as after a load by [`Appender`]. Keys have
-/// `key_bytes`, and values, which lie in their leaves, `value_bytes`.
+/// The number of pages of a tree with `rows` entries in full pages, as after a load by [`Appender`]. Keys
+/// have `key_bytes`, and values, which lie in their leaves, `value_bytes`.
 #[must_use]
 pub fn full_pages(rows: u64, key_bytes: usize, value_bytes: usize, page_size: PageSize) -> u64 {
     let space = page_size.payload_bytes() - HEADER_BYTES;

@@ -124,8 +124,8 @@ fn split(m: &mut MiniTx<'_>, left: usize, right: usize, key: &[u8], cell: &[u8])
     (fence, cell)
 }
 
-/// The first of the cells that moves right, where `slot` is the one to come: behind an ascending run, so that it
-/// leaves full nodes behind; otherwise where half of the bytes are below.
+/// The first of the cells that moves right, where `slot` is the one to come: behind an ascending run, so that
+/// it leaves full nodes behind; otherwise where half of the bytes are below.
 fn split_point(cells: &[&[u8]], slot: usize, node: Node<'_>) -> usize {
     let bytes = |cells: &[&[u8]]| cells.iter().map(|cell| cell.len() + SLOT_BYTES).sum::<usize>();
     if slot > 0 && slot == node.run() {

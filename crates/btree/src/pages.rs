@@ -27,8 +27,8 @@ pub(crate) struct Supplied {
 }
 
 impl Tree {
-    /// Acquires `wanted` pages, and what it takes to free the chain `freed`. The caller shares `structure`, and
-    /// has latched every other page that it needs: the meta page comes after them.
+    /// Acquires `wanted` pages, and what it takes to free the chain `freed`. The caller shares `structure`,
+    /// and has latched every other page that it needs: the meta page comes after them.
     pub(crate) async fn supply(&self, wanted: usize, freed: Option<Chain>) -> Result<Supply<'_>, TreeError> {
         let meta = self.store.get_mut(self.id(META_PAGE)).await?;
         let Some(mut now) = Meta::read(&meta) else {

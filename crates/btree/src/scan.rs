@@ -32,8 +32,8 @@ impl Tree {
         Scan { tree: self, from, to, backward: false, batch: VecDeque::new(), ended: false }
     }
 
-    /// Passes the entries from `from` on, in order, to `see` until it breaks. `see` runs under the leaf's latch.
-    /// Not a snapshot: it proceeds leaf by leaf.
+    /// Passes the entries from `from` on, in order, to `see` until it breaks. `see` runs under the leaf's
+    /// latch. Not a snapshot: it proceeds leaf by leaf.
     ///
     /// # Errors
     /// A page cannot be read.

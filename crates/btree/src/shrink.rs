@@ -75,8 +75,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Merges the child that covers `key` with a neighbour; true if the parent calls for a merge after that, or
-    /// has no other child.
+    /// Merges the child that covers `key` with a neighbour; true if the parent calls for a merge after that,
+    /// or has no other child.
     async fn merge_below<'s>(&'s self, parent: PageMut<'s>, key: &[u8]) -> Result<bool, TreeError> {
         let (node, level) = (Node(&parent), Node(&parent).level() - 1);
         let slot = node.slot_for(key);

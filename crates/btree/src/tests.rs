@@ -6,10 +6,13 @@ use pagetier_wal::{Wal, WalLimits, redo};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 /// The number of an entry and the number of its value: [`key`] and [`value`] make bytes of them.
 type Model = BTreeMap<u32, u32>;
@@ -107,23 +110,44 @@ async fn end(tree: &Tree) -> u64 {
     Tree::meta(&tree.store, tree.space).await.unwrap().unwrap().end.into()
 }
 
-/// One operation on an entry. Mostly inserts while the tree grows, mostly deletes otherwise.
-async fn step(tree: &Tree, rng: &mut SmallRng, model: &mut Model, n: u32, growing: bool) {
-    let new: u32 = rng.random();
-    match rng.random_range(0..10) {
-        0..2 => {
-            let found = tree.get(&key(n), <[u8]>::to_vec).await.unwrap();
-            assert_eq!(found, model.get(&n).map(|&v| value(v)));
+/// Polls a future up to `polls` times; `None`: it is dropped half-way.
+async fn polled<F: Future>(future: F, polls: u32) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    poll_fn(move |context| {
+        left -= 1;
+        match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
         }
+    })
+    .await
+}
+
+/// One operation on an entry, of which the caller is the only user; changes are dropped after `polls` polls.
+/// Mostly inserts while the tree grows, mostly deletes otherwise.
+async fn step(tree: &Tree, rng: &mut SmallRng, model: &mut Model, n: u32, growing: bool, polls: u32) {
+    let (old, new) = (model.get(&n).copied(), rng.random());
+    let (done, changed) = match rng.random_range(0..10) {
+        0..2 => (None, old),
         n_th if (n_th < 8) == growing => {
-            tree.put(&key(n), &value(new)).await.unwrap();
-            model.insert(n, new);
+            let put = polled(tree.put(&key(n), &value(new)), polls).await;
+            (put.map(|done| done.map(|_| true).unwrap()), Some(new))
         }
         _ => {
-            let there = tree.delete(&key(n)).await.unwrap().is_some();
-            assert_eq!(there, model.remove(&n).is_some());
+            let delete = polled(tree.delete(&key(n)), polls).await;
+            (delete.map(|done| done.unwrap().is_some() == old.is_some()), None)
         }
-    }
+    };
+    assert!(done != Some(false), "{n} was {old:?}");
+    let found = tree.get(&key(n), <[u8]>::to_vec).await.unwrap();
+    let is = |version: Option<u32>| found == version.map(value);
+    assert!(is(changed) || done.is_none() && is(old), "{n} is neither {old:?} nor {changed:?}");
+    match changed.filter(|_| is(changed)).or(old.filter(|_| !is(changed))) {
+        Some(version) => model.insert(n, version),
+        None => model.remove(&n),
+    };
 }
 
 #[tokio::test]
@@ -134,7 +158,7 @@ async fn random_operations_agree_with_a_map() {
     let (mut high, mut low) = (0, u32::MAX);
     for round in 0..20_000 {
         let n = rng.random_range(0..6_000);
-        step(&tree, &mut rng, &mut model, n, round / 5_000 % 2 == 0).await;
+        step(&tree, &mut rng, &mut model, n, round / 5_000 % 2 == 0, u32::MAX).await;
         if round % 5_000 == 4_999 {
             assert_is(&tree, &model).await;
             let height = assert_sound(&tree).await.height;
@@ -209,7 +233,8 @@ async fn a_queue_reuses_its_pages_and_stays_short() {
 }
 
 /// Seven tasks change keys of their own while two scan in both directions and check the tree: the keys that
-/// stay are seen exactly once. Splits, merges and chains meet; the pool holds a part of the pages only.
+/// stay are seen exactly once. Splits, merges and chains meet; the pool holds a part of the pages only. Some
+/// changes are dropped while they wait: each has happened or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_do_not_lose_each_others_entries() {
     let dir = tempfile::tempdir().unwrap();
@@ -242,7 +267,8 @@ async fn tasks_do_not_lose_each_others_entries() {
             let (mut mine, mut rng) = (Model::new(), SmallRng::seed_from_u64(task.into()));
             for round in 0..3_000 {
                 let n = rng.random_range(0..400) * 8 + task;
-                step(&tree, &mut rng, &mut mine, n, round / 600 % 2 == 0).await;
+                let polls = if rng.random_ratio(1, 8) { rng.random_range(1..4) } else { u32::MAX };
+                step(&tree, &mut rng, &mut mine, n, round / 600 % 2 == 0, polls).await;
             }
             mine
         });
@@ -273,7 +299,7 @@ async fn live_and_crash(dir: &Path, life: u32, model: &mut Model) {
     let mut rng = SmallRng::seed_from_u64(life.into());
     for _ in 0..1_500 {
         let n = rng.random_range(0..2_000);
-        step(&tree, &mut rng, model, n, life % 3 < 2).await;
+        step(&tree, &mut rng, model, n, life % 3 < 2, u32::MAX).await;
     }
     wal.flush(wal.end()).await.unwrap();
 }

@@ -1,10 +1,10 @@
-//! The tree: a B+-tree in one space. Page 0 is the meta page, page 1 always the root. Leaves are chained to the
-//! right.
+//! The tree: a B+-tree in one space. Page 0 is the meta page, page 1 always the root. Leaves are chained to
+//! the right.
 //!
-//! **Latches.** A child is latched before its parent is released. Readers, and writers of one leaf, latch inner
-//! nodes shared and only the leaf exclusively. A change that needs more than its leaf descends anew: a split
-//! with exclusive latches, releasing everything above a node with room; a merge to the parent of the nodes that
-//! it merges. All latches are taken in this order, so there is no deadlock:
+//! **Latches.** A child is latched before its parent is released. Readers, and writers of one leaf, latch
+//! inner nodes shared and only the leaf exclusively. A change that needs more than its leaf descends anew: a
+//! split with exclusive latches, releasing everything above a node with room; a merge to the parent of the
+//! nodes that it merges. All latches are taken in this order, so there is no deadlock:
 //!
 //! 1. from the root downward;
 //! 2. on one level from left to right (scans and merges);
@@ -82,7 +82,8 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Opens the tree in `space`, which redo has recovered. Without a log (for loads), changes are not recorded.
+    /// Opens the tree in `space`, which redo has recovered. Without a log (for loads), changes are not
+    /// recorded.
     #[must_use]
     pub fn open(store: Arc<PageStore>, wal: Option<Wal>, space: SpaceId) -> Self {
         Self { store, wal, space, structure: RwLock::new(()) }
@@ -172,8 +173,8 @@ impl Tree {
         self.put_structural(key, value).await
     }
 
-    /// Overwrites a part of the value of `key`, which lies in its leaf (see [`Tree::put`]: a quarter of a page
-    /// does); false when the key does not exist.
+    /// Overwrites a part of the value of `key`, which lies in its leaf (see [`Tree::put`]: a quarter of a
+    /// page does); false when the key does not exist.
     ///
     /// # Errors
     /// A page cannot be read, or the value does not have the range in its leaf.
