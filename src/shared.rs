@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     /// The loss that the manifest lists.
     pub(crate) loss: parking_lot::Mutex<Option<SsdLoss>>,
     /// Held while the SSD is exchanged or readmitted. Taken before the manifest's mutex.
-    pub(crate) going: Arc<Mutex<()>>,
+    pub(crate) ssd_change: Arc<Mutex<()>>,
     pub(crate) ending: Ending,
     pub(crate) gate: Arc<Gate>,
 }
@@ -63,7 +63,7 @@ impl Shared {
             builder,
             runtime: tokio::runtime::Handle::current(),
             costs: parking_lot::Mutex::new(costs),
-            going: Arc::default(),
+            ssd_change: Arc::default(),
             ending: Ending::default(),
             gate,
         });

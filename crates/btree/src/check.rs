@@ -1,10 +1,10 @@
-//! Walks a whole tree: order, links, fences, chains, and every page accounted for exactly once.
+//! Walks a whole tree: verifies order, links, fences and chains, and that every page has exactly one use.
 
 use crate::node::{Chain, HEADER_BYTES, Meta, NONE, Node, OVERFLOW, Stored, kind_of};
 use crate::tree::{META_PAGE, ROOT, Tree, TreeError};
 use pagetier::{Lsn, PageRef};
 
-/// Problems beyond this many are counted only.
+/// Problems beyond this number are counted but not listed.
 const LISTED_MAX: usize = 50;
 
 /// What [`Tree::check`] found.
@@ -27,7 +27,7 @@ pub struct CheckReport {
     pub free: u64,
     /// The number of problems; 0: the tree is sound.
     pub problems: u64,
-    /// The first of them, in words.
+    /// Descriptions of the first problems.
     pub listed: Vec<String>,
 }
 
@@ -47,11 +47,11 @@ impl CheckReport {
 }
 
 impl Tree {
-    /// Reads every page of the tree and verifies order, links, counts, chains, free pages; that no page is
-    /// used twice and none is lost; and that no page is newer than the log. Calls `progress` with the pages
-    /// seen and their total.
+    /// Reads every page of the tree and verifies order, links, counts, chains and free pages; that no page is
+    /// used twice and none is lost; and that no page is newer than the log. Calls `progress` with the number
+    /// of pages seen and their total.
     ///
-    /// Readers and changes within one page continue meanwhile. Changes of several pages wait.
+    /// Reads and changes within one page continue meanwhile. A change to several pages waits for the check.
     ///
     /// # Errors
     /// The meta page cannot be read. Other pages that cannot be read are problems of the report.
@@ -86,7 +86,7 @@ struct Walk<'t, 'p> {
     progress: Box<dyn FnMut(u64, u64) + Send + 'p>,
 }
 
-/// A node to visit: its page, and the keys that it may hold: from `low` up to and without `high`.
+/// A node to visit: its page, and the range of keys that it may hold, from `low` up to but excluding `high`.
 struct Visit {
     no: u32,
     low: Vec<u8>,
@@ -94,7 +94,7 @@ struct Visit {
 }
 
 impl Walk<'_, '_> {
-    /// Notes the use of a page; false if it was in use already or does not exist.
+    /// Records the use of a page; returns false if it was already in use or does not exist.
     fn take(&mut self, no: u32, by: u32) -> bool {
         self.seen += 1;
         if self.seen.is_multiple_of(256) || self.seen == self.uses.len() as u64 {
@@ -116,7 +116,7 @@ impl Walk<'_, '_> {
     async fn get(&mut self, no: u32) -> Option<PageRef<'_>> {
         match self.tree.store.get(self.tree.id(no)).await {
             Ok(page) => {
-                // Read under the latch: until it is taken, the page and the log may change.
+                // Read the log's end under the latch: before that, both the page and the log may change.
                 let log_end = self.tree.wal.as_ref().map_or(Lsn(0), |wal| wal.end());
                 if page.lsn() > log_end || self.logged && page.lsn() == Lsn(0) {
                     let what = format!("its LSN is {}, the log ends at {log_end}", page.lsn());

@@ -1,15 +1,15 @@
-//! An ordered key-value store on Pagetier, meant to be copied: what an engine needs around the page store,
-//! and nothing else.
+//! An ordered key-value store on Pagetier, meant to be copied: it has what an engine needs around the page
+//! store, and nothing else.
 //!
 //! A [`Kv`] is a directory with a page store (`pages`) and a log (`log`). Keys and values are bytes; keys
 //! are in byte order. [`Kv::put`] and [`Kv::delete`] are atomic, and durable when they return.
 //!
 //! | question | file |
 //! | --- | --- |
+//! | Where is the tree, and when is it sound? | the crate `pagetier-btree`, shared with `tpcc_lite` |
 //! | In which order does an opening recover? | `open.rs` |
 //! | How is a running store copied? | `backup.rs` |
-//! | Where is the tree, with its latches and its check? | the crate `pagetier-btree`, which `tpcc_lite` shares |
-//! | Where is the log? | the crate `pagetier-wal`, which `tpcc_lite` shares |
+//! | Where is the log? | the crate `pagetier-wal`, shared with `tpcc_lite` |
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
