@@ -88,7 +88,8 @@ impl Kv {
             Some(_) => Tree::open(opened, logged, space),
             None if wal.is_new() => {
                 let tree = Tree::create(opened, logged, space, wal.id()).await?;
-                wal.flush(wal.end()).await?;
+                // The log's identity is on disk from here on, whatever becomes of the first life.
+                store.sync().await?;
                 tree
             }
             None => return Err(KvError::NoMeta),

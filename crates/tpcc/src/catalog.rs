@@ -2,7 +2,6 @@
 
 use crate::error::DbError;
 use crate::random::Constants;
-use crate::schema::Table;
 use pagetier::{PageId, PageStore};
 use pagetier_btree::ENTRY_BYTES;
 
