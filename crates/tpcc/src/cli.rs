@@ -38,8 +38,9 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) warehouses: Option<u16>,
     /// Bytes that a new database's rows take in addition to their columns: the paper's InnoDB keeps a record
-    /// header (5), a transaction id (6) and a pointer to the undo log (7) with each; here they stay unused
-    #[arg(long, value_name = "B", default_value_t = 18, value_parser = clap::value_parser!(u16).range(..=256))]
+    /// header (5), a transaction id (6) and a pointer to the undo log (7) with each; here the tree takes 8,
+    /// and the others stay unused
+    #[arg(long, value_name = "B", default_value_t = 18, value_parser = clap::value_parser!(u16).range(8..=256))]
     pub(crate) row_overhead: u16,
     /// Size of the SSD cache, such as 100MiB; 0 for none [default: a third of the database]
     #[arg(long, value_name = "B", value_parser = size)]

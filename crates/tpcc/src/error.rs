@@ -1,7 +1,7 @@
 //! The errors of the database.
 
-use crate::btree::TreeError;
 use crate::schema::Table;
+use pagetier_btree::TreeError;
 use pagetier_wal::{CheckpointError, RedoError, WalError};
 
 /// An error of the database.
