@@ -115,7 +115,7 @@ impl Estimates<'_> {
                 "{share} is not a share of pages: it must be above 0 and at most 1"
             )));
         }
-        let (_, ssd_policy) = self.0.shared.builder.policies().map_err(|why| invalid(why.to_string()))?;
+        let ssd_policy = self.0.shared.builder.ssd_policy_in_use().map_err(|why| invalid(why.to_string()))?;
         let sampling = Sampling::new(share);
         let ghosts = Ghosts::new(GhostParams {
             pool_policy: self.0.pool_policy(),

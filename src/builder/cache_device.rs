@@ -76,8 +76,7 @@ impl Builder {
         costs: Costs,
         frames: usize,
     ) -> Result<NewCacheDevice, OpenError> {
-        let (_, ssd_policy) = self.policies()?;
-        let policy = ssd_policy.build(&self.ssd_params(costs, &layout, frames));
+        let policy = self.ssd_policy_in_use()?.build(&self.slot_params(layout.slots, costs, frames));
         Ok(NewCacheDevice { device, layout, policy, zone_percent: self.zone_percent })
     }
 

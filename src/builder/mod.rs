@@ -88,6 +88,8 @@ pub struct Builder {
     pub(crate) force: bool,
     gate: Option<Arc<dyn LogGate>>,
     redo_span_max: Option<u64>,
+    pub(crate) low_room_bytes: u64,
+    ssd_write_budget: Option<u64>,
     exhausted_after: Duration,
     read_ahead: bool,
     progress: Option<Box<dyn Fn(Progress) + Send + Sync>>,
@@ -100,6 +102,8 @@ pub struct Builder {
     served: parking_lot::Mutex<std::collections::BTreeMap<&'static str, String>>,
     /// The pool's policy if it was replaced since the opening.
     pub(crate) switched_pool_policy: parking_lot::Mutex<Option<PoolPolicy>>,
+    /// The SSD's policy if it was replaced since the opening.
+    pub(crate) switched_ssd_policy: parking_lot::Mutex<Option<SsdPolicy>>,
     /// The SSD and its bytes if it was replaced since the opening.
     pub(crate) replaced_ssd: parking_lot::Mutex<Option<(Place, u64)>>,
     /// Of a read-only opening.
@@ -135,6 +139,8 @@ impl Default for Builder {
             force: false,
             gate: None,
             redo_span_max: None,
+            low_room_bytes: 256 << 20,
+            ssd_write_budget: None,
             exhausted_after: Duration::from_secs(10),
             read_ahead: true,
             progress: None,
@@ -145,6 +151,7 @@ impl Default for Builder {
             accept_ssd_loss: false,
             served: parking_lot::Mutex::default(),
             switched_pool_policy: parking_lot::Mutex::default(),
+            switched_ssd_policy: parking_lot::Mutex::default(),
             replaced_ssd: parking_lot::Mutex::default(),
             read_locks: crate::lock::ReadLocks::default(),
             tenure: None,
@@ -338,6 +345,21 @@ impl Builder {
         self
     }
 
+    /// How many bytes may be written to the SSD per day: see
+    /// [`Ssd::set_write_budget`](crate::Ssd::set_write_budget). Default: any number.
+    pub fn ssd_write_budget(mut self, bytes_per_day: u64) -> Self {
+        self.ssd_write_budget = Some(bytes_per_day);
+        self
+    }
+
+    /// Room is low, and an alarm, when a file system with a file of the store has less than `bytes` free; for
+    /// new pages the free part of the HDD counts too. The log tells when room becomes low at an opening or a
+    /// growth, and [`Stats::room`](crate::Stats::room) at any time. 0: no alarms. Default: 256 MiB.
+    pub fn low_room(mut self, bytes: u64) -> Self {
+        self.low_room_bytes = bytes;
+        self
+    }
+
     /// How long a request waits for a frame when all are pinned or dirty before it fails. Default: 10 s.
     pub fn exhausted_after(mut self, wait: Duration) -> Self {
         self.exhausted_after = wait;
@@ -421,6 +443,12 @@ impl Builder {
     /// The policies of pool and SSD.
     pub(crate) fn policies(&self) -> Result<(PoolPolicy, SsdPolicy), UnknownPolicy> {
         Ok((self.pool_policy.clone()?, self.ssd_policy.clone()?))
+    }
+
+    /// The SSD's policy: the one that it was switched to, or that of the options.
+    pub(crate) fn ssd_policy_in_use(&self) -> Result<SsdPolicy, UnknownPolicy> {
+        let switched = *self.switched_ssd_policy.lock();
+        switched.map_or_else(|| self.ssd_policy.clone(), Ok)
     }
 }
 

@@ -1,6 +1,7 @@
 //! [`Stats`] reduced to what fits on a screen and into a line of JSON: histograms become quantiles, and
 //! classes of I/O without operations are left out.
 
+use crate::room::Room;
 use crate::stats::Stats;
 use pagetier_devio::{DeviceStats, DirStats, IoClass};
 use pagetier_policy::Choice;
@@ -17,6 +18,9 @@ pub struct StatsSummary {
     pub memory: MemorySummary,
     /// The SSD cache.
     pub ssd: SsdSummary,
+    /// The room for growth.
+    #[serde(default)]
+    pub room: Room,
     /// The HDD.
     pub hdd_device: DeviceSummary,
     /// The SSD, or the ring's file of a store without one.
@@ -127,6 +131,15 @@ pub struct SsdSummary {
     pub doublewritten: u64,
     /// Map checkpoints that became durable.
     pub checkpoints: u64,
+    /// The write budget in bytes per day, if there is one.
+    #[serde(default)]
+    pub budget_per_day: Option<u64>,
+    /// With a budget: the bytes written lately, per day.
+    #[serde(default)]
+    pub written_per_day: Option<u64>,
+    /// With a budget: what the cost of a write is multiplied by; 1 within the budget.
+    #[serde(default)]
+    pub write_factor: Option<f64>,
     /// Why the SSD takes no new pages, if it does not.
     pub error: Option<String>,
     /// Why the store refuses writes, if it does.
@@ -216,6 +229,7 @@ impl Stats {
                 total: self.memory_bytes(),
             },
             ssd: ssd_of(self),
+            room: self.room.clone(),
             hdd_device: device_of(&self.hdd_device),
             ssd_device: device_of(&self.ssd_device),
         }
@@ -277,6 +291,9 @@ fn ssd_of(stats: &Stats) -> SsdSummary {
         second_chances: counts.second_chances,
         doublewritten: counts.doublewritten,
         checkpoints: counts.checkpoints,
+        budget_per_day: ssd.write_budget.map(|budget| budget.bytes_per_day),
+        written_per_day: ssd.write_budget.map(|budget| budget.written_per_day),
+        write_factor: ssd.write_budget.map(|budget| budget.factor),
         error: ssd.ssd_error.as_deref().map(str::to_owned),
         refusing: ssd.refusing.as_deref().map(str::to_owned),
         choice: stats.ssd_choice.as_ref().map(choice_of),

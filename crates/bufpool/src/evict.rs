@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The interval at which a request that waits for a frame asks the cleaner to retry failed writes at once.
-const NEEDED_AGAIN: Duration = Duration::from_millis(50);
+pub(crate) const NEEDED_AGAIN: Duration = Duration::from_millis(50);
 
 impl<T: Tier> Inner<T> {
     /// A frame without a page: a free one, or a victim's. Waits for the cleaner if necessary.
@@ -59,11 +59,11 @@ impl<T: Tier> Inner<T> {
         };
         let exhausted = |_| PoolError::Exhausted {
             page,
-            frames: self.params.frames,
+            frames: self.params().frames,
             waited: since.elapsed(),
             why: Box::new(self.why_exhausted(rounds)),
         };
-        tokio::time::timeout(self.params.exhausted_after, wait).await.map_err(exhausted)?
+        tokio::time::timeout(self.opened.exhausted_after, wait).await.map_err(exhausted)?
     }
 
     /// Takes the frame of the page that the policy values least.
@@ -83,7 +83,7 @@ impl<T: Tier> Inner<T> {
 
     /// Takes any frame that is available: the policy returned none although there may be one.
     #[cold]
-    fn evict_any(&self) -> Option<FrameId> {
+    pub(crate) fn evict_any(&self) -> Option<FrameId> {
         let mut policy = self.policy.lock();
         self.frames
             .ids()
@@ -119,7 +119,7 @@ impl<T: Tier> Inner<T> {
     }
 
     fn wake_cleaner(&self) {
-        let every = (self.params.clean_depth as u64 / 4).max(1);
+        let every = (self.params().clean_depth as u64 / 4).max(1);
         if self.evicted_since_clean.fetch_add(1, Ordering::Relaxed) + 1 >= every {
             self.clean.notify_one();
         }

@@ -88,7 +88,7 @@ impl<T: Tier> Inner<T> {
                 pages.extend(frame.page().filter(|_| pages.len() < PAGES_MAX));
             }
         }
-        if pinned * 2 > frames.all.len() || dirty + writing == 0 {
+        if pinned * 2 > frames.count() || dirty + writing == 0 {
             return Exhausted::Pinned { pinned, pages };
         }
         match self.last_failure.lock().clone() {

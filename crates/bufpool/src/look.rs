@@ -1,6 +1,6 @@
 //! What reports say of the pages in memory, and how a pool is filled before it is used.
 
-use crate::frame::NO_LSN;
+use crate::frame::{Frame, NO_LSN};
 use crate::guard::PageRef;
 use crate::pool::Pool;
 use crate::tier::Tier;
@@ -65,7 +65,7 @@ impl<T: Tier> Pool<T> {
     pub async fn warm(&self, pages: &[PageId]) -> u64 {
         let mut warm = 0;
         // As many as read-ahead takes at once.
-        let most = (self.inner.params.frames / 8).clamp(1, WARM_PAGES);
+        let most = (self.inner.params().frames / 8).clamp(1, WARM_PAGES);
         for some in pages.chunks(most) {
             self.prefetch(some);
             for page in some {
@@ -83,6 +83,8 @@ impl<T: Tier> Pool<T> {
         let inner = &self.inner;
         // Held to the end: no event is lost between the two.
         let mut policy = inner.policy.lock();
+        // The pool's size may have changed since it was built.
+        new.set_frames(inner.params().frames);
         let mut order = Vec::new();
         policy.first_to_go(&mut |frame| {
             order.push(frame);
@@ -102,9 +104,10 @@ impl<T: Tier> Pool<T> {
         *policy = new;
     }
 
-    /// The pages in memory, in no order. A page that comes or goes meanwhile may be missing.
+    /// The pages in memory, in no order, without those whose eviction has begun. Takes no lock. A page that
+    /// comes or goes meanwhile may be missing.
     #[must_use]
     pub fn resident(&self) -> Vec<PageId> {
-        self.inner.frames.all.iter().filter_map(crate::frame::Frame::page).collect()
+        self.inner.frames.all.iter().filter(|f| !f.word.is_gone()).filter_map(Frame::page).collect()
     }
 }

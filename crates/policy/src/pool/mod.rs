@@ -149,6 +149,10 @@ pub trait FramePolicy: Send + std::fmt::Debug {
     /// New costs, from calibration or online measurement. Nothing to a policy that does not weigh them.
     fn set_costs(&mut self, _costs: Costs) {}
 
+    /// The pool has `frames` frames from now on. Tracked frames may have larger numbers: a pool that shrinks
+    /// gives up frames wherever they are. Nothing to a policy without shares of the pool.
+    fn set_frames(&mut self, _frames: usize) {}
+
     /// How often the policy came to follow another setting: what a shell notices a change by. O(1).
     fn choice_changes(&self) -> u64 {
         0
