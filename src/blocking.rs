@@ -1,4 +1,4 @@
-//! The store for code without a runtime: every call blocks its thread until it is done.
+//! The store for code without an async runtime: every call blocks its thread until it completes.
 //!
 //! A thread of the store runs the tokio runtime that [`crate::PageStore`] needs; any number of threads may
 //! use the store at the same time. [`PageStore::store`] and [`PageStore::block_on`] give access to all other
@@ -65,8 +65,7 @@ impl PageStore {
         &self.store
     }
 
-    /// Waits for `future` on this thread; for methods of [`PageStore::store`] that have no blocking form
-    /// here.
+    /// Waits for `future` on this thread; for methods of [`PageStore::store`] that have no blocking form.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.driver.handle.block_on(future)
     }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 /// A page latched in shared mode. Derefs to its payload. See [`PageStore::get`].
 ///
-/// It is `Send` and may be held across `.await`; meanwhile it keeps writers of its page waiting, and its
-/// frame in memory.
+/// It is `Send` and may be held across `.await`; while it lives, writers of the page wait, and its frame
+/// stays in memory.
 pub struct PageRef<'a>(pub(crate) pagetier_bufpool::PageRef<'a, SsdTier>);
 
 /// A page latched exclusively. Derefs to its payload; the first mutable access marks the page dirty. See

@@ -6,7 +6,8 @@ use std::hash::{BuildHasher, RandomState};
 /// A new id.
 pub(crate) fn new_id() -> [u8; 16] {
     let mut id = [0; 16];
-    // The kernel fills so few bytes at once or fails. The hash tables' seeds serve where the call is barred.
+    // The kernel fills this few bytes completely, or fails. Where the call is blocked, the seeds of the
+    // standard library's hash tables have to serve.
     if getrandom(&mut id, GetRandomFlags::empty()) != Ok(id.len()) {
         let halves = [RandomState::new().hash_one(0), RandomState::new().hash_one(1)].map(u64::to_le_bytes);
         id.copy_from_slice(halves.as_flattened());

@@ -31,7 +31,7 @@ use tokio::time::{Instant, sleep};
 
 /// How long an opener waits for a leaving store, or for the kernel to clean up after a killed process.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// The polling interval of such a wait.
+/// The polling interval of these waits.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long a block device that is not mounted may stay busy: the kernel may be cleaning up after a killed
 /// process.
@@ -40,7 +40,7 @@ const BUSY_MAX: Duration = Duration::from_secs(3);
 const RUNNING: u8 = b'R';
 const LEAVING: u8 = b'L';
 
-/// Tells, by its existence, that a part of the store exists: [`Tenure::left`] waits until all are gone.
+/// Lives as long as a part of the store: [`Tenure::left`] waits until every clone is gone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Present(Arc<watch::Sender<()>>);
 
@@ -155,12 +155,12 @@ impl Tenure {
         self.fence.while_open(act)
     }
 
-    /// What a part of the store holds as long as it exists.
+    /// The token that a part of the store holds as long as it exists.
     pub(crate) fn present(&self) -> Present {
         self.present.clone()
     }
 
-    /// Waits until the opening has left nothing behind: neither locks nor any part of the store.
+    /// Waits until nothing of the opening is left: no lock and no part of the store.
     pub(crate) fn left(&self) -> impl Future<Output = ()> + Send + Sync + 'static + use<> {
         let mut present = self.present.0.subscribe();
         async move { while present.changed().await.is_ok() {} }
@@ -214,7 +214,7 @@ impl Tenure {
 }
 
 impl Held {
-    /// Leaves the locks to the devices' last operations. Returns the devices.
+    /// Passes the locks to the devices, which release them after their last operations. Returns the devices.
     fn release(self) -> Vec<SharedDevice> {
         let Self { devices, locks } = self;
         if let Some(directory) = &locks.directory {

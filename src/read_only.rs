@@ -1,7 +1,7 @@
 //! Opening a store without writing to it.
 //!
 //! The devices are opened for reading only, each under an overlay that keeps writes in memory; the manifest
-//! is a copy in memory. So a store that crashed recovers in memory, and its files stay as they are. Shared
+//! is a copy in memory. A store that crashed thus recovers in memory, and its files stay unchanged. Shared
 //! locks keep a writing store out, and other read-only openings in.
 
 use crate::builder::{Builder, Place};
@@ -23,20 +23,20 @@ const WRITES_BYTES_MAX: u64 = 1 << 30;
 
 impl Builder {
     /// Opens an existing store without writing to it: for inspection, verification, and copies of a store
-    /// that must stay as it is. It needs no permission to write.
+    /// that must not change. Requires no permission to write.
     ///
     /// A store that crashed is recovered in memory: what [`Builder::open`] would write to the devices stays
     /// in this process, so the store looks as after a recovery, and the files do not change. The same holds
-    /// for what the embedder writes (redo, say): it is readable until the store is closed or dropped, and
-    /// then gone; [`PageStore::sync`] makes nothing durable. Such writes take memory, at most 1 GiB per
-    /// device; more fail for lack of space. The SSD starts in [`SsdMode::ReadOnly`], so that pages which
-    /// leave memory are not copied there.
+    /// for what the embedder writes (redo, say): it is readable until the store is closed or dropped, then
+    /// discarded; [`PageStore::sync`] makes nothing durable. Such writes take memory, at most 1 GiB per
+    /// device; beyond that they fail for lack of space. The SSD starts in [`SsdMode::ReadOnly`], so that
+    /// pages which leave memory are not copied there.
     ///
-    /// Other read-only openings of the store may exist at the same time, a writing one may not.
+    /// Any number of read-only openings may exist at the same time, but no writing one.
     ///
     /// # Errors
-    /// As [`Builder::open`]; [`OpenError::NotFound`] when there is none; [`OpenError::AlreadyOpen`] while a
-    /// writing store has it, or leaves it: unlike [`Builder::open`] this does not wait.
+    /// As [`Builder::open`]; [`OpenError::NotFound`] when there is no store; [`OpenError::AlreadyOpen`]
+    /// while a writing store is open or leaving: unlike [`Builder::open`], this does not wait.
     ///
     /// # Panics
     /// As [`Builder::open`].
@@ -105,7 +105,7 @@ fn over(device: SharedDevice) -> Place {
     Place::Device(Arc::new(OverlayDevice::new(device, WRITES_BYTES_MAX)))
 }
 
-/// A shared lock on the file at `path`; `None` if there is no such file. `named`: what errors call it.
+/// A shared lock on the file at `path`; `None` if there is no such file. Errors name `named`.
 fn lock_shared(path: &Path, named: &Path) -> Result<Option<OwnedFd>, OpenError> {
     let failed = |e: Errno| OpenError::directory(named, "cannot be locked", e.into());
     let fd = match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {

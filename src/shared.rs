@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     /// The loss that the manifest lists.
     pub(crate) loss: parking_lot::Mutex<Option<SsdLoss>>,
     /// Held while the SSD is exchanged or readmitted. Taken before the manifest's mutex.
-    pub(crate) going: Arc<Mutex<()>>,
+    pub(crate) ssd_change: Arc<Mutex<()>>,
     pub(crate) ending: Ending,
     pub(crate) gate: Arc<Gate>,
     pub(crate) room_alarm: RoomAlarm,
@@ -65,7 +65,7 @@ impl Shared {
             builder,
             runtime: tokio::runtime::Handle::current(),
             costs: parking_lot::Mutex::new(costs),
-            going: Arc::default(),
+            ssd_change: Arc::default(),
             ending: Ending::default(),
             gate,
             room_alarm: RoomAlarm::default(),

@@ -1,9 +1,9 @@
-//! The end of a store: in order (`close`, `shutdown`), and the wait for what a dropped one leaves behind.
+//! Ends a store in order (`close`, `shutdown`), and waits for what a dropped one leaves behind.
 //!
 //! A shutdown (1) refuses new operations and waits for those in progress, (2) retires the pool: everything is
 //! written, every page leaves memory, and a request finds none, (3) checkpoints the SSD's map and records the
-//! close, (4) ends the tenure, so that nothing is written afterwards, and waits until the locks are free.
-//! That of a shared store runs in a task of its own, which all callers wait for.
+//! close, (4) ends the tenure, so that nothing is written afterwards, and waits until the locks are free. The
+//! shutdown of a shared store runs in a task of its own, for which all callers wait.
 
 use crate::error::Error;
 use crate::lock::{Leave, Tenure};
@@ -16,7 +16,7 @@ use tokio::sync::{RwLock, RwLockReadGuard, watch};
 
 type Outcome = Option<Result<(), Error>>;
 
-/// Whether the store is shutting down, and how that ended.
+/// Whether the store is shutting down, and the result.
 #[derive(Debug)]
 pub(crate) struct Ending {
     /// Held shared by every operation that changes the store other than through a guard.
@@ -50,7 +50,7 @@ impl Ending {
         }
     }
 
-    /// Refuses operations from now on. Returns whether a shutdown has begun already.
+    /// Refuses further operations. Returns whether a shutdown had begun already.
     fn refuse(&self) -> bool {
         self.begun.send_replace(true)
     }
@@ -75,11 +75,11 @@ impl Ending {
 
 async fn end(shared: Arc<Shared>, tenure: Arc<Tenure>) -> Result<(), Error> {
     let operations = shared.ending.operations.write().await;
-    let going = shared.going.lock().await;
+    let change = shared.ssd_change.lock().await;
     let result = shared.write_everything().await;
     shared.gate.release();
     let vacated = tenure.leave();
-    drop(going);
+    drop(change);
     drop(operations);
     drop(shared);
     vacated.await;
@@ -104,7 +104,7 @@ impl PageStore {
     /// and for [`PageMut`](crate::PageMut) guards to be dropped; hold none. A [`PageRef`](crate::PageRef) may
     /// stay: its page remains readable.
     ///
-    /// Every call gets the result of the first one. The shutdown goes on if the future is dropped.
+    /// Every call returns the result of the first one. The shutdown continues if the future is dropped.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -126,7 +126,8 @@ impl PageStore {
         ended.ok().flatten().unwrap_or_else(|| Err(Error::runtime_ended()))
     }
 
-    /// The shutdown of a store that no caller shares: it runs in the caller, and ends with it.
+    /// Shuts down a store that is not shared: runs in the caller's task, and stops when the future is
+    /// dropped.
     pub(crate) async fn close_owned(self) -> Result<(), Error> {
         if self.shared.ending.refuse() {
             return self.shutdown().await;
@@ -134,10 +135,10 @@ impl PageStore {
         end(Arc::clone(&self.shared), self.leave.tenure()).await
     }
 
-    /// A future that ends when nothing of this store is left: it was dropped (or closed), its last operation
-    /// has ended, its tasks are gone, and its directory, devices and log gate are free. It does not borrow
-    /// the store and may be awaited anywhere; the runtime that the store was opened on must run or shut down
-    /// meanwhile.
+    /// A future that completes once nothing of this store is left: it was dropped (or closed), its last
+    /// operation has ended, its tasks are gone, and its directory, devices and log gate are free. It does not
+    /// borrow the store and may be awaited anywhere; the runtime that the store was opened on must run or
+    /// shut down meanwhile.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

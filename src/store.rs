@@ -33,15 +33,15 @@ pub struct PageStore {
     pub(crate) pool: Pool<SsdTier>,
     pub(crate) shared: Arc<Shared>,
     /// The running ghosts, shared with the thread that drives them.
-    pub(crate) ghostly: parking_lot::Mutex<Option<Arc<parking_lot::Mutex<Stream>>>>,
+    pub(crate) ghosts: parking_lot::Mutex<Option<Arc<parking_lot::Mutex<Stream>>>>,
 }
 
 /// A loss that the embedder's log must cover. See [`PageStore::redo_from`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loss {
-    /// Of what is in memory only.
+    /// The loss of what is in memory.
     Crash,
-    /// Of memory and the SSD.
+    /// The loss of memory and of the SSD.
     Ssd,
 }
 
@@ -54,18 +54,17 @@ impl PageStore {
         Self::builder().directory(path).open().await
     }
 
-    /// Returns a builder, to open a store with other options than the defaults.
+    /// Returns a builder, to open a store with options other than the defaults.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
     pub(crate) fn new(leave: Leave, shared: Arc<Shared>) -> Self {
         let gate = ReleaseGate(Arc::clone(&shared.gate));
-        Self { leave, _gate: gate, pool: shared.pool.clone(), shared, ghostly: Default::default() }
+        Self { leave, _gate: gate, pool: shared.pool.clone(), shared, ghosts: Default::default() }
     }
 
-    // ---- pages
-    // ----------------------------------------------------------------------------------------------
+    // ---- pages ----
 
     /// Allocates a page at the end of `space`: all zeroes and latched exclusively. It is permanently part of
     /// the space once a [`PageStore::sync`] (or the embedder's redo, see [`PageStore::recreate`]) covers it.
@@ -162,8 +161,8 @@ impl PageStore {
     }
 
     /// Creates `page`, which the embedder counts itself: returns it exclusively, all zeroes and dirty,
-    /// without reading anything. The space grows to hold it. It takes effect as the embedder's log says, so
-    /// page numbers are exact after any crash: see [`PageStore::allocate`].
+    /// without reading anything. The space grows to hold it. The embedder's log decides whether the page
+    /// exists after a crash, so page numbers stay exact: see [`PageStore::allocate`].
     ///
     /// The page may exist: it is then overwritten, as redo of the record that created it requires.
     /// Cancel-safe: a dropped future changes nothing but the space's size.
@@ -188,8 +187,7 @@ impl PageStore {
         Ok(self.pool.discard(page).await?)
     }
 
-    // ---- durability
-    // -----------------------------------------------------------------------------------------
+    // ---- durability ----
 
     /// Makes everything written before this call durable. Writes no map checkpoint, and needs no HDD flush
     /// for pages that go to the HDD. Waits for the exclusive guards of dirty pages: the caller must hold
@@ -214,9 +212,8 @@ impl PageStore {
         Ok(self.pool.flush_to(lsn).await?)
     }
 
-    /// Makes durable what has been written so far; writes no page itself. It suits a page that an eviction or
-    /// the redo bound has written: [`PageStore::flush_to`] and [`PageStore::redo_from`] include it.
-    /// Cancel-safe.
+    /// Makes durable what has been written so far, by evictions or for the redo bound, say; writes no page
+    /// itself. [`PageStore::flush_to`] and [`PageStore::redo_from`] include it. Cancel-safe.
     ///
     /// # Errors
     /// As [`PageStore::sync`].
@@ -236,7 +233,7 @@ impl PageStore {
     /// ```
     /// use pagetier::{Error, Loss, Lsn, PageStore};
     ///
-    /// /// Returns the position before which the log is of no use.
+    /// /// Returns the position before which the log may be removed.
     /// async fn checkpoint(store: &PageStore, log_end: Lsn) -> Result<Lsn, Error> {
     ///     store.flush_to(log_end).await?;
     ///     store.redo_from(log_end, Loss::Crash).await
@@ -272,8 +269,7 @@ impl PageStore {
         self.close_owned().await
     }
 
-    // ---- views
-    // ----------------------------------------------------------------------------------------------
+    // ---- views ----
 
     /// Counters, sizes and device statistics at this moment.
     #[must_use]
@@ -313,7 +309,7 @@ impl PageStore {
         self.shared.page_size()
     }
 
-    /// Recounts what can be recounted; for tests.
+    /// Recounts the internal structures and compares; for tests.
     ///
     /// # Errors
     /// A description of the first inconsistency.

@@ -24,7 +24,7 @@ const SEED: &str = "PAGETIER_KILL_SEED";
 /// The approximate time of an opening with recovery, in microseconds.
 const OPENING_US: u64 = 60_000;
 
-/// Per page: the last version whose `sync` returned, and the last version begun.
+/// By page: the last version whose `sync` returned, and the last version whose write began.
 #[derive(Clone, Copy, Default)]
 struct Known {
     durable: u32,
@@ -69,7 +69,7 @@ fn the_writer_that_is_killed() {
 }
 
 async fn write_for_ever(directory: &Path, seed: u64) {
-    // All policies but the last, which is none.
+    // All policies except the last, `none`.
     let ssd_policy = SsdPolicy::ALL[seed as usize % (SsdPolicy::ALL.len() - 1)];
     let store = Arc::new(open(directory, seed % 2 == 1, ssd_policy).await);
     let space = match store.spaces().find("t") {
@@ -244,7 +244,7 @@ async fn nothing_synced_is_lost_when_the_process_is_killed() {
     let mut known = vec![Known::default(); PAGES as usize];
     let (mut warm, mut verified, mut recoveries, mut cut) = (Vec::new(), 0, 0, 0);
     for round in 0..rounds {
-        // A store that was dropped keeps its locks until its last flush has ended, so the runtime runs on.
+        // A dropped store keeps its locks until its last flush has ended, so the runtime continues.
         let at = directory.path().to_owned();
         let killed = tokio::task::spawn_blocking(move || {
             run_and_kill(&at, round, &mut known);

@@ -1,4 +1,4 @@
-//! What an operator sees: the summary, the reasons for a page's place, the export for other processes.
+//! The operator's view: the summary, the reasons for a page's place, the export for other processes.
 
 use crate::fixture::{Fixture, PAGES, grown, read, write, write_all};
 use pagetier::{Home, LiveStats, PageId, PageStore, SpaceId, SsdMode, StatsSummary};
@@ -70,7 +70,7 @@ async fn a_page_is_explained_by_the_figures_of_its_policies() {
         assert_eq!(why.on_ssd, store.home(page(no)) == Home::Ssd);
         assert_eq!(why.memory.is_some(), store.try_get(page(no)).is_some(), "page {no}");
         assert_eq!(why.counts.map(|c| c.reads_hdd), store.policies().counts(page(no)).map(|c| c.reads_hdd));
-        // The benefit is the paper's, by the same counts and the group's factor (equations 2 to 6).
+        // The benefit follows from the counts and the group's factor by the paper's equations 2 to 6.
         if let (Some(c), Some(g), Some(benefit)) = (why.counts, why.group, why.benefit_ms) {
             let costs = store.policies().costs();
             let (r_d, r_s) = (c.reads_hdd as f64, c.reads_ssd as f64);

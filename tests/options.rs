@@ -1,4 +1,4 @@
-//! What becomes of options that an existing store cannot take: an error, or they take effect.
+//! Options of an existing store: each takes effect or yields an error.
 
 use crate::fixture::{Fixture, PAGE, RING_PAGES, SSD_PAGES, fill, read};
 use pagetier::{Advice, Builder, Costs, Error, OpenError, PageId, PageStore, SsdState, frames_for};

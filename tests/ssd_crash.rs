@@ -203,7 +203,7 @@ fn run(seed: u64) -> Result<u32, String> {
             manifest: Arc::new(MemoryManifest::default()),
             pages: BTreeMap::new(),
             version: 0,
-            // All policies but the last, which is none.
+            // All policies except the last, `none`.
             ssd_policy: SsdPolicy::ALL[seed as usize % (SsdPolicy::ALL.len() - 1)],
         };
         let store = world.open().await?;

@@ -103,7 +103,7 @@ impl Builder {
 }
 
 impl Builder {
-    /// Whether the next opening finds the ring of a store without an SSD again.
+    /// Whether the ring of a store without an SSD is still there at the next opening.
     pub(crate) fn keeps_its_ring(&self) -> bool {
         self.directory.is_some() || matches!(self.ring, Place::Device(_))
     }

@@ -1,4 +1,5 @@
-//! Checks that the devices are the store's and in the state it left them, and decides what to do otherwise.
+//! Checks that the devices belong to the store and are in the state in which it left them; decides what to
+//! do otherwise.
 
 use super::Builder;
 use super::blank::refuse_data;
@@ -18,8 +19,8 @@ pub(super) struct PreparedSsd {
 }
 
 impl PreparedSsd {
-    /// A blank device for the store of `manifest`. Its marks count it as a participant of every opening so
-    /// far.
+    /// Prepares a blank device for the store of `manifest`. Its marks record that it took part in every
+    /// opening so far.
     pub(super) fn format(layout: Layout, manifest: &Manifest) -> Self {
         let marks = Marks { opened: manifest.opened, closed: manifest.closed, manifest: 0 };
         let superblock = Superblock { store: id_bytes(&manifest.store), ssd: new_id(), layout, marks };
@@ -148,8 +149,8 @@ impl Builder {
 
     /// Checks that manifest and device agree on the openings. An opening is recorded in the manifest
     /// (`epoch`), on the devices, and again in the manifest (`opened`); a close on the devices, then in the
-    /// manifest. Wherever a crash comes, a device is therefore neither behind `opened` and `closed` nor ahead
-    /// of `epoch`.
+    /// manifest. After a crash at any point, a device is therefore neither behind `opened` and `closed` nor
+    /// ahead of `epoch`.
     fn check_marks(
         &self,
         tier: &'static str,

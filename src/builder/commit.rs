@@ -1,7 +1,7 @@
-//! The writes of an opening before recovery: they record whose the devices are and that the opening takes
-//! place.
+//! The writes of an opening before recovery: they record which store owns the devices, and that an opening
+//! has begun.
 //!
-//! 1. A new store only: save the manifest with the store's id. Devices that bear the id are the store's own,
+//! 1. New store only: save the manifest with the store's id. Devices that carry the id belong to the store,
 //!    however the opening ends.
 //! 2. Format the new devices.
 //! 3. Save the manifest: the number of this opening, the id of a new SSD, and what is lost with the previous
@@ -25,11 +25,11 @@ use pagetier_page::PageSize;
 use pagetier_ssdcache::{Marks, Unproved, format, mark};
 use std::sync::Arc;
 
-/// The bytes of a new HDD that a calibration uses.
+/// The size of the part of a new HDD that a calibration uses.
 const SCRATCH_BYTES: u64 = 256 << 20;
 
 impl Builder {
-    /// See the module.
+    /// Performs the steps of the module's list.
     #[expect(clippy::too_many_arguments, reason = "the parts of a store that has no object yet")]
     pub(super) async fn commit(
         &self,

@@ -1,10 +1,11 @@
-//! Options that an existing store cannot take are errors, or a warning says when they take effect.
+//! Options that an existing store cannot adopt: each is an error, or a warning that says when it takes
+//! effect.
 //!
 //! | option | for an existing store |
 //! | --- | --- |
 //! | `page_size`, `page_bytes` | an error unless it is the store's |
 //! | `ssd_bytes`, `ring_pages` | an error unless the SSD (or the ring's file) was made with it |
-//! | `ssd_bytes`, `ssd`, `ssd_device`, if the store has no SSD | a warning: they count once `ssd().readmit()` puts the SSD into use |
+//! | `ssd_bytes`, `ssd`, `ssd_device`, if the store has no SSD | a warning: they take effect once `ssd().readmit()` puts the SSD into use |
 //! | `calibrate` | an error unless the store remembers a calibration or `costs` are given |
 
 use super::{Builder, Place};
@@ -40,8 +41,8 @@ impl Builder {
     /// Checks the options against the manifest of an existing store.
     pub(super) fn check_known(&self, manifest: &Manifest, knows_costs: bool) -> Result<(), OpenError> {
         if self.calibrate.is_some() && self.costs.is_none() && !knows_costs && !manifest.is_unused() {
-            let why = "it measures new stores only, since it writes: pass `costs` instead, as \
-                       `pagetier::calibrate` measures them on a scratch file of the same devices";
+            let why = "it writes, so it measures new stores only: pass `costs` instead, which \
+                       `pagetier::calibrate` measures on scratch files of the same devices";
             return Err(OpenError::BadOption { option: "calibrate", why: why.into() });
         }
         Ok(())

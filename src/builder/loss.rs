@@ -1,4 +1,4 @@
-//! Which pages are lost with an SSD that is given up.
+//! Determines which pages are lost with an SSD that is given up.
 
 use super::Builder;
 use super::check::PreparedSsd;
@@ -6,8 +6,8 @@ use crate::manifest::Manifest;
 use crate::runs::OnlyCopies;
 
 impl Builder {
-    /// What opening with `prepared` gives up; `None` if the SSD (or the ring's file) is the one that the
-    /// store last used, or the store is new.
+    /// The pages that opening with `prepared` gives up; `None` if the SSD (or the ring's file) is the one
+    /// that the store last used, or the store is new.
     pub(super) fn what_is_lost(&self, manifest: &Manifest, prepared: &PreparedSsd) -> Option<OnlyCopies> {
         if prepared.format.is_none() || manifest.is_unused() {
             return None;

@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The memory budget for a pool policy, in bytes per frame; covers GD2L and its relatives, and the
-/// simulations of the default in pools that are not small.
+/// The memory budget for a pool policy, in bytes per frame; covers GD2L and its relatives, and, except in
+/// small pools, the simulations of the default.
 pub(crate) const POOL_POLICY_BYTES: usize = 48;
 /// Memory per slot in bytes: its entry, its entry in the page map, the policy's record, and the policy's
 /// simulations.
@@ -98,7 +98,7 @@ pub struct Builder {
     pub(crate) ring: Place,
     pub(crate) ssd_mode: SsdMode,
     accept_ssd_loss: bool,
-    /// How each device that this opening opened itself is served, by option.
+    /// The back end of each device that the opening opened by path, by option.
     served: parking_lot::Mutex<std::collections::BTreeMap<&'static str, String>>,
     /// The pool's policy if it was replaced since the opening.
     pub(crate) switched_pool_policy: parking_lot::Mutex<Option<PoolPolicy>>,
@@ -106,7 +106,7 @@ pub struct Builder {
     pub(crate) switched_ssd_policy: parking_lot::Mutex<Option<SsdPolicy>>,
     /// The SSD and its bytes if it was replaced since the opening.
     pub(crate) replaced_ssd: parking_lot::Mutex<Option<(Place, u64)>>,
-    /// Of a read-only opening.
+    /// The locks of a read-only opening.
     pub(crate) read_locks: crate::lock::ReadLocks,
     /// What the opening holds until the store ends.
     pub(crate) tenure: Option<Arc<Tenure>>,
@@ -198,17 +198,18 @@ impl Builder {
         self
     }
 
-    /// The number of bytes of the SSD to use; 0: no SSD. An existing store keeps its size: another one is
-    /// [`OpenError::BadOption`](crate::OpenError::BadOption). A store that has no SSD, because it was created
-    /// without or gave it up, opens without and says so in the log; [`Ssd::readmit`](crate::Ssd::readmit)
-    /// puts the SSD of these options into use. Default: 256 MiB for a new store.
+    /// The number of bytes of the SSD to use; 0: no SSD. An existing store keeps its size, and any other
+    /// value is [`OpenError::BadOption`](crate::OpenError::BadOption). A store that has no SSD, because it
+    /// was created without one or gave it up, opens without one and logs a warning;
+    /// [`Ssd::readmit`](crate::Ssd::readmit) puts the SSD of these options into use. Default: 256 MiB for a
+    /// new store.
     pub fn ssd_bytes(mut self, bytes: u64) -> Self {
         self.ssd_bytes = Some(bytes);
         self
     }
 
-    /// Pages of the doublewrite ring, at most 65,536; an existing store keeps its number, and another one is
-    /// [`OpenError::BadOption`](crate::OpenError::BadOption). 0 turns the ring off: the
+    /// The number of pages in the doublewrite ring, at most 65,536. An existing store keeps its ring, and
+    /// any other value is [`OpenError::BadOption`](crate::OpenError::BadOption). 0 turns the ring off: the
     /// embedder must then repair torn pages on the HDD, and `sync` flushes the HDD. Default: 256, fewer on a
     /// small SSD.
     pub fn ring_pages(mut self, pages: u32) -> Self {
@@ -235,17 +236,17 @@ impl Builder {
         self
     }
 
-    /// The pool's replacement policy, as [`PoolPolicy::Lru`] or by name, as `"gd2l:frequency"`. Default:
-    /// [`PoolPolicy::Auto`]. CASA and GD2L weigh the devices' costs: see [`Builder::online_costs`]. An
-    /// unknown name makes [`Builder::open`] fail.
+    /// The pool's replacement policy: a value such as [`PoolPolicy::Lru`], or a name such as
+    /// `"gd2l:frequency"`. Default: [`PoolPolicy::Auto`]. CASA and GD2L weigh the devices' costs: see
+    /// [`Builder::online_costs`]. An unknown name makes [`Builder::open`] fail.
     pub fn pool_policy(mut self, policy: impl TryInto<PoolPolicy, Error: Into<UnknownPolicy>>) -> Self {
         self.pool_policy = policy.try_into().map_err(Into::into);
         self
     }
 
-    /// The SSD's policy, as [`SsdPolicy::Lru2`] or by name, as `"cac:ageing"`. Default: [`SsdPolicy::Auto`].
-    /// The policy may change between openings: the SSD's contents stay in use. An unknown name makes
-    /// [`Builder::open`] fail.
+    /// The SSD's policy: a value such as [`SsdPolicy::Lru2`], or a name such as `"cac:ageing"`. Default:
+    /// [`SsdPolicy::Auto`]. The policy may change between openings: the SSD's contents stay in use. An
+    /// unknown name makes [`Builder::open`] fail.
     pub fn ssd_policy(mut self, policy: impl TryInto<SsdPolicy, Error: Into<UnknownPolicy>>) -> Self {
         self.ssd_policy = policy.try_into().map_err(Into::into);
         self
@@ -285,8 +286,8 @@ impl Builder {
     }
 
     /// Measures the devices for about `budget` each ([`crate::calibrate`]) when the store is created, unless
-    /// [`Builder::costs`] gives their costs. The store remembers the result; one that has none cannot be
-    /// measured later ([`OpenError::BadOption`](crate::OpenError::BadOption)). Default: off.
+    /// [`Builder::costs`] gives their costs. The store keeps the result; an existing store without one
+    /// cannot be measured later ([`OpenError::BadOption`](crate::OpenError::BadOption)). Default: off.
     pub fn calibrate(mut self, budget: Duration) -> Self {
         self.calibrate = Some(budget);
         self
@@ -380,9 +381,9 @@ impl Builder {
         self
     }
 
-    /// The device for the doublewrite ring while the store has no SSD, ready made. Default: the file `ring`
-    /// in the directory. A store without a directory keeps the ring in memory: it does not outlive the
-    /// process, and if such a store has an SSD, it does not switch to operation without the SSD by itself.
+    /// A ready-made device for the doublewrite ring while the store has no SSD. Default: the file `ring` in
+    /// the directory. A store without a directory keeps the ring in memory: it does not outlive the process,
+    /// and if such a store has an SSD, it does not switch to operation without the SSD by itself.
     pub fn ring_device(mut self, device: SharedDevice) -> Self {
         self.ring = Place::Device(device);
         self

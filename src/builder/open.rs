@@ -1,4 +1,4 @@
-//! Opening a store: what it checks, and in which order the store becomes usable.
+//! Opens a store: the checks, and the order in which the store becomes usable.
 
 use super::{Builder, COST_POINTS_MAX, POOL_POLICY_BYTES, Place, ring_pages_for, tables_bytes};
 use crate::error::OpenError;
@@ -43,7 +43,7 @@ impl Builder {
         let left = tenure.left();
         let opened = self.open_for(tenure, leave).await;
         if opened.is_err() {
-            // A failed opening leaves nothing behind that could be in the way of the next one.
+            // Wait until nothing of the failed opening is left to block the next one.
             let _ = tokio::time::timeout(LEAVE_MAX, left).await;
         }
         opened
@@ -124,7 +124,7 @@ impl Builder {
         Ok(store)
     }
 
-    /// The manifest that an unfinished first opening left, or the one of a store.
+    /// The manifest that an unfinished first opening left, or else that of an existing store.
     fn load(&self, manifests: &ManifestStore) -> Result<(Option<Manifest>, Option<Manifest>), OpenError> {
         match manifests.load()? {
             Some(manifest) if !manifest.is_unused() => Ok((None, Some(manifest))),
@@ -284,7 +284,7 @@ impl Builder {
         self.layout_of(self.ssd_size(), page_size)
     }
 
-    /// The division of an SSD of `bytes`.
+    /// The layout of an SSD of `bytes`.
     pub(super) fn layout_of(&self, bytes: u64, page_size: PageSize) -> Result<Layout, OpenError> {
         let ring = self.ring_pages.unwrap_or_else(|| ring_pages_for(bytes, page_size));
         if bytes == 0 {
@@ -333,10 +333,10 @@ fn known_costs(manifest: &Manifest) -> Option<Costs> {
     Some(Costs { hdd_read_ms, hdd_write_ms, ssd_read_ms, ssd_write_ms }).filter(Costs::is_valid)
 }
 
-/// The manifest of a store that is created.
+/// The manifest of a new store.
 fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
     match unused {
-        // An earlier opening that did not finish has written this id to devices.
+        // An earlier opening that did not complete may have written this id to the devices.
         Some(Manifest { store, epoch, generation, .. }) => {
             Manifest { epoch, generation, ..Manifest::new(store, page_size) }
         }
@@ -344,7 +344,8 @@ fn first_manifest(unused: Option<Manifest>, page_size: PageSize) -> Manifest {
     }
 }
 
-/// Recovery must know the home of every page that may have been written.
+/// Counts every page that the extents hold: recovery must know the home of every page that may have been
+/// written.
 fn count_all_reserved(volume: &Volume, spaces: &[SpaceInfo]) {
     for space in spaces {
         volume.set_pages(space.id, volume.reserved(space.id).min(u64::from(u32::MAX)) as u32);

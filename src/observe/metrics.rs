@@ -14,7 +14,8 @@ use tokio::task::JoinHandle;
 /// The shortest interval between two publications.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// Publishes a store's statistics to the installed [`metrics`] recorder until it is dropped, or the store is.
+/// Publishes a store's statistics to the installed [`metrics`] recorder until this, or the store, is
+/// dropped.
 #[derive(Debug)]
 #[must_use = "dropping it ends the export"]
 pub struct MetricsExport(JoinHandle<()>);
@@ -34,11 +35,11 @@ impl PageStore {
         describe();
         publish(name, &Stats::of(&self.shared).summary());
         let (shared, name) = (Arc::downgrade(&self.shared), name.to_owned());
-        MetricsExport(tokio::spawn(go_on(shared, name, every.max(INTERVAL_MIN))))
+        MetricsExport(tokio::spawn(publish_periodically(shared, name, every.max(INTERVAL_MIN))))
     }
 }
 
-async fn go_on(shared: Weak<Shared>, name: String, every: Duration) {
+async fn publish_periodically(shared: Weak<Shared>, name: String, every: Duration) {
     loop {
         tokio::time::sleep(every).await;
         let Some(shared) = shared.upgrade() else { return };

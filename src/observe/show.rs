@@ -5,7 +5,7 @@ use crate::room::Room;
 use crate::stats::Stats;
 use std::fmt::{Display, Formatter, Result};
 
-/// Settings of an adapting policy that are shown: the cheapest.
+/// How many settings of an adaptive policy are shown, the cheapest first.
 const COSTS_MAX: usize = 3;
 
 impl Display for Stats {

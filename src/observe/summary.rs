@@ -8,7 +8,8 @@ use pagetier_policy::Choice;
 use pagetier_ssdcache::SsdMode;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// What [`Stats`] prints and serialises as. It also deserialises, for tools that read an export.
+/// The form in which [`Stats`] is printed and serialised. It also deserialises, for tools that read an
+/// export.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StatsSummary {
@@ -61,11 +62,11 @@ pub struct PoolSummary {
     pub hits_lost: u64,
     /// Requests that waited for a frame.
     pub waited_for_frame: u64,
-    /// What an adapting policy follows.
+    /// The setting that an adaptive policy follows.
     pub choice: Option<ChoiceSummary>,
 }
 
-/// Memory in bytes. The parts add up to the budget in use.
+/// Memory in bytes. The sum of the parts is the share of the budget in use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MemorySummary {
@@ -101,11 +102,11 @@ pub struct SsdSummary {
     pub free_retired: u64,
     /// Blocks of the journal that the next checkpoint will free.
     pub journal_used: u64,
-    /// The oldest log position that redo would need if the SSD were lost; `None`: nothing is on it alone.
+    /// The oldest log position that redo would need if the SSD were lost; `None`: it holds no only copy.
     pub oldest_lsn: Option<u64>,
     /// Pages written into free slots.
     pub admitted_free: u64,
-    /// Pages that took the place of others.
+    /// Pages that replaced others.
     pub admitted_over: u64,
     /// Pages admitted when they were read from the HDD.
     pub admitted_on_read: u64,
@@ -127,7 +128,7 @@ pub struct SsdSummary {
     pub renewed: u64,
     /// Pages appended again when their slots were taken back.
     pub second_chances: u64,
-    /// Pages whose slots backed their way home, which is durable.
+    /// Home writes that a page's slot backed, and that are durable.
     pub doublewritten: u64,
     /// Map checkpoints that became durable.
     pub checkpoints: u64,
@@ -144,11 +145,11 @@ pub struct SsdSummary {
     pub error: Option<String>,
     /// Why the store refuses writes, if it does.
     pub refusing: Option<String>,
-    /// What an adapting policy follows.
+    /// The setting that an adaptive policy follows.
     pub choice: Option<ChoiceSummary>,
 }
 
-/// What an adapting policy follows.
+/// The setting that an adaptive policy follows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ChoiceSummary {
@@ -216,7 +217,8 @@ pub struct DirSummary {
 }
 
 impl Stats {
-    /// The statistics with quantiles in place of histograms. It is what [`Stats`] prints and serialises as.
+    /// The statistics with quantiles in place of histograms: the form in which [`Stats`] is printed and
+    /// serialised.
     #[must_use]
     pub fn summary(&self) -> StatsSummary {
         StatsSummary {

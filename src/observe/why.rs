@@ -1,4 +1,4 @@
-//! Why a page is where it is: what the pool and the SSD's policy know of it.
+//! Why a page is where it is: what the pool and the SSD's policy know about it.
 
 use super::summary::mode_name;
 use crate::error::Error;
@@ -9,7 +9,7 @@ use pagetier_ssdcache::Homes;
 use serde::Serialize;
 use std::fmt::{Display, Formatter, Result as Shown};
 
-/// What the store knows of one page, and the figures by which its policies judge it. See
+/// What the store knows about a page, and the figures by which its policies judge it. See
 /// [`PageStore::why`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
@@ -20,7 +20,7 @@ pub struct PageWhy {
     pub no: u32,
     /// The page's offset on the HDD, in bytes.
     pub hdd_offset: u64,
-    /// Its state in memory; `None`: it is not there.
+    /// Its state in memory; `None`: it is not in memory.
     pub memory: Option<InMemory>,
     /// Whether it has a copy on the SSD.
     pub on_ssd: bool,
@@ -29,7 +29,7 @@ pub struct PageWhy {
     /// The anticipated benefit of an SSD copy, in milliseconds (2013 paper, equation 2); `None` if the policy
     /// does not estimate it, or does not track the page.
     pub benefit_ms: Option<f64>,
-    /// What the SSD's policy has counted of it.
+    /// What the SSD's policy has counted for it.
     pub counts: Option<PageCountsSummary>,
     /// Its group under CAC.
     pub group: Option<GroupFactor>,
@@ -41,20 +41,20 @@ pub struct PageWhy {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct InMemory {
-    /// It has changes that are not written yet.
+    /// Whether it has unwritten changes.
     pub dirty: bool,
-    /// It is being written.
+    /// Whether it is being written.
     pub being_written: bool,
     /// Guards and waiting requests that hold its frame.
     pub pins: u32,
-    /// GD2L's H above the present inflation L, in milliseconds: what it would cost to lose the page from
-    /// memory. The page of smallest H goes first. `None` under policies without H.
+    /// GD2L's H above the current inflation L, in milliseconds: the cost of losing the page from memory. The
+    /// page with the smallest H is evicted first. `None` under policies without H.
     pub h_ms: Option<f64>,
-    /// The log position of the first change that is not written yet.
+    /// The log position of the first unwritten change.
     pub recovery_lsn: Option<u64>,
 }
 
-/// What the SSD's policy has counted of a page, by where the page lay then.
+/// What the SSD's policy has counted for a page, by where the page was at the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PageCountsSummary {
@@ -91,7 +91,7 @@ pub struct GroupFactor {
 impl PageStore {
     /// Explains where `page` is and why: its state in memory with GD2L's H, its copies, and the benefit,
     /// counts and group by which the SSD's policy judges it. Reads nothing from a device and changes nothing.
-    /// The parts are read one after the other, so a page that moves meanwhile may show both places.
+    /// The parts are read one after another, so a page that moves during the call may appear in both places.
     ///
     /// # Errors
     /// The page does not exist.

@@ -1,4 +1,4 @@
-//! Free frames: the victims of the policy, and the wait for one.
+//! Finds free frames: takes the policy's victims, or waits.
 
 use crate::inner::{Inner, PolicyGuard, bump};
 use crate::params::PoolError;
@@ -81,7 +81,7 @@ impl<T: Tier> Inner<T> {
         None
     }
 
-    /// Takes any frame that is available: the policy returned none although there may be one.
+    /// Takes any evictable frame: the policy returned none although there may be one.
     #[cold]
     pub(crate) fn evict_any(&self) -> Option<FrameId> {
         let mut policy = self.policy.lock();
@@ -110,7 +110,7 @@ impl<T: Tier> Inner<T> {
         true
     }
 
-    /// Informs the policy that a page lost its SSD copy to another one, if the page is buffered.
+    /// Informs the policy that a page, if it is in memory, lost its SSD copy to another page.
     pub(crate) fn displaced(&self, policy: &mut PolicyGuard<'_>, displaced: Displaced) {
         let Some(page) = displaced.0 else { return };
         if let Some(frame) = self.frames.table.find(&self.frames.all, page) {

@@ -7,7 +7,7 @@ use pagetier_page::PageId;
 use std::fmt;
 use std::sync::atomic::Ordering;
 
-/// The number of pinned pages that [`Exhausted::Pinned`] names.
+/// The maximum number of pages that [`Exhausted::Pinned`] names.
 const PAGES_MAX: usize = 8;
 
 /// Why every frame stayed pinned or dirty. See [`PoolError::Exhausted`].
@@ -75,7 +75,7 @@ impl fmt::Display for Exhausted {
 }
 
 impl<T: Tier> Inner<T> {
-    /// Diagnoses a wait for a frame during which the cleaner was at `rounds` first.
+    /// Diagnoses a wait for a frame that began when the cleaner had done `rounds` rounds.
     pub(crate) fn why_exhausted(&self, rounds: u64) -> Exhausted {
         let frames = &self.frames;
         let (mut dirty, mut writing, mut pages) = (0, 0, Vec::new());

@@ -56,7 +56,7 @@ pub struct ExclusiveGuard<P: Held> {
     passed_on: bool,
 }
 
-/// Notes, in debug builds, that the current task holds a guard of the page in `frame`.
+/// In debug builds, records that the current task holds a guard of the page in `frame`.
 #[inline]
 fn hold<T: Tier>(pool: &Inner<T>, frame: FrameId) -> TaskId {
     match pool.frames.at(frame).page() {
@@ -65,7 +65,7 @@ fn hold<T: Tier>(pool: &Inner<T>, frame: FrameId) -> TaskId {
     }
 }
 
-/// Takes the note of [`hold`] back, on behalf of the task that made it.
+/// Removes the record that [`hold`] made, on behalf of the task that made it.
 #[inline]
 fn let_go<T: Tier>(pool: &Inner<T>, frame: FrameId, holder: TaskId) {
     if cfg!(debug_assertions) {
@@ -76,7 +76,7 @@ fn let_go<T: Tier>(pool: &Inner<T>, frame: FrameId, holder: TaskId) {
 }
 
 impl<P: Held> SharedGuard<P> {
-    /// Takes over the caller's shared latch and pin.
+    /// Takes over the shared latch and the pin of the caller.
     pub(crate) fn new(pool: P, frame: FrameId) -> Self {
         let holder = hold(&pool, frame);
         Self { pool, frame, holder }
@@ -122,7 +122,7 @@ impl<P: Held> std::fmt::Debug for SharedGuard<P> {
 }
 
 impl<P: Held> ExclusiveGuard<P> {
-    /// Takes over the caller's exclusive latch and pin. A `fresh` page is dirty from the start.
+    /// Takes over the exclusive latch and the pin of the caller. A `fresh` page is dirty from the start.
     pub(crate) fn new(pool: P, frame: FrameId, fresh: bool) -> Self {
         let holder = hold(&pool, frame);
         Self { pool, frame, modified: fresh, lsn_set: false, holder, passed_on: false }
@@ -178,7 +178,7 @@ impl<P: Held> ExclusiveGuard<P> {
         SharedGuard::new(pool, frame)
     }
 
-    /// Marks the page dirty before the latch is released: a cleaner that could write it must know.
+    /// Marks the page dirty before the latch is released: a cleaner may latch the page next.
     fn publish(&mut self) {
         if std::mem::take(&mut self.modified) {
             let page = self.id();

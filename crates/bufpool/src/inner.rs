@@ -1,4 +1,4 @@
-//! The state that a pool shares with its tasks, and what changes with every request.
+//! The state that a pool shares with its tasks, and the parts of it that every request changes.
 
 use crate::detector::Detector;
 use crate::frames::Frames;
@@ -32,7 +32,7 @@ impl Policy {
 }
 
 impl PolicyGuard<'_> {
-    /// The page in `frame` leaves memory unevicted: discarded, or not loaded.
+    /// The page in `frame` leaves memory without an eviction: it was discarded, or its load failed.
     pub(crate) fn remove(&mut self, frame: FrameId) {
         self.0.remove(frame, false);
     }
@@ -108,18 +108,18 @@ pub struct Inner<T: Tier> {
     pub(crate) evicted_since_clean: AtomicU64,
     pub(crate) lsn_max: AtomicU64,
     pub(crate) lsn_checked: AtomicU64,
-    /// The cleaner ends.
+    /// The cleaner must end.
     pub(crate) closed: AtomicBool,
-    /// No page enters memory any more: see `retire`.
+    /// No further page may enter memory: see `retire`.
     pub(crate) closing: AtomicBool,
-    /// Changes were dropped unwritten when the pool ended: redo needs them.
+    /// Changes were dropped unwritten when the pool ended: redo must restore them.
     pub(crate) lost: AtomicBool,
     pub(crate) stalls: Stalls,
-    /// Why the last batch was not written; `None` after one that was.
+    /// The error of the last batch; `None` if it was written.
     pub(crate) last_failure: parking_lot::Mutex<Option<PoolError>>,
-    /// How often the cleaner has looked for work.
+    /// The number of times the cleaner has looked for work.
     pub(crate) rounds: AtomicU64,
-    /// A request waits for a frame: the likely victims were not sufficient.
+    /// A request waits for a frame: the likely victims did not suffice.
     pub(crate) starved: AtomicBool,
     /// The number of pages that read-ahead is reading.
     pub(crate) ahead_in_flight: AtomicUsize,
@@ -196,7 +196,7 @@ impl<T: Tier> Inner<T> {
         })
     }
 
-    /// Makes the page in `frame`, latched exclusively by the caller, a new one.
+    /// Makes `frame`, latched exclusively by the caller, hold `page` anew: all zeroes.
     pub(crate) fn blank(&self, frame: FrameId, page: PageId) {
         // SAFETY: the caller holds the frame's exclusive latch.
         let image = unsafe { self.frames.arena.bytes_mut(frame.at()) };
@@ -216,8 +216,8 @@ impl<T: Tier> Inner<T> {
             return;
         }
         let mut policy = self.policy.lock();
-        // The buffered requests preceded the change: reported after it, they would count for a page that was
-        // already dirty, and on another home.
+        // The buffered requests preceded the change: if they were reported after it, they would count for a
+        // page that is already dirty and has another home.
         self.drain_hits(&mut policy);
         let invalidated = !being_written && self.tier.dirtied(page, f.take_logical());
         policy.dirtied(frame);
@@ -237,7 +237,7 @@ impl<T: Tier> Inner<T> {
 
 impl<T: Tier> Drop for Inner<T> {
     fn drop(&mut self) {
-        // The tasks wait for this; they find the pool gone and end.
+        // Wake the tasks: they find the pool gone and end.
         self.clean.notify_one();
         self.needed.notify_one();
         self.stalls.woken().notify_one();

@@ -1,4 +1,4 @@
-//! What reports say of the pages in memory, and how a pool is filled before it is used.
+//! Reports on the pages in memory, warms a pool, and replaces its policy.
 
 use crate::frame::{Frame, NO_LSN};
 use crate::guard::PageRef;
@@ -8,32 +8,33 @@ use pagetier_page::{Lsn, PageId};
 use pagetier_policy::{Access, FramePolicy};
 use std::sync::atomic::Ordering;
 
-/// Pages that [`Pool::warm`] requests at a time.
+/// The maximum number of pages that [`Pool::warm`] requests at a time.
 const WARM_PAGES: usize = 32;
 
 /// The state of a page in memory.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct Residence {
-    /// It has changes that are not written yet.
+    /// Whether it has unwritten changes.
     pub dirty: bool,
-    /// It is being written.
+    /// Whether it is being written.
     pub being_written: bool,
     /// Guards and waiting requests that hold its frame.
     pub pins: u32,
-    /// H above the present inflation, in milliseconds, under policies that have it.
+    /// H above the current inflation, in milliseconds; `None` under policies without H.
     pub worth_ms: Option<f64>,
-    /// The log position of the first change that is not written yet.
+    /// The log position of the first unwritten change.
     pub recovery_lsn: Option<Lsn>,
 }
 
 impl<T: Tier> Pool<T> {
-    /// The state of `page` in memory; `None`: it is not there. Neither pins the page nor counts as a use.
+    /// The state of `page` in memory; `None`: it is not in memory. Neither pins the page nor counts as a
+    /// use.
     #[must_use]
     pub fn residence(&self, page: PageId) -> Option<Residence> {
         let frames = &self.inner.frames;
         let policy = self.inner.policy.lock();
-        // Under the lock, so that the frame cannot change hands.
+        // Look up under the bucket's lock, so that the frame cannot change hands.
         let bucket = frames.table.lock(page);
         let frame = bucket.find(&frames.all)?;
         let f = frames.at(frame);
@@ -59,9 +60,9 @@ impl<T: Tier> Pool<T> {
         pages.take(max).collect()
     }
 
-    /// Reads `pages` into memory, neighbours together, and waits for them. The policy takes them for
-    /// read-ahead: they are evicted before pages in use. Returns how many are in memory; pages that cannot be
-    /// read are skipped. Cancel-safe.
+    /// Reads `pages` into memory, neighbours together, and waits for them. The policy treats them as read
+    /// ahead: they are evicted before pages in use. Returns how many are in memory; pages that cannot be read
+    /// are skipped. Cancel-safe.
     pub async fn warm(&self, pages: &[PageId]) -> u64 {
         let mut warm = 0;
         // As many as read-ahead takes at once.
@@ -77,11 +78,11 @@ impl<T: Tier> Pool<T> {
         warm
     }
 
-    /// Replaces the policy. The new one learns of the pages in memory in the order in which the one before
+    /// Replaces the policy. The new one learns of the pages in memory in the order in which the previous one
     /// would evict them.
     pub fn set_policy(&self, mut new: Box<dyn FramePolicy>) {
         let inner = &self.inner;
-        // Held to the end: no event is lost between the two.
+        // Hold the lock to the end, so that neither policy misses an event.
         let mut policy = inner.policy.lock();
         // The pool's size may have changed since it was built.
         new.set_frames(inner.params().frames);
@@ -91,12 +92,13 @@ impl<T: Tier> Pool<T> {
             false
         });
         for frame in order {
-            // A frame that has just lost its page is not tracked again: its removal, which is about to be
-            // told, has no effect then.
+            // Do not track a frame that has just lost its page: the notification of its removal, still to
+            // come, then has no effect.
             let f = inner.frames.at(frame);
             let Some(page) = f.page() else { continue };
             new.insert(frame, page, inner.tier.home(page), Access::Random);
-            // A page whose first change, or whose write, is about to be told may be told of twice.
+            // The policy may hear twice of a first change, or of a write, whose notification is still to
+            // come.
             if f.word.is_dirty() {
                 new.dirtied(frame);
             }
@@ -104,8 +106,8 @@ impl<T: Tier> Pool<T> {
         *policy = new;
     }
 
-    /// The pages in memory, in no order, without those whose eviction has begun. Takes no lock. A page that
-    /// comes or goes meanwhile may be missing.
+    /// The pages in memory, in no order, except those whose eviction has begun. Takes no lock. A page that
+    /// enters or leaves memory during the call may be missing.
     #[must_use]
     pub fn resident(&self) -> Vec<PageId> {
         self.inner.frames.all.iter().filter(|f| !f.word.is_gone()).filter_map(Frame::page).collect()

@@ -1,4 +1,4 @@
-//! Repairs of losses in the storage below: pages in memory are still whole.
+//! Repairs losses in the storage below from the pages in memory.
 
 use crate::guard::PageMut;
 use crate::pool::Pool;
@@ -48,7 +48,7 @@ impl<T: Tier> Pool<T> {
         }
     }
 
-    /// Informs the replacement policy that the SSD copies of `pages` are gone, for those in memory.
+    /// Informs the policy that the SSD copies of those `pages` that are in memory are gone.
     pub fn copies_gone(&self, pages: &[PageId]) {
         let mut policy = self.inner.policy.lock();
         for page in pages {

@@ -31,7 +31,7 @@ pub struct PoolParams {
     /// The maximum span of log, in LSN units, that redo may have to process: older changes are written out.
     /// `None`: only `flush_to` bounds it.
     pub redo_span_max: Option<u64>,
-    /// Test-only: a cleaner that backed off after a failure sleeps, whatever needs it.
+    /// Test-only: a cleaner that backed off after a failure is not woken by requests that need it.
     #[cfg(feature = "mutations")]
     #[doc(hidden)]
     pub cleaner_sleeps: bool,
@@ -142,11 +142,11 @@ pub enum PoolError {
         frames: usize,
         /// How long the request waited.
         waited: Duration,
-        /// What keeps the frames.
+        /// Why no frame became free.
         why: Box<Exhausted>,
     },
-    /// The task waits for the latch of a page of which it holds a guard itself, which would take for ever.
-    /// Only debug builds find this, after 5 s.
+    /// The task waits for the latch of a page of which it holds a guard itself: it would wait for ever. Only
+    /// debug builds find this, after 5 s.
     #[error("the task that waits for page {page} holds a guard of it itself: drop that one first")]
     Deadlock {
         /// The page.

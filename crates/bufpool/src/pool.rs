@@ -1,4 +1,4 @@
-//! The pool's calls. Lookups and misses are in `load`, victims in `evict`, writes in `clean`.
+//! The pool's methods. Lookups and misses are in `load`, evictions in `evict`, writes in `clean`.
 
 use crate::guard::{OwnedPageMut, OwnedPageRef, PageMut, PageRef};
 use crate::inner::Inner;
@@ -112,7 +112,7 @@ impl<T: Tier> Pool<T> {
     }
 
     /// Creates a page, all zeroes and dirty. `page` must not exist, or its contents must be of no value:
-    /// whatever read-ahead may have found under its id is overwritten. Cancel-safe.
+    /// whatever read-ahead may have loaded under its id is overwritten. Cancel-safe.
     ///
     /// # Errors
     /// No frame becomes available.
@@ -213,7 +213,7 @@ impl<T: Tier> Pool<T> {
     /// Discards a page that is not in memory. Returns whether the tier did; `None` when the page is in
     /// memory.
     fn discard_below(&self, page: PageId) -> Option<bool> {
-        // Under the lock, so that no load of the page starts meanwhile.
+        // Hold the bucket's lock, so that no load of the page starts.
         let bucket = self.inner.frames.table.lock(page);
         let absent = bucket.find(&self.inner.frames.all).is_none();
         absent.then(|| self.inner.tier.discarded(page))
@@ -320,7 +320,7 @@ impl<T: Tier> Pool<T> {
         self.inner.params()
     }
 
-    /// What the policy follows, if it adapts.
+    /// The setting that the policy follows, if it adapts.
     #[must_use]
     pub fn choice(&self) -> Option<pagetier_policy::Choice> {
         self.inner.policy.lock().choice()
@@ -339,11 +339,11 @@ impl<T: Tier> Pool<T> {
     #[must_use]
     pub fn min_recovery_lsn(&self) -> Option<Lsn> {
         let oldest = self.inner.frames.all.iter().filter_map(crate::frame::Frame::redo_from).min();
-        // Asked last: a change is dropped only after this is set.
+        // Check this last: it is set before a change is dropped.
         if self.inner.lost.load(Ordering::Acquire) { Some(Lsn(0)) } else { oldest }
     }
 
-    /// Recounts the policy; for tests.
+    /// Recounts frames and policy, and compares; for tests.
     ///
     /// # Errors
     /// A description of the first inconsistency.

@@ -1,12 +1,12 @@
-//! The end of a pool: its pages are written and leave memory, and none enters any more.
+//! Ends a pool: writes its pages, removes them from memory, and lets no page in.
 //!
 //! A hit checks nothing for this. Once [`Pool::retire`] has removed every page from the table, every request
 //! is a miss, and misses are refused.
 //!
-//! 1. Refuse misses. A miss that was decided before has its page in the table by then: both happen under the
-//!    page's bucket lock, and this step takes every such lock once.
+//! 1. Refuse misses. A miss that was let through before has entered its page into the table by then: both
+//!    the check and the entry happen under the page's bucket lock, and this step takes every such lock once.
 //! 2. Write all dirty pages, in bulk.
-//! 3. Latch each page in memory in shared mode, write it if it was changed since, and remove it. While the
+//! 3. Latch each page in memory in shared mode, write it if it has changed since, and remove it. While the
 //!    latch is held the page cannot be changed, so no change is lost. Other readers keep their guards: the
 //!    frame becomes an orphan that the last of them frees.
 
@@ -28,8 +28,8 @@ const PAGES_PER_TURN: usize = 256;
 impl<T: Tier> Pool<T> {
     /// Ends the pool: writes every dirty page, makes everything written durable, and removes all pages from
     /// memory. Requests fail with [`PoolError::Closed`] once it returns; those for pages not in memory fail
-    /// as soon as it begins. Waits for exclusive guards to be dropped, while shared ones may stay. Cancelling
-    /// it leaves the pool in between: call it again.
+    /// as soon as it begins. Waits for exclusive guards to be dropped, while shared ones may stay. A
+    /// cancelled call leaves the pool partly retired: call it again.
     ///
     /// # Errors
     /// The first failure. The pages are removed all the same, and what was not written is lost as in a crash.
@@ -59,14 +59,14 @@ impl<T: Tier> Inner<T> {
     pub(crate) fn refuse_misses(&self) {
         self.closing.store(true, Ordering::Release);
         self.frames.table.pass_locks();
-        // Requests that wait for a frame.
+        // Wakes the requests that wait for a frame, so that they fail.
         self.frames.freed.notify_waiters();
     }
 
     /// Step 3 for `page`. Returns whether it had to be written. After a failure, drops changes.
     async fn remove(self: &Arc<Self>, page: PageId, result: &mut Result<(), PoolError>) -> bool {
         let mut wrote = false;
-        // The task of a shutdown holds no guards, so there is no other error.
+        // The only error is a deadlock, and the shutdown's task holds no guards.
         let Ok(Some(frame)) = self.latch_resident(page, Mode::Shared).await else { return wrote };
         let latched = Latched { pool: self, frame };
         while latched.unwritten() && (result.is_ok() || latched.frame().word.is_cleaning()) {
@@ -94,7 +94,7 @@ impl<T: Tier> Inner<T> {
         if latched.unwritten() {
             self.lost.store(true, Ordering::Release);
         }
-        // The latch keeps the page in this frame. Hits reported from here on are dropped by the policy.
+        // The latch keeps the page in this frame. From here on the policy ignores hits on it.
         self.policy.lock().remove(frame);
         self.frames.unlist(frame, page);
         wrote

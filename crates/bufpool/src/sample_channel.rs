@@ -8,13 +8,13 @@ use std::thread::JoinHandle;
 /// The maximum number of chunks waiting for the thread.
 const CHUNKS_MAX: usize = 32;
 
-/// The number of requests recorded, and of those lost because the thread fell behind.
+/// How many requests were recorded, and how many were lost because the thread fell behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Recorded {
-    /// Requests in the trace.
+    /// Requests recorded.
     pub records: u64,
-    /// Requests missing in it because the writer fell behind.
+    /// Requests lost because the thread fell behind.
     pub lost: u64,
 }
 

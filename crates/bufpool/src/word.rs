@@ -44,7 +44,7 @@ pub(crate) enum Attempt {
     Gone,
 }
 
-/// What remains to be done after a release.
+/// What remains to do after a release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Released {
     /// The latch may be free for a waiter.

@@ -45,7 +45,7 @@ pub struct Header {
     pub flags: Flags,
 }
 
-/// The reason why an image is not the requested page. Plain data that errors carry.
+/// Why an image is not the requested page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Defect {

@@ -55,6 +55,14 @@ impl Costs {
         all.iter().all(|ms| ms.is_finite() && *ms > 0.0)
     }
 
+    /// The costs of a read from `home` and of a write to it, in milliseconds: R and W.
+    pub(crate) fn of(&self, home: Home) -> (f64, f64) {
+        match home {
+            Home::Ssd => (self.ssd_read_ms, self.ssd_write_ms),
+            Home::Hdd => (self.hdd_read_ms, self.hdd_write_ms),
+        }
+    }
+
     /// The saving of a read from the SSD, in milliseconds: R_D - R_S.
     pub(crate) fn read_saving_ms(&self) -> f64 {
         self.hdd_read_ms - self.ssd_read_ms

@@ -1,4 +1,4 @@
-//! The regrets of every pair as curves, in SVG.
+//! Draws the regrets of every pair as curves, in SVG.
 
 use super::Judged;
 use plotters::prelude::*;
@@ -16,10 +16,10 @@ const COLORS: [RGBColor; 6] = [
 /// The highest regret that the chart shows, in per cent.
 const TOP_PERCENT: f64 = 60.0;
 
-/// A line for each pair: the share of the cases in which its regret is at most so high. A whole SVG file.
+/// Draws one curve per pair, its regrets in ascending order, and returns an SVG file.
 ///
 /// # Errors
-/// It cannot be drawn.
+/// The drawing failed.
 pub fn chart(judged: &[Judged]) -> Result<String, Box<dyn Error>> {
     let mut svg = String::new();
     draw(judged, &mut svg)?;

@@ -1,5 +1,5 @@
-//! The generated workloads: each a kind of reference stream that a page store meets, with parameters that
-//! depend on a seed.
+//! The generated workloads: kinds of reference streams that page stores serve, with parameters that depend on
+//! a seed.
 
 use super::stack::Stack;
 use pagetier_ghost::{Reference, Use};
@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 /// Appends all references of a workload.
 type Generator = fn(&mut Stream);
 
-/// What a workload does. The names are what tables print.
+/// The kinds of workloads, with their names in tables.
 pub(crate) const KINDS: [(&str, Generator); 17] = [
     ("stack-narrow", stack_narrow),
     ("stack-middle", stack_middle),
@@ -31,7 +31,7 @@ pub(crate) const KINDS: [(&str, Generator); 17] = [
     ("index", index),
 ];
 
-/// Pages of one space; the others of a workload lie in spaces of their own.
+/// The space of a workload's main table; other tables have spaces of their own.
 const TABLE: SpaceId = SpaceId(1);
 const SECOND: SpaceId = SpaceId(2);
 const THIRD: SpaceId = SpaceId(3);
@@ -39,18 +39,18 @@ const THIRD: SpaceId = SpaceId(3);
 /// Which references write.
 #[derive(Clone, Copy, Debug)]
 enum Writes {
-    /// Any, with this probability.
+    /// References to any page, with this probability.
     Anywhere(f64),
-    /// Those of a third of the pages, with this probability.
+    /// References to a third of the pages; overall, a reference writes with this probability.
     SomePages(f64),
 }
 
-/// References being generated.
+/// A reference stream under construction.
 #[derive(Debug)]
 pub(crate) struct Stream {
     rng: SmallRng,
     writes: Writes,
-    /// 0, 1 or 2: which of a kind's parameter sets.
+    /// The number of the parameter set: 0, 1 or 2.
     set: usize,
     /// Pages of the main table.
     pages: u32,
@@ -59,7 +59,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// `length` references of the kind numbered `kind`, with parameter set `set` of this seed.
+    /// Generates `length` references of kind number `kind`, with parameter set `set` of this seed.
     pub(crate) fn generate(kind: usize, set: usize, seed: u64, length: usize) -> Vec<Reference> {
         let mut rng = SmallRng::seed_from_u64((seed << 16) ^ ((kind as u64) << 8) ^ set as u64);
         let share = [0.08, 0.25, 0.5][(set + kind) % 3] * rng.random_range(0.7..1.3);
@@ -80,12 +80,12 @@ impl Stream {
         self.out.len() < self.length
     }
 
-    /// The part of the stream that exists, from 0 to 1.
+    /// The share of the stream generated so far, from 0 to 1.
     fn progress(&self) -> f64 {
         self.out.len() as f64 / self.length as f64
     }
 
-    /// The set's own value, up to a quarter more or less by the seed.
+    /// The set's value, multiplied by a random factor from 0.8 to 1.25.
     fn pick(&mut self, of: [f64; 3]) -> f64 {
         of[self.set] * self.rng.random_range(0.8..1.25)
     }
@@ -98,7 +98,7 @@ impl Stream {
         self.rng.random_range(0..n.max(1))
     }
 
-    /// Exponentially distributed, with this mean.
+    /// Draws from the exponential distribution with this mean.
     fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.rng.random::<f64>()).ln()
     }
@@ -115,7 +115,7 @@ impl Stream {
         self.out.push(Reference { page: PageId::new(space, no), used: Use::Create, sequential: false });
     }
 
-    /// Reads a page, or writes it, as the workload's share of writes says.
+    /// Reads or writes a page, according to the workload's share of writes.
     fn touch(&mut self, space: SpaceId, no: u32) {
         let writes = match self.writes {
             Writes::Anywhere(share) => self.chance(share),
@@ -125,8 +125,7 @@ impl Stream {
     }
 }
 
-/// Scatters the ranks below `n`, so that neighbours part. The multiplication is one-to-one modulo 2^32, and
-/// the result nearly so below `n`.
+/// Scatters the ranks below `n`, so that neighbours are far apart. Nearly one-to-one.
 fn scattered(rank: u32, n: u32) -> u32 {
     let hash = rank.wrapping_mul(0x9E37_79B1);
     ((u64::from(hash ^ (hash >> 15)) * u64::from(n)) >> 32) as u32
@@ -155,7 +154,7 @@ impl Ranks {
     }
 }
 
-/// References by stack depth: `depth` draws it as a share of the pages.
+/// References by depth in the LRU stack: `depth` draws it as a share of the pages.
 fn stacked(stream: &mut Stream, mut depth: impl FnMut(&mut Stream) -> f64) {
     let pages = stream.pages;
     let mut stack = Stack::new(pages, stream.length);
@@ -209,7 +208,7 @@ fn phases(stream: &mut Stream) {
     }
 }
 
-/// Skewed transactions by day; by night a batch over a part of the pages in order.
+/// Skewed transactions by day; by night a sequential batch over a part of the pages.
 fn day_night(stream: &mut Stream) {
     let pages = stream.pages;
     let ranks = Ranks::new(pages, stream.pick([0.8, 1.0, 0.9]));
@@ -258,7 +257,7 @@ fn drift(stream: &mut Stream) {
     }
 }
 
-/// Tables that only grow, read in bursts while their pages are new, beside master data.
+/// A table that only grows, read in bursts while its pages are new, beside master data.
 fn append(stream: &mut Stream) {
     let master = stream.pages / 4;
     let ranks = Ranks::new(master, stream.pick([0.7, 0.9, 1.0]));
@@ -286,7 +285,7 @@ fn append(stream: &mut Stream) {
     }
 }
 
-/// Batches that update the same pages in the same order, again and again.
+/// Batches that repeatedly update the same pages in the same order.
 fn cyclic(stream: &mut Stream) {
     let round = (f64::from(stream.pages) * [0.3, 0.6, 1.0][stream.set]) as u32;
     let other = Ranks::new(stream.pages, stream.pick([0.8, 0.9, 0.7]));
@@ -306,7 +305,7 @@ fn cyclic(stream: &mut Stream) {
     }
 }
 
-/// A loop of reads beside a hot set.
+/// A loop of reads, and a hot set.
 fn loop_hot(stream: &mut Stream) {
     let round = (f64::from(stream.pages) * stream.pick([0.2, 0.5, 0.9])) as u32;
     let hot = stream.pages / 5;
@@ -324,7 +323,7 @@ fn loop_hot(stream: &mut Stream) {
     }
 }
 
-/// Queues: written at one end, read at the other some time later, beside tables.
+/// A queue, written at one end and read at the other some time later, beside a table.
 fn queue(stream: &mut Stream) {
     let lag = (f64::from(stream.pages) * stream.pick([0.05, 0.2, 0.5])) as u32;
     let ranks = Ranks::new(stream.pages / 2, stream.pick([0.8, 0.9, 1.0]));
@@ -345,7 +344,7 @@ fn queue(stream: &mut Stream) {
     }
 }
 
-/// Reads that prefer the newest pages.
+/// References that prefer the newest pages.
 fn latest(stream: &mut Stream) {
     let ranks = Ranks::new(stream.pages, stream.pick([0.7, 0.9, 1.05]));
     let grows = stream.pick([0.005, 0.015, 0.03]);
@@ -360,19 +359,19 @@ fn latest(stream: &mut Stream) {
     }
 }
 
-/// Skewed references, and scans of ranges, only some of which declare themselves.
+/// Skewed references, and scans of ranges; one parameter set declares them as sequential.
 fn scans(stream: &mut Stream) {
     let pages = stream.pages;
     let ranks = Ranks::new(pages, stream.pick([0.8, 1.0, 0.9]));
     let often = stream.pick([0.0005, 0.002, 0.004]);
     let long = stream.pick([1500.0, 300.0, 100.0]);
-    let told = stream.set == 1;
+    let declared = stream.set == 1;
     while stream.more() {
         if stream.chance(often) {
             let (start, length) = (stream.below(pages), stream.exponential(long) as u32 + 1);
             for no in start..start + length {
                 let page = PageId::new(TABLE, no % pages);
-                stream.out.push(Reference { page, used: Use::Read, sequential: told });
+                stream.out.push(Reference { page, used: Use::Read, sequential: declared });
             }
         } else {
             let rank = ranks.draw(stream);
@@ -381,7 +380,7 @@ fn scans(stream: &mut Stream) {
     }
 }
 
-/// A hot set that stays.
+/// A hot set that does not change.
 fn zipf(stream: &mut Stream) {
     let pages = stream.pages;
     let ranks = Ranks::new(pages, stream.pick([0.6, 0.85, 1.05]));
@@ -391,7 +390,7 @@ fn zipf(stream: &mut Stream) {
     }
 }
 
-/// Skewed references whose pages change their ranks one by one.
+/// Skewed references whose pages exchange their ranks, two at a time.
 fn moving(stream: &mut Stream) {
     let pages = stream.pages;
     let ranks = Ranks::new(pages, stream.pick([0.9, 0.8, 1.0]));
@@ -407,7 +406,7 @@ fn moving(stream: &mut Stream) {
     }
 }
 
-/// Index lookups from the root to a leaf and a row, and some range scans of leaves.
+/// Index lookups from the root to a leaf and a row, and some range scans over leaves.
 fn index(stream: &mut Stream) {
     let leaves = stream.pages / 3;
     let inner = (leaves / 60).max(1);

@@ -1,9 +1,9 @@
-//! The suite that default policies are judged by: many workloads, each at three sizes of the tiers, under the
-//! policies in question and under settings that never change.
+//! The suite that judges default policies: many workloads, each at three sizes of the tiers, under the
+//! policies in question and under fixed settings.
 //!
-//! A pair of policies is judged by its *regret*: what its I/O cost beyond that of the best of the fixed
-//! settings on the same references, chosen in hindsight for each. Generated workloads depend on a seed, and
-//! so do their parameters: settings tuned on one seed are tested on another.
+//! A pair of policies is judged by its *regret*: the cost of its I/O relative to that of the best fixed
+//! setting for the same references, chosen in hindsight. Generated workloads and their parameters depend on a
+//! seed, so settings tuned on one seed can be tested on another.
 
 mod chart;
 mod generators;
@@ -25,7 +25,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-/// Settings that never change, each the best one somewhere: the papers', and this project's parts.
+/// The fixed settings, each the best one for some workload: those of the papers, and combinations of this
+/// project's parts.
 pub const FIXED: [&str; 13] = [
     "gd2l+cac",
     "gd2l+cc",
@@ -48,60 +49,60 @@ pub const CLASSICS: [&str; 3] = ["gd2l+cac", "gd2l+lru2", "lru+lru2"];
 /// The name of the experts weighted by regret, in rows and tables; see [`Suite::regret`].
 pub const REGRET: &str = "regret+regret";
 
-/// Pool and SSD, in per cent of the pages of a workload.
+/// The sizes of pool and SSD, in per cent of the pages of a workload.
 const SIZES: [(u32, u32); 3] = [(2, 10), (4, 25), (8, 50)];
 
-/// Parameter sets of a generator.
+/// The number of parameter sets of a generator.
 const SETS: usize = 3;
 
-/// The references that are replayed before costs count, as a share.
+/// The share of the references that are replayed before costs count.
 const WARMUP: f64 = 0.4;
 
-/// What a suite is made of.
+/// The workloads and policies to replay.
 #[derive(Clone, Debug)]
 pub struct Suite {
     /// The seed of the generators and of their parameters.
     pub seed: u64,
-    /// References of a workload, warm-up included.
+    /// The number of references of a workload, including the warm-up.
     pub references: usize,
-    /// Whether one size of the tiers is enough.
+    /// Whether to replay one size of the tiers instead of three.
     pub quick: bool,
-    /// Only workloads whose names contain this.
+    /// Selects the workloads whose names contain this.
     pub only: Option<String>,
-    /// Where page traces (`*.ptr`) are; each is a workload.
+    /// The folder of the page traces (`*.ptr`), each of which is a workload.
     pub traces: Option<PathBuf>,
-    /// The pairs to replay.
+    /// The pairs of policies to replay.
     pub pairs: Vec<PolicyPair>,
-    /// Whether to replay the second family of adaptive policies as well: experts weighted by regret (LeCaR),
-    /// which no store can select.
+    /// Whether to also replay the second family of adaptive policies: experts weighted by regret (LeCaR),
+    /// which a store cannot select.
     pub regret: bool,
-    /// Rows of the same seed and size, which are taken as they are instead of replayed.
+    /// Rows of the same seed and number of references, which are reused instead of replayed.
     pub known: Vec<Row>,
 }
 
-/// One replay.
+/// The result of one replay.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// The workload, and its parameter set.
     pub workload: String,
-    /// Pages of the pool.
+    /// The size of the pool, in pages.
     pub pool_pages: u32,
-    /// Pages of the SSD.
+    /// The size of the SSD, in pages.
     pub ssd_pages: u32,
     /// The policies.
     pub pair: String,
-    /// I/O of the references that count, in milliseconds per 1,000 of them.
+    /// The cost of I/O after the warm-up, in milliseconds per 1,000 references.
     pub cost_ms: f64,
 }
 
 impl Row {
-    /// Workload and sizes, as tables name them.
+    /// The workload and the sizes, as named in tables.
     #[must_use]
     pub fn case(&self) -> String {
         format!("{} {}:{}", self.workload, self.pool_pages, self.ssd_pages)
     }
 
-    /// Whether `other` is of the same workload and sizes.
+    /// Whether `other` has the same workload and sizes.
     #[must_use]
     pub fn is_beside(&self, other: &Self) -> bool {
         self.ssd_pages == other.ssd_pages
@@ -110,7 +111,7 @@ impl Row {
     }
 }
 
-/// Where a workload's references come from.
+/// The origin of a workload's references.
 #[derive(Clone, Debug)]
 enum Origin {
     Generated { kind: usize, set: usize },
@@ -124,7 +125,7 @@ struct Workload {
 }
 
 impl Suite {
-    /// All of it, with this seed.
+    /// The whole suite with this seed, without traces.
     #[must_use]
     pub fn new(seed: u64, pairs: Vec<PolicyPair>) -> Self {
         Self {
@@ -142,13 +143,13 @@ impl Suite {
     /// The names of the workloads.
     ///
     /// # Errors
-    /// The folder of the traces cannot be read.
+    /// The directory of the traces cannot be read.
     pub fn names(&self) -> std::io::Result<Vec<String>> {
         Ok(self.workloads()?.into_iter().map(|workload| workload.name).collect())
     }
 
-    /// Replays everything, `jobs` workloads at a time, and passes each workload's rows to `done` when it is
-    /// finished. The rows are in the order of the workloads, whatever the order they are finished in. Ends
+    /// Replays all workloads, `jobs` at a time, and passes each workload's rows to `done` when it is
+    /// finished. Returns the rows in the order of the workloads, which need not finish in that order. Ends
     /// early once `stop` is set.
     ///
     /// # Errors
@@ -206,7 +207,7 @@ impl Suite {
         Ok(generated.chain(traces).filter(wanted).collect())
     }
 
-    /// Every size and pair of a workload.
+    /// Replays every size and pair of a workload.
     fn replay(&self, workload: &Workload) -> Result<Vec<Row>, SuiteError> {
         let references = self.references(workload)?;
         let pages = references.iter().map(|r| r.page).collect::<FxHashSet<PageId>>().len() as u32;
@@ -240,7 +241,7 @@ impl Suite {
     }
 }
 
-/// What is replayed.
+/// The policies of one replay.
 #[derive(Clone, Copy)]
 enum Arm<'a> {
     Pair(&'a PolicyPair),
@@ -256,7 +257,7 @@ impl Arm<'_> {
     }
 }
 
-/// What the references cost after a warm-up, in milliseconds per 1,000.
+/// The cost of the references after the warm-up, in milliseconds per 1,000.
 fn cost_ms(references: &[Reference], pool_pages: u32, ssd_pages: u32, arm: Arm<'_>) -> f64 {
     let costs = Costs::PAPER;
     let frames = FramePolicyParams::new(pool_pages as usize, costs);
@@ -277,10 +278,10 @@ fn cost_ms(references: &[Reference], pool_pages: u32, ssd_pages: u32, arm: Arm<'
     (counts.hdd_ms(&costs) + counts.ssd_ms(&costs)) * 1000.0 / counted.len().max(1) as f64
 }
 
-/// Why a suite ended early.
+/// Why a suite failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SuiteError {
-    /// The folder of the traces cannot be read.
+    /// The directory of the traces cannot be read.
     #[error("the traces: {0}")]
     Folder(#[from] std::io::Error),
     /// A trace cannot be read.
@@ -288,7 +289,7 @@ pub enum SuiteError {
     Trace(PathBuf, TraceError),
 }
 
-/// The default folder of the traces, if it exists.
+/// The default directory of the traces, if it exists.
 #[must_use]
 pub fn default_traces() -> Option<PathBuf> {
     let folder = Path::new("../shared/traces");

@@ -1,11 +1,11 @@
-//! Experts weighted by regret: the second family of adaptive policies, kept to compare the default with.
+//! Experts weighted by regret: the second family of adaptive policies, kept for comparison with the default.
 //!
-//! LeCaR (Vietri et al., HotStorage 2018), whose experts are whole policies here: each is told of everything,
-//! and a draw by their weights says which of them decides. What an expert gave up is remembered for as many
-//! of its decisions as the tier has places. A page that is read from there costs that expert a part of its
-//! weight, the more the sooner it is read, and the more the read costs.
+//! LeCaR (Vietri et al., HotStorage 2018) with whole policies as experts: all events are reported to each,
+//! and a draw by their weights selects the one that decides. The pages that an expert evicted are remembered,
+//! as many as the tier has places. When such a page is read, the expert loses weight: the more, the sooner
+//! after the eviction and the more expensive the read.
 //!
-//! Every expert keeps its full tables, which a store could not afford: this is for the suite alone.
+//! Every expert keeps its full tables, which a store could not afford: this is for the suite only.
 
 use pagetier_policy::{
     Access, Cause, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, Home, Millis, PageId,
@@ -25,13 +25,13 @@ const SSD: [&str; 3] = ["cc", "cac:ageing=5,write-at-hand,rewrite,sketch", "lru2
 /// LeCaR's learning rate.
 const LEARNING_RATE: f64 = 0.45;
 
-/// What is left of a regret after as many decisions as the tier has places.
+/// The share of a regret that remains after as many decisions as the tier has places.
 const DISCOUNT: f64 = 0.005;
 
-/// No expert's share of the weights falls below it, so that each may come back.
+/// The minimum weight of an expert, so that each can recover.
 const WEIGHT_MIN: f64 = 0.01;
 
-/// What each expert gave up lately, and how much it is trusted.
+/// The experts' weights, and the pages that each evicted recently.
 #[derive(Debug)]
 struct Weights<const N: usize> {
     weights: [f64; N],
@@ -56,7 +56,7 @@ impl<const N: usize> Weights<N> {
         }
     }
 
-    /// The expert in charge gave `page` up. Another one is drawn.
+    /// Records that the drawn expert evicted `page`, and draws an expert for the next decision.
     fn gave_up(&mut self, page: PageId) {
         self.decisions += 1;
         self.given_up[self.drawn].insert(page, self.decisions);
@@ -82,7 +82,7 @@ impl<const N: usize> Weights<N> {
         }
     }
 
-    /// `page` was read, at this share of the highest cost.
+    /// Records a read of `page`; `cost` is relative to the most expensive read.
     fn missed(&mut self, page: PageId, cost: f64) {
         for at in 0..N {
             let Some(since) = self.given_up[at].remove(&page) else { continue };
@@ -143,7 +143,7 @@ impl FramePolicy for RegretPool {
     fn remove(&mut self, frame: FrameId, evicted: bool) {
         let drawn = self.weights.drawn;
         for (at, expert) in self.experts.iter_mut().enumerate() {
-            // The others did not choose it: their inflation stays.
+            // The others did not choose it: they keep their inflation.
             expert.remove(frame, evicted && at == drawn);
         }
         if evicted {
@@ -182,7 +182,7 @@ pub(crate) struct RegretSsd {
     experts: [Box<dyn SlotPolicy>; SSD.len()],
     weights: Weights<{ SSD.len() }>,
     zone: usize,
-    /// Slots of a zone that one expert named; scratch.
+    /// Scratch: the slots of a zone that one expert names.
     named: Vec<SlotId>,
 }
 
@@ -221,7 +221,7 @@ impl SlotPolicy for RegretSsd {
         now: Millis,
     ) -> Verdict {
         let expert = &mut self.experts[self.weights.drawn];
-        // The shell renews the zone of all when that of one is exhausted; each has its own.
+        // The shell starts a new zone for all experts when that of one is exhausted; each has its own zone.
         self.named.clear();
         expert.next_victims(1, now, &mut self.named);
         if free_slots == 0 && self.named.is_empty() {

@@ -1,4 +1,4 @@
-//! Writing a map checkpoint, step by step.
+//! Writes map checkpoints.
 
 use super::Core;
 use crate::format::layout::BLOCK_BYTES;
@@ -7,14 +7,14 @@ use crate::protocol::checkpoint::{Checkpoint, Step};
 use futures_util::future::join;
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
 
-/// Bytes of one write of a map's body, at most: reads get in between.
+/// The maximum size of one write of a map's body in bytes, so that reads get in between.
 const MAP_CHUNK_BYTES: usize = 1 << 17;
 
 impl Core {
-    /// Writes a fuzzy checkpoint of the map: only writers that ran out of slots wait for it.
+    /// Writes a fuzzy checkpoint of the map. Only writers that ran out of slots wait for it.
     pub(crate) async fn checkpoint(&self) -> Result<(), DeviceError> {
         let now = self.now();
-        // Before the capture: what becomes dirty later is newer.
+        // Ask before the capture: changes that become dirty later are newer.
         let in_memory = self.redo_from.get().map(|redo_from| redo_from());
         let planned = {
             let mut state = self.state.lock();
@@ -65,7 +65,7 @@ impl Core {
         cache.device.write(cache.layout.map_mark_at(area), mark, IoClass::Meta).await.result
     }
 
-    /// Rewrites both headers of the map in force, of which one was damaged, and flushes.
+    /// Rewrites both headers of the map in force, one of which was damaged, and flushes.
     pub(crate) async fn restate_map(&self, header: &MapHeader) -> Result<(), DeviceError> {
         self.write_headers((header.generation % 2) as u8, &header.encode(self.seed)).await?;
         self.flush_ssd().await

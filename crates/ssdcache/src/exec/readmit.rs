@@ -1,4 +1,4 @@
-//! Taking the SSD back into use after a failure: what is on it counts only as far as it was proved.
+//! Takes the SSD back into use after a failure: its contents count only as far as they were verified.
 
 use crate::exec::Core;
 use crate::exec::cache_device::CacheDevice;
@@ -13,43 +13,43 @@ use pagetier_page::{Lsn, PageId};
 use pagetier_policy::SlotId;
 use std::sync::Arc;
 
-/// What a re-admission found.
+/// The findings of a re-admission.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ReadmitReport {
-    /// Copies that were read and are in use again.
+    /// Copies that were verified and are in use again.
     pub proved: u64,
-    /// Copies of versions that the HDD has, given up because they were damaged.
+    /// Damaged copies of versions that the HDD has, which were dropped.
     pub dropped: u64,
-    /// Versions that were written before the failure and never became durable: rewritten, and durable now.
+    /// Versions written before the failure whose durability was uncertain: rewritten and durable.
     pub rewritten: u64,
-    /// Pages whose newest version was on the SSD alone and is damaged or gone there. Reads of them fail until
-    /// they are written anew; the store writes those again that it has in memory.
+    /// Pages whose newest version was on the SSD alone and is damaged or gone. Reading them fails until they
+    /// are rewritten, which the store does for those that it has in memory.
     pub lost: Vec<PageId>,
 }
 
-/// Why the SSD was not taken back.
+/// Why the SSD was not re-admitted.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadmitError {
     /// A device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// It is not the SSD that this store was using.
+    /// The device is not the SSD that this store was using.
     #[error("{device}: it is not the SSD that the store was using ({found})")]
     OtherSsd {
         /// The device.
         device: String,
-        /// What stands there.
+        /// What its superblock holds.
         found: String,
     },
-    /// Writes are refused for another reason, which a re-admission does not mend.
+    /// Writes are refused for a cause that a re-admission does not remove.
     #[error("the store refuses writes since: {cause}; close it and open it again")]
     Refusing {
         /// The first error.
         cause: Arc<str>,
     },
-    /// What was lost could not be recorded.
+    /// The lost pages could not be recorded.
     #[error("the pages that are lost could not be recorded, so the SSD is not taken back: {cause}")]
     Unrecorded {
         /// Why.
@@ -57,17 +57,17 @@ pub enum ReadmitError {
     },
 }
 
-/// How one copy was found.
+/// The state of one copy.
 enum Proof {
     Sound,
-    /// Sound, but what should have made it durable failed.
+    /// It is sound, but the flush that should have made it durable failed.
     Unproved(IoBuf),
     Bad,
 }
 
 impl Core {
-    /// Takes the SSD back after a failure. `ours`: the superblock that must be found there. Cancel-safe:
-    /// dropped, it stays degraded.
+    /// Takes the SSD back after a failure, if `ours` accepts its superblock. Cancel-safe: if the call is
+    /// dropped, the SSD stays degraded.
     pub(crate) async fn readmit(
         &self,
         ours: impl Fn(&Superblock) -> bool,
@@ -102,7 +102,8 @@ impl Quiet<'_> {
         progress: Option<&(dyn Fn(DrainProgress) + Send + Sync)>,
     ) -> Result<ReadmitReport, ReadmitError> {
         let core = self.core;
-        // Its flushes start from one. The failed flush stays with `old`, which knows what completed.
+        // Its flushes are numbered from one. `old` keeps the failed flush, and the number of the last that
+        // completed.
         let cache = core.new_cache_device(Arc::clone(&old.device), old.layout);
         cache.flush.cover(cache.flush.next()).await?;
         core.flush_hdd().await?;
@@ -140,7 +141,7 @@ impl Quiet<'_> {
             record(&lost).map_err(|cause| ReadmitError::Unrecorded { cause })?;
         }
         *core.cache_device.write() = cache;
-        // From here on writes are possible. A new failure is recorded as any.
+        // From here on writes are possible. A new failure is recorded like any other.
         core.forgive(&mut core.state.lock());
         let done = self.finish(unproved, &mut report).await;
         if let Err(error) = done {
@@ -152,8 +153,8 @@ impl Quiet<'_> {
         Ok(report)
     }
 
-    /// Rewrites in place what never became durable: the same bytes, so a torn write changes nothing, and
-    /// nothing else is touched before they are durable. Then writes a checkpoint of what is left.
+    /// Rewrites in place the versions that may not be durable: with the same bytes, so a torn write does no
+    /// harm. Makes them durable before it changes anything else, then writes a checkpoint.
     async fn finish(
         &self,
         unproved: Vec<(SlotId, IoBuf)>,
@@ -195,7 +196,7 @@ impl Core {
                 self.give_back(image);
                 Proof::Sound
             }
-            // One bad sector is no reason to give up the others, a device that is gone is.
+            // A bad sector is no reason to give up the other copies; a device that is gone is.
             Err(error) if matches!(error.kind, pagetier_devio::DeviceErrorKind::Io(_)) => Proof::Bad,
             Err(error) => return Err(error),
         };

@@ -1,7 +1,7 @@
-//! Reading the newest version below memory for a backup: verified, and without the policy's knowledge.
+//! Reads the newest version below memory for a backup: verified, and without telling the policy.
 //!
-//! The pool keeps a page in memory while it is written, so its own reads never meet a write of the same page.
-//! These reads do: a home that is being written may be found torn, and is read again.
+//! The pool keeps a page in memory while it is written, so its own reads never overlap a write of the same
+//! page. These reads may: a home that is being written may be found torn, and is read again.
 
 use crate::exec::Core;
 use crate::exec::read::{SlotHold, read_one};
@@ -11,16 +11,16 @@ use pagetier_bufpool::TierError;
 use pagetier_devio::{DeviceErrorKind, IoBuf, IoClass};
 use pagetier_page::{Defect, PageId, Stamp};
 
-/// How often a home is read that does not verify: a write may have been under way each time.
+/// The maximum number of reads of a home that does not verify: a write may have been under way each time.
 const READS_MAX: usize = 16;
 
 impl Core {
-    /// The newest version of `page` below memory when this was called, or a later one; whole. `None`: it was
-    /// never written. Cancel-safe.
+    /// Reads the newest version of `page` below memory at the time of the call, or a later one, whole.
+    /// `None`: the page was never written. Cancel-safe.
     pub(crate) async fn read_version(&self, page: PageId) -> Result<Option<IoBuf>, TierError> {
         let mut reads = 0;
         loop {
-            // Once no copy of it is on its way to the SSD.
+            // Wait until no copy of the page is on its way to the SSD.
             let found = |state: &mut Protocol| {
                 Some(state.slots.begin_read(page)).filter(|at| *at != Located::Pending)
             };
@@ -51,7 +51,7 @@ impl Core {
         hold: SlotHold<'_>,
         stamp: Stamp,
     ) -> Result<IoBuf, TierError> {
-        // The held slot keeps the device from being exchanged.
+        // While the slot is held, the device is not exchanged.
         let cache = self.cache_device();
         let offset = cache.layout.slot_at(hold.slot.0);
         let (buf, result) = read_one(&cache.device, offset, self.buffer(), IoClass::Recovery).await;
@@ -68,7 +68,7 @@ impl Core {
         let (buf, result) = read_one(&self.hdd, offset, self.buffer(), IoClass::Recovery).await;
         match result {
             Ok(()) => {}
-            // Allocated, but its home was never grown to.
+            // The page was allocated, but the HDD was never grown to its home.
             Err(source) if matches!(source.kind, DeviceErrorKind::UnexpectedEof { .. }) => return Ok(None),
             Err(source) => return Err(TierError::Device { page, source }),
         }
@@ -82,7 +82,7 @@ impl Core {
         }
     }
 
-    /// Version `written`, which the home was given and does not return, from the ring.
+    /// Reads version `written`, which was written to the home but is missing there, from the ring.
     async fn read_ring_version(
         &self,
         page: PageId,

@@ -1,7 +1,7 @@
-//! Copies from slots to the HDD: of victims, of homes that are healed, of pages that are drained.
+//! Copies from slots to the HDD: of victims, of pages whose homes are healed, and of drained pages.
 //!
-//! Every copy goes the same way: the slot is durable and backs the home write, the journal voids older
-//! copies, and the slot is clean only after a flush of the HDD.
+//! All take the same steps: the slot is durable and backs the home write, the journal voids older copies, and
+//! the slot is clean only after a flush of the HDD.
 
 use super::Core;
 use super::read::read_one;
@@ -16,16 +16,16 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::Duration;
 
-/// Pages of one batch, at most: how much is still written after a drain was given up.
+/// The maximum number of pages of a batch, which a drain still writes after it was cancelled.
 pub(super) const BATCH_MAX: usize = 32;
 
-/// A batch's end.
+/// The outcome of a batch.
 pub(crate) struct Copied {
-    /// The ones that are home, durably.
+    /// The copies that are durable at home.
     pub(crate) home: Vec<WriteBack>,
-    /// The ones whose slot or home failed, each by its own error.
+    /// The pages whose slot or home failed, each with its own error.
     pub(crate) failed: Vec<(PageId, TierError)>,
-    /// What failed for all of them.
+    /// The error that concerns the whole batch.
     pub(crate) result: Result<(), DeviceError>,
 }
 
@@ -36,9 +36,9 @@ impl Core {
         held.copy().await
     }
 
-    /// Without a ring nothing backs the home writes of `pages`, and their records void the SSD's only copies
-    /// of older versions. So this writes those copies home first, durably. Returns the pages that may follow,
-    /// and those that may not. It does not wait for damaged copies.
+    /// Without a ring, nothing backs the home writes of `pages`, and their records void only copies of older
+    /// versions on the SSD. So this first writes those copies home durably. Returns the pages that may
+    /// follow, and those that may not. Damaged copies do not hold up their pages.
     pub(super) async fn only_copies_first(
         &self,
         pages: Vec<HomeBound>,
@@ -92,13 +92,13 @@ impl Core {
         (ready, not)
     }
 
-    /// Copies the slots of `pages` home, clean or dirty. Waits for readers of these slots, and skips pages
-    /// without a copy.
+    /// Copies the slots of `pages` home, clean or dirty. Skips pages without a copy, and slots that are being
+    /// read; if none is left, waits briefly for the reads.
     pub(crate) async fn copy_pages_home(&self, pages: &[PageId]) -> Copied {
         let _duty = self.home_duty.lock().await;
         let batch: Vec<WriteBack> = pages.iter().filter_map(|page| self.hold_copy(*page)).collect();
         if batch.is_empty() {
-            // Each is gone or being read. Reads end soon.
+            // Each copy is gone or being read; reads end soon.
             tokio::time::sleep(Duration::from_millis(1)).await;
             return Copied { home: Vec::new(), failed: Vec::new(), result: Ok(()) };
         }
@@ -113,11 +113,11 @@ impl Core {
     }
 }
 
-/// Held slots. Released when this is dropped, also if the copying was cut short.
+/// A batch of held slots, released on drop, even if the copying was cut short.
 struct Held<'a> {
     core: &'a Core,
     batch: Vec<WriteBack>,
-    /// Of the home writes.
+    /// The class of the home writes.
     class: IoClass,
     home: Vec<WriteBack>,
 }
@@ -128,7 +128,7 @@ impl Drop for Held<'_> {
         for one in self.batch.drain(..) {
             state.end_write_back(one, self.home.contains(&one));
         }
-        // From now on a checkpoint names these slots as what they are.
+        // From here on a checkpoint names the actual state of these slots.
         state.home.end_write_back();
         drop(state);
         self.core.changed.notify_waiters();
@@ -163,7 +163,7 @@ impl Held<'_> {
             match outcome {
                 Outcome::Home => arrived.lock().push(page),
                 Outcome::Superseded => {}
-                // The copy is not worth another try.
+                // The copy has no home, so it is not worth another attempt.
                 Outcome::SpaceDropped => core.state.lock().slots.discard(page),
                 Outcome::Failed(error) => errors.lock().push((page, error)),
             }

@@ -1,4 +1,4 @@
-//! `replay --suite`: a default judged by many workloads at once.
+//! `replay --suite`: judges policies by many workloads.
 
 use clap::Parser;
 use clap::builder::RangedU64ValueParser;
@@ -11,48 +11,49 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Judges policies by what they cost beyond the best fixed setting of each workload
+/// Judges policies by their cost beyond the best fixed setting of each workload
 ///
-/// Generators and real traces, each at three sizes of pool and SSD (2:10, 4:25 and 8:50 per cent of its
-/// pages), under the policies in question and under every fixed setting. Costs are the devices' time; two
-/// fifths of the references warm the tiers up.
+/// Replays generated workloads and real traces, each at three sizes of pool and SSD (2:10, 4:25 and 8:50 per
+/// cent of its pages), under the policies in question and under every fixed setting. Costs are device time;
+/// the first two fifths of the references are warm-up.
 #[derive(Parser, Debug)]
 #[command(name = "replay --suite")]
 pub(crate) struct SuiteArgs {
     /// Run the suite
     #[arg(long)]
     suite: bool,
-    /// The pairs of policies in question, as auto+auto,gd2l+auto
+    /// The pairs of policies in question, as in auto+auto,gd2l+auto
     #[arg(long, value_name = "PAIRS", value_parser = pairs, default_value = "auto+auto")]
     compare: Pairs,
-    /// Also judge experts weighted by regret (LeCaR), the second family of adaptive policies, which no store
-    /// can select
+    /// Also judge experts weighted by regret (LeCaR), the second family of adaptive policies, which a store
+    /// cannot select
     #[arg(long)]
     regret: bool,
-    /// A third of the references, at one size
+    /// Replay a third of the references, at one size
     #[arg(long)]
     quick: bool,
-    /// Only workloads whose names contain this
+    /// Replay only workloads whose names contain this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// The seed of the generators and of their parameters
+    /// The seed of the generators and their parameters
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// References of a workload [default: 400000, with --quick 130000]
+    /// Number of references of a workload; of a trace, at most twice as many [default: 400000, with --quick
+    /// 130000]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1000..=100_000_000))]
     references: Option<usize>,
     /// The folder of the page traces (*.ptr), each of which is a workload [default: ../shared/traces, if it
-    /// is there]
+    /// exists]
     #[arg(long, value_name = "DIR")]
     traces: Option<PathBuf>,
-    /// Workloads replayed at a time [default: as many as there are processors]
+    /// Number of workloads to replay at a time [default: the number of processors]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     jobs: Option<usize>,
-    /// Keep the costs of the fixed settings in this file: what it has of the same seed and size is not
-    /// replayed, and what is replayed is added as each workload ends
+    /// Keep the costs of the fixed settings in this file: costs of the same seed and number of references are
+    /// reused, and new ones are added as each workload ends
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// Write suite.json (every cost), suite.md (the tables) and suite.svg (the chart) there
+    /// Write suite.json (every cost), suite.md (the tables) and suite.svg (the chart) to this folder
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
     /// Print the report as JSON
@@ -80,7 +81,7 @@ struct Report {
     rows: Vec<Row>,
 }
 
-/// The costs of the fixed settings, kept from run to run: they change with the policies of those names only.
+/// The costs of the fixed settings, kept between runs: they change only if those policies do.
 #[derive(Serialize, Deserialize, Debug)]
 struct Baseline {
     seed: u64,
@@ -90,7 +91,7 @@ struct Baseline {
 }
 
 impl SuiteArgs {
-    /// The names of what is judged.
+    /// The names of the pairs in question.
     fn asked(&self) -> Vec<String> {
         let pairs = self.compare.0.iter().map(ToString::to_string);
         pairs.chain(self.regret.then(|| REGRET.to_owned())).collect()
@@ -98,7 +99,7 @@ impl SuiteArgs {
 }
 
 impl Baseline {
-    /// What `path` has for `suite`; empty if there is no such file.
+    /// Reads the baseline for `suite` from `path`; empty if there is no such file.
     fn read(path: &Path, suite: &Suite) -> Result<Self, Box<dyn Error>> {
         let Suite { seed, references, quick, .. } = *suite;
         if !path.exists() {
@@ -107,13 +108,13 @@ impl Baseline {
         let kept: Self = serde_json::from_str(&std::fs::read_to_string(path)?)
             .map_err(|error| format!("--baseline {}: {error}", path.display()))?;
         if (kept.seed, kept.references, kept.quick) != (seed, references, quick) {
-            let differs = "was taken with another --seed, --references or --quick";
-            return Err(format!("--baseline {}: it {differs}", path.display()).into());
+            let differs = "the file was written with another --seed, --references or --quick";
+            return Err(format!("--baseline {}: {differs}", path.display()).into());
         }
         Ok(kept)
     }
 
-    /// Adds the rows of fixed settings that it lacks.
+    /// Adds the missing rows of fixed settings.
     fn add(&mut self, rows: &[Row], fixed: &[String]) {
         for row in rows.iter().filter(|row| fixed.contains(&row.pair)) {
             if !self.rows.iter().any(|kept| kept.pair == row.pair && kept.is_beside(row)) {
@@ -122,7 +123,7 @@ impl Baseline {
         }
     }
 
-    /// Replaces the file as a whole, so that an interrupted run leaves a complete one.
+    /// Replaces the file atomically: an interrupted run leaves a complete one.
     fn write(&self, path: &Path) -> Result<(), Box<dyn Error>> {
         let beside = path.with_extension("partial");
         std::fs::write(&beside, serde_json::to_string(self)?)?;
@@ -158,7 +159,7 @@ pub(crate) fn run(args: &SuiteArgs) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Replays what the baseline lacks, under a progress bar.
+/// Replays what the baseline lacks, with a progress bar.
 fn replay(suite: &mut Suite, fixed: &[String], args: &SuiteArgs) -> Result<Vec<Row>, Box<dyn Error>> {
     let path = args.baseline.as_deref();
     let mut baseline = path.map(|path| Baseline::read(path, suite)).transpose()?;
@@ -184,7 +185,7 @@ fn replay(suite: &mut Suite, fixed: &[String], args: &SuiteArgs) -> Result<Vec<R
     failed.map_or(Ok(rows), Err)
 }
 
-/// The pairs in question, and the fixed settings that come nearest or that every reader knows.
+/// The pairs to draw: those in question, the best fixed setting, and the papers'.
 fn charted(report: &Report, args: &SuiteArgs) -> Vec<Judged> {
     let asked = args.asked();
     let best = report.judged.iter().find(|one| !asked.contains(&one.pair)).map(|one| one.pair.clone());
@@ -230,7 +231,8 @@ fn tables(report: &Report, args: &SuiteArgs) -> String {
     out
 }
 
-/// Each workload's worst size under `pair`, or with `all` every size, beside the setting that is best there.
+/// Appends the cases in which `pair` exceeds the best fixed setting by more than 2 %, or, with `all`, every
+/// case.
 fn by_workload(out: &mut String, report: &Report, pair: &str, all: bool) {
     let _ = writeln!(out, "\n| case | {pair} | beyond the best | the best |\n| --- | --- | --- | --- |");
     let is_fixed = |row: &&Row| report.fixed.contains(&row.pair);

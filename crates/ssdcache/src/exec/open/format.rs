@@ -1,4 +1,4 @@
-//! Making a device an empty SSD cache.
+//! Formats a device as an empty SSD cache.
 
 use super::identify::{newest_superblock, write_superblocks};
 use crate::format::layout::JournalSeq;
@@ -8,10 +8,10 @@ use crate::format::superblock::{Found, Superblock};
 use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
 use pagetier_page::{Lsn, Stamp, StoreSeed};
 
-/// Makes `device` an empty SSD cache of the store of `seed`: the superblock, which says whose the device is
-/// from then on, then an empty map. It may be used once this has returned, and the manifest names its id.
-/// What stands in the slots stays there: another store's images do not verify, and no map names this store's
-/// own older ones.
+/// Formats `device` as an empty SSD cache of the store of `seed`: first the superblock, which assigns the
+/// device to the store, then an empty map. The device may be used once this has returned and the manifest
+/// names its id. Old contents of slots remain: images of another store do not verify, and no map names this
+/// store's own older ones.
 ///
 /// # Errors
 /// When the device cannot be grown or written.
@@ -23,17 +23,17 @@ pub async fn format(
     let layout = superblock.layout;
     device.grow(layout.end())?;
     let zeroes = |bytes: u64| IoBuf::zeroed(bytes.min(1 << 20) as usize);
-    // This store's own stands until the new one does: cut short, what is behind it would pass for another
-    // program's.
+    // This store's own superblock stays until the new one is written: without either, an interrupted call
+    // would leave what looks like another program's data.
     let (found, mut newest) = newest_superblock(device).await?;
     if !matches!(found, Found::Superblock(found) if found.store == superblock.store) {
-        // Of two different superblocks, the new one need not be the newer.
+        // By its marks, the new superblock might not be the newer of the two.
         device.write(0, IoBufs::from_iter([zeroes(2 * BLOCK_BYTES)]), IoClass::Meta).await.result?;
         device.flush(IoClass::Meta).await?;
         newest = 1;
     }
     write_superblocks(device, &superblock.encode(), newest).await?;
-    // Journal and ring of an earlier life of this device would be taken for evidence.
+    // A later recovery would take the device's earlier journal and ring for evidence.
     let mut at = layout.map_at(0);
     while at < layout.slot_at(0) {
         let buf = zeroes(layout.slot_at(0) - at);
@@ -48,7 +48,7 @@ pub async fn format(
 }
 
 async fn write_empty_map(device: &SharedDevice, layout: &Layout, seed: StoreSeed) -> Result<(), DeviceError> {
-    // Zeroes are the body of an empty map without a zone.
+    // The body of an empty map with an empty zone is all zeroes.
     let crc = MapBody::empty(layout.slots).encode(seed).1;
     let header = MapHeader {
         generation: 0,
