@@ -20,6 +20,14 @@ pub(crate) struct Known {
     pub(crate) synced: Vec<AtomicU32>,
 }
 
+impl Known {
+    /// The versions at this moment.
+    pub(crate) fn copy(&self) -> Self {
+        let of = |all: &[AtomicU32]| all.iter().map(|v| v.load(Ordering::Relaxed).into()).collect();
+        Self { written: of(&self.written), synced: of(&self.synced) }
+    }
+}
+
 /// Writes and syncs until told to stop.
 pub(crate) async fn load(store: Arc<PageStore>, space: SpaceId, known: Arc<Known>, stop: Arc<AtomicBool>) {
     let mut at = 1_u32;

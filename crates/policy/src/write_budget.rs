@@ -2,8 +2,9 @@
 //!
 //! A token bucket fills at the budget's rate and holds at most an hour's worth. Writes that have to be made
 //! draw from it even if it is empty: the *overdraft* is at most a day's worth. While there is one, a write to
-//! the SSD is priced at a multiple of its cost, the *factor*: (1 + overdraft / a quarter of an hour's worth)².
-//! The more the writes exceed the budget, the dearer they become, until those that can be left out are.
+//! the SSD is priced at a multiple of its cost, the *factor*: the fourth power of 1 + the overdraft in
+//! quarters of an hour's worth. The more the writes exceed the budget, the dearer they become, until those
+//! that can be left out are.
 
 use crate::Millis;
 
@@ -11,7 +12,7 @@ use crate::Millis;
 const DAY_MS: f64 = 86_400_000.0;
 /// How much may be saved up, in days.
 const SAVED_MAX: f64 = 1.0 / 24.0;
-/// The overdraft at which a write costs four times as much, in days.
+/// The unit in which the overdraft raises the factor, in days.
 const STEP: f64 = SAVED_MAX / 4.0;
 /// How far back the mean rate looks, in milliseconds.
 const RATE_MS: f64 = DAY_MS / 24.0;
@@ -52,7 +53,8 @@ impl WriteBudget {
     #[must_use]
     pub fn factor(&self) -> f64 {
         let steps = self.overdrawn_bytes() as f64 / (self.bytes_per_day as f64 * STEP).max(1.0);
-        (1.0 + steps) * (1.0 + steps)
+        let squared = (1.0 + steps) * (1.0 + steps);
+        squared * squared
     }
 
     /// The overdraft, in bytes.
@@ -108,9 +110,9 @@ mod tests {
         let mut budget = after(10, 1200);
         assert_eq!(budget.overdrawn_bytes(), 1000);
         // Four quarters of an hour's worth.
-        assert_eq!(budget.factor(), 25.0);
+        assert_eq!(budget.factor(), 625.0);
         budget.spend(0, Millis(10 * HOUR + HOUR / 2));
-        assert_eq!(budget.factor(), 9.0);
+        assert_eq!(budget.factor(), 81.0);
         budget.spend(0, Millis(11 * HOUR));
         assert_eq!(budget.factor(), 1.0);
     }

@@ -86,8 +86,8 @@ impl Slots {
         self.write_price_ms = price_ms;
     }
 
-    /// Whether a copy of `page`, which the HDD has, is worth the write that the budget pays for. A policy that
-    /// estimates no benefit takes none while the budget is overdrawn.
+    /// Whether a copy of `page`, which the HDD has, is worth the write that the budget pays for. A policy
+    /// that estimates no benefit takes none while the budget is overdrawn.
     fn is_worth_its_price(&self, page: PageId) -> bool {
         let Some(price_ms) = self.write_price_ms else { return true };
         self.policy.benefit(page).is_some_and(|benefit_ms| benefit_ms > price_ms)
