@@ -1,5 +1,6 @@
 //! The hot set: the pages that a pool holds, saved and loaded again so that a restart does not begin cold.
 
+use crate::background::{blocking, put_file};
 use crate::store::PageStore;
 use pagetier_page::{PageId, SpaceId};
 use pagetier_ssdcache::Homes;
@@ -55,6 +56,18 @@ impl PageStore {
     /// Saves [`PageStore::hot_set`] to the file `path`: one line per page, the hottest first, with the
     /// space's number and the page's. The file is replaced as a whole.
     ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, reopened: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// store.export_hot("/var/lib/db.hot").await?;
+    /// // After a restart:
+    /// let report = reopened.import_hot("/var/lib/db.hot").await?;
+    /// println!("{} of {} pages are in memory", report.loaded, report.listed);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The file cannot be written.
     pub async fn export_hot(&self, path: impl AsRef<Path>) -> Result<u64, HotSetError> {
@@ -65,16 +78,8 @@ impl PageStore {
             let _ = writeln!(text, "{} {}", page.space.0, page.no);
         }
         let path = path.as_ref().to_owned();
-        let named = path.clone();
-        let saved = tokio::task::spawn_blocking(move || {
-            let mut beside = path.clone().into_os_string();
-            beside.push(format!(".{}", std::process::id()));
-            std::fs::write(&beside, text)?;
-            std::fs::rename(&beside, &path)
-        });
-        let saved =
-            saved.await.unwrap_or_else(|_| Err(std::io::Error::other("the runtime is shutting down")));
-        saved.map_err(|source| HotSetError::Io { path: named, source })?;
+        let saved = put_file(path.clone(), text.into_bytes()).await;
+        saved.map_err(|source| HotSetError::Io { path, source })?;
         Ok(pages.len() as u64)
     }
 
@@ -87,8 +92,7 @@ impl PageStore {
     pub async fn import_hot(&self, path: impl AsRef<Path>) -> Result<HotSetReport, HotSetError> {
         let path = path.as_ref().to_owned();
         let named = path.clone();
-        let read = tokio::task::spawn_blocking(move || std::fs::read_to_string(&path)).await;
-        let read = read.unwrap_or_else(|_| Err(std::io::Error::other("the runtime is shutting down")));
+        let read = blocking(move || std::fs::read_to_string(&path)).await;
         let text = read.map_err(|source| HotSetError::Io { path: named.clone(), source })?;
         let all = parse(&text).map_err(|line| HotSetError::Malformed { path: named, line })?;
         let frames = self.pool.params().frames;

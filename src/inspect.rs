@@ -75,18 +75,6 @@ pub struct SpaceInspection {
     pub dropping: bool,
 }
 
-/// The openings in which a device took part.
-#[derive(Clone, Copy, Debug, Serialize)]
-#[non_exhaustive]
-pub struct MarksInspection {
-    /// The last opening.
-    pub opened: u32,
-    /// The last clean close.
-    pub closed: u32,
-    /// A generation of the manifest that was durable when the marks were written.
-    pub manifest: u64,
-}
-
 /// What the HDD holds.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
@@ -100,13 +88,13 @@ pub struct HddInspection {
     /// A description of each of the two copies of the superblock.
     pub superblocks: Vec<String>,
     /// The marks of the newer sound copy.
-    pub marks: Option<MarksInspection>,
+    pub marks: Option<Marks>,
     /// Whether it belongs to this store.
     pub ours: bool,
 }
 
 /// What the SSD, or the ring's file, holds.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct SsdInspection {
     /// Its path or name.
@@ -118,7 +106,7 @@ pub struct SsdInspection {
     /// Whether it belongs to this store and is the SSD that the manifest names.
     pub ours: bool,
     /// The superblock's marks.
-    pub marks: Option<MarksInspection>,
+    pub marks: Option<Marks>,
     /// The number of slots.
     pub slots: u32,
     /// The number of pages in the ring.
@@ -169,22 +157,33 @@ impl Builder {
     /// Reads the structures on the devices of an existing store, without writing or locking. If the store is
     /// open elsewhere, the parts may date from different moments.
     ///
+    /// ```
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let inspection = pagetier::PageStore::builder().directory("/var/lib/db").inspect().await?;
+    /// println!("{inspection}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// There is no store, or its manifest cannot be read. Devices that cannot be read are part of the result.
     pub async fn inspect(self) -> Result<Inspection, OpenError> {
-        let named = self.directory.clone().unwrap_or_default();
-        let manifests = match (&self.memory, &self.directory) {
+        let named = self.options.directory.clone().unwrap_or_default();
+        let manifests = match (&self.memory, &self.options.directory) {
             (Some(cell), _) => ManifestStore::memory(Arc::clone(cell)),
             (None, Some(path)) if path.is_dir() => ManifestStore::directory(path, false)?,
             _ => return Err(OpenError::NotFound { path: named }),
         };
         let manifest = manifests.load()?.ok_or(OpenError::NotFound { path: named })?;
-        let hdd = match self.device_to_inspect(&self.hdd, "hdd.vol") {
+        let hdd = match self.device_to_inspect(self.hdd_place(), "hdd.vol") {
             Ok(device) => hdd_of(&device, &manifest).await.map_err(|error| error.to_string()),
             Err(why) => Err(why),
         };
-        let (place, default) =
-            if manifest.ssd.is_some() { (&self.ssd, "ssd.cache") } else { (&self.ring, "ring") };
+        let (place, default) = if manifest.ssd.is_some() {
+            (self.ssd_place(), "ssd.cache")
+        } else {
+            (self.ring_place(), "ring")
+        };
         let ssd = match self.device_to_inspect(place, default) {
             Ok(device) => ssd_of(&device, &manifest).await.map_err(|error| error.to_string()),
             Err(why) => Err(why),
@@ -192,16 +191,16 @@ impl Builder {
         Ok(Inspection { manifest: manifest_of(&manifest), hdd, ssd })
     }
 
-    fn device_to_inspect(&self, place: &Place, default: &str) -> Result<SharedDevice, String> {
-        let path = match (place, &self.directory) {
-            (Place::Device(device), _) => return Ok(Arc::clone(device)),
-            (Place::Path(path), _) => path.clone(),
+    fn device_to_inspect(&self, place: Place, default: &str) -> Result<SharedDevice, String> {
+        let path = match (place, &self.options.directory) {
+            (Place::Device(device), _) => return Ok(device),
+            (Place::Path(path), _) => path,
             (Place::Default, Some(directory)) => directory.join(default),
             (Place::Default, None) => return Err("it is not given".into()),
         };
         let options = OpenOptions {
-            direct: self.direct_io,
-            backend: self.io,
+            direct: self.options.direct_io,
+            backend: self.options.io,
             read_only: true,
             ..OpenOptions::default()
         };
@@ -235,8 +234,11 @@ fn manifest_of(m: &Manifest) -> ManifestInspection {
     }
 }
 
-fn marks_of(marks: Marks) -> MarksInspection {
-    MarksInspection { opened: marks.opened, closed: marks.closed, manifest: marks.manifest }
+const BLANK: &str = "blank";
+const FOREIGN: &str = "damaged, or other data";
+
+fn of_format(found: u32) -> String {
+    format!("of format {found}, which this version does not read")
 }
 
 async fn read(device: &SharedDevice, at: u64, len: usize) -> Result<IoBuf, DeviceError> {
@@ -261,9 +263,9 @@ async fn hdd_of(device: &SharedDevice, manifest: &Manifest) -> Result<HddInspect
                 let Marks { opened, closed, .. } = found.marks;
                 format!("sound, of store {}, opened {opened}, closed {closed}", found.store)
             }
-            FoundHdd::Blank => "blank".into(),
-            FoundHdd::Format(found) => format!("of format {found}, which this version does not read"),
-            FoundHdd::Foreign => "damaged, or other data".into(),
+            FoundHdd::Blank => BLANK.into(),
+            FoundHdd::Format(found) => of_format(found),
+            FoundHdd::Foreign => FOREIGN.into(),
         });
     }
     let extent_bytes = u64::from(EXTENT_PAGES) * manifest.page_bytes;
@@ -272,46 +274,26 @@ async fn hdd_of(device: &SharedDevice, manifest: &Manifest) -> Result<HddInspect
         bytes: device.size(),
         needed_bytes: DATA_AT + manifest.extents_used.saturating_mul(extent_bytes),
         superblocks,
-        marks: marks.map(marks_of),
+        marks,
         ours,
     })
 }
 
 async fn ssd_of(device: &SharedDevice, manifest: &Manifest) -> Result<SsdInspection, DeviceError> {
-    let mut all = SsdInspection {
-        device: device.name().to_owned(),
-        bytes: device.size(),
-        superblock: String::new(),
-        ours: false,
-        marks: None,
-        slots: 0,
-        ring_pages: 0,
-        ring_images: 0,
-        journal_blocks: 0,
-        journal: None,
-        maps: Vec::new(),
-    };
+    let mut all =
+        SsdInspection { device: device.name().to_owned(), bytes: device.size(), ..SsdInspection::default() };
     let found = match identify(device).await? {
         Found::Superblock(found) => found,
-        Found::Blank => {
-            all.superblock = "blank".into();
-            return Ok(all);
-        }
-        Found::Format(format) => {
-            all.superblock = format!("of format {format}, which this version does not read");
-            return Ok(all);
-        }
-        Found::Foreign => {
-            all.superblock = "damaged, or other data".into();
-            return Ok(all);
-        }
+        Found::Blank => return Ok(SsdInspection { superblock: BLANK.into(), ..all }),
+        Found::Format(found) => return Ok(SsdInspection { superblock: of_format(found), ..all }),
+        Found::Foreign => return Ok(SsdInspection { superblock: FOREIGN.into(), ..all }),
     };
     let Superblock { layout, marks, .. } = found;
     let (store, ssd) = (id_text(found.store), id_text(found.ssd));
     all.superblock = format!("sound, of store {store}, device {ssd}");
     let named = manifest.ssd.as_ref().is_none_or(|named| *named == ssd);
     all.ours = store == manifest.store && named;
-    all.marks = Some(marks_of(marks));
+    all.marks = Some(marks);
     (all.slots, all.ring_pages) = (layout.slots, layout.ring_pages);
     all.journal_blocks = layout.journal_blocks;
     if device.size() < layout.end() || !layout.is_sound() {

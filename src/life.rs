@@ -223,10 +223,7 @@ impl Shared {
             }
             self.change_loss(meta, |manifest| {
                 manifest.ssd = id;
-                let listed = OnlyCopies::of(only, self.are_only_copies(only), RUNS_MAX);
-                if let Some(listed) = self.builder.rules().listed_loss(Some(listed)) {
-                    manifest.loss = added(manifest.loss.take(), listed);
-                }
+                self.list_loss(manifest, only, self.are_only_copies(only));
             })
         };
         let exchanged = self.tier.exchange(new, accept_loss, commit).await.map_err(|error| match error {
@@ -243,6 +240,14 @@ impl Shared {
     /// Whether each of `pages` is on the SSD alone for certain.
     fn are_only_copies(&self, pages: &[(PageId, Lsn)]) -> bool {
         self.builder.rules().is_exact(self.tier.are_only_copies(pages))
+    }
+
+    /// Adds the pages `lost` to the loss that `manifest` lists.
+    fn list_loss(&self, manifest: &mut Manifest, lost: &[(PageId, Lsn)], exact: bool) {
+        let listed = OnlyCopies::of(lost, exact, RUNS_MAX);
+        if let Some(listed) = self.builder.rules().listed_loss(Some(listed)) {
+            manifest.loss = added(manifest.loss.take(), listed);
+        }
     }
 
     /// Saves the manifest after `edit` and publishes the losses that it then lists.
@@ -312,12 +317,7 @@ impl Shared {
         let mut exact = true;
         let record = |lost: &[(PageId, Lsn)]| {
             exact = self.are_only_copies(lost);
-            let recorded = self.change_loss(&mut meta, |manifest| {
-                let listed = OnlyCopies::of(lost, exact, RUNS_MAX);
-                if let Some(listed) = self.builder.rules().listed_loss(Some(listed)) {
-                    manifest.loss = added(manifest.loss.take(), listed);
-                }
-            });
+            let recorded = self.change_loss(&mut meta, |manifest| self.list_loss(manifest, lost, exact));
             recorded.map_err(|error| error.to_string())
         };
         let report = self.tier.readmit(ours, record).await?;

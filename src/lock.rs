@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::future::Future;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -242,18 +242,9 @@ impl DirectoryLock {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let fd = rustix::fs::open(directory.join("lock"), flags, Mode::RUSR | Mode::WUSR)
             .map_err(|e| OpenError::directory(directory, "is not writable", e.into()))?;
-        let until = Instant::now() + WAIT_MAX;
-        loop {
-            match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break,
-                Err(Errno::INTR) => continue,
-                Err(Errno::WOULDBLOCK) => {}
-                Err(e) => return Err(OpenError::directory(directory, "cannot be locked", e.into())),
-            }
-            if Holder::read(&fd).is_running() || Instant::now() >= until {
-                return Err(already_open(directory));
-            }
-            sleep(LOOK_EVERY).await;
+        let locked = flock(&fd, || Holder::read(&fd).is_running()).await;
+        if !locked.map_err(|e| OpenError::directory(directory, "cannot be locked", e.into()))? {
+            return Err(already_open(directory));
         }
         let lock = Self(fd);
         lock.sign();
@@ -351,16 +342,25 @@ async fn lock_device(path: &Path) -> Result<OwnedFd, OpenError> {
             }
         }
     }
+    if !flock(&fd, || flock_is_held(stat.st_ino)).await.map_err(failed)? {
+        return Err(already_open(path));
+    }
+    Ok(fd)
+}
+
+/// Takes an exclusive `flock` on `fd`. Waits at most [`WAIT_MAX`], and only while no running holder is known.
+/// Returns whether it has the lock.
+async fn flock(fd: &OwnedFd, holder_runs: impl Fn() -> bool) -> Result<bool, Errno> {
     let until = Instant::now() + WAIT_MAX;
     loop {
-        match rustix::fs::flock(fd.as_fd(), FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(fd),
+        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(true),
             Err(Errno::INTR) => continue,
             Err(Errno::WOULDBLOCK) => {}
-            Err(e) => return Err(failed(e)),
+            Err(e) => return Err(e),
         }
-        if flock_is_held(stat.st_ino) || Instant::now() >= until {
-            return Err(already_open(path));
+        if holder_runs() || Instant::now() >= until {
+            return Ok(false);
         }
         sleep(LOOK_EVERY).await;
     }

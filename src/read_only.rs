@@ -34,6 +34,18 @@ impl Builder {
     ///
     /// Any number of read-only openings may exist at the same time, but no writing one.
     ///
+    /// ```
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use pagetier::PageStore;
+    ///
+    /// let store = PageStore::builder().directory("/var/lib/db").open_read_only().await?;
+    /// for space in store.spaces().list() {
+    ///     println!("{}: {} pages", space.name, space.pages);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Builder::open`]; [`OpenError::NotFound`] when there is no store; [`OpenError::AlreadyOpen`]
     /// while a writing store is open or leaving: unlike [`Builder::open`], this does not wait.
@@ -42,9 +54,9 @@ impl Builder {
     /// As [`Builder::open`].
     pub async fn open_read_only(mut self) -> Result<PageStore, OpenError> {
         let mut locks = Vec::new();
-        let named = self.directory.clone().unwrap_or_default();
+        let named = self.options.directory.clone().unwrap_or_default();
         let none = || OpenError::NotFound { path: named.clone() };
-        let bytes = match (&self.memory, &self.directory) {
+        let bytes = match (&self.memory, &self.options.directory) {
             (Some(cell), _) => cell.to_bytes(),
             (None, Some(path)) => {
                 if !path.is_dir() {
@@ -62,33 +74,39 @@ impl Builder {
             return Err(none());
         }
         let has_ssd = manifest.ssd.is_some() && self.ssd_size() > 0;
-        self.hdd = self.overlaid(&self.hdd, "hdd.vol", &mut locks)?;
+        self.hdd_device = self.overlaid(self.hdd_place(), "hdd.vol", &mut locks)?;
         if has_ssd {
-            self.ssd = self.overlaid(&self.ssd, "ssd.cache", &mut locks)?;
+            self.ssd_device = self.overlaid(self.ssd_place(), "ssd.cache", &mut locks)?;
         } else if manifest.ssd.is_none() {
-            self.ring = self.overlaid(&self.ring, "ring", &mut locks)?;
+            self.ring_device = self.overlaid(self.ring_place(), "ring", &mut locks)?;
         }
         self.memory = Some(cell);
         // No file of the directory is opened or created from here on.
-        self.directory = None;
-        (self.create, self.force) = (false, false);
-        self.ssd_mode = SsdMode::ReadOnly;
+        self.options.directory = None;
+        (self.options.create, self.options.force) = (false, false);
+        self.options.ssd_mode = SsdMode::ReadOnly;
         self.read_locks = ReadLocks { _held: locks };
         self.open().await
     }
 
     /// The device at `place` under an overlay.
-    fn overlaid(&self, place: &Place, default: &str, locks: &mut Vec<OwnedFd>) -> Result<Place, OpenError> {
-        let path = match (place, &self.directory) {
-            (Place::Device(device), _) => return Ok(over(Arc::clone(device))),
-            (Place::Path(path), _) => path.clone(),
+    fn overlaid(
+        &self,
+        place: Place,
+        default: &str,
+        locks: &mut Vec<OwnedFd>,
+    ) -> Result<Option<SharedDevice>, OpenError> {
+        let over = |device| Some(Arc::new(OverlayDevice::new(device, WRITES_BYTES_MAX)) as SharedDevice);
+        let path = match (place, &self.options.directory) {
+            (Place::Device(device), _) => return Ok(over(device)),
+            (Place::Path(path), _) => path,
             (Place::Default, Some(directory)) => directory.join(default),
             // Refused by the opening, which names the option.
-            (Place::Default, None) => return Ok(Place::Default),
+            (Place::Default, None) => return Ok(None),
         };
         let options = OpenOptions {
-            direct: self.direct_io,
-            backend: self.io,
+            direct: self.options.direct_io,
+            backend: self.options.io,
             read_only: true,
             reap: Reap::Reactor,
             ..OpenOptions::default()
@@ -99,10 +117,6 @@ impl Builder {
         }
         Ok(over(opened.device))
     }
-}
-
-fn over(device: SharedDevice) -> Place {
-    Place::Device(Arc::new(OverlayDevice::new(device, WRITES_BYTES_MAX)))
 }
 
 /// A shared lock on the file at `path`; `None` if there is no such file. Errors name `named`.

@@ -50,6 +50,17 @@ impl PageStore {
     /// Hold no guards during the call: writes wait for the exchange. Cancel-safe: a call dropped during the
     /// drain restores the previous mode; an exchange that has begun completes.
     ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// use pagetier::NewSsd;
+    ///
+    /// store.replace_ssd(NewSsd::path("/dev/nvme1n1").bytes(200 << 30)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::SsdOnlyCopies`] when not everything could be drained; [`Error::Attach`] when the new SSD is
     /// too small, holds other data, or is in use, by this store or another; or when a device or the manifest

@@ -50,18 +50,18 @@ impl Shared {
         let builder = &self.builder;
         let pages: u64 = self.volume.list().iter().map(|space| u64::from(space.pages)).sum();
         let taken = pages * self.page_size().bytes() as u64 + crate::volume::DATA_AT;
-        let ssd = builder.replaced_ssd.lock().clone().map_or_else(|| builder.ssd.clone(), |(place, _)| place);
-        let cache = if self.tier.slots() > 0 { (ssd, "ssd.cache") } else { (builder.ring.clone(), "ring") };
+        let ssd = builder.replaced_ssd.lock().clone().map_or_else(|| builder.ssd_place(), |(place, _)| place);
+        let cache = if self.tier.slots() > 0 { (ssd, "ssd.cache") } else { (builder.ring_place(), "ring") };
         let cache_file = builder.file_of(&cache.0, cache.1);
         let may_grow = cache_file.as_deref().is_some_and(is_sparse);
         Room {
             unallocated_bytes: self.hdd.size().saturating_sub(taken),
-            hdd_free_bytes: builder.file_of(&builder.hdd, "hdd.vol").and_then(free_bytes),
-            directory_free_bytes: builder.directory.clone().and_then(free_bytes),
+            hdd_free_bytes: builder.file_of(&builder.hdd_place(), "hdd.vol").and_then(free_bytes),
+            directory_free_bytes: builder.options.directory.clone().and_then(free_bytes),
             ssd_free_bytes: cache_file.and_then(free_bytes),
             low: Vec::new(),
         }
-        .judged(builder.low_room_bytes, may_grow)
+        .judged(builder.options.low_room, may_grow)
     }
 
     /// Logs when room becomes low, and when it is no longer.
@@ -84,7 +84,7 @@ impl Builder {
     fn file_of(&self, place: &Place, default: &str) -> Option<PathBuf> {
         let path = match place {
             Place::Path(path) => path.clone(),
-            Place::Default => self.directory.as_ref()?.join(default),
+            Place::Default => self.options.directory.as_ref()?.join(default),
             Place::Device(_) => return None,
         };
         std::fs::metadata(&path).is_ok_and(|found| found.is_file()).then_some(path)

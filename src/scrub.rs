@@ -163,6 +163,21 @@ impl PageStore {
     /// copy that the HDD has too, rewrites a bad home from the copy on the SSD, and rewrites a page in memory
     /// whose only copy is bad. It reports the rest. It skips pages allocated after the start. Must be called
     /// in a tokio runtime.
+    ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// use pagetier::ScrubOptions;
+    ///
+    /// let scrub = store.scrub(ScrubOptions::default().pages_per_second(Some(1_000.0)));
+    /// let report = scrub.finished().await;
+    /// for finding in report.findings {
+    ///     println!("page {}: {} (healed: {})", finding.page, finding.error, finding.healed);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn scrub(&self, options: ScrubOptions) -> Scrub {
         let state = Arc::new(ScrubState::default());
         let total = u64::from(self.shared.tier.slots()) * u64::from(options.slots);

@@ -1,11 +1,11 @@
 //! What the store's handle shares with the tasks that outlive a call.
 
 use crate::builder::Builder;
+use crate::ending::Ending;
 use crate::gate::Gate;
 use crate::loss::SsdLoss;
 use crate::meta::Meta;
 use crate::room::RoomAlarm;
-use crate::shutdown::Ending;
 use crate::volume::Volume;
 use pagetier_bufpool::Pool;
 use pagetier_devio::SharedDevice;
@@ -53,7 +53,7 @@ impl Shared {
         costs: Costs,
         gate: Arc<Gate>,
     ) -> Arc<Self> {
-        let cost_points = builder.cost_points;
+        let cost_points = builder.options.online_costs;
         let shared = Arc::new(Self {
             pool,
             tier,
@@ -73,7 +73,7 @@ impl Shared {
         shared.watch_room();
         shared.watch();
         if let Some(points) = cost_points {
-            shared.follow_costs(points);
+            shared.follow_costs(points.max(1));
         }
         shared
     }

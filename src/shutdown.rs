@@ -6,75 +6,14 @@
 //! shutdown of a shared store runs in a task of its own, for which all callers wait.
 
 use crate::error::Error;
-use crate::lock::{Leave, Tenure};
+use crate::lock::Tenure;
 use crate::shared::Shared;
 use crate::store::PageStore;
-use parking_lot::Mutex;
 use std::future::Future;
 use std::sync::Arc;
-use tokio::sync::{RwLock, RwLockReadGuard, watch};
-
-type Outcome = Option<Result<(), Error>>;
-
-/// Whether the store is shutting down, and the result.
-#[derive(Debug)]
-pub(crate) struct Ending {
-    /// Held shared by every operation that changes the store other than through a guard.
-    operations: RwLock<()>,
-    begun: watch::Sender<bool>,
-    outcome: Mutex<Option<watch::Receiver<Outcome>>>,
-}
-
-impl Default for Ending {
-    fn default() -> Self {
-        Self { operations: RwLock::default(), begun: watch::Sender::new(false), outcome: Mutex::default() }
-    }
-}
-
-impl Ending {
-    /// Registers an operation until the result is dropped.
-    pub(crate) fn enter(&self) -> Result<RwLockReadGuard<'_, ()>, Error> {
-        if *self.begun.borrow() {
-            return Err(Error::Closed);
-        }
-        self.operations.try_read().map_err(|_| Error::Closed)
-    }
-
-    /// Runs a long operation; drops it and returns `None` when the store is shut down.
-    pub(crate) async fn unless_ended<T>(&self, operation: impl Future<Output = T>) -> Option<T> {
-        let mut begun = self.begun.subscribe();
-        tokio::select! {
-            biased;
-            done = operation => Some(done),
-            _ = begun.wait_for(|begun| *begun) => None,
-        }
-    }
-
-    /// Refuses further operations. Returns whether a shutdown had begun already.
-    fn refuse(&self) -> bool {
-        self.begun.send_replace(true)
-    }
-
-    /// Starts the shutdown unless it has been started, and returns the outcome to wait for.
-    fn begin(&self, leave: &Leave, shared: &Arc<Shared>) -> watch::Receiver<Outcome> {
-        let mut outcome = self.outcome.lock();
-        if let Some(outcome) = &*outcome {
-            return outcome.clone();
-        }
-        self.refuse();
-        let (done, receiver) = watch::channel(None);
-        let (tenure, shared) = (leave.tenure(), Arc::clone(shared));
-        let runtime = shared.runtime.clone();
-        runtime.spawn(async move {
-            let ended = end(shared, tenure).await;
-            let _ = done.send(Some(ended));
-        });
-        outcome.insert(receiver).clone()
-    }
-}
 
 async fn end(shared: Arc<Shared>, tenure: Arc<Tenure>) -> Result<(), Error> {
-    let operations = shared.ending.operations.write().await;
+    let operations = shared.ending.operations_ended().await;
     let change = shared.ssd_change.lock().await;
     let result = shared.write_everything().await;
     shared.gate.release();
@@ -121,7 +60,13 @@ impl PageStore {
     /// # Errors
     /// The first failure. The store is closed all the same, as by a crash.
     pub async fn shutdown(&self) -> Result<(), Error> {
-        let mut outcome = self.shared.ending.begin(&self.leave, &self.shared);
+        let mut outcome = self.shared.ending.begin(|done| {
+            let (tenure, shared) = (self.leave.tenure(), Arc::clone(&self.shared));
+            self.shared.runtime.spawn(async move {
+                let ended = end(shared, tenure).await;
+                let _ = done.send(Some(ended));
+            });
+        });
         let ended = outcome.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
         ended.ok().flatten().unwrap_or_else(|| Err(Error::runtime_ended()))
     }

@@ -115,13 +115,12 @@ impl Estimates<'_> {
                 "{share} is not a share of pages: it must be above 0 and at most 1"
             )));
         }
-        let ssd_policy = self.0.shared.builder.ssd_policy_in_use().map_err(|why| invalid(why.to_string()))?;
         let sampling = Sampling::new(share);
         let ghosts = Ghosts::new(GhostParams {
             pool_policy: self.0.pool_policy(),
-            ssd_policy,
+            ssd_policy: self.0.policies().ssd(),
             costs: self.0.shared.costs(),
-            cluster_pages: self.0.shared.builder.cluster_pages,
+            cluster_pages: self.0.shared.builder.options.cluster_pages,
             page_bytes: self.0.page_size().bytes() as u64,
             sampling,
             pool_factors: options.pool_factors.clone(),

@@ -132,7 +132,7 @@ impl Reader {
         let mut file = BufReader::with_capacity(1 << 20, File::open(path).map_err(BackupError::io(path))?);
         let mut start = [0; 12];
         file.read_exact(&mut start).map_err(|e| short(path, e))?;
-        let format = u32::from_le_bytes([start[8], start[9], start[10], start[11]]);
+        let format = word_at(&start, 8);
         if start[..8] != MAGIC {
             return Err(BackupError::damaged(path, "it is not a store's backup"));
         }
@@ -155,9 +155,8 @@ impl Reader {
         match kind {
             PAGE if bytes.len() + HEADER_BYTES == PAGE_FIELDS + page_bytes => {
                 self.pages += 1;
-                let word =
-                    |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-                let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+                let word = |at| word_at(&bytes, at);
+                let long = |at| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
                 if long(16) <= self.head.since {
                     return Err(damaged("it has a page that belongs to the backup before it"));
                 }
@@ -180,6 +179,10 @@ impl Reader {
     }
 }
 
+fn word_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
 fn short(path: &Path, error: std::io::Error) -> BackupError {
     match error.kind() {
         ErrorKind::UnexpectedEof => BackupError::damaged(path, "it ends early"),
@@ -190,8 +193,7 @@ fn short(path: &Path, error: std::io::Error) -> BackupError {
 fn read_record(file: &mut BufReader<File>, path: &Path) -> Result<(u32, Vec<u8>), BackupError> {
     let mut fields = [0; RECORD_BYTES];
     file.read_exact(&mut fields).map_err(|e| short(path, e))?;
-    let word = |at: usize| u32::from_le_bytes([fields[at], fields[at + 1], fields[at + 2], fields[at + 3]]);
-    let (kind, len, sum) = (word(0), word(4), word(8));
+    let [kind, len, sum] = [0, 4, 8].map(|at| word_at(&fields, at));
     if len > TEXT_BYTES_MAX {
         return Err(BackupError::damaged(path, "it has a record of an impossible length"));
     }

@@ -58,7 +58,8 @@ impl Builder {
         upto: Option<u32>,
         progress: impl Fn(RestoreProgress) + Send,
     ) -> Result<RestoreReport, BackupError> {
-        let (to, None) = (self.directory.clone().ok_or(BackupError::NoDirectory)?, &self.memory) else {
+        let (to, None) = (self.options.directory.clone().ok_or(BackupError::NoDirectory)?, &self.memory)
+        else {
             return Err(BackupError::NoDirectory);
         };
         let partial = beside(&to);

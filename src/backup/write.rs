@@ -99,6 +99,23 @@ impl PageStore {
     /// backup into a directory at a time. Cancel-safe: a dropped backup leaves `unfinished.partial`, which
     /// the next one overwrites.
     ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// use pagetier::{BackupOptions, PageStore};
+    ///
+    /// let report = store.backup("/backup/db", BackupOptions::new()).await?;
+    /// println!("copied {} of {} pages to {}", report.pages, report.looked_at, report.path.display());
+    ///
+    /// // Later, on another machine:
+    /// let builder = || PageStore::builder().directory("/var/lib/db").ssd_bytes(1 << 30);
+    /// builder().restore("/backup/db", None, |progress| println!("{} pages", progress.pages)).await?;
+    /// let store = builder().open().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`BackupError`]: `dest` cannot be written, a page cannot be read, or the store cannot be synced. The
     /// chain is unchanged.

@@ -24,6 +24,7 @@ use pagetier_devio::{DeviceError, Fence, IoOp, SharedDevice};
 use pagetier_page::PageSize;
 use pagetier_ssdcache::{Marks, Unproved, format, mark};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The size of the part of a new HDD that a calibration uses.
 const SCRATCH_BYTES: u64 = 256 << 20;
@@ -124,7 +125,7 @@ impl Builder {
                 other => std::io::Error::other(other),
             };
             OpenError::directory(
-                &self.directory.clone().unwrap_or_default(),
+                &self.options.directory.clone().unwrap_or_default(),
                 "does not accept a new manifest",
                 source,
             )
@@ -139,7 +140,10 @@ impl Builder {
         prepared: &PreparedSsd,
         page_size: PageSize,
     ) -> Result<Option<[String; 4]>, OpenError> {
-        let Some(budget) = self.calibrate.filter(|_| self.costs.is_none()) else { return Ok(None) };
+        let Some(budget_ms) = self.options.calibrate_ms.filter(|_| self.options.costs.is_none()) else {
+            return Ok(None);
+        };
+        let budget = Duration::from_millis(budget_ms);
         hdd.grow(DATA_AT + SCRATCH_BYTES)?;
         let slots_at = prepared.layout.slot_at(0);
         let costs = calibrate(hdd, DATA_AT, ssd, slots_at, page_size, budget).await?;

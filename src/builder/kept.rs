@@ -18,12 +18,12 @@ impl Builder {
     /// Checks the options against the SSD, or the ring's file, of an existing store.
     pub(super) fn check_kept(&self, found: &Layout, page_size: PageSize) -> Result<(), OpenError> {
         let bad = |option, why: String| Err(OpenError::BadOption { option, why });
-        if let Some(asked) = self.ring_pages.filter(|asked| *asked != found.ring_pages) {
+        if let Some(asked) = self.options.ring_pages.filter(|asked| *asked != found.ring_pages) {
             let why =
                 format!("the store's ring has {} pages, not {asked}: omit the option", found.ring_pages);
             return bad("ring_pages", why);
         }
-        if found.slots == 0 || self.ssd_bytes.is_none() {
+        if found.slots == 0 || self.options.ssd_bytes.is_none() {
             return Ok(());
         }
         if self.layout(page_size)?.slots != found.slots {
@@ -40,7 +40,11 @@ impl Builder {
 
     /// Checks the options against the manifest of an existing store.
     pub(super) fn check_known(&self, manifest: &Manifest, knows_costs: bool) -> Result<(), OpenError> {
-        if self.calibrate.is_some() && self.costs.is_none() && !knows_costs && !manifest.is_unused() {
+        if self.options.calibrate_ms.is_some()
+            && self.options.costs.is_none()
+            && !knows_costs
+            && !manifest.is_unused()
+        {
             let why = "it writes, so it measures new stores only: pass `costs` instead, which \
                        `pagetier::calibrate` measures on scratch files of the same devices";
             return Err(OpenError::BadOption { option: "calibrate", why: why.into() });
@@ -50,6 +54,7 @@ impl Builder {
 
     /// Whether the options name an SSD.
     pub(super) fn names_ssd(&self) -> bool {
-        self.ssd_size() > 0 && (self.ssd_bytes.is_some() || !matches!(self.ssd, Place::Default))
+        self.ssd_size() > 0
+            && (self.options.ssd_bytes.is_some() || !matches!(self.ssd_place(), Place::Default))
     }
 }

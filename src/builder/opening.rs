@@ -9,7 +9,7 @@ impl Builder {
     /// Records how the device of `option` was opened.
     pub(super) fn note_opened(&self, option: &'static str, opened: &Opened) {
         let backend = if opened.backend == Backend::Uring { "io_uring" } else { "threads" };
-        let cache = match (opened.direct, self.direct_io) {
+        let cache = match (opened.direct, self.options.direct_io) {
             (true, _) => "direct I/O",
             (false, DirectIo::Disabled) => "page cache (direct I/O is disabled)",
             (false, _) => "page cache (the file system has no direct I/O)",
@@ -32,7 +32,7 @@ impl PageStore {
         let (ssd, slots) = (self.shared.tier.ssd_device(), self.shared.tier.slots());
         let option = if slots > 0 { "ssd" } else { "ring_device" };
         tracing::info!(
-            directory = %builder.directory.as_deref().map_or("(in memory)".into(), |path| path.to_string_lossy()),
+            directory = %builder.options.directory.as_deref().map_or("(in memory)".into(), |path| path.to_string_lossy()),
             page_bytes = self.page_size().bytes(),
             frames = self.pool.params().frames,
             hdd = %builder.served_by("hdd", self.shared.hdd.backend()),

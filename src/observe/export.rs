@@ -2,6 +2,7 @@
 //! per interval while the export lives.
 
 use super::summary::StatsSummary;
+use crate::background::put_file;
 use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::store::PageStore;
@@ -73,6 +74,17 @@ impl PageStore {
     /// part of one. It is not flushed, because it is of no use after a restart. If a later write fails, the
     /// export logs that once and tries again at the next interval. Must be called in a tokio runtime.
     ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let every = std::time::Duration::from_secs(1);
+    /// let export = store.export_stats("/run/db.json", every).await?; // `pagetier top` reads it
+    /// # drop(export);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The first file cannot be written.
     pub async fn export_stats(
@@ -117,11 +129,5 @@ fn live(shared: &Shared, number: u64, every: Duration) -> LiveStats {
 }
 
 async fn put(path: PathBuf, live: LiveStats) -> std::io::Result<()> {
-    let written = tokio::task::spawn_blocking(move || {
-        let mut beside = path.clone().into_os_string();
-        beside.push(format!(".{}", std::process::id()));
-        std::fs::write(&beside, serde_json::to_vec(&live)?)?;
-        std::fs::rename(&beside, &path)
-    });
-    written.await.unwrap_or_else(|_| Err(std::io::Error::other("the runtime is shutting down")))
+    put_file(path, serde_json::to_vec(&live)?).await
 }

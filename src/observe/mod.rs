@@ -15,4 +15,4 @@ pub use summary::{
     ChoiceSummary, ClassSummary, DeviceSummary, DirSummary, MemorySummary, PoolSummary, SsdSummary,
     StatsSummary,
 };
-pub use why::{GroupFactor, InMemory, PageCountsSummary, PageWhy};
+pub use why::{GroupFactor, PageWhy};

@@ -3,9 +3,10 @@
 
 use crate::room::Room;
 use crate::stats::Stats;
+use pagetier_bufpool::PoolStats;
 use pagetier_devio::{DeviceStats, DirStats, IoClass};
 use pagetier_policy::Choice;
-use pagetier_ssdcache::SsdMode;
+use pagetier_ssdcache::{SlotCounts, SsdMode};
 use serde::{Deserialize, Serialize, Serializer};
 
 /// The form in which [`Stats`] is printed and serialised. It also deserialises, for tools that read an
@@ -28,40 +29,17 @@ pub struct StatsSummary {
     pub ssd_device: DeviceSummary,
 }
 
-/// The buffer pool's counters since the store was opened.
+/// The buffer pool, and its counters since the store was opened.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PoolSummary {
     /// Frames in the pool.
     pub frames: u64,
-    /// Lookups that found the page in memory.
-    pub hits: u64,
-    /// Lookups that had to read the page.
-    pub misses: u64,
+    /// The counters.
+    #[serde(flatten)]
+    pub counts: PoolStats,
     /// Hits per lookup; `None` without lookups.
     pub hit_ratio: Option<f64>,
-    /// Demand reads that came from the SSD.
-    pub loads_ssd: u64,
-    /// Demand reads that came from the HDD.
-    pub loads_hdd: u64,
-    /// Pages read by read-ahead.
-    pub prefetched: u64,
-    /// Pages created.
-    pub created: u64,
-    /// Frames taken from other pages.
-    pub evictions: u64,
-    /// Dirty pages written because their replacement was near.
-    pub written_replacement: u64,
-    /// Dirty pages written for `sync`, `flush_to` or to bound redo.
-    pub written_recoverability: u64,
-    /// The written pages that went to the SSD.
-    pub written_ssd: u64,
-    /// Writes that failed; the pages stayed dirty.
-    pub write_errors: u64,
-    /// Hits that the policy missed because its lock was taken.
-    pub hits_lost: u64,
-    /// Requests that waited for a frame.
-    pub waited_for_frame: u64,
     /// The setting that an adaptive policy follows.
     pub choice: Option<ChoiceSummary>,
 }
@@ -104,34 +82,6 @@ pub struct SsdSummary {
     pub journal_used: u64,
     /// The oldest log position that redo would need if the SSD were lost; `None`: it holds no only copy.
     pub oldest_lsn: Option<u64>,
-    /// Pages written into free slots.
-    pub admitted_free: u64,
-    /// Pages that replaced others.
-    pub admitted_over: u64,
-    /// Pages admitted when they were read from the HDD.
-    pub admitted_on_read: u64,
-    /// Pages that the policy rejected.
-    pub rejected: u64,
-    /// Pages rejected because no slot could be written at that moment.
-    pub rejected_no_slot: u64,
-    /// Dirty pages rewritten on the SSD.
-    pub rewritten: u64,
-    /// Copies dropped because the page was changed in memory.
-    pub invalidated: u64,
-    /// Copies given up for other pages.
-    pub evicted: u64,
-    /// Victims copied to the HDD ahead of their eviction.
-    pub written_back: u64,
-    /// Bad clean copies that were read from the HDD instead.
-    pub healed: u64,
-    /// Copies replaced because their pages had been written home (write-through).
-    pub renewed: u64,
-    /// Pages appended again when their slots were taken back.
-    pub second_chances: u64,
-    /// Home writes that a page's slot backed, and that are durable.
-    pub doublewritten: u64,
-    /// Map checkpoints that became durable.
-    pub checkpoints: u64,
     /// The write budget in bytes per day, if there is one.
     #[serde(default)]
     pub budget_per_day: Option<u64>,
@@ -141,6 +91,9 @@ pub struct SsdSummary {
     /// With a budget: what the cost of a write is multiplied by; 1 within the budget.
     #[serde(default)]
     pub write_factor: Option<f64>,
+    /// The counters.
+    #[serde(flatten)]
+    pub counts: SlotCounts,
     /// Why the SSD takes no new pages, if it does not.
     pub error: Option<String>,
     /// Why the store refuses writes, if it does.
@@ -245,30 +198,18 @@ impl Serialize for Stats {
 }
 
 fn pool_of(stats: &Stats) -> PoolSummary {
-    let pool = &stats.pool;
-    let lookups = pool.hits + pool.misses;
+    let counts = stats.pool;
+    let lookups = counts.hits + counts.misses;
     PoolSummary {
         frames: stats.frames,
-        hits: pool.hits,
-        misses: pool.misses,
-        hit_ratio: (lookups > 0).then(|| pool.hits as f64 / lookups as f64),
-        loads_ssd: pool.loads_ssd,
-        loads_hdd: pool.loads_hdd,
-        prefetched: pool.prefetched,
-        created: pool.created,
-        evictions: pool.evictions,
-        written_replacement: pool.written_replacement,
-        written_recoverability: pool.written_recoverability,
-        written_ssd: pool.written_ssd,
-        write_errors: pool.write_errors,
-        hits_lost: pool.hits_lost,
-        waited_for_frame: pool.waited_for_frame,
+        counts,
+        hit_ratio: (lookups > 0).then(|| counts.hits as f64 / lookups as f64),
         choice: stats.pool_choice.as_ref().map(choice_of),
     }
 }
 
 fn ssd_of(stats: &Stats) -> SsdSummary {
-    let (ssd, counts) = (&stats.ssd, &stats.ssd.counts);
+    let ssd = &stats.ssd;
     SsdSummary {
         mode: mode_name(ssd.mode).to_owned(),
         slots: ssd.slots,
@@ -279,23 +220,10 @@ fn ssd_of(stats: &Stats) -> SsdSummary {
         free_retired: ssd.free.retired as u64,
         journal_used: ssd.journal_used,
         oldest_lsn: ssd.oldest_lsn.map(|lsn| lsn.0),
-        admitted_free: counts.admitted_free,
-        admitted_over: counts.admitted_over,
-        admitted_on_read: counts.admitted_on_read,
-        rejected: counts.rejected,
-        rejected_no_slot: counts.rejected_no_slot,
-        rewritten: counts.rewritten,
-        invalidated: counts.invalidated,
-        evicted: counts.evicted,
-        written_back: counts.written_back,
-        healed: counts.healed,
-        renewed: counts.renewed,
-        second_chances: counts.second_chances,
-        doublewritten: counts.doublewritten,
-        checkpoints: counts.checkpoints,
         budget_per_day: ssd.write_budget.map(|budget| budget.bytes_per_day),
         written_per_day: ssd.write_budget.map(|budget| budget.written_per_day),
         write_factor: ssd.write_budget.map(|budget| budget.factor),
+        counts: ssd.counts,
         error: ssd.ssd_error.as_deref().map(str::to_owned),
         refusing: ssd.refusing.as_deref().map(str::to_owned),
         choice: stats.ssd_choice.as_ref().map(choice_of),

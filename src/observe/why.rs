@@ -3,6 +3,7 @@
 use super::summary::mode_name;
 use crate::error::Error;
 use crate::store::PageStore;
+use pagetier_bufpool::InMemory;
 use pagetier_page::PageId;
 use pagetier_policy::{GroupStats, Home, PageCounts};
 use pagetier_ssdcache::Homes;
@@ -30,46 +31,11 @@ pub struct PageWhy {
     /// does not estimate it, or does not track the page.
     pub benefit_ms: Option<f64>,
     /// What the SSD's policy has counted for it.
-    pub counts: Option<PageCountsSummary>,
+    pub counts: Option<PageCounts>,
     /// Its group under CAC.
     pub group: Option<GroupFactor>,
     /// The SSD's mode.
     pub ssd_mode: &'static str,
-}
-
-/// A page's state in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct InMemory {
-    /// Whether it has unwritten changes.
-    pub dirty: bool,
-    /// Whether it is being written.
-    pub being_written: bool,
-    /// Guards and waiting requests that hold its frame.
-    pub pins: u32,
-    /// GD2L's H above the current inflation L, in milliseconds: the cost of losing the page from memory. The
-    /// page with the smallest H is evicted first. `None` under policies without H.
-    pub h_ms: Option<f64>,
-    /// The log position of the first unwritten change.
-    pub recovery_lsn: Option<u64>,
-}
-
-/// What the SSD's policy has counted for a page, by where the page was at the time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct PageCountsSummary {
-    /// r_D: random physical reads while not on the SSD.
-    pub reads_hdd: u64,
-    /// r_S: the same while on the SSD.
-    pub reads_ssd: u64,
-    /// Logical reads while not on the SSD.
-    pub logical_hdd: u64,
-    /// Logical reads while on the SSD.
-    pub logical_ssd: u64,
-    /// w_D: writes to the HDD.
-    pub writes_hdd: u64,
-    /// w_S: writes to the SSD.
-    pub writes_ssd: u64,
 }
 
 /// The group of a page under CAC: pages of its space with a similar rate of logical reads.
@@ -93,37 +59,34 @@ impl PageStore {
     /// counts and group by which the SSD's policy judges it. Reads nothing from a device and changes nothing.
     /// The parts are read one after another, so a page that moves during the call may appear in both places.
     ///
+    /// ```
+    /// # use pagetier::*;
+    /// # async fn example(store: &PageStore, id: PageId)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let why = store.why(id)?;
+    /// println!("{why}");
+    /// println!("{}", serde_json::to_string(&why)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The page does not exist.
     pub fn why(&self, page: PageId) -> Result<PageWhy, Error> {
         let hdd_offset = self.shared.volume.offset(page).ok_or(Error::NoSuchPage { page })?;
-        let counts = self.shared.tier.counts(page);
-        let group = self.shared.tier.group_of(page);
-        let memory = self.pool.residence(page).map(|found| InMemory {
-            dirty: found.dirty,
-            being_written: found.being_written,
-            pins: found.pins,
-            h_ms: found.worth_ms,
-            recovery_lsn: found.recovery_lsn.map(|lsn| lsn.0),
-        });
         Ok(PageWhy {
             space: page.space.0,
             no: page.no,
             hdd_offset,
-            memory,
+            memory: self.pool.residence(page),
             on_ssd: self.shared.tier.home(page) == Home::Ssd,
             ssd_alone: self.shared.tier.is_only_copy(page),
             benefit_ms: self.shared.tier.benefit(page),
-            counts: counts.map(counts_of),
-            group: group.map(group_of),
+            counts: self.shared.tier.counts(page),
+            group: self.shared.tier.group_of(page).map(group_of),
             ssd_mode: mode_name(self.shared.tier.mode()),
         })
     }
-}
-
-fn counts_of(counts: PageCounts) -> PageCountsSummary {
-    let PageCounts { reads_hdd, reads_ssd, logical_hdd, logical_ssd, writes_hdd, writes_ssd } = counts;
-    PageCountsSummary { reads_hdd, reads_ssd, logical_hdd, logical_ssd, writes_hdd, writes_ssd }
 }
 
 fn group_of(group: GroupStats) -> GroupFactor {

@@ -1,5 +1,6 @@
 //! Finds free frames: takes the policy's victims, or waits.
 
+use crate::exhausted::Exhausted;
 use crate::inner::{Inner, PolicyGuard, bump};
 use crate::params::PoolError;
 use crate::stalls::On;
@@ -12,6 +13,8 @@ use tokio::time::Instant;
 
 /// The interval at which a request that waits for a frame asks the cleaner to retry failed writes at once.
 pub(crate) const NEEDED_AGAIN: Duration = Duration::from_millis(50);
+/// The maximum number of pages that [`Exhausted::Pinned`] names.
+const PAGES_MAX: usize = 8;
 
 impl<T: Tier> Inner<T> {
     /// A frame without a page: a free one, or a victim's. Waits for the cleaner if necessary.
@@ -103,7 +106,7 @@ impl<T: Tier> Inner<T> {
         let displaced = self.tier.evicted(page, logical, image);
         bucket.remove(&self.frames.all, victim);
         drop(bucket);
-        policy.remove_evicted(victim);
+        policy.remove(victim, true);
         self.displaced(policy, displaced);
         bump(&self.counters.evictions);
         self.wake_cleaner();
@@ -122,6 +125,30 @@ impl<T: Tier> Inner<T> {
         let every = (self.params().clean_depth as u64 / 4).max(1);
         if self.evicted_since_clean.fetch_add(1, Ordering::Relaxed) + 1 >= every {
             self.clean.notify_one();
+        }
+    }
+
+    /// Diagnoses a wait for a frame that began when the cleaner had done `rounds` rounds.
+    pub(crate) fn why_exhausted(&self, rounds: u64) -> Exhausted {
+        let frames = &self.frames;
+        let (mut dirty, mut writing, mut pages) = (0, 0, Vec::new());
+        let mut pinned = 0;
+        for frame in frames.all.iter() {
+            dirty += usize::from(frame.word.is_dirty());
+            writing += usize::from(frame.word.is_cleaning());
+            if frame.word.pins() > 0 {
+                pinned += 1;
+                pages.extend(frame.page().filter(|_| pages.len() < PAGES_MAX));
+            }
+        }
+        if pinned * 2 > frames.count() || dirty + writing == 0 {
+            return Exhausted::Pinned { pinned, pages };
+        }
+        match self.last_failure.lock().clone() {
+            Some(PoolError::Log { source, .. }) => Exhausted::Log { dirty, source },
+            Some(PoolError::Tier(source)) => Exhausted::Storage { dirty, source },
+            _ if self.rounds.load(Ordering::Relaxed) == rounds => Exhausted::NotDriven { dirty },
+            _ => Exhausted::Slow { dirty, writing, pinned },
         }
     }
 }

@@ -29,7 +29,7 @@ impl<T: Tier> Pool<T> {
     /// # Errors
     /// The first failure; pages that could not be written stay dirty.
     pub async fn flush_all(&self) -> Result<(), PoolError> {
-        self.flush_where(|frame| frame.word.is_dirty() || frame.word.is_cleaning()).await
+        self.flush_where(|frame| frame.word.is_unwritten()).await
     }
 
     /// Writes every page whose recovery LSN is at most `lsn`, and makes it durable. Redo then needs nothing

@@ -3,7 +3,7 @@
 use crate::detector::Detector;
 use crate::frames::Frames;
 use crate::hits::HitBuffers;
-use crate::params::{PoolError, PoolParams, STAGING_MAX};
+use crate::params::{Counters, PoolError, PoolParams, STAGING_MAX};
 use crate::record::Recorder;
 use crate::sampler::Sampler;
 use crate::stalls::Stalls;
@@ -16,62 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
-/// The policy with its lock.
-pub(crate) struct Policy(Mutex<Box<dyn FramePolicy>>);
-
-pub(crate) struct PolicyGuard<'a>(MutexGuard<'a, Box<dyn FramePolicy>>);
-
-impl Policy {
-    pub(crate) fn lock(&self) -> PolicyGuard<'_> {
-        PolicyGuard(self.0.lock())
-    }
-
-    pub(crate) fn try_lock(&self) -> Option<PolicyGuard<'_>> {
-        self.0.try_lock().map(PolicyGuard)
-    }
-}
-
-impl PolicyGuard<'_> {
-    /// The page in `frame` leaves memory without an eviction: it was discarded, or its load failed.
-    pub(crate) fn remove(&mut self, frame: FrameId) {
-        self.0.remove(frame, false);
-    }
-
-    /// The page in `frame` was evicted.
-    pub(crate) fn remove_evicted(&mut self, frame: FrameId) {
-        self.0.remove(frame, true);
-    }
-}
-
-impl std::ops::Deref for PolicyGuard<'_> {
-    type Target = Box<dyn FramePolicy>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl std::ops::DerefMut for PolicyGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.0
-    }
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) misses: AtomicU64,
-    pub(crate) scan_hits: AtomicU64,
-    pub(crate) loads_ssd: AtomicU64,
-    pub(crate) loads_hdd: AtomicU64,
-    pub(crate) prefetched: AtomicU64,
-    pub(crate) created: AtomicU64,
-    pub(crate) evictions: AtomicU64,
-    pub(crate) written_replacement: AtomicU64,
-    pub(crate) written_recoverability: AtomicU64,
-    pub(crate) written_ssd: AtomicU64,
-    pub(crate) write_errors: AtomicU64,
-    pub(crate) waited_for_frame: AtomicU64,
-}
+/// The policy, locked.
+pub(crate) type PolicyGuard<'a> = MutexGuard<'a, Box<dyn FramePolicy>>;
 
 pub(crate) fn bump(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
@@ -86,7 +32,7 @@ pub struct Inner<T: Tier> {
     pub(crate) resizing: tokio::sync::Mutex<()>,
     pub(crate) frames: Arc<Frames>,
     pub(crate) tier: Arc<T>,
-    pub(crate) policy: Policy,
+    pub(crate) policy: Mutex<Box<dyn FramePolicy>>,
     pub(crate) hits: HitBuffers,
     pub(crate) gate: Option<Arc<dyn LogGate>>,
     pub(crate) counters: Counters,
@@ -114,7 +60,7 @@ pub struct Inner<T: Tier> {
     pub(crate) closing: AtomicBool,
     /// Changes were dropped unwritten when the pool ended: redo must restore them.
     pub(crate) lost: AtomicBool,
-    pub(crate) stalls: Stalls,
+    pub(crate) stalls: Arc<Stalls>,
     /// The error of the last batch; `None` if it was written.
     pub(crate) last_failure: parking_lot::Mutex<Option<PoolError>>,
     /// The number of times the cleaner has looked for work.
@@ -137,7 +83,7 @@ impl<T: Tier> Inner<T> {
     #[cold]
     pub(crate) fn requests(&self) -> u64 {
         let c = &self.counters;
-        let cold = [&c.scan_hits, &c.misses, &c.created].map(|counter| counter.load(Ordering::Relaxed));
+        let cold = [&c.hits, &c.misses, &c.created].map(|counter| counter.load(Ordering::Relaxed));
         self.hits.hits() + cold.iter().sum::<u64>()
     }
 
@@ -168,7 +114,7 @@ impl<T: Tier> Inner<T> {
             staging_made: AtomicUsize::new(params.staging.max(1)),
             frames: Arc::new(frames),
             tier,
-            policy: Policy(Mutex::new(policy)),
+            policy: Mutex::new(policy),
             hits: HitBuffers::new(),
             gate,
             counters: Counters::default(),
@@ -188,7 +134,7 @@ impl<T: Tier> Inner<T> {
             closed: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             lost: AtomicBool::new(false),
-            stalls: Stalls::default(),
+            stalls: Arc::default(),
             last_failure: parking_lot::Mutex::new(None),
             rounds: AtomicU64::new(0),
             starved: AtomicBool::new(false),
@@ -240,6 +186,5 @@ impl<T: Tier> Drop for Inner<T> {
         // Wake the tasks: they find the pool gone and end.
         self.clean.notify_one();
         self.needed.notify_one();
-        self.stalls.woken().notify_one();
     }
 }

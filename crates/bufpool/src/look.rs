@@ -2,36 +2,39 @@
 
 use crate::frame::{Frame, NO_LSN};
 use crate::guard::PageRef;
+use crate::inner::PolicyGuard;
 use crate::pool::Pool;
 use crate::tier::Tier;
-use pagetier_page::{Lsn, PageId};
-use pagetier_policy::{Access, FramePolicy};
+use pagetier_page::PageId;
+use pagetier_policy::{Access, FrameId, FramePolicy};
+use serde::Serialize;
 use std::sync::atomic::Ordering;
 
 /// The maximum number of pages that [`Pool::warm`] requests at a time.
 const WARM_PAGES: usize = 32;
 
-/// The state of a page in memory.
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// A page's state in memory.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[non_exhaustive]
-pub struct Residence {
+pub struct InMemory {
     /// Whether it has unwritten changes.
     pub dirty: bool,
     /// Whether it is being written.
     pub being_written: bool,
     /// Guards and waiting requests that hold its frame.
     pub pins: u32,
-    /// H above the current inflation, in milliseconds; `None` under policies without H.
-    pub worth_ms: Option<f64>,
+    /// GD2L's H above the current inflation L, in milliseconds: the cost of losing the page from memory. The
+    /// page with the smallest H is evicted first. `None` under policies without H.
+    pub h_ms: Option<f64>,
     /// The log position of the first unwritten change.
-    pub recovery_lsn: Option<Lsn>,
+    pub recovery_lsn: Option<u64>,
 }
 
 impl<T: Tier> Pool<T> {
     /// The state of `page` in memory; `None`: it is not in memory. Neither pins the page nor counts as a
     /// use.
     #[must_use]
-    pub fn residence(&self, page: PageId) -> Option<Residence> {
+    pub fn residence(&self, page: PageId) -> Option<InMemory> {
         let frames = &self.inner.frames;
         let policy = self.inner.policy.lock();
         // Look up under the bucket's lock, so that the frame cannot change hands.
@@ -39,23 +42,19 @@ impl<T: Tier> Pool<T> {
         let frame = bucket.find(&frames.all)?;
         let f = frames.at(frame);
         let lsn = f.recovery_lsn.load(Ordering::Acquire);
-        Some(Residence {
+        Some(InMemory {
             dirty: f.word.is_dirty(),
             being_written: f.word.is_cleaning(),
             pins: f.word.pins(),
-            worth_ms: policy.worth_ms(frame),
-            recovery_lsn: (lsn != NO_LSN).then_some(Lsn(lsn)),
+            h_ms: policy.worth_ms(frame),
+            recovery_lsn: (lsn != NO_LSN).then_some(lsn),
         })
     }
 
     /// At most `max` pages in memory, those that the policy would keep longest first.
     #[must_use]
     pub fn hottest(&self, max: usize) -> Vec<PageId> {
-        let mut order = Vec::new();
-        self.inner.policy.lock().first_to_go(&mut |frame| {
-            order.push(frame);
-            false
-        });
+        let order = eviction_order(&mut self.inner.policy.lock());
         let pages = order.into_iter().rev().filter_map(|frame| self.inner.frames.at(frame).page());
         pages.take(max).collect()
     }
@@ -86,12 +85,7 @@ impl<T: Tier> Pool<T> {
         let mut policy = inner.policy.lock();
         // The pool's size may have changed since it was built.
         new.set_frames(inner.params().frames);
-        let mut order = Vec::new();
-        policy.first_to_go(&mut |frame| {
-            order.push(frame);
-            false
-        });
-        for frame in order {
+        for frame in eviction_order(&mut policy) {
             // Do not track a frame that has just lost its page: the notification of its removal, still to
             // come, then has no effect.
             let f = inner.frames.at(frame);
@@ -112,4 +106,14 @@ impl<T: Tier> Pool<T> {
     pub fn resident(&self) -> Vec<PageId> {
         self.inner.frames.all.iter().filter(|f| !f.word.is_gone()).filter_map(Frame::page).collect()
     }
+}
+
+/// The frames with pages, the next victim first.
+fn eviction_order(policy: &mut PolicyGuard<'_>) -> Vec<FrameId> {
+    let mut order = Vec::new();
+    policy.first_to_go(&mut |frame| {
+        order.push(frame);
+        false
+    });
+    order
 }

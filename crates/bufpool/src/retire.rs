@@ -11,14 +11,13 @@
 //!    frame becomes an orphan that the last of them frees.
 
 use crate::flush::joined;
-use crate::frame::Frame;
+use crate::guard::PageRef;
 use crate::inner::Inner;
 use crate::params::PoolError;
 use crate::pool::Pool;
 use crate::tier::Tier;
 use crate::word::Mode;
 use pagetier_page::PageId;
-use pagetier_policy::FrameId;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -68,13 +67,14 @@ impl<T: Tier> Inner<T> {
         let mut wrote = false;
         // The only error is a deadlock, and the shutdown's task holds no guards.
         let Ok(Some(frame)) = self.latch_resident(page, Mode::Shared).await else { return wrote };
-        let latched = Latched { pool: self, frame };
-        while latched.unwritten() && (result.is_ok() || latched.frame().word.is_cleaning()) {
+        let latched = PageRef::new(&**self, frame);
+        let word = &self.frames.at(frame).word;
+        while word.is_unwritten() && (result.is_ok() || word.is_cleaning()) {
             let (cleaned, unstaged) = (self.cleaned.notified(), self.staged.notified());
             tokio::pin!(cleaned, unstaged);
             cleaned.as_mut().enable();
             unstaged.as_mut().enable();
-            if latched.frame().word.is_cleaning() {
+            if word.is_cleaning() {
                 cleaned.await;
                 continue;
             }
@@ -87,39 +87,17 @@ impl<T: Tier> Inner<T> {
                     let written = joined(Some(write.await));
                     *result = std::mem::replace(result, Ok(())).and(written);
                 }
-                None if latched.unwritten() => unstaged.await,
+                None if word.is_unwritten() => unstaged.await,
                 None => {}
             }
         }
-        if latched.unwritten() {
+        if word.is_unwritten() {
             self.lost.store(true, Ordering::Release);
         }
         // The latch keeps the page in this frame. From here on the policy ignores hits on it.
-        self.policy.lock().remove(frame);
+        self.policy.lock().remove(frame, false);
         self.frames.unlist(frame, page);
+        drop(latched);
         wrote
-    }
-}
-
-/// A shared latch, released when dropped.
-struct Latched<'a, T: Tier> {
-    pool: &'a Inner<T>,
-    frame: FrameId,
-}
-
-impl<T: Tier> Latched<'_, T> {
-    fn frame(&self) -> &Frame {
-        self.pool.frames.at(self.frame)
-    }
-
-    fn unwritten(&self) -> bool {
-        let word = &self.frame().word;
-        word.is_dirty() || word.is_cleaning()
-    }
-}
-
-impl<T: Tier> Drop for Latched<'_, T> {
-    fn drop(&mut self) {
-        self.pool.frames.release(self.frame, Mode::Shared);
     }
 }

@@ -4,8 +4,6 @@
 //! there are waits, a task checks them once a second and warns of each one that is old, again whenever its
 //! age has doubled. In debug builds it also refuses a wait for a latch that the waiting task itself holds.
 
-use crate::inner::Inner;
-use crate::tier::Tier;
 use pagetier_page::PageId;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -77,6 +75,13 @@ impl Drop for Registered<'_> {
     }
 }
 
+impl Drop for Stalls {
+    fn drop(&mut self) {
+        // Wake the task: it finds the pool gone and ends.
+        self.woken.notify_one();
+    }
+}
+
 impl Stalls {
     /// Registers a wait on behalf of `page`.
     pub(crate) fn wait(&self, on: On, page: PageId) -> Registered<'_> {
@@ -131,17 +136,17 @@ impl Stalls {
 }
 
 /// The task that checks the waits. Ends with the pool.
-pub(crate) async fn run<T: Tier>(pool: Weak<Inner<T>>, woken: Arc<Notify>) {
+pub(crate) async fn run(stalls: Weak<Stalls>, woken: Arc<Notify>) {
     loop {
         woken.notified().await;
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            let Some(inner) = pool.upgrade() else { return };
-            if !inner.stalls.look() && inner.stalls.rest() {
+            let Some(stalls) = stalls.upgrade() else { return };
+            if !stalls.look() && stalls.rest() {
                 break;
             }
         }
-        if pool.strong_count() == 0 {
+        if stalls.strong_count() == 0 {
             return;
         }
     }
@@ -171,14 +176,12 @@ impl TaskId {
 static FIRST_THREAD: std::sync::LazyLock<std::thread::ThreadId> =
     std::sync::LazyLock::new(|| std::thread::current().id());
 
-/// The tasks that hold guards, by page. Debug builds only, since it makes every hit slower.
+/// The tasks that hold guards, by page. Only debug builds fill it, since that makes every hit slower.
 #[derive(Debug, Default)]
 pub(crate) struct Holders {
-    #[cfg(debug_assertions)]
     pages: Mutex<FxHashMap<PageId, Vec<TaskId>>>,
 }
 
-#[cfg(debug_assertions)]
 impl Holders {
     pub(crate) fn add(&self, page: PageId) -> TaskId {
         let task = TaskId::current();
@@ -200,21 +203,5 @@ impl Holders {
 
     fn holds(&self, page: PageId, task: TaskId) -> bool {
         self.pages.lock().get(&page).is_some_and(|tasks| tasks.contains(&task))
-    }
-}
-
-#[cfg(not(debug_assertions))]
-#[allow(clippy::unused_self, reason = "the debug form needs it")]
-impl Holders {
-    #[inline]
-    pub(crate) fn add(&self, _: PageId) -> TaskId {
-        TaskId::current()
-    }
-
-    #[inline]
-    pub(crate) fn remove(&self, _: PageId, _: TaskId) {}
-
-    fn holds(&self, _: PageId, _: TaskId) -> bool {
-        false
     }
 }

@@ -171,6 +171,11 @@ impl Word {
         self.0.load(Ordering::Acquire) & CLEANING != 0
     }
 
+    /// Whether memory has changes that no completed write covers.
+    pub(crate) fn is_unwritten(&self) -> bool {
+        self.0.load(Ordering::Acquire) & (DIRTY | CLEANING) != 0
+    }
+
     /// Whether the frame is dirty, not being written, and its shared latch is available.
     pub(crate) fn is_cleanable(&self) -> bool {
         let w = self.0.load(Ordering::Relaxed);

@@ -4,7 +4,8 @@ use pagetier_page::PageId;
 use std::sync::Arc;
 
 /// What the SSD is used for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum SsdMode {
     /// Changed pages may go to the SSD alone, and reach the HDD later.

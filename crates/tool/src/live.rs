@@ -100,7 +100,7 @@ impl<'a> Rates<'a> {
 
     /// The hit ratio between the exports, in per cent.
     fn hit_percent(&self) -> Option<f64> {
-        let (hits, misses) = (self.of(|l| l.stats.pool.hits), self.of(|l| l.stats.pool.misses));
+        let (hits, misses) = (self.of(|l| l.stats.pool.counts.hits), self.of(|l| l.stats.pool.counts.misses));
         (hits + misses > 0.0).then(|| 100.0 * hits / (hits + misses))
     }
 }
@@ -115,7 +115,7 @@ fn rates(before: &LiveStats, now: &LiveStats) -> serde_json::Value {
     };
     json!({
         "at_unix_ms": now.at_unix_ms,
-        "requests_per_s": r.of(|l| l.stats.pool.hits + l.stats.pool.misses),
+        "requests_per_s": r.of(|l| l.stats.pool.counts.hits + l.stats.pool.counts.misses),
         "hit_percent": r.hit_percent(),
         "ssd_pages": now.stats.ssd.pages, "ssd_dirty_pages": now.stats.ssd.dirty_pages,
         "refusing": now.stats.ssd.refusing,
@@ -130,15 +130,15 @@ fn view(before: &LiveStats, now: &LiveStats) -> String {
     let (pool, ssd) = (&now.stats.pool, &now.stats.ssd);
     let mut text = format!("pagetier top: process {}, export {}, {}\n", now.pid, now.number, age(now));
     let hits = r.hit_percent().map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1} %"));
-    let requests = r.of(|l| l.stats.pool.hits + l.stats.pool.misses);
+    let requests = r.of(|l| l.stats.pool.counts.hits + l.stats.pool.counts.misses);
     let _ = writeln!(text, "pool    {requests:.0} requests/s, {hits} hits, {} frames", pool.frames);
     let _ = writeln!(
         text,
         "        per second: {:.1} loads from the SSD, {:.1} from the HDD, {:.1} evictions, {:.1} waits",
-        r.of(|l| l.stats.pool.loads_ssd),
-        r.of(|l| l.stats.pool.loads_hdd),
-        r.of(|l| l.stats.pool.evictions),
-        r.of(|l| l.stats.pool.waited_for_frame)
+        r.of(|l| l.stats.pool.counts.loads_ssd),
+        r.of(|l| l.stats.pool.counts.loads_hdd),
+        r.of(|l| l.stats.pool.counts.evictions),
+        r.of(|l| l.stats.pool.counts.waited_for_frame)
     );
     let share = |pages: u64| 100.0 * pages as f64 / ssd.slots.max(1) as f64;
     let _ = writeln!(
@@ -153,10 +153,12 @@ fn view(before: &LiveStats, now: &LiveStats) -> String {
     let _ = writeln!(
         text,
         "        per second: {:.1} admitted, {:.1} rejected, {:.1} evicted, {:.1} written back",
-        r.of(|l| l.stats.ssd.admitted_free + l.stats.ssd.admitted_over + l.stats.ssd.admitted_on_read),
-        r.of(|l| l.stats.ssd.rejected + l.stats.ssd.rejected_no_slot),
-        r.of(|l| l.stats.ssd.evicted),
-        r.of(|l| l.stats.ssd.written_back)
+        r.of(|l| l.stats.ssd.counts.admitted_free
+            + l.stats.ssd.counts.admitted_over
+            + l.stats.ssd.counts.admitted_on_read),
+        r.of(|l| l.stats.ssd.counts.rejected + l.stats.ssd.counts.rejected_no_slot),
+        r.of(|l| l.stats.ssd.counts.evicted),
+        r.of(|l| l.stats.ssd.counts.written_back)
     );
     if let Some(error) = &ssd.error {
         let _ = writeln!(text, "        takes no new pages: {error}");

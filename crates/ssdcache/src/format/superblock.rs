@@ -10,7 +10,7 @@ const FORMAT: u32 = 2;
 
 /// The openings of its store that a device took part in. They identify older copies of a device: of two
 /// marks, the larger is the newer.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, serde::Serialize)]
 pub struct Marks {
     /// The last opening.
     pub opened: u32,

@@ -125,7 +125,7 @@ pub enum MapWork {
 }
 
 /// Counters of the SSD cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct SlotCounts {
     /// Pages admitted to a free slot.
     pub admitted_free: u64,
