@@ -7,7 +7,7 @@
 
 use crate::device::{Completion, IoBufs, SharedDevice};
 use crate::metered::{Metered, RawDevice, RawDone, RawTransfer};
-use crate::{BUF_ALIGN, DeviceError, DeviceErrorKind, IoBuf, IoClass};
+use crate::{BUF_ALIGN, DeviceError, DeviceErrorKind, DoneFuture, IoBuf, IoClass};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::ops::Range;
@@ -304,6 +304,17 @@ impl Striped {
     }
 }
 
+/// Waits for the members' operations, which have started; the first error.
+fn all_done(started: Vec<DoneFuture>) -> RawDone {
+    Box::pin(async move {
+        let mut result = Ok(());
+        for one in started {
+            result = result.and(one.await.map_err(of_member));
+        }
+        result
+    })
+}
+
 /// The kind of a member's error; an I/O error names the member.
 fn of_member(error: DeviceError) -> DeviceErrorKind {
     match &error.kind {
@@ -324,14 +335,7 @@ impl RawDevice for Striped {
     }
 
     fn flush(&self) -> RawDone {
-        let started: Vec<_> = self.members.iter().map(|member| member.flush(IoClass::Meta)).collect();
-        Box::pin(async move {
-            let mut result = Ok(());
-            for flush in started {
-                result = result.and(flush.await.map_err(of_member));
-            }
-            result
-        })
+        all_done(self.members.iter().map(|member| member.flush(IoClass::Meta)).collect())
     }
 
     /// Up to the first byte that a member lacks.
@@ -364,13 +368,7 @@ impl RawDevice for Striped {
             started.push(self.members[member].discard(local, part));
             at += part;
         }
-        Box::pin(async move {
-            let mut result = Ok(());
-            for discard in started {
-                result = result.and(discard.await.map_err(of_member));
-            }
-            result
-        })
+        all_done(started)
     }
 
     fn alignment(&self) -> usize {

@@ -263,6 +263,8 @@ async fn an_ssd_that_disappears_under_load_and_comes_back_costs_no_confirmed_cha
             confirmed[number as usize] = kv.put(&key(number), &value(number, 3)).await.is_ok();
         }
         assert!(confirmed[..300].iter().all(|confirmed| *confirmed));
+        let stats = kv.store().stats().ssd;
+        assert!(stats.ssd_error.is_some() || stats.refusing.is_some(), "the SSD is not missed");
         world.ssd.set_present(true);
         kv.store().ssd().readmit().await.unwrap();
         expect_confirmed(&kv, &confirmed, 0..1_500).await;
@@ -299,7 +301,9 @@ async fn a_recovery_in_which_an_operation_fails_is_repeated_without_loss() {
     for (case, (of, n)) in cases.enumerate() {
         let fault = |op| Fault::new(FaultEffect::Eio).on(op).from_op(n).times(1);
         let inject = |device: &SimDevice| {
-            [IoOp::Read, IoOp::Write, IoOp::Flush].map(|op| device.inject(fault(op)));
+            for op in [IoOp::Read, IoOp::Write, IoOp::Flush] {
+                device.inject(fault(op));
+            }
         };
         match of {
             Failing::Hdd => inject(&world.hdd),
@@ -309,7 +313,9 @@ async fn a_recovery_in_which_an_operation_fails_is_repeated_without_loss() {
         let opened = world.open().await;
         failed += u32::from(opened.is_err());
         drop(opened);
-        [&world.hdd, &world.ssd].map(|device| device.clear_faults());
+        for device in [&world.hdd, &world.ssd] {
+            device.clear_faults();
+        }
         world.log.fail(0);
         tokio::time::sleep(Duration::from_secs(60)).await;
         let kv = world.open().await.unwrap_or_else(|error| panic!("{of:?} {n}: {error}"));

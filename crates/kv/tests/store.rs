@@ -150,7 +150,7 @@ async fn a_backup_under_load_is_the_store_at_one_moment() {
     expect_sound(&kv).await;
 }
 
-/// Whether a backup has come so far.
+/// Whether a backup has reached some moment.
 type Reached = fn(BackupProgress) -> bool;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

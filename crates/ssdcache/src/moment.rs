@@ -41,7 +41,7 @@ impl SsdTier {
     #[doc(hidden)]
     #[must_use]
     pub fn moment(&self) -> Option<Moment> {
-        let core = self.core();
+        let core = &self.core;
         let state = core.state.try_lock()?;
         let mut moment = Moment {
             writing_home: state.home.pages_writing(),

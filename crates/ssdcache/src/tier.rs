@@ -72,11 +72,6 @@ impl SsdTier {
         Ok(Self { core, maintenance: Mutex::new(Some(maintenance)), recovery })
     }
 
-    #[cfg(feature = "mutations")]
-    pub(crate) fn core(&self) -> &Core {
-        &self.core
-    }
-
     /// What recovery found when the SSD was opened.
     #[must_use]
     pub fn recovery(&self) -> RecoveryReport {
@@ -151,33 +146,19 @@ impl SsdTier {
     /// # Errors
     /// The HDD cannot be flushed.
     pub async fn forget_space(&self, space: SpaceId) -> Result<(), TierError> {
-        loop {
-            let changed = self.core.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if self.try_forget_space(space) {
-                break;
+        let settles = |state: &mut Protocol| {
+            let Protocol { slots, home, .. } = state;
+            slots.discard_where(&mut |page| page.space == space && !home.keeps_copy(page));
+            if !home.has_pages_of(space) {
+                return Some(false);
             }
-            let waits = {
-                let state = self.core.state.lock();
-                state.home.backs_pages_of(space) && state.home.can_settle()
-            };
-            if waits {
-                self.core.flush_hdd().await?;
-                continue;
-            }
-            changed.await;
+            (home.backs_pages_of(space) && home.can_settle()).then_some(true)
+        };
+        while self.core.when_some(settles).await {
+            self.core.flush_hdd().await?;
         }
         self.core.changed.notify_waiters();
         Ok(self.core.flush_hdd().await?)
-    }
-
-    /// Returns false while a page of `space` is on its way to the HDD.
-    fn try_forget_space(&self, space: SpaceId) -> bool {
-        let mut state = self.core.state.lock();
-        let Protocol { slots, home, .. } = &mut *state;
-        slots.discard_where(&mut |page| page.space == space && !home.keeps_copy(page));
-        !home.has_pages_of(space)
     }
 
     /// Ends in order: admissions in flight finish, and a last checkpoint names every page. Dropping the call
@@ -299,7 +280,7 @@ impl SsdTier {
         ours: impl Fn(&Superblock) -> bool + Send,
         record: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), String> + Send,
     ) -> Result<ReadmitReport, ReadmitError> {
-        self.core.readmit(ours, record, None).await
+        self.core.readmit(ours, record).await
     }
 
     /// Exchanges the SSD (or the ring's file) for `new`: waits until nothing is under way, makes home writes
@@ -316,7 +297,6 @@ impl SsdTier {
         accept_loss: bool,
         commit: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), E>,
     ) -> Result<Exchanged, ExchangeError<E>> {
-        let NewCacheDevice { device, layout, policy, zone_percent } = new;
         let quiet = self.core.quiesce().await;
         if let Some(cause) = self.core.refusing.by_hdd() {
             return Err(ExchangeError::Refusing { cause });
@@ -342,7 +322,7 @@ impl SsdTier {
             self.core.refuse("the exchange of the SSD could not be recorded", false);
             return Err(ExchangeError::Commit(error));
         }
-        let exchanged = quiet.replace(device, layout, zone_percent, policy);
+        let exchanged = quiet.replace(new);
         drop(vacant);
         if self.core.has_slots()
             && let Err(error) = self.core.checkpoint().await
@@ -533,23 +513,16 @@ impl Tier for SsdTier {
     }
 
     async fn settled(&self, page: PageId) {
-        loop {
-            let changed = self.core.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            let (kept, waits) = {
-                let home = &self.core.state.lock().home;
-                (home.keeps_copy(page), home.is_backed(page) && home.can_settle())
-            };
-            if !kept {
-                return;
+        let settles = |state: &mut Protocol| {
+            let home = &state.home;
+            if !home.keeps_copy(page) {
+                return Some(false);
             }
-            if waits {
-                // A failed flush also ends the slot's backing.
-                let _ = self.core.flush_hdd().await;
-                continue;
-            }
-            changed.await;
+            (home.is_backed(page) && home.can_settle()).then_some(true)
+        };
+        while self.core.when_some(settles).await {
+            // A failed flush also ends the slot's backing.
+            let _ = self.core.flush_hdd().await;
         }
     }
 }

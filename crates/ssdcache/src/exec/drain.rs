@@ -112,16 +112,19 @@ impl Core {
             return;
         }
         let mut skip = FxHashSet::default();
+        let report = |left: usize| {
+            if let Some(progress) = &progress {
+                let written = course.written.load(Ordering::Relaxed);
+                progress(DrainProgress { written, left: left as u64 });
+            }
+        };
         loop {
             let left: Vec<PageId> = {
                 let state = self.state.lock();
                 let only = state.slots.only_copies().into_iter().map(|(page, _)| page);
                 only.filter(|page| !skip.contains(page)).collect()
             };
-            let written = course.written.load(Ordering::Relaxed);
-            if let Some(progress) = &progress {
-                progress(DrainProgress { written, left: (left.len() + skip.len()) as u64 });
-            }
+            report(left.len() + skip.len());
             let stopped = course.given_up.load(Ordering::Acquire) || self.stopping.load(Ordering::Acquire);
             if left.is_empty() || stopped || self.refusing.cause().is_some() {
                 return;
@@ -137,9 +140,9 @@ impl Core {
                     *course.stopped_by.lock() = Some(source);
                     return;
                 }
-                if let Some(progress) = &progress {
-                    let written = course.written.load(Ordering::Relaxed);
-                    progress(DrainProgress { written, left: self.state.lock().slots.dirty_pages() as u64 });
+                if progress.is_some() {
+                    let left = self.state.lock().slots.dirty_pages();
+                    report(left);
                 }
                 if course.given_up.load(Ordering::Acquire) {
                     return;

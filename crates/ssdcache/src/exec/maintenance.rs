@@ -70,7 +70,10 @@ impl Core {
             Some(MapWork::Flush) => self.flush_ssd().await,
             None => return false,
         };
-        self.went_well(result)
+        if let Err(error) = &result {
+            self.ssd_failed(error);
+        }
+        result.is_ok()
     }
 
     /// Writes the next victims back or flushes the HDD for the ring, if either is due. Returns false if
@@ -98,13 +101,6 @@ impl Core {
         } else {
             false
         }
-    }
-
-    fn went_well(&self, result: Result<(), DeviceError>) -> bool {
-        if let Err(error) = &result {
-            self.ssd_failed(error);
-        }
-        result.is_ok()
     }
 
     /// Copies victims to the HDD, so that their slots can be given up at once. Returns how many are home.

@@ -2,7 +2,6 @@
 //! forever.
 
 use crate::exec::Core;
-use crate::exec::read::read_one;
 use crate::protocol::home_batches::FailedHome;
 use pagetier_bufpool::TierError;
 use pagetier_devio::{IoBufs, IoClass};
@@ -45,14 +44,11 @@ impl Core {
         let Some(offset) = self.homes.offset(page) else { return Ok(()) };
         let cache = self.cache_device();
         let (ssd, at) = (&cache.device, cache.layout.ring_at(one.place));
-        let (image, result) = read_one(ssd, at, self.buffer(), IoClass::WriteBack).await;
-        if let Err(source) = result {
+        let read = self.read_image(ssd, at, (page, one.stamp), self.buffer(), IoClass::WriteBack);
+        let (image, result) = read.await;
+        if let Err(error) = result {
             self.give_back(image);
-            return Err(TierError::Device { page, source });
-        }
-        if let Err(defect) = self.check(image.as_slice(), page, Some(one.stamp)) {
-            self.give_back(image);
-            return Err(self.corrupt(page, ssd, at, defect));
+            return Err(error);
         }
         let lsn = self.unflushed.unflushed(page).unwrap_or_default();
         if let Err(cause) = self.unflushed.begin(&[(page, one.stamp, lsn)]) {

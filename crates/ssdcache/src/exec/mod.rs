@@ -19,6 +19,7 @@ pub(crate) mod remember;
 pub(crate) mod scrub;
 mod seam;
 mod second_chance;
+mod single;
 #[cfg(test)]
 mod tests;
 mod unflushed;

@@ -74,15 +74,10 @@ pub enum ExchangeError<E> {
 /// The quiet state: no write to either device is under way. Ends when dropped.
 pub(crate) struct Quiet<'a> {
     pub(crate) core: &'a Core,
+    _closing: Closing<'a>,
     _gate: RwLockWriteGuard<'a, ()>,
     _home: MutexGuard<'a, ()>,
     _map: MutexGuard<'a, ()>,
-}
-
-impl std::fmt::Debug for Quiet<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Quiet").finish_non_exhaustive()
-    }
 }
 
 /// Suspends admissions while it exists.
@@ -90,23 +85,13 @@ struct Closing<'a>(&'a Core);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        self.0.reopen();
-    }
-}
-
-impl Drop for Quiet<'_> {
-    fn drop(&mut self) {
-        self.core.reopen();
+        self.0.state.lock().closing = false;
+        self.0.changed.notify_waiters();
+        self.0.wake.notify_one();
     }
 }
 
 impl Core {
-    fn reopen(&self) {
-        self.state.lock().closing = false;
-        self.changed.notify_waiters();
-        self.wake.notify_one();
-    }
-
     /// Waits until every write that has begun has ended; later ones obey a mode set before. Cancel-safe.
     pub(crate) async fn writes_settled(&self) {
         drop(self.gate.write().await);
@@ -120,21 +105,15 @@ impl Core {
         self.when(|state| state.admissions == 0).await;
         let home = self.home_duty.lock().await;
         let map = self.map_duty.lock().await;
-        std::mem::forget(closing);
-        Quiet { core: self, _gate: gate, _home: home, _map: map }
+        Quiet { core: self, _closing: closing, _gate: gate, _home: home, _map: map }
     }
 }
 
 impl Quiet<'_> {
     /// Exchanges the device: from here on the old one's contents do not count. Returns the pages that had
     /// copies there, and those that are lost. Does not wait: the caller has awaited `vacant`.
-    pub(crate) fn replace(
-        &self,
-        device: SharedDevice,
-        layout: Layout,
-        zone_percent: f64,
-        policy: Box<dyn SlotPolicy>,
-    ) -> Exchanged {
+    pub(crate) fn replace(&self, new: NewCacheDevice) -> Exchanged {
+        let NewCacheDevice { device, layout, policy, zone_percent } = new;
         let core = self.core;
         let mut state = core.state.lock();
         let copies = state.slots.copies();

@@ -1,11 +1,11 @@
 //! Reading a page: from its slot if it has one, otherwise from its home; verified before it is returned.
 
 use crate::exec::Core;
+use crate::exec::single::read_one;
 use crate::mode::SsdEvent;
-use crate::protocol::Protocol;
 use crate::protocol::slots::Located;
 use pagetier_bufpool::{Fetched, TierError};
-use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass};
 use pagetier_page::{Defect, PageId, Stamp};
 use pagetier_policy::{Access, Cause, Home, SlotId};
 use std::sync::Arc;
@@ -45,10 +45,7 @@ fn class_of(access: Access) -> IoClass {
 
 impl Core {
     pub(crate) async fn read_page(self: &Arc<Self>, page: PageId, access: Access, mut buf: IoBuf) -> Fetched {
-        // Wait until no copy of the page is on its way to the SSD.
-        let found =
-            |state: &mut Protocol| Some(state.slots.begin_read(page)).filter(|at| *at != Located::Pending);
-        if let Located::Slot { slot, stamp, dirty } = self.when_some(found).await {
+        if let Located::Slot { slot, stamp, dirty } = self.locate(page).await {
             let (back, result) = self.read_slot(page, slot, stamp, dirty, access, buf).await;
             buf = back;
             match result {
@@ -58,6 +55,28 @@ impl Core {
             }
         }
         self.read_home(page, access, buf).await
+    }
+
+    /// Waits until no copy of `page` is on its way to the SSD, then finds its newest version below memory and
+    /// holds its slot.
+    pub(crate) async fn locate(&self, page: PageId) -> Located {
+        self.when_some(|state| Some(state.slots.begin_read(page)).filter(|at| *at != Located::Pending)).await
+    }
+
+    /// Reads the image in a held slot, then releases the slot.
+    pub(crate) async fn read_copy(
+        &self,
+        hold: SlotHold<'_>,
+        page: PageId,
+        stamp: Stamp,
+    ) -> Result<IoBuf, TierError> {
+        // While the slot is held, the device is not exchanged.
+        let cache = self.cache_device();
+        let (offset, buf) = (cache.layout.slot_at(hold.slot.0), self.buffer());
+        let read = self.read_image(&cache.device, offset, (page, stamp), buf, IoClass::Recovery);
+        let (buf, result) = read.await;
+        drop(hold);
+        result.map(|()| buf)
     }
 
     /// Reads a held slot. `true`: the page was read. `false`: the copy is bad, but the HDD has the same
@@ -75,20 +94,14 @@ impl Core {
         // While the slot is held, the device is not exchanged.
         let cache = self.cache_device();
         let (ssd, offset) = (&cache.device, cache.layout.slot_at(slot.0));
-        let (buf, result) = read_one(ssd, offset, buf, class_of(access)).await;
+        let (buf, result) = self.read_image(ssd, offset, (page, stamp), buf, class_of(access)).await;
         drop(hold);
-        let error = match result {
-            Ok(()) => match self.check(buf.as_slice(), page, Some(stamp)) {
-                Ok(_) => return (buf, Ok(true)),
-                Err(defect) => self.corrupt(page, ssd, offset, defect),
-            },
-            Err(source) => {
-                if matches!(source.kind, DeviceErrorKind::Gone) {
-                    self.ssd_failed(&source);
-                }
-                TierError::Device { page, source }
-            }
-        };
+        let Err(error) = result else { return (buf, Ok(true)) };
+        if let TierError::Device { source, .. } = &error
+            && matches!(source.kind, DeviceErrorKind::Gone)
+        {
+            self.ssd_failed(source);
+        }
         if !dirty {
             tracing::warn!(%page, %error, "a clean SSD copy cannot be used, reading the HDD");
             self.state.lock().slots.drop_bad_copy(page, slot, self.now());
@@ -108,7 +121,13 @@ impl Core {
         match result {
             Ok(()) => match self.missing(page, &buf) {
                 None => self.judge_home(page, offset, buf, access),
-                Some(written) => self.read_held(page, written, offset, buf, access).await,
+                Some(written) => {
+                    let read = self.read_from_ring(page, written, offset, buf, class_of(access));
+                    match read.await {
+                        (buf, Ok(())) => self.fetched(page, buf, Home::Hdd, access),
+                        (buf, Err(error)) => Fetched { buf, result: Err(error) },
+                    }
+                }
             },
             Err(source) => Fetched { buf, result: Err(home_error(page, source)) },
         }
@@ -121,28 +140,24 @@ impl Core {
         self.check(home.as_slice(), page, Some(written)).is_err().then_some(written)
     }
 
-    /// Reads version `written` of `page`, which was written to its home at `offset` but is missing there,
-    /// from the ring. If the ring does not have it either, this is an error: never an older version.
-    async fn read_held(
-        self: &Arc<Self>,
+    /// Reads version `written` of `page` from the ring. It was written to the home at `offset`, but `home`, as
+    /// read from there, lacks it. If the ring does not have it either, this is an error: never an older
+    /// version.
+    pub(crate) async fn read_from_ring(
+        &self,
         page: PageId,
         written: Stamp,
         offset: u64,
-        buf: IoBuf,
-        access: Access,
-    ) -> Fetched {
+        home: IoBuf,
+        class: IoClass,
+    ) -> (IoBuf, Result<(), TierError>) {
         let Some(place) = self.state.lock().home.place_of(page, written) else {
-            let found = self.check(buf.as_slice(), page, Some(written));
+            let found = self.check(home.as_slice(), page, Some(written));
             let defect = found.err().unwrap_or(Defect::WrongStamp { expected: written, found: written });
-            return Fetched { buf, result: Err(self.corrupt(page, &self.hdd, offset, defect)) };
+            return (home, Err(self.corrupt(page, &self.hdd, offset, defect)));
         };
         let (ssd, at) = (self.ssd(), self.layout().ring_at(place));
-        let (buf, result) = read_one(&ssd, at, buf, class_of(access)).await;
-        match result.map(|()| self.check(buf.as_slice(), page, Some(written))) {
-            Ok(Ok(_)) => self.fetched(page, buf, Home::Hdd, access),
-            Ok(Err(defect)) => Fetched { buf, result: Err(self.corrupt(page, &ssd, at, defect)) },
-            Err(source) => Fetched { buf, result: Err(TierError::Device { page, source }) },
-        }
+        self.read_image(&ssd, at, (page, written), home, class).await
     }
 
     /// Whether `home`, as read from there, is the newest version of `page` below memory.
@@ -249,18 +264,6 @@ impl Core {
         }
         fetched
     }
-}
-
-/// Reads one buffer.
-pub(crate) async fn read_one(
-    device: &SharedDevice,
-    offset: u64,
-    buf: IoBuf,
-    class: IoClass,
-) -> (IoBuf, Result<(), DeviceError>) {
-    let mut done = device.read(offset, IoBufs::from_iter([buf]), class).await;
-    let buf = done.bufs.pop().unwrap_or_else(|| IoBuf::zeroed(0));
-    (buf, done.result)
 }
 
 /// The error of reading a home. A home beyond the end of the HDD belongs to a page that was allocated and

@@ -2,13 +2,13 @@
 
 use crate::exec::Core;
 use crate::exec::cache_device::CacheDevice;
-use crate::exec::drain::DrainProgress;
 use crate::exec::open::identify;
 use crate::exec::quiet::Quiet;
-use crate::exec::read::{SlotHold, read_one};
+use crate::exec::read::SlotHold;
+use crate::exec::single::{read_one, write_one};
 use crate::format::superblock::{Found, Superblock};
 use crate::mode::SsdEvent;
-use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
+use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Lsn, PageId};
 use pagetier_policy::SlotId;
 use std::sync::Arc;
@@ -72,7 +72,6 @@ impl Core {
         &self,
         ours: impl Fn(&Superblock) -> bool,
         record: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), String>,
-        progress: Option<&(dyn Fn(DrainProgress) + Send + Sync)>,
     ) -> Result<ReadmitReport, ReadmitError> {
         let quiet = self.quiesce().await;
         if let Some(cause) = self.refusing.by_hdd() {
@@ -86,7 +85,7 @@ impl Core {
                 return Err(ReadmitError::OtherSsd { device, found: format!("{found:?}") });
             }
         }
-        let report = quiet.prove(&old, record, progress).await?;
+        let report = quiet.prove(&old, record).await?;
         self.forgive(&mut self.state.lock());
         tracing::info!(?report, "the SSD is in use again");
         self.event(SsdEvent::Active);
@@ -99,7 +98,6 @@ impl Quiet<'_> {
         &self,
         old: &Arc<CacheDevice>,
         record: impl FnOnce(&[(PageId, Lsn)]) -> Result<(), String>,
-        progress: Option<&(dyn Fn(DrainProgress) + Send + Sync)>,
     ) -> Result<ReadmitReport, ReadmitError> {
         let core = self.core;
         // Its flushes are numbered from one. `old` keeps the failed flush, and the number of the last that
@@ -109,8 +107,7 @@ impl Quiet<'_> {
         core.flush_hdd().await?;
         let mut report = ReadmitReport::default();
         let mut unproved = Vec::new();
-        let slots = old.layout.slots;
-        for slot in (0..slots).map(SlotId) {
+        for slot in (0..old.layout.slots).map(SlotId) {
             match core.prove_one(slot, old).await? {
                 None => continue,
                 Some((_, Proof::Sound)) => report.proved += 1,
@@ -127,12 +124,6 @@ impl Quiet<'_> {
                         report.dropped += 1;
                     }
                 }
-            }
-            if let Some(progress) = progress.filter(|_| slot.0 % 64 == 63) {
-                progress(DrainProgress {
-                    written: u64::from(slot.0) + 1,
-                    left: u64::from(slots - slot.0 - 1),
-                });
             }
         }
         if !report.lost.is_empty() {
@@ -164,8 +155,7 @@ impl Quiet<'_> {
         report.rewritten = unproved.len() as u64;
         let ssd = core.ssd();
         for (slot, image) in unproved {
-            let bufs = IoBufs::from_iter([image]);
-            ssd.write(core.slot_at(slot), bufs, IoClass::Recovery).await.result?;
+            write_one(&ssd, core.slot_at(slot), image, IoClass::Recovery).await?;
         }
         core.flush_ssd().await?;
         core.state.lock().slots.proved();

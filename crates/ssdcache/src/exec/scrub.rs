@@ -1,11 +1,12 @@
 //! Verifies a slot or a home, and heals it from the other copy if there is one. The caller sets the pace.
 
 use crate::exec::Core;
-use crate::exec::read::{SlotHold, read_one};
+use crate::exec::read::SlotHold;
+use crate::exec::single::read_one;
 use crate::format::map::Entry;
 use pagetier_bufpool::TierError;
-use pagetier_devio::{DeviceErrorKind, IoBuf, IoClass, SharedDevice};
-use pagetier_page::{Defect, HEADER_BYTES, Header, Lsn, PageId, Stamp};
+use pagetier_devio::{DeviceErrorKind, IoBuf, IoClass};
+use pagetier_page::{Defect, HEADER_BYTES, Header, Lsn, PageId};
 use pagetier_policy::SlotId;
 
 /// The number of reads of a bad home before it counts as bad: a write of the same page may interfere.
@@ -47,8 +48,7 @@ impl Core {
             return None;
         }
         let Entry { page, stamp, clean } = self.state.lock().slots.begin_check(slot)?;
-        let ssd = self.ssd();
-        let Err(error) = self.read_copy(&ssd, slot, page, stamp).await else {
+        let Err(error) = self.read_copy(SlotHold { core: self, slot }, page, stamp).await else {
             return Some(Checked::fine(page));
         };
         let (holds, redo_from) = {
@@ -66,25 +66,6 @@ impl Core {
             healed = true;
         }
         Some(Checked { page, error: Some(error), healed, redo_from })
-    }
-
-    /// Reads the image in the held `slot`, then releases the slot.
-    async fn read_copy(
-        &self,
-        ssd: &SharedDevice,
-        slot: SlotId,
-        page: PageId,
-        stamp: Stamp,
-    ) -> Result<IoBuf, TierError> {
-        let hold = SlotHold { core: self, slot };
-        let offset = self.slot_at(slot);
-        let (buf, result) = read_one(ssd, offset, self.buffer(), IoClass::Recovery).await;
-        drop(hold);
-        result.map_err(|source| TierError::Device { page, source })?;
-        match self.check(buf.as_slice(), page, Some(stamp)) {
-            Ok(_) => Ok(buf),
-            Err(defect) => Err(self.corrupt(page, ssd, offset, defect)),
-        }
     }
 
     /// Verifies the home of `page` by its checksum and id, and by its clean copy on the SSD if it has one.
@@ -152,7 +133,7 @@ impl Core {
             let (slot, _) = state.slots.copy_of(page).filter(|(_, clean)| *clean)?;
             (slot, state.slots.begin_check(slot)?)
         };
-        let copy = self.read_copy(&self.ssd(), slot, page, entry.stamp).await.ok()?;
+        let copy = self.read_copy(SlotHold { core: self, slot }, page, entry.stamp).await.ok()?;
         let (a, b) = (home.as_slice(), copy.as_slice());
         let same = Header::peek(a).lsn == Header::peek(b).lsn && a[HEADER_BYTES..] == b[HEADER_BYTES..];
         let now = self.state.lock().slots.copy_of(page);

@@ -4,10 +4,9 @@
 //! then retired, and free after the next flush. If the page is rewritten meanwhile, the copy does not count.
 
 use crate::exec::Core;
-use crate::exec::read::read_one;
 use crate::protocol::slots::Move;
 use futures_util::future::join_all;
-use pagetier_bufpool::WrittenPage;
+use pagetier_bufpool::{TierError, WrittenPage};
 use pagetier_devio::{IoBuf, IoClass};
 use pagetier_page::Lsn;
 
@@ -76,17 +75,15 @@ impl Core {
     /// Reads the images, in order; `None`: the image is bad.
     async fn read_moving(&self, moves: &[Move]) -> Vec<Option<IoBuf>> {
         let ssd = self.ssd();
-        let reads = moves.iter().map(|one| {
-            let ssd = &ssd;
+        let reads = moves.iter().map(|Move { from, .. }| {
+            let (at, version, buf) = (self.slot_at(from.slot), (from.page, from.stamp), self.buffer());
+            let read = self.read_image(&ssd, at, version, buf, IoClass::WriteBack);
             async move {
-                let offset = self.slot_at(one.from.slot);
-                let (image, result) = read_one(ssd, offset, self.buffer(), IoClass::WriteBack).await;
-                if let Err(error) = &result {
-                    self.ssd_failed(error);
+                let (image, result) = read.await;
+                if let Err(TierError::Device { source, .. }) = &result {
+                    self.ssd_failed(source);
                 }
-                let sound = result.is_ok()
-                    && self.check(image.as_slice(), one.from.page, Some(one.from.stamp)).is_ok();
-                sound.then_some(image)
+                result.is_ok().then_some(image)
             }
         });
         join_all(reads).await

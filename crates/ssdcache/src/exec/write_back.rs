@@ -4,7 +4,6 @@
 //! the slot is clean only after a flush of the HDD.
 
 use super::Core;
-use super::read::read_one;
 use super::write_home::{HomeBound, Outcome};
 use crate::format::journal::Backing;
 use crate::protocol::slots::WriteBack;
@@ -32,7 +31,7 @@ pub(crate) struct Copied {
 impl Core {
     /// Copies held slots home, then releases them.
     pub(crate) async fn copy_home(&self, batch: Vec<WriteBack>, class: IoClass) -> Copied {
-        let held = Held { core: self, batch, class, home: Vec::new() };
+        let held = HeldSlots { core: self, batch, class, home: Vec::new() };
         held.copy().await
     }
 
@@ -114,7 +113,7 @@ impl Core {
 }
 
 /// A batch of held slots, released on drop, even if the copying was cut short.
-struct Held<'a> {
+struct HeldSlots<'a> {
     core: &'a Core,
     batch: Vec<WriteBack>,
     /// The class of the home writes.
@@ -122,7 +121,7 @@ struct Held<'a> {
     home: Vec<WriteBack>,
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldSlots<'_> {
     fn drop(&mut self) {
         let mut state = self.core.state.lock();
         for one in self.batch.drain(..) {
@@ -136,7 +135,7 @@ impl Drop for Held<'_> {
     }
 }
 
-impl Held<'_> {
+impl HeldSlots<'_> {
     async fn copy(mut self) -> Copied {
         let mut failed = Vec::new();
         let result = self.all(&mut failed).await;
@@ -184,28 +183,19 @@ impl Held<'_> {
         let core = self.core;
         let ssd = core.ssd();
         let reads = self.batch.iter().map(|one| {
-            let ssd = &ssd;
-            async move {
-                let (buf, result) =
-                    read_one(ssd, core.slot_at(one.slot), core.buffer(), IoClass::WriteBack).await;
-                (one, buf, result)
-            }
+            let (at, version, buf) = (core.slot_at(one.slot), (one.page, one.stamp), core.buffer());
+            let read = core.read_image(&ssd, at, version, buf, IoClass::WriteBack);
+            async move { (one, read.await) }
         });
         let mut pages = Vec::with_capacity(self.batch.len());
-        for (one, image, result) in join_all(reads).await {
-            let error = match result {
-                Err(source) => {
-                    core.ssd_failed(&source);
-                    TierError::Device { page: one.page, source }
-                }
-                Ok(()) => match core.check(image.as_slice(), one.page, Some(one.stamp)) {
-                    Ok(_) => {
-                        pages.push(HomeBound::new(one.page, image, Lsn(0)));
-                        continue;
-                    }
-                    Err(defect) => core.corrupt(one.page, &ssd, core.slot_at(one.slot), defect),
-                },
+        for (one, (image, result)) in join_all(reads).await {
+            let Err(error) = result else {
+                pages.push(HomeBound::new(one.page, image, Lsn(0)));
+                continue;
             };
+            if let TierError::Device { source, .. } = &error {
+                core.ssd_failed(source);
+            }
             tracing::error!(%error, "a copy on the SSD cannot be written home");
             core.state.lock().slots.cannot_be_read(*one);
             failed.push((one.page, error));

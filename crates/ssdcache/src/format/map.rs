@@ -27,7 +27,7 @@ pub struct Entry {
 }
 
 /// The header of a checkpoint.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MapHeader {
     /// Increases with every checkpoint.
     pub generation: u64,

@@ -156,7 +156,6 @@ impl HomeBatches {
     }
 
     // ---- pages
-    // ----------------------------------------------------------------------------------------------
 
     fn claims(&self, page: PageId) -> Claims {
         self.claims.get(&page).copied().unwrap_or_default()
@@ -251,7 +250,6 @@ impl HomeBatches {
     }
 
     // ---- a batch's life
-    // -------------------------------------------------------------------------------------
 
     /// The maximum number of pages of a batch: half the ring, and at most one journal block.
     #[must_use]
@@ -425,7 +423,6 @@ impl HomeBatches {
     }
 
     // ---- homes that may be torn
-    // -----------------------------------------------------------------------------
 
     /// Notes that a later version of `page` is home, which HDD flush number `flush` will make durable.
     fn reached_home(&mut self, page: PageId, flush: HddFlush) {
@@ -501,7 +498,6 @@ impl HomeBatches {
     }
 
     // ---- the ring
-    // -------------------------------------------------------------------------------------------
 
     fn place(&self, at: u64) -> u32 {
         (at % u64::from(self.ring_pages.max(1))) as u32
@@ -558,7 +554,6 @@ impl HomeBatches {
     }
 
     // ---- flushes of the HDD
-    // ---------------------------------------------------------------------------------
 
     /// Whether an HDD flush is due to keep the ring from filling up.
     #[must_use]
@@ -587,7 +582,6 @@ impl HomeBatches {
     }
 
     // ---- the journal
-    // ----------------------------------------------------------------------------------------
 
     /// The next block's sequence number.
     #[must_use]

@@ -118,7 +118,6 @@ impl Protocol {
     }
 
     // ---- home writes
-    // ----------------------------------------------------------------------------------------
 
     /// What prevents `pages` from being written home (I8). The contents of their slots matter once no other
     /// home write is in flight.

@@ -154,12 +154,9 @@ impl Evidence {
 
     /// By page, the newest version that the HDD has or will get from the ring.
     fn writing_home(&self) -> FxHashMap<PageId, Stamp> {
-        let mut newest = self.ring.clone();
-        for record in self.journal.iter().flat_map(|b| &b.records) {
-            let stamp = newest.entry(record.page).or_insert(record.stamp);
-            *stamp = (*stamp).max(record.stamp);
-        }
-        newest
+        let ring = self.ring.iter().map(|(page, stamp)| (*page, *stamp));
+        let journal = self.journal.iter().flat_map(|b| &b.records).map(|r| (r.page, r.stamp));
+        newest_by_page(ring.chain(journal))
     }
 
     /// The pages whose write-back may have been under way. There is one batch at a time, which ends with an
@@ -173,13 +170,8 @@ impl Evidence {
     /// By page, the newest version that was written back from its slot, which was durable before the record.
     #[must_use]
     pub fn written_back(&self) -> FxHashMap<PageId, Stamp> {
-        let mut newest = FxHashMap::default();
         let blocks = self.journal.iter().filter(|b| b.backing == Backing::WriteBack);
-        for record in blocks.flat_map(|b| &b.records) {
-            let stamp = newest.entry(record.page).or_insert(record.stamp);
-            *stamp = record.stamp.max(*stamp);
-        }
-        newest
+        newest_by_page(blocks.flat_map(|b| &b.records).map(|r| (r.page, r.stamp)))
     }
 
     /// From this stamp on, dirty versions in slots may have torn homes, to be repaired from the slots (the
@@ -204,6 +196,16 @@ impl Evidence {
     pub fn ring_floor(&self) -> Stamp {
         self.newest_block().map_or(Stamp::ZERO, |b| b.ring_floor)
     }
+}
+
+/// The newest of each page's versions.
+pub(crate) fn newest_by_page(versions: impl Iterator<Item = (PageId, Stamp)>) -> FxHashMap<PageId, Stamp> {
+    let mut newest = FxHashMap::default();
+    for (page, stamp) in versions {
+        let known = newest.entry(page).or_insert(stamp);
+        *known = stamp.max(*known);
+    }
+    newest
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 use super::images::{Content, is_of_a_block, read_images};
 use super::unread::Unread;
 use super::{OpenError, OpenParams, Progress};
-use crate::exec::read::read_one;
+use crate::exec::single::read_one;
 use crate::format::journal::Block;
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::layout::JournalSeq;
 use crate::format::map::{MapBody, MapHeader};
-use crate::protocol::recovery::{Evidence, Image};
+use crate::protocol::recovery::{Evidence, Image, newest_by_page};
 use crate::rules::Rules;
 use futures_util::StreamExt;
 use futures_util::future::try_join3;
@@ -61,11 +61,7 @@ impl<'a> Reader<'a> {
             // needed.
             ringed.clear();
         }
-        let mut ring = FxHashMap::default();
-        for (_, image) in &ringed {
-            let stamp = ring.entry(image.page).or_insert(image.stamp);
-            *stamp = image.stamp.max(*stamp);
-        }
+        let ring = newest_by_page(ringed.iter().map(|(_, image)| (image.page, image.stamp)));
         self.ringed = ringed;
         let unreadable = self.unread.slots.keys().copied().collect();
         let watermark = header.watermark;

@@ -1,12 +1,12 @@
 //! Formats a device as an empty SSD cache.
 
 use super::identify::{newest_superblock, write_superblocks};
-use crate::format::layout::JournalSeq;
+use crate::exec::single::write_one;
 use crate::format::layout::{BLOCK_BYTES, Layout};
 use crate::format::map::{MapBody, MapHeader};
 use crate::format::superblock::{Found, Superblock};
-use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
-use pagetier_page::{Lsn, Stamp, StoreSeed};
+use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
+use pagetier_page::StoreSeed;
 
 /// Formats `device` as an empty SSD cache of the store of `seed`: first the superblock, which assigns the
 /// device to the store, then an empty map. The device may be used once this has returned and the manifest
@@ -28,7 +28,7 @@ pub async fn format(
     let (found, mut newest) = newest_superblock(device).await?;
     if !matches!(found, Found::Superblock(found) if found.store == superblock.store) {
         // By its marks, the new superblock might not be the newer of the two.
-        device.write(0, IoBufs::from_iter([zeroes(2 * BLOCK_BYTES)]), IoClass::Meta).await.result?;
+        write_one(device, 0, zeroes(2 * BLOCK_BYTES), IoClass::Meta).await?;
         device.flush(IoClass::Meta).await?;
         newest = 1;
     }
@@ -38,7 +38,7 @@ pub async fn format(
     while at < layout.slot_at(0) {
         let buf = zeroes(layout.slot_at(0) - at);
         let len = buf.len() as u64;
-        device.write(at, IoBufs::from_iter([buf]), IoClass::Meta).await.result?;
+        write_one(device, at, buf, IoClass::Meta).await?;
         at += len;
     }
     if layout.slots > 0 {
@@ -49,18 +49,11 @@ pub async fn format(
 
 async fn write_empty_map(device: &SharedDevice, layout: &Layout, seed: StoreSeed) -> Result<(), DeviceError> {
     // The body of an empty map with an empty zone is all zeroes.
-    let crc = MapBody::empty(layout.slots).encode(seed).1;
-    let header = MapHeader {
-        generation: 0,
-        watermark: Stamp::ZERO,
-        journal_from: JournalSeq(0),
-        body_crc: crc,
-        slots: layout.slots,
-        lsn_floor: Lsn(0),
-    };
+    let body_crc = MapBody::empty(layout.slots).encode(seed).1;
+    let header = MapHeader { body_crc, slots: layout.slots, ..MapHeader::default() };
     for copy in 0..2 {
-        let buf = IoBufs::from_iter([IoBuf::copy_of(&header.encode(seed))]);
-        device.write(layout.map_header_at(0, copy), buf, IoClass::Meta).await.result?;
+        let block = IoBuf::copy_of(&header.encode(seed));
+        write_one(device, layout.map_header_at(0, copy), block, IoClass::Meta).await?;
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! Reads and writes the superblocks of a device, which name its store and the openings that it took part in.
 //! The two copies are written one after the other, each flushed before the next.
 
-use crate::exec::read::read_one;
+use crate::exec::single::{read_one, write_one};
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::superblock::{Found, Marks, Superblock};
-use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, IoOp, SharedDevice};
+use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoClass, IoOp, SharedDevice};
 use std::sync::Arc;
 
 /// What the start of `device` holds; of two sound superblocks, the newer.
@@ -57,8 +57,7 @@ pub async fn mark(device: &SharedDevice, marks: Marks) -> Result<(), DeviceError
 /// When the device cannot be written or flushed.
 pub async fn write_superblocks(device: &SharedDevice, block: &[u8], newest: u64) -> Result<(), DeviceError> {
     for copy in [1 - newest.min(1), newest.min(1)] {
-        let bufs = IoBufs::from_iter([IoBuf::copy_of(block)]);
-        device.write(copy * BLOCK_BYTES, bufs, IoClass::Meta).await.result?;
+        write_one(device, copy * BLOCK_BYTES, IoBuf::copy_of(block), IoClass::Meta).await?;
         device.flush(IoClass::Meta).await?;
     }
     Ok(())

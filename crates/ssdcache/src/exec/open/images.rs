@@ -1,6 +1,6 @@
 //! Reads many page images, adjacent ones in one read.
 
-use crate::exec::read::read_one;
+use crate::exec::single::read_one;
 use crate::protocol::recovery::Image;
 use futures_util::stream::{Stream, StreamExt};
 use pagetier_devio::{DeviceError, DeviceErrorKind, IoBuf, IoBufs, IoClass, SharedDevice};

@@ -185,7 +185,6 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     let slot_params = SlotParams::new(params.layout.slots, params.zone_percent);
     let mut reader = Reader::new(&params);
     let layout = params.layout;
-    let mut report = RecoveryReport::default();
     let Newest { header, body: map, twice } = reader.newest_map().await?;
     let (trusted, generation) = (map.outside_zone(), header.generation);
     // Runs in parallel with the reads that follow, which leave the processor idle.
@@ -196,12 +195,15 @@ pub(crate) async fn open(mut params: OpenParams) -> Result<(Core, RecoveryReport
     }
     let mut verdict = evidence.merge();
     reader.unread.refuse_slot(verdict.unknown)?;
-    report.generation = header.generation;
-    report.zone_slots = evidence.map.zone.iter().filter(|z| **z).count() as u64;
-    report.trusted = verdict.trusted as u64;
-    report.found = verdict.found as u64;
-    report.damaged = verdict.damaged as u64;
-    report.superseded = verdict.superseded as u64;
+    let mut report = RecoveryReport {
+        generation: header.generation,
+        zone_slots: evidence.map.zone.iter().filter(|z| **z).count() as u64,
+        trusted: verdict.trusted as u64,
+        found: verdict.found as u64,
+        damaged: verdict.damaged as u64,
+        superseded: verdict.superseded as u64,
+        ..RecoveryReport::default()
+    };
     let runtime = Handle::current();
     let unflushed = Arc::new(UnflushedHomes::default());
     let noted = params.remember.recall();

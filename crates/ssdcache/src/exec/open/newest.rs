@@ -6,11 +6,9 @@
 
 use crate::exec::open::images::is_of_a_block;
 use crate::exec::open::{OpenError, OpenParams, Reader};
-use crate::format::layout::JournalSeq;
 use crate::format::layout::{BLOCK_BYTES, MAP_ENTRY_BYTES};
 use crate::format::map::{MapBody, MapHeader, decode_mark};
 use pagetier_devio::{DeviceError, DeviceErrorKind};
-use pagetier_page::{Lsn, Stamp};
 
 /// The map that a recovery starts from.
 pub(crate) struct Newest {
@@ -33,15 +31,7 @@ impl Reader<'_> {
     async fn find_newest(&self) -> Result<Newest, OpenError> {
         let layout = self.params.layout;
         if layout.slots == 0 {
-            let header = MapHeader {
-                generation: 0,
-                watermark: Stamp::ZERO,
-                journal_from: JournalSeq(0),
-                body_crc: 0,
-                slots: 0,
-                lsn_floor: Lsn(0),
-            };
-            return Ok(Newest { header, body: MapBody::empty(0), twice: true });
+            return Ok(Newest { header: MapHeader::default(), body: MapBody::empty(0), twice: true });
         }
         let (mut headers, mut proved) = (Vec::new(), 0);
         for area in 0..2 {

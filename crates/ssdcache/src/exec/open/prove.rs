@@ -14,12 +14,12 @@
 use crate::exec::check;
 use crate::exec::open::images::readable;
 use crate::exec::open::{OpenParams, Reader, RecoveryFlushes};
-use crate::exec::read::read_one;
 use crate::exec::remember::Unproved;
+use crate::exec::single::{read_one, write_one};
 use crate::format::layout::BLOCK_BYTES;
 use crate::format::layout::JournalSeq;
 use crate::protocol::recovery::Evidence;
-use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass, SharedDevice};
+use pagetier_devio::{DeviceError, IoBuf, IoClass, SharedDevice};
 use pagetier_page::PageId;
 use rustc_hash::FxHashSet;
 use std::ops::Range;
@@ -117,7 +117,7 @@ impl Reader<'_> {
             let (image, result) = read_one(hdd, home, IoBuf::zeroed(bytes), IoClass::Recovery).await;
             // Reading a bad home is an error, durable or not.
             if readable(result)? && check(self.params.seed, image.as_slice(), *page, None).is_ok() {
-                hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
+                write_one(hdd, home, image, IoClass::Recovery).await?;
                 rewritten += 1;
             }
         }
@@ -126,9 +126,8 @@ impl Reader<'_> {
 
     /// Wipes the image at offset `at` of the SSD.
     pub(crate) async fn void(&self, at: u64) -> Result<(), DeviceError> {
-        let bytes = self.params.layout.page_size.bytes();
-        let zeroes = IoBufs::from_iter([IoBuf::zeroed(bytes)]);
-        self.params.ssd.write(at, zeroes, IoClass::Recovery).await.result
+        let zeroes = IoBuf::zeroed(self.params.layout.page_size.bytes());
+        write_one(&self.params.ssd, at, zeroes, IoClass::Recovery).await
     }
 }
 
@@ -149,13 +148,13 @@ async fn rewrite_same(device: &SharedDevice, at: u64, bytes: usize) -> Result<bo
             break;
         }
     }
-    device.write(at, IoBufs::from_iter([image]), IoClass::Recovery).await.result.map(|()| true)
+    write_one(device, at, image, IoClass::Recovery).await.map(|()| true)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagetier_devio::{Device, Fault, FaultEffect, IoOp, SimDevice, SimPower};
+    use pagetier_devio::{Device, Fault, FaultEffect, IoBufs, IoOp, SimDevice, SimPower};
     use std::sync::Arc;
 
     const BYTES: usize = 8192;

@@ -4,14 +4,14 @@
 use super::Reader;
 use super::images::{is_of_a_block, readable};
 use crate::exec::check;
-use crate::exec::read::read_one;
 use crate::exec::remember::Unproved;
+use crate::exec::single::{read_one, write_one};
 use crate::format::map::Entry;
-use crate::protocol::recovery::{Evidence, Image, Verdict};
+use crate::protocol::recovery::{Evidence, Image, Verdict, newest_by_page};
 use futures_util::StreamExt;
-use pagetier_devio::{DeviceError, IoBuf, IoBufs, IoClass};
+use pagetier_devio::{DeviceError, IoBuf, IoClass};
 use pagetier_page::{Defect, Header, PageId, Stamp};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 /// The number of homes examined at once for repair from the ring.
 const REPAIRS_MAX: usize = 16;
@@ -92,7 +92,7 @@ impl Reader<'_> {
                 continue;
             }
             self.grow_to(home)?;
-            self.params.hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
+            write_one(&self.params.hdd, home, image, IoClass::Recovery).await?;
             written.note(page, Some(if home_is_sound { Rewrite::Again } else { Rewrite::Mended }));
         }
         Ok(written)
@@ -158,11 +158,7 @@ impl Reader<'_> {
     /// The place at which the ring continues: behind its newest image. Wipes images superseded by newer ones
     /// of the same page: they would outlive those, and a later recovery would repair a rotten home from them.
     pub(super) async fn ring_from(&self) -> Result<u32, DeviceError> {
-        let mut newest: FxHashMap<PageId, Stamp> = FxHashMap::default();
-        for (_, image) in &self.ringed {
-            let stamp = newest.entry(image.page).or_insert(image.stamp);
-            *stamp = image.stamp.max(*stamp);
-        }
+        let newest = newest_by_page(self.ringed.iter().map(|(_, image)| (image.page, image.stamp)));
         let outdated = self.ringed.iter().filter(|(_, image)| newest[&image.page] != image.stamp);
         let outdated = outdated.map(|(place, _)| *place).collect();
         let last = self.ringed.iter().max_by_key(|(_, image)| image.stamp);
@@ -190,7 +186,7 @@ impl Reader<'_> {
         let newest = |h: Header| h.stamp >= found.stamp;
         if readable(result)? && self.check(current.as_slice(), found.page, None).is_ok_and(newest) {
             if always {
-                hdd.write(home, IoBufs::from_iter([current]), IoClass::Recovery).await.result?;
+                write_one(hdd, home, current, IoClass::Recovery).await?;
             }
             return Ok(always.then_some(Rewrite::Again));
         }
@@ -210,7 +206,7 @@ impl Reader<'_> {
                 home remains torn");
             return Ok(None);
         }
-        hdd.write(home, IoBufs::from_iter([image]), IoClass::Recovery).await.result?;
+        write_one(hdd, home, image, IoClass::Recovery).await?;
         Ok(Some(Rewrite::Mended))
     }
 }

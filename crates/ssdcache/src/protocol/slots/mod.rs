@@ -137,7 +137,6 @@ impl Slots {
     }
 
     // ---- reads
-    // ----------------------------------------------------------------------------------------------
 
     /// Finds the newest version of `page` below memory, and holds its slot for a read.
     pub fn begin_read(&mut self, page: PageId) -> Located {
@@ -197,7 +196,6 @@ impl Slots {
     }
 
     // ---- writes
-    // ---------------------------------------------------------------------------------------------
 
     /// Decides where the dirty page `page` goes. A page on the SSD stays there, in another slot.
     pub fn plan_dirty(&mut self, page: PageId, now: Millis, fresh: &mut dyn FnMut() -> Stamp) -> Plan {
@@ -440,7 +438,6 @@ impl Slots {
     }
 
     // ---- displaced pages to report to the pool
-    // --------------------------------------------------------------------
 
     /// Queues a page that lost its copy when no write could report it to the pool.
     pub(crate) fn note_unreported(&mut self, displaced: Option<PageId>) {
@@ -461,7 +458,6 @@ impl Slots {
     }
 
     // ---- views
-    // ----------------------------------------------------------------------------------------------
 
     /// The policy, for its statistics.
     pub fn policy(&mut self) -> &mut dyn SlotPolicy {
@@ -485,12 +481,6 @@ impl Slots {
     #[must_use]
     pub fn in_force(&self) -> u64 {
         self.in_force
-    }
-
-    /// The sizes.
-    #[must_use]
-    pub fn params(&self) -> SlotParams {
-        self.params
     }
 
     /// Counters so far.

@@ -7,12 +7,6 @@ use pagetier_page::PageId;
 use pagetier_policy::{Millis, SlotId};
 
 impl Slots {
-    /// Whether a write-back is due: fewer than half of the next victims could be given up at once. `kept`
-    /// pages are already on their way home.
-    pub fn next_victims_are_dirty(&mut self, kept: &dyn Fn(PageId) -> bool, now: Millis) -> bool {
-        self.wants_write_back(kept, now)
-    }
-
     /// Holds the next dirty victims that are not `kept`, at most `max`, each until [`Slots::end_write_back`].
     pub fn begin_write_back(
         &mut self,

@@ -9,7 +9,7 @@
 //!
 //! Where pages get second chances, the front does not pass the slots that were judged (`second_chance`).
 
-use super::{Alloc, Place};
+use super::{Alloc, Grant};
 use crate::protocol::slots::slot::{SlotState, Standing};
 use crate::protocol::slots::types::{MapWork, NoSlot, WriteBack};
 use crate::protocol::slots::{Slots, Stored};
@@ -24,7 +24,7 @@ const GROUPS_PER_ZONE: usize = 4;
 const ZONE_LEFT: u32 = 2;
 
 /// The position of the front, and how far it may advance.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::protocol::slots) struct Circle {
     front: u32,
     slots: u32,
@@ -60,17 +60,7 @@ impl Circle {
     /// A circle of empty slots, of which `group` are judged at a time.
     pub(super) fn new(group: usize, zone: u32, slots: u32) -> Self {
         let group = group.min(zone as usize / GROUPS_PER_ZONE).max(1) as u32;
-        Self {
-            front: 0,
-            slots,
-            left: 0,
-            left_next: 0,
-            judged: 0,
-            group,
-            gave: false,
-            home_fails: false,
-            laps: 0,
-        }
+        Self { slots, group, ..Self::default() }
     }
 
     /// Continues after a recovery behind `newest`, the slot written last.
@@ -130,7 +120,7 @@ impl Slots {
     }
 
     /// Takes the slot at the front, with the page displaced for it. `None`: not possible at present.
-    pub(in crate::protocol::slots) fn take_front(&mut self, now: Millis) -> Option<Place> {
+    pub(in crate::protocol::slots) fn take_front(&mut self, now: Millis) -> Option<Grant> {
         loop {
             let circle = self.circle()?;
             let slot = circle.at(0);
@@ -183,7 +173,7 @@ impl Slots {
     }
 
     /// The slot at the front for `page`, if the policy admits the page.
-    pub(super) fn append(&mut self, page: PageId, cause: Cause, now: Millis) -> Result<Place, NoSlot> {
+    pub(super) fn append(&mut self, page: PageId, cause: Cause, now: Millis) -> Result<Grant, NoSlot> {
         // A page with an only copy stays regardless of the policy: without a ring nothing would back its home
         // write.
         let admitted = self.is_only_copy(page)
@@ -211,7 +201,6 @@ impl Slots {
     }
 
     // ---- keeping the front free
-    // -----------------------------------------------------------------------------
 
     /// The slots to free next: twice as many as a zone's victims, since batches need adjacent slots.
     fn window(&self) -> impl Iterator<Item = SlotId> + '_ {

@@ -14,7 +14,7 @@ use pagetier_policy::{Cause, Millis, SlotId};
 use zone::FreeLists;
 
 /// A free slot to be written, and the page displaced for it.
-pub(super) type Place = (SlotId, Option<PageId>);
+pub(super) type Grant = (SlotId, Option<PageId>);
 
 #[derive(Debug)]
 pub(super) enum Alloc {
@@ -40,7 +40,7 @@ impl Slots {
     }
 
     /// A place for a changed page.
-    pub(super) fn place_dirty(&mut self, page: PageId, now: Millis) -> Result<Place, NoSlot> {
+    pub(super) fn place_dirty(&mut self, page: PageId, now: Millis) -> Result<Grant, NoSlot> {
         match self.alloc {
             Alloc::Zone(_) => self.rewrite_or_admit(page, now),
             Alloc::Circle(_) => self.append(page, Cause::Cleaned, now),
@@ -48,7 +48,7 @@ impl Slots {
     }
 
     /// A place for a copy of a page that has none.
-    pub(super) fn place_copy(&mut self, page: PageId, cause: Cause, now: Millis) -> Result<Place, NoSlot> {
+    pub(super) fn place_copy(&mut self, page: PageId, cause: Cause, now: Millis) -> Result<Grant, NoSlot> {
         match self.alloc {
             Alloc::Zone(_) => self.admit(page, cause, now),
             Alloc::Circle(_) => self.append(page, cause, now),
@@ -83,8 +83,9 @@ impl Slots {
         }
     }
 
-    /// Whether a write-back is due: fewer than half of the next slots could be given up at once.
-    pub(super) fn wants_write_back(&mut self, kept: &dyn Fn(PageId) -> bool, now: Millis) -> bool {
+    /// Whether a write-back is due: fewer than half of the next slots could be given up at once. `kept` pages
+    /// are already on their way home.
+    pub fn next_victims_are_dirty(&mut self, kept: &dyn Fn(PageId) -> bool, now: Millis) -> bool {
         match self.alloc {
             Alloc::Zone(_) => self.victims_are_dirty(now),
             Alloc::Circle(_) => self.front_wants_write_back(kept),

@@ -1,6 +1,6 @@
 //! Slots given out by zone: free slots that may be written, and those of the pages of lowest benefit.
 
-use super::{Alloc, Place};
+use super::{Alloc, Grant};
 use crate::protocol::slots::Slots;
 use crate::protocol::slots::types::{MapWork, NoSlot};
 use pagetier_page::PageId;
@@ -66,7 +66,7 @@ impl Slots {
         slot
     }
 
-    pub(super) fn rewrite_or_admit(&mut self, page: PageId, now: Millis) -> Result<Place, NoSlot> {
+    pub(super) fn rewrite_or_admit(&mut self, page: PageId, now: Millis) -> Result<Grant, NoSlot> {
         if !self.by_page.contains_key(&page) {
             return self.admit(page, Cause::Cleaned, now);
         }
@@ -82,7 +82,7 @@ impl Slots {
 
     /// A recovery may leave a page in every slot, and then none becomes free by itself: `page` takes the
     /// place of a clean copy, or is written home.
-    fn rewrite_without_reserve(&mut self, page: PageId, now: Millis) -> Result<Place, NoSlot> {
+    fn rewrite_without_reserve(&mut self, page: PageId, now: Millis) -> Result<Grant, NoSlot> {
         let mut next = Vec::new();
         self.policy.next_victims(self.params.clean_ahead as usize, now, &mut next);
         next.extend((0..self.params.slots).map(SlotId));
@@ -98,7 +98,7 @@ impl Slots {
     }
 
     /// Asks the policy whether `page` gets a place on the SSD.
-    pub(super) fn admit(&mut self, page: PageId, cause: Cause, now: Millis) -> Result<Place, NoSlot> {
+    pub(super) fn admit(&mut self, page: PageId, cause: Cause, now: Millis) -> Result<Grant, NoSlot> {
         let (has_room, writable) = (self.has_room(), self.count_free().0);
         if has_room && writable == 0 {
             self.starved = true;
@@ -140,7 +140,6 @@ impl Slots {
     }
 
     // ---- keeping slots writable
-    // -----------------------------------------------------------------------------
 
     pub(super) fn dirty_victims(&mut self, now: Millis) -> Vec<SlotId> {
         let mut next = self.victims(self.params.clean_ahead as usize, now);
