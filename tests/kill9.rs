@@ -48,13 +48,13 @@ async fn open(directory: &Path, threads: bool, ssd_policy: SsdPolicy) -> PageSto
 /// Every word encodes page and version, so that a mixture of versions is visible.
 fn fill(payload: &mut [u8], no: u32, version: u32) {
     let word = (u64::from(version) << 32 | u64::from(no)).to_le_bytes();
-    payload.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&word));
+    payload.copy_from_slice(&word.repeat(payload.len() / 8));
 }
 
 fn version_of(payload: &[u8], no: u32) -> u32 {
     let first = u64::from_le_bytes(payload[..8].try_into().unwrap());
     assert_eq!(first as u32, no, "another page's content");
-    let whole = payload.chunks_exact(8).all(|chunk| chunk == first.to_le_bytes());
+    let whole = payload[8..] == payload[..payload.len() - 8];
     assert!(whole, "page {no} mixes versions");
     (first >> 32) as u32
 }

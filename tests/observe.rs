@@ -34,8 +34,8 @@ async fn the_statistics_print_as_a_screenful_and_survive_json() {
     for (share, us) in [(0.5, hdd.p50_us), (0.9, hdd.p90_us), (0.99, hdd.p99_us), (0.999, hdd.p999_us)] {
         assert_eq!(us, reads.latency.quantile_ns(share) as f64 / 1000.0);
     }
-    let lookups = summary.pool.hits + summary.pool.misses;
-    assert_eq!(summary.pool.hit_ratio, Some(summary.pool.hits as f64 / lookups as f64));
+    let lookups = summary.pool.counts.hits + summary.pool.counts.misses;
+    assert_eq!(summary.pool.hit_ratio, Some(summary.pool.counts.hits as f64 / lookups as f64));
     let parts = summary.memory.frames + summary.memory.metadata + summary.memory.staging;
     assert_eq!(summary.memory.total, parts + summary.memory.ssd_tables);
     let classes = &summary.hdd_device.classes;
@@ -110,13 +110,13 @@ async fn an_export_is_whole_at_every_moment_and_ends_when_dropped() {
     let (store, space) = busy(&fixture).await;
     let export = store.export_stats(&path, Duration::from_secs(1)).await.unwrap();
     let first = exported(&path, 1).await;
-    assert_eq!(first.stats.pool.misses, store.stats().pool.misses);
+    assert_eq!(first.stats.pool.counts.misses, store.stats().pool.misses);
     assert_eq!((first.spaces.len(), first.spaces[0].pages), (1, PAGES));
     for no in 0..PAGES {
         read(&store, space, no).await.unwrap();
     }
     let second = exported(&path, first.number + 2).await;
-    assert!(second.stats.pool.misses > first.stats.pool.misses);
+    assert!(second.stats.pool.counts.misses > first.stats.pool.counts.misses);
     drop(export);
     tokio::time::sleep(Duration::from_secs(5)).await;
     let last = exported(&path, 1).await;

@@ -61,7 +61,7 @@ const IMPURE: [&str; 16] = [
 ];
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is a folder of the repository")
 }
 
 /// The files below the root with this extension, each with its path relative to the root. Skips build output
@@ -206,7 +206,9 @@ fn is_test_root(file: &str) -> bool {
     let Some((package, name)) = file.rsplit_once("tests/").filter(|(_, name)| !name.contains('/')) else {
         return false;
     };
-    let manifest = read(&format!("{package}Cargo.toml"));
+    // The store's tests are a package of their own.
+    let manifest =
+        read(&if package.is_empty() { "tests/Cargo.toml".into() } else { format!("{package}Cargo.toml") });
     let listed = format!("[[test]]\nname = \"{}\"\n", name.trim_end_matches(".rs"));
     !manifest.contains("autotests = false") || manifest.contains(&listed)
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-const HELPER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/tools/slow-disk");
+const HELPER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/tools/slow-disk");
 const DISK_BYTES: usize = 64 << 20;
 
 /// The mounted disk; dropping it unmounts it, which ends the helper.

@@ -18,7 +18,7 @@ pub struct UnknownPolicy {
 
 impl fmt::Display for UnknownPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is no {} policy; there are: {}", self.text, self.tier, self.known)
+        write!(f, "unknown {} policy {:?}; known policies: {}", self.tier, self.text, self.known)
     }
 }
 

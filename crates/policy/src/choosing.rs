@@ -1,50 +1,50 @@
-//! Following the cheapest of some settings, once chance no longer explains that it is.
+//! Follows the cheapest of several settings, once chance no longer explains its lead.
 //!
-//! Settings are compared stretch by stretch: all of them serve the same accesses, so their costs are paired,
-//! and the differences of two tell more than the costs do. Another setting is followed when the mean of these
-//! differences exceeds its standard error, and the gain is worth a change: large enough as a share, and as a
-//! sum over the remembered stretches no less than what the change itself would cost. There are two memories
-//! of past stretches: a short one for large gains, a long one for small gains that last.
+//! Settings are compared stretch by stretch. All of them serve the same accesses, so their costs are paired:
+//! the difference of two costs varies less than either cost. A change to another setting requires that the
+//! mean difference exceeds its standard error, that the gain is large enough as a share of the cost, and that
+//! the sum saved over the remembered stretches exceeds the cost of the change. There are two memories of past
+//! stretches: a short one for large gains, a long one for small gains that last.
 
-/// How fast a memory forgets, and what it takes to follow it.
+/// How fast a memory forgets, and which gains it accepts.
 #[derive(Clone, Copy, Debug)]
 struct Terms {
-    /// What of the weight of earlier stretches is kept at each new one.
+    /// The factor by which each new stretch multiplies the weight of the earlier ones.
     kept: f64,
-    /// The weights of the stretches that are waited for.
+    /// The total weight of stretches required before any change.
     weight_min: f64,
-    /// By how much another setting must have been cheaper, as a share.
+    /// The required saving, as a share of the cost of the setting in force.
     gain_min: f64,
 }
 
-/// A large gain of the last few stretches: for a workload that changes.
+/// Large gains over the last few stretches: for a workload that changes.
 const SHORT: Terms = Terms { kept: 0.7, weight_min: 1.9, gain_min: 0.02 };
 
-/// A small gain that lasts.
+/// Small gains that last.
 const LONG: Terms = Terms { kept: 0.97, weight_min: 3.0, gain_min: 0.002 };
 
-/// Standard errors by which the mean difference must exceed 0.
+/// The number of standard errors by which the mean difference must exceed 0.
 const ERRORS_MIN: f64 = 1.5;
 
-/// What an adapting policy follows, and why.
+/// The setting that an adaptive policy follows, and why.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Choice {
     /// The setting in force.
     pub setting: &'static str,
-    /// The setting that was in force before it, if it has changed.
+    /// The setting in force before the last change, if there was one.
     pub before: Option<&'static str>,
-    /// How often another was followed so far.
+    /// The number of changes so far.
     pub changes: u64,
-    /// Every setting with its cost in the simulations of late, over that of the cheapest.
+    /// Every setting with its recent simulated cost, relative to the cheapest.
     pub costs: Vec<(&'static str, f64)>,
 }
 
-/// Costs of the stretches so far, which weigh less the longer ago they were.
+/// The costs of past stretches; older stretches weigh less.
 #[derive(Clone, Copy, Debug)]
 struct Past<const N: usize> {
     terms: Terms,
     costs_ms: [f64; N],
-    /// Sums of the products of each two costs.
+    /// The sum of products for each pair of costs.
     products: [[f64; N]; N],
     weight: f64,
     squared_weight: f64,
@@ -71,8 +71,8 @@ impl<const N: usize> Past<N> {
         (1..N).fold(0, |best, at| if self.costs_ms[at] < self.costs_ms[best] { at } else { best })
     }
 
-    /// The setting to follow instead of `chosen`, if there is one and what it saved exceeds `change_ms` of
-    /// it.
+    /// Returns the setting to follow instead of `chosen`, if one is cheaper by enough and saved more than
+    /// `change_ms` of it.
     fn better_than(&self, chosen: usize, change_ms: &mut dyn FnMut(usize) -> f64) -> Option<usize> {
         let other = self.cheapest();
         let saved = self.costs_ms[chosen] - self.costs_ms[other];
@@ -82,20 +82,20 @@ impl<const N: usize> Past<N> {
         let mean = saved / self.weight;
         let p = &self.products;
         let square = (p[chosen][chosen] - 2.0 * p[chosen][other] + p[other][other]) / self.weight;
-        // As many stretches of equal weight would tell as much.
+        // The effective sample size: the number of equally weighted stretches of the same variance.
         let stretches = self.weight * self.weight / self.squared_weight;
         let error = ((square - mean * mean).max(0.0) / (stretches - 1.0)).sqrt();
         (mean > ERRORS_MIN * error && saved > change_ms(other)).then_some(other)
     }
 }
 
-/// Which of `N` settings is followed, and what each cost lately.
+/// Which of `N` settings is followed, and the recent cost of each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chooser<const N: usize> {
     long: Past<N>,
     short: Past<N>,
     pub(crate) chosen: usize,
-    /// What was chosen before, once there was a change.
+    /// The setting chosen before the last change.
     before: Option<usize>,
     changes: u64,
 }
@@ -105,9 +105,9 @@ impl<const N: usize> Chooser<N> {
         Self { long: Past::new(LONG), short: Past::new(SHORT), chosen: first, before: None, changes: 0 }
     }
 
-    /// What each setting cost in the stretch that is over, and what a change to one of them would cost, which
-    /// is asked only of one that is otherwise worth following. Returns the setting that is to be followed
-    /// from here on, if that is another than before.
+    /// Records the cost of each setting in the stretch that ended. Returns the setting to change to, if any.
+    /// `change_ms` returns the cost of a change to a setting; it is called only for a setting that is
+    /// otherwise worth following.
     pub(crate) fn compare(
         &mut self,
         costs_ms: [f64; N],
@@ -126,7 +126,7 @@ impl<const N: usize> Chooser<N> {
         self.changes
     }
 
-    /// For a report.
+    /// The choice, for reports.
     pub(crate) fn choice(&self, names: [&'static str; N]) -> Choice {
         let costs_ms = self.long.costs_ms;
         let least = costs_ms.iter().copied().fold(f64::INFINITY, f64::min);
@@ -145,7 +145,7 @@ impl<const N: usize> Chooser<N> {
 mod tests {
     use super::*;
 
-    /// A change costs nothing.
+    /// A change that costs nothing.
     fn free(_other: usize) -> f64 {
         0.0
     }
@@ -165,7 +165,7 @@ mod tests {
             (1..200).find(|_| chooser.compare([10.0, 8.0], &mut |_| change_ms).is_some())
         };
         assert!(steps(0.0) < steps(20.0) && steps(20.0) < steps(40.0), "{:?}", steps(20.0));
-        // The long memory holds 33 stretches in all.
+        // The weights of the long memory sum to 33 stretches.
         assert_eq!(steps(70.0), None);
     }
 

@@ -31,7 +31,7 @@ impl SlotId {
 pub struct Millis(pub u64);
 
 /// The cost of one page read or write on each device, in milliseconds (2013 paper, Table 1).
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Costs {
     /// R_D: a random read from the HDD.
     pub hdd_read_ms: f64,
@@ -53,6 +53,14 @@ impl Costs {
     pub fn is_valid(&self) -> bool {
         let all = [self.hdd_read_ms, self.hdd_write_ms, self.ssd_read_ms, self.ssd_write_ms];
         all.iter().all(|ms| ms.is_finite() && *ms > 0.0)
+    }
+
+    /// The costs of a read from `home` and of a write to it, in milliseconds: R and W.
+    pub(crate) fn of(&self, home: Home) -> (f64, f64) {
+        match home {
+            Home::Ssd => (self.ssd_read_ms, self.ssd_write_ms),
+            Home::Hdd => (self.hdd_read_ms, self.hdd_write_ms),
+        }
     }
 
     /// The saving of a read from the SSD, in milliseconds: R_D - R_S.

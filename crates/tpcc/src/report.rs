@@ -3,8 +3,9 @@
 use crate::policies::Policies;
 use crate::run::{Measured, Slice};
 use crate::tx::Kind;
-use pagetier::{Costs, DeviceStats, IoClass, Stats};
+use pagetier::{Choice, Costs, DeviceStats, IoClass, Stats};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Traffic that the paper's system does not have; the main figures exclude it.
@@ -87,11 +88,31 @@ pub(crate) struct Row {
     /// The policies' costs at the end.
     #[serde(default)]
     pub(crate) costs: Option<CostsMs>,
+    /// The choices of adaptive policies at the end, by tier: `pool` and `SSD`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) choices: BTreeMap<String, Chosen>,
     pub(crate) io_backend: String,
     pub(crate) seconds: f64,
     pub(crate) interrupted: bool,
     pub(crate) reopened: Option<Reopened>,
     pub(crate) consistency: String,
+}
+
+/// What an adaptive policy follows.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Chosen {
+    pub(crate) setting: String,
+    /// The number of changes of setting since the store was opened.
+    pub(crate) changes: u64,
+    /// The recent simulated cost of every setting, relative to the cheapest.
+    pub(crate) costs: BTreeMap<String, f64>,
+}
+
+impl From<&Choice> for Chosen {
+    fn from(choice: &Choice) -> Self {
+        let costs = choice.costs.iter().map(|(name, cost)| ((*name).to_owned(), round(*cost)));
+        Self { setting: choice.setting.to_owned(), changes: choice.changes, costs: costs.collect() }
+    }
 }
 
 /// The devices' costs, in milliseconds.
@@ -233,6 +254,7 @@ impl Row {
             db_bytes,
             flows: Flows::between(before, after),
             costs: Some(costs.into()),
+            choices: choices(after),
             io_backend: io_backend.to_owned(),
             seconds: round(elapsed.as_secs_f64()),
             interrupted: *interrupted,
@@ -240,6 +262,13 @@ impl Row {
             consistency: consistency.err().unwrap_or_else(|| "ok".into()),
         }
     }
+}
+
+fn choices(stats: &Stats) -> BTreeMap<String, Chosen> {
+    let by_tier = [("pool", &stats.pool_choice), ("SSD", &stats.ssd_choice)];
+    let chosen =
+        by_tier.into_iter().filter_map(|(tier, choice)| Some((tier.to_owned(), choice.as_ref()?.into())));
+    chosen.collect()
 }
 
 /// The total milliseconds per New-Order in each slice.
@@ -326,6 +355,13 @@ pub(crate) fn details(row: &Row) -> String {
             "\nthe policies' costs at the end: SSD read {:.3} ms, HDD read {:.3} ms, SSD write {:.3} ms, HDD \
              write {:.3} ms",
             costs.ssd_read_ms, costs.hdd_read_ms, costs.ssd_write_ms, costs.hdd_write_ms,
+        );
+    }
+    for (tier, Chosen { setting, changes, costs }) in &row.choices {
+        let costs: Vec<String> = costs.iter().map(|(name, cost)| format!("{name} {cost:.3}")).collect();
+        out += &format!(
+            "\n{tier}: follows {setting} after {changes} changes; recent simulated costs, relative: {}",
+            costs.join(", ")
         );
     }
     if let Some(reopened) = &row.reopened {

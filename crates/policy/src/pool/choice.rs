@@ -116,8 +116,8 @@ impl PoolPolicy {
     pub fn known() -> String {
         let names: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
         format!(
-            "{}; gd2l also with options, as gd2l:{FREQUENCY},{WRITE_BACK}; cflru, ref and cfdc also with their window \
-             in per cent of the pool, as cfdc-75; auto also with one ranking for good, as auto:pin=lru, of {}",
+            "{}; gd2l with options, as in gd2l:{FREQUENCY},{WRITE_BACK}; cflru, ref and cfdc with their window in per \
+             cent of the pool, as in cfdc-75; auto pinned to one ranking, as in auto:pin=lru: {}",
             names.join(", "),
             Ranking::ALL.map(Ranking::name).join(", ")
         )
@@ -249,7 +249,7 @@ mod tests {
         ];
         for text in bad {
             let error = text.parse::<PoolPolicy>().expect_err(text).to_string();
-            assert!(error.contains("no pool policy") && error.contains("midpoint-lru"), "{error}");
+            assert!(error.contains("unknown pool policy") && error.contains("midpoint-lru"), "{error}");
         }
     }
 }

@@ -8,7 +8,7 @@
 //! Where the paper is silent:
 //!
 //! - *Replacement write admitted to the SSD* (LRU end of Q_S): the page keeps its H, or takes the H of the
-//!   page it is put behind if that is lower, so that Q_S stays sorted.
+//!   page it is put behind if that is lower, so that Q_S stays sorted. If Q_S is empty, that H is L + R_S.
 //! - *Midpoint of a queue of fewer than three*: the LRU end, with the H of the page there. In an empty queue,
 //!   H is the page's own cost, L + R.
 //! - *SSD copy invalidated*: this is a reference by a writer, and Figure 2 (lines 9-11) would load the page

@@ -1,13 +1,10 @@
-//! The common part of GD2L and its weighted variants: LRU queues of pages whose use has the same value, each
-//! sorted by H.
+//! The common part of GD2L and its weighted variants: one queue of pages sorted by H per *class*.
 //!
-//! A page's *class*, which selects its queue, determines the value of a use. A page put at the MRU end gets L
-//! plus that value as its H, so each queue is sorted by H, and the page of smallest H is at one of the LRU
-//! ends. Every event is O(1), a pick O(queues). `gd2l` and `gd2l_weighted` document what the papers leave
-//! open.
+//! A page's class determines the value of a use: a page put at the MRU end gets L plus that value as its H.
+//! `gd2l` and `gd2l_weighted` document what the papers leave open.
 
+use super::h_queues::HQueues;
 use crate::collections::links::QueueNo;
-use crate::collections::queues::Queues;
 use crate::{Access, CleanReason, Costs, FrameId, FramePolicy, Home, PageId};
 
 /// The maximum number of uses counted. Higher counts indicate one transaction that uses a page many times
@@ -55,31 +52,27 @@ impl Class {
 /// GreedyDual over `N` queues: [`Gd2l`](super::Gd2l) or [`Gd2lWeighted`](super::Gd2lWeighted).
 #[derive(Debug)]
 pub struct GreedyDual<const N: usize> {
-    /// H per frame.
-    queues: Queues<f64, N>,
+    queues: HQueues<N>,
     options: Gd2lOptions,
-    inflation: f64,
-    /// The last answer to [`FramePolicy::victim`], and the value of L once that frame is evicted.
-    chosen: Option<(FrameId, f64)>,
     costs: Costs,
 }
 
 impl<const N: usize> GreedyDual<N> {
     /// For a pool of `frames` frames; `N` is the number of queues that these options need.
     pub(crate) fn weighted(frames: usize, costs: Costs, options: Gd2lOptions) -> Self {
-        Self { queues: Queues::new(frames), options, inflation: 0.0, chosen: None, costs }
+        Self { queues: HQueues::new(frames), options, costs }
     }
 
     /// L, in milliseconds.
     #[must_use]
     pub fn inflation(&self) -> f64 {
-        self.inflation
+        self.queues.inflation()
     }
 
     /// H of the page in `frame` in milliseconds, not yet reduced by L.
     #[must_use]
     pub fn h(&self, frame: FrameId) -> Option<f64> {
-        self.queues.tracks(frame.0).then(|| self.queues.value(frame.0))
+        self.queues.h(frame)
     }
 
     /// The number of frames in the queue of `class`.
@@ -88,73 +81,28 @@ impl<const N: usize> GreedyDual<N> {
     }
 
     fn class(&self, frame: FrameId) -> Option<Class> {
-        self.queues.queue_of(frame.0).map(Class::of)
+        self.queues.queue_of(frame).map(Class::of)
     }
 
     /// The H of a page of this class upon a use.
     fn fresh(&self, class: Class) -> f64 {
-        let costs = &self.costs;
-        let (read, write) = match class.home {
-            Home::Ssd => (costs.ssd_read_ms, costs.ssd_write_ms),
-            Home::Hdd => (costs.hdd_read_ms, costs.hdd_write_ms),
-        };
+        let (read, write) = self.costs.of(class.home);
         let once = if class.dirty { read + write } else { read };
-        self.inflation + once * f64::from(class.more_uses + 1)
-    }
-
-    /// The H of the page in `frame`; without a frame, that of a page of this class upon a use.
-    fn h_or_fresh(&self, frame: Option<u32>, class: Class) -> f64 {
-        frame.map_or_else(|| self.fresh(class), |frame| self.queues.value(frame))
+        self.queues.inflation() + once * f64::from(class.more_uses + 1)
     }
 
     fn put_mru(&mut self, frame: FrameId, class: Class) {
-        let queue = class.queue();
-        let h = self.h_or_fresh(self.queues.mru(queue), class).max(self.fresh(class));
-        self.queues.set_value(frame.0, h);
-        self.queues.put_mru(queue, frame.0);
+        self.queues.put_mru(frame, class.queue(), self.fresh(class));
     }
 
     fn put_midpoint(&mut self, frame: FrameId, class: Class) {
-        self.queues.take_out(frame.0);
-        let h = self.h_or_fresh(self.queues.midpoint(class.queue()), class);
-        self.queues.set_value(frame.0, h);
-        self.queues.put_midpoint(class.queue(), frame.0);
-    }
-
-    fn put_lru(&mut self, frame: FrameId, class: Class) {
-        self.queues.take_out(frame.0);
-        let h = self.queues.value(frame.0).min(self.h_or_fresh(self.queues.lru(class.queue()), class));
-        self.queues.set_value(frame.0, h);
-        self.queues.put_lru(class.queue(), frame.0);
-    }
-
-    /// All frames in the order of eviction: by H, and among equals by queue.
-    fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
-        let mut heads = [(f64::INFINITY, None); N];
-        for (no, head) in heads.iter_mut().enumerate() {
-            if let Some(frame) = self.queues.lru(QueueNo(no as u8)) {
-                *head = (self.queues.value(frame), Some(frame));
-            }
-        }
-        std::iter::from_fn(move || {
-            let mut least = 0;
-            for no in 1..N {
-                if heads[no].0 < heads[least].0 {
-                    least = no;
-                }
-            }
-            let frame = heads[least].1?;
-            let next = self.queues.newer(frame);
-            heads[least] = (next.map_or(f64::INFINITY, |next| self.queues.value(next)), next);
-            Some(FrameId(frame))
-        })
+        self.queues.put_midpoint(frame, class.queue(), self.fresh(class));
     }
 }
 
 impl<const N: usize> FramePolicy for GreedyDual<N> {
     fn insert(&mut self, frame: FrameId, _page: PageId, home: Home, access: Access) {
-        self.queues.cover(frame.0);
-        self.queues.take_out(frame.0);
+        self.queues.admit(frame);
         let class = Class { home, dirty: false, more_uses: 0 };
         match access {
             Access::Random => self.put_mru(frame, class),
@@ -169,28 +117,15 @@ impl<const N: usize> FramePolicy for GreedyDual<N> {
     }
 
     fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
-        self.eviction_order().find(|&frame| accept(frame))
+        self.queues.eviction_order().find(|&frame| accept(frame))
     }
 
     fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
-        let mut passed = None;
-        let found = self.eviction_order().find(|&frame| {
-            let takes = evictable(frame);
-            if !takes {
-                passed = Some(frame);
-            }
-            takes
-        });
-        self.chosen = found.map(|frame| (frame, self.queues.value(passed.unwrap_or(frame).0)));
-        found
+        self.queues.victim(evictable)
     }
 
     fn remove(&mut self, frame: FrameId, evicted: bool) {
-        if evicted && let Some(h) = self.h(frame) {
-            let chosen = self.chosen.take().filter(|(chosen, _)| *chosen == frame);
-            self.inflation = self.inflation.max(chosen.map_or(h, |(_, level)| level));
-        }
-        self.queues.take_out(frame.0);
+        self.queues.remove(frame, evicted);
     }
 
     fn dirtied(&mut self, frame: FrameId) {
@@ -209,7 +144,9 @@ impl<const N: usize> FramePolicy for GreedyDual<N> {
         // Such a page is not the next victim.
         let back_home = (before.home, home) == (Home::Ssd, Home::Hdd);
         match reason {
-            CleanReason::Replacement if !back_home => self.put_lru(frame, class),
+            CleanReason::Replacement if !back_home => {
+                self.queues.put_lru(frame, class.queue(), self.fresh(class));
+            }
             _ => self.put_midpoint(frame, class),
         }
     }
@@ -227,7 +164,7 @@ impl<const N: usize> FramePolicy for GreedyDual<N> {
     }
 
     fn worth_ms(&self, frame: FrameId) -> Option<f64> {
-        self.h(frame).map(|h| h - self.inflation)
+        self.h(frame).map(|h| h - self.inflation())
     }
 
     fn set_costs(&mut self, costs: Costs) {
@@ -239,17 +176,6 @@ impl<const N: usize> FramePolicy for GreedyDual<N> {
     }
 
     fn validate(&self) -> Result<(), String> {
-        self.queues.validate()?;
-        for no in 0..N as u8 {
-            let mut behind = f64::NEG_INFINITY;
-            for frame in self.queues.lru_first(QueueNo(no)) {
-                let h = self.queues.value(frame);
-                if !h.is_finite() || h < behind {
-                    return Err(format!("frame {frame}: H {h} after {behind}"));
-                }
-                behind = h;
-            }
-        }
-        Ok(())
+        self.queues.validate()
     }
 }

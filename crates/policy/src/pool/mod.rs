@@ -1,4 +1,4 @@
-//! The buffer pool's policies: they hear what happens to frames, and say which to evict and which to clean.
+//! The buffer pool's policies: told what happens to frames, they decide which to evict and which to clean.
 
 mod adaptive;
 mod casa;
@@ -10,6 +10,7 @@ mod clusters;
 mod gd2l;
 mod gd2l_weighted;
 mod greedy_dual;
+mod h_queues;
 mod lru;
 mod lru_wsr;
 mod ref_window;
@@ -34,26 +35,26 @@ pub use window::WindowPercent;
 
 use crate::{Access, Choice, CleanReason, Costs, FrameId, Home, PageId};
 
-/// What the shell says of a frame when the policy looks for pages to write.
+/// The state of a frame, as the shell reports it to a policy that looks for pages to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameState {
-    /// Clean: it could go at once.
+    /// Clean: it can be evicted at once.
     Clean,
-    /// Dirty, and its write could start now.
+    /// Dirty, and its write can start now.
     Dirty,
     /// Neither: being written, latched, or held back.
     Busy,
 }
 
-/// How many frames [`FramePolicy::clean_set`] looks at, at most, for each one of `depth`.
+/// The maximum number of frames that [`FramePolicy::clean_set`] examines per unit of `depth`.
 pub const LOOK_FACTOR: usize = 16;
 
 /// How much further [`FramePolicy::clean_set`] looks.
 #[derive(Debug)]
 pub(crate) struct LookAhead {
-    /// Frames still to be seen clean or dirty.
+    /// Clean or dirty frames still to find.
     to_see: usize,
-    /// Frames to be looked at, at most.
+    /// The maximum number of frames still to examine.
     to_look_at: usize,
 }
 
@@ -66,58 +67,59 @@ impl LookAhead {
         self.to_see == 0 || self.to_look_at == 0
     }
 
-    /// A frame was looked at, and was in `state`.
+    /// Records that a frame in `state` was examined.
     pub(crate) fn note(&mut self, state: FrameState) {
         self.to_look_at = self.to_look_at.saturating_sub(1);
         self.to_see = self.to_see.saturating_sub(usize::from(state != FrameState::Busy));
     }
 }
 
-/// Decides which frame goes. Knows frames by index only; the shell owns their contents.
+/// Decides which frame to evict. Knows frames by index only; the shell owns their contents.
 ///
-/// A frame is *tracked* between [`FramePolicy::insert`] and [`FramePolicy::remove`]. Events for frames that
-/// are not tracked are ignored, because hits reach the policy late, in batches.
+/// A frame is *tracked* between [`FramePolicy::insert`] and [`FramePolicy::remove`]. Events for untracked
+/// frames are ignored, because hits reach the policy late, in batches.
 pub trait FramePolicy: Send + std::fmt::Debug {
-    /// `page` was loaded into `frame`, or newly allocated there. `home` says whether it has an SSD copy.
+    /// Reports that `page` was loaded into `frame`, or newly allocated there. `home` says whether it has an
+    /// SSD copy.
     fn insert(&mut self, frame: FrameId, page: PageId, home: Home, access: Access);
 
-    /// The page in `frame` was used: read, or written when `write`.
+    /// Reports a use of the page in `frame`: a write if `write`, otherwise a read.
     fn hit(&mut self, frame: FrameId, write: bool);
 
-    /// The frame that the policy would replace first among those that `accept` takes. Every tracked frame is
-    /// offered, once, in the order in which they would go, until one is taken.
+    /// Returns the frame that the policy would evict first among those that `accept` takes. Offers each
+    /// tracked frame once, in eviction order, until one is taken.
     fn first_to_go(&self, accept: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId>;
 
-    /// The next victim: the frame that the policy would replace first among those that `evictable` accepts
-    /// (it refuses pinned and dirty ones). Changes nothing but scan positions; the shell follows up with
-    /// [`FramePolicy::remove`].
+    /// Returns the next victim: the frame that the policy would evict first among those that `evictable`
+    /// accepts (it refuses pinned and dirty ones). Changes nothing but scan positions; the shell follows up
+    /// with [`FramePolicy::remove`].
     fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
         self.first_to_go(evictable)
     }
 
-    /// The frame was given up. `evicted`: as the victim of replacement (GD2L then raises L); otherwise its
-    /// page was discarded.
+    /// Reports that the frame was vacated: if `evicted`, as the victim of a replacement (GD2L then raises L);
+    /// otherwise because its page was discarded.
     fn remove(&mut self, frame: FrameId, evicted: bool);
 
-    /// The page in `frame` became dirty (first change since it was loaded or cleaned).
+    /// Reports that the page in `frame` became dirty (the first change since it was loaded or cleaned).
     fn dirtied(&mut self, frame: FrameId);
 
-    /// The page in `frame` was written for `reason` and is clean again; it now lies on `home`. Moving from
+    /// Reports that the page in `frame` was written to `home` for `reason`, and is clean. A move from
     /// `Home::Hdd` to `Home::Ssd` is the paper's "admitted to SSD" (2013, section 3.1).
     fn cleaned(&mut self, frame: FrameId, home: Home, reason: CleanReason);
 
-    /// The SSD copy of the page in `frame` was evicted from the SSD while the page is buffered. Nothing to a
-    /// policy that does not tell homes apart.
+    /// Reports that the SSD copy of the page in `frame` was evicted while the page was buffered. Policies
+    /// that do not distinguish homes ignore it.
     fn ssd_evicted(&mut self, _frame: FrameId) {}
 
-    /// The SSD copy of the page in `frame` was invalidated because the page was changed. Nothing to a policy
-    /// that does not tell homes apart.
+    /// Reports that a change of the page in `frame` invalidated its SSD copy. Policies that do not
+    /// distinguish homes ignore it.
     fn ssd_invalidated(&mut self, _frame: FrameId) {}
 
-    /// Replacement cleaning: looks at frames in eviction order until `depth` were clean or dirty and appends
-    /// the dirty ones to `out`, in the order in which they should be written, at most `max` of them. Busy
-    /// frames do not count, but no more than [`LOOK_FACTOR`] times `depth` are looked at. A policy that
-    /// cleans in clusters appends the cluster's other dirty frames too.
+    /// Selects frames for replacement cleaning: examines frames in eviction order until `depth` of them were
+    /// clean or dirty, and appends up to `max` dirty ones to `out`, in the order to write them. Busy frames
+    /// do not count towards `depth`, but no more than [`LOOK_FACTOR`] times `depth` frames are examined. A
+    /// policy that cleans in clusters also appends the other dirty frames of a cluster.
     fn clean_set(
         &mut self,
         depth: usize,
@@ -140,34 +142,34 @@ pub trait FramePolicy: Send + std::fmt::Debug {
         });
     }
 
-    /// H of the page in `frame` above the present inflation L, in milliseconds, if the policy values pages so
-    /// and tracks the frame. For reports.
+    /// H of the page in `frame` minus the current inflation L, in milliseconds, if the policy uses H and
+    /// tracks the frame. For reports.
     fn worth_ms(&self, _frame: FrameId) -> Option<f64> {
         None
     }
 
-    /// New costs, from calibration or online measurement. Nothing to a policy that does not weigh them.
+    /// Sets new costs, from calibration or online measurement. Policies that do not use costs ignore it.
     fn set_costs(&mut self, _costs: Costs) {}
 
-    /// How often the policy came to follow another setting: what a shell notices a change by. O(1).
+    /// The number of changes of setting so far; a shell polls it to notice a change. O(1).
     fn choice_changes(&self) -> u64 {
         0
     }
 
-    /// What the policy follows, if it adapts.
+    /// The setting in force, if the policy adapts.
     fn choice(&self) -> Option<Choice> {
         None
     }
 
-    /// The memory of tables beside the few bytes per frame that every policy takes, in bytes.
+    /// The memory of tables beyond the few bytes per frame that every policy takes, in bytes.
     fn extra_memory_bytes(&self) -> usize {
         0
     }
 
-    /// How many frames are tracked.
+    /// The number of tracked frames.
     fn len(&self) -> usize;
 
-    /// Whether none is.
+    /// Whether no frame is tracked.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -175,6 +177,6 @@ pub trait FramePolicy: Send + std::fmt::Debug {
     /// Recounts every structure; for tests.
     ///
     /// # Errors
-    /// What does not add up.
+    /// The first inconsistency found.
     fn validate(&self) -> Result<(), String>;
 }

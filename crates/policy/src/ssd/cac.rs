@@ -1,13 +1,14 @@
 //! CAC and CC: the SSD keeps the pages of highest estimated benefit (Liu & Salem 2013, sections 5 and 6).
 //!
-//! Per-page counts become a benefit by equations 2 to 6 and 8. CAC anticipates how a page's physical reads
-//! and writes change when it moves to or from the SSD (α, by group); CC takes the counts as they were, which
-//! is α = 1 (equation 1). Page statistics, outqueue and eviction zone are the same. [`CacOptions`] adds what
-//! goes beyond the paper.
+//! Equations 2 to 6 and 8 turn a page's counts into its benefit. CAC anticipates how a page's physical reads
+//! and writes change when it moves to or from the SSD (α, by group). CC takes past counts for future ones,
+//! which is α = 1 (equation 1). Page statistics, outqueue and eviction zone are the same. [`CacOptions`] adds
+//! extensions beyond the paper.
 
 use super::ageing::{Ager, Due};
 use super::groups::{Dropped, GroupRules, Groups};
-use super::page_stats::{PageStats, Record, RecordId, SUBRANGES_MAX};
+use super::page_stats::{PageRecord, PageStats, SUBRANGES_MAX};
+use super::tracked::{RecordId, Tracked};
 use super::zone::Zone;
 use super::{Ageing, Cause, GroupStats, PageCounts, SlotPolicy, Verdict};
 use crate::collections::dirty_slots::DirtySlots;
@@ -20,47 +21,47 @@ pub enum Alpha {
     /// By the miss rate expansion factor of the page's group (equation 8).
     #[default]
     ByGroup,
-    /// α = 1: past counts are taken for future ones (equation 1). No group is kept.
+    /// α = 1: past counts are taken for future ones (equation 1). No groups are kept.
     One,
 }
 
-/// What the eviction of a dirty slot counts for. A dirty slot holds a version newer than the HDD's; to evict
-/// it costs a copy home, R_S + W_D. After a recovery every slot passes for clean until it is written.
+/// How the cost of evicting a dirty slot counts. A dirty slot holds a version newer than the HDD's; evicting
+/// it takes a copy to the HDD, R_S + W_D. After a recovery, every slot counts as clean until it is written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum EvictionCost {
-    /// Nothing, as in the paper.
+    /// It does not count, as in the paper.
     #[default]
     Ignored,
-    /// The copy: the page's benefit rises by it. Of two equal pages the clean one goes first.
+    /// The cost of the copy is added to the page's benefit. Of two equal pages the clean one goes first.
     Copy,
-    /// The copy, as far as a rewrite would save it. Of a page's w writes so far all but the last were
-    /// followed by another, so it counts (w - 1) / w; and twice, because benefits are sums over many
-    /// accesses.
+    /// The cost of the copy counts as far as a rewrite would save it. Of a page's w writes so far, all but
+    /// the last were followed by another, so it counts (w - 1) / w; and twice, because benefits are sums over
+    /// many accesses.
     IfRewritten,
 }
 
-/// How CAC ranks pages. The default is the paper's CAC but for the end of a zone: see
+/// How CAC ranks pages. The default is the paper's CAC, except for the end of a zone: see
 /// [`CacOptions::strict_zone`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct CacOptions {
     /// Whether reads and writes after a move are anticipated.
     pub alpha: Alpha,
-    /// When all counts are halved, so that the ranking follows a workload that changes (exponential decay in
+    /// When all counts are halved, so that the ranking follows a changing workload (exponential decay in
     /// steps; O(records) each time). Default: never.
     pub ageing: Option<Ageing>,
-    /// Counts the write at hand. A dirty page that is rejected costs W_D now, and W_S if it is admitted; a
-    /// clean one costs nothing if it is rejected. CAC compares benefits as if both were free. With this
-    /// option a dirty page needs a little less benefit to be admitted, a clean one a little more.
+    /// Counts the write at hand. A dirty page costs W_D now if it is rejected and W_S if it is admitted; a
+    /// clean page costs nothing if it is rejected. CAC compares benefits as if both were free. With this
+    /// option, a dirty page needs a little less benefit to be admitted, and a clean one a little more.
     pub write_at_hand: bool,
-    /// What evicting a dirty slot counts for.
+    /// How the cost of evicting a dirty slot counts.
     pub eviction_cost: EvictionCost,
     /// Keeps a frequency sketch behind the outqueue. A page that drops out of the outqueue leaves its reads
-    /// there, and gets them back, as reads from the HDD, when it is read again. Its group's sums then hold
-    /// them twice if those of dropped pages stay ([`Dropped::Kept`]).
+    /// in the sketch, and gets them back, as reads from the HDD, when it is read again. Its group's sums then
+    /// include them twice if they include dropped pages ([`Dropped::Kept`]).
     pub sketch: bool,
-    /// A zone ends only when all its candidates have been evicted, as section 5.4 has it. Default: also when
-    /// the candidates left have outgrown the pages that were outside when it began; `docs/policies.md` has
-    /// the difference.
+    /// Ends a zone only when all its candidates have been evicted, as in section 5.4. By default, a zone also
+    /// ends when the benefits of all remaining candidates exceed the lowest benefit that was outside when the
+    /// zone began; `docs/policies.md` describes the difference.
     pub strict_zone: bool,
 }
 
@@ -78,14 +79,15 @@ impl CacOptions {
     /// The paper's CC: α = 1.
     pub const CC: Self = Self { alpha: Alpha::One, ..Self::CAC };
 
-    /// What one access counts in a record: enough that its halves and quarters count where counts are halved.
+    /// The weight of one access in a record's counts: large enough that fractions of an access count where
+    /// counts are halved.
     const fn step(&self) -> u32 {
         if self.ageing.is_some() { 64 } else { 1 }
     }
 }
 
-/// Sizes, costs and tuning of an SSD policy. Slots, frames and costs concern every policy; the rest concerns
-/// CAC and CC.
+/// Sizes, costs and tuning of an SSD policy. Slots, frames and costs apply to every policy; outqueue and
+/// sketch to CAC, CC and the default; the rest to CAC and CC.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SlotPolicyParams {
     /// Device costs.
@@ -94,26 +96,26 @@ pub struct SlotPolicyParams {
     pub slots: usize,
     /// Frames of the pool.
     pub frames: usize,
-    /// N_outq, the most pages remembered that are neither buffered nor on the SSD. Default: as many as slots
-    /// (section 6.1).
+    /// N_outq, the maximum number of pages remembered that are neither buffered nor on the SSD. Default: the
+    /// number of slots (section 6.1).
     pub outqueue_entries: usize,
     /// The width of a subrange in logical reads per minute. Default: 1 (section 5.2).
     pub group_width_per_min: f64,
-    /// The most subranges per space, the last being open-ended; from 1 to 1023. Default: 1000, section 5.2's
-    /// example.
+    /// The maximum number of subranges per space, the last being open-ended; from 1 to 1023. Default: 1000,
+    /// the example of section 5.2.
     pub subranges_max: u16,
     /// The lower bound of α. Default: 1/1000.
     pub alpha_min: f64,
     /// The upper bound of α. Default: 1000, far above the cost ratios that decide a benefit's sign.
     pub alpha_max: f64,
-    /// What becomes of the reads of pages that drop out of the outqueue. Default: they stay in their group's
+    /// The treatment of the reads of pages that drop out of the outqueue. Default: they stay in their group's
     /// sums.
     pub dropped: Dropped,
-    /// Physical accesses per slot after which a sketch is halved; it is halved with the counts, too. Default:
-    /// 40.
+    /// The number of physical accesses per slot between halvings of the sketch; it is also halved with the
+    /// counts. Default: 40.
     pub sketch_halved_after_per_slot: u32,
-    /// The memory of a sketch in bytes per slot. Default: 4, a byte for each page of a database of four times
-    /// the SSD's size.
+    /// The memory of the sketch in bytes per slot. Default: 4, one byte per page of a database four times as
+    /// large as the SSD.
     pub sketch_bytes_per_slot: usize,
 }
 
@@ -148,22 +150,22 @@ impl SlotPolicyParams {
     }
 }
 
-/// What the write at hand weighs against benefits, which are sums over many accesses.
+/// The weight of the write at hand, relative to benefits, which are sums over many accesses.
 const WRITE_AT_HAND_WEIGHT: f64 = 3.0;
 
-/// What a write-back that a rewrite will probably save weighs against them.
+/// The weight of a write-back that a rewrite will probably save, relative to benefits.
 const REWRITE_WEIGHT: f64 = 2.0;
 
-/// How counts become a benefit, and what that takes beside them.
+/// Computes benefits from counts, with the state that this takes beside the records.
 #[derive(Debug)]
 struct Estimate {
     options: CacOptions,
-    /// What one access counts in a record.
+    /// The weight of one access in a record's counts.
     step: u32,
     costs: Costs,
-    /// None where α = 1.
+    /// `None` if α = 1.
     groups: Option<Groups>,
-    /// Slots whose version is newer than the HDD's; empty where that does not matter.
+    /// Slots whose version is newer than the HDD's; empty unless eviction costs count.
     dirty: DirtySlots,
     sketch: Option<Sketch>,
 }
@@ -187,10 +189,10 @@ impl Estimate {
     }
 
     /// Equations 2 to 6, in milliseconds; with α = 1, equation 1.
-    fn benefit(&self, record: &Record) -> f64 {
-        let costs = &self.costs;
-        let (r_d, r_s) = (f64::from(record.reads_hdd), f64::from(record.reads_ssd));
-        let (w_d, w_s) = (f64::from(record.writes_hdd), f64::from(record.writes_ssd));
+    fn benefit(&self, record: &PageRecord) -> f64 {
+        let (costs, counts) = (&self.costs, &record.kept);
+        let (r_d, r_s) = (f64::from(counts.reads_hdd), f64::from(counts.reads_ssd));
+        let (w_d, w_s) = (f64::from(counts.writes_hdd), f64::from(counts.writes_ssd));
         let saved = match &self.groups {
             None => {
                 (r_d + r_s) * costs.read_saving_ms() + (w_d + w_s) * (costs.hdd_write_ms - costs.ssd_write_ms)
@@ -206,22 +208,22 @@ impl Estimate {
         saved / f64::from(self.step) + self.eviction_cost(record)
     }
 
-    /// What it costs to evict the page's slot, as far as that counts.
-    fn eviction_cost(&self, record: &Record) -> f64 {
+    /// The cost of evicting the page's slot, as far as it counts.
+    fn eviction_cost(&self, record: &PageRecord) -> f64 {
         let dirty = || record.slot().is_some_and(|slot| self.dirty.contains(slot));
         let copy = self.costs.ssd_read_ms + self.costs.hdd_write_ms;
         match self.options.eviction_cost {
             EvictionCost::Copy if dirty() => copy,
             EvictionCost::IfRewritten if dirty() => {
-                let writes =
-                    (f64::from(record.writes_hdd) + f64::from(record.writes_ssd)) / f64::from(self.step);
+                let counts = f64::from(record.kept.writes_hdd) + f64::from(record.kept.writes_ssd);
+                let writes = counts / f64::from(self.step);
                 REWRITE_WEIGHT * (1.0 - 1.0 / writes.max(1.0)) * copy
             }
             _ => 0.0,
         }
     }
 
-    /// What an admission for `cause` saves at once, beside the benefit.
+    /// The immediate saving of an admission for `cause`, beside the benefit.
     fn saved_at_once(&self, cause: Cause) -> f64 {
         if !self.options.write_at_hand {
             return 0.0;
@@ -233,12 +235,12 @@ impl Estimate {
             }
     }
 
-    fn halve_counts(&mut self, stats: &mut PageStats, now: Millis) {
+    fn halve_counts(&mut self, stats: &mut Tracked<PageStats>, now: Millis) {
         match &mut self.groups {
             Some(groups) => groups.halve(stats.live_mut(), now),
             None => stats.live_mut().for_each(|record| {
-                record.settle(self.step);
-                record.halve();
+                record.kept.settle(self.step);
+                record.kept.halve();
             }),
         }
         self.halve_sketch();
@@ -256,57 +258,57 @@ impl Estimate {
         }
     }
 
-    /// A page without a record was read: the sketch may remember it.
-    fn restore(&self, record: &mut Record) {
+    /// Restores the reads that the sketch remembers of a page that had no record.
+    fn restore(&self, record: &mut PageRecord) {
         if let Some(sketch) = &self.sketch {
-            record.restore_reads(u32::from(sketch.estimate(record.page)) * self.step);
+            record.kept.restore_reads(u32::from(sketch.estimate(record.page)) * self.step);
         }
     }
 
-    /// A random physical read from `home`, which is a logical one as well.
-    fn read(&mut self, record: &mut Record, home: Home, now: Millis) {
+    /// Counts a random physical read from `home`, which is also a logical read.
+    fn read(&mut self, record: &mut PageRecord, home: Home, now: Millis) {
         if self.groups.is_none() {
-            record.settle(self.step);
-        } else if record.read_waits() {
+            record.kept.settle(self.step);
+        } else if record.kept.read_waits() {
             self.settle(record, now);
         }
-        record.count_read(home, self.step);
+        record.kept.count_read(home, self.step);
         self.logical(record, 1, home, now);
     }
 
-    fn logical(&mut self, record: &mut Record, n: u32, home: Home, now: Millis) {
+    fn logical(&mut self, record: &mut PageRecord, n: u32, home: Home, now: Millis) {
         let Some(groups) = &mut self.groups else { return };
-        let mut left = record.count_logical(n, home);
+        let mut left = record.kept.count_logical(n, home);
         while left > 0 {
             groups.settle(record, now);
-            left = record.count_logical(left, home);
+            left = record.kept.count_logical(left, home);
         }
     }
 
-    /// One of the three events of section 5.2.
-    fn settle(&mut self, record: &mut Record, now: Millis) {
+    /// Settles the record, upon one of the three events of section 5.2.
+    fn settle(&mut self, record: &mut PageRecord, now: Millis) {
         if let Some(groups) = &mut self.groups {
             groups.settle(record, now);
         }
     }
 
-    fn assign(&mut self, record: &mut Record, now: Millis) {
+    fn assign(&mut self, record: &mut PageRecord, now: Millis) {
         if let Some(groups) = &mut self.groups {
             groups.assign(record, now);
         }
     }
 
-    /// The record dropped out of the outqueue.
-    fn dropped(&mut self, record: &Record) {
+    /// Handles a record that dropped out of the outqueue.
+    fn dropped(&mut self, record: &PageRecord) {
         if let Some(groups) = &mut self.groups {
             groups.dropped(record);
         }
         if let Some(sketch) = &mut self.sketch {
-            sketch.raise(record.page, record.reads(self.step));
+            sketch.raise(record.page, record.kept.reads(self.step));
         }
     }
 
-    fn forget(&mut self, record: &Record) {
+    fn forget(&mut self, record: &PageRecord) {
         if let Some(groups) = &mut self.groups {
             groups.forget(record);
         }
@@ -322,27 +324,27 @@ impl Estimate {
 /// CAC and CC; see the module's text.
 #[derive(Debug)]
 pub struct Cac {
-    stats: PageStats,
+    stats: Tracked<PageStats>,
     zone: Zone,
     estimate: Estimate,
     ager: Option<Ager>,
 }
 
 impl Cac {
-    /// With nothing known yet.
+    /// For an empty SSD.
     #[must_use]
     pub fn new(options: CacOptions, params: &SlotPolicyParams) -> Self {
         let sketch = options.sketch.then_some(params.sketch_halved_after_per_slot);
         let ages = options.ageing.is_some() || options.sketch;
         Self {
-            stats: PageStats::new(params.slots, params.frames, params.outqueue_entries),
+            stats: Tracked::new(params.slots, params.frames, params.outqueue_entries, 0),
             zone: if options.strict_zone { Zone::strict(params.slots) } else { Zone::new(params.slots) },
             estimate: Estimate::new(options, params),
             ager: ages.then(|| Ager::new(options.ageing, sketch, params.slots)),
         }
     }
 
-    /// The record's counts or group changed: its slot may have to move within the zone.
+    /// Updates the slot's position in the zone after the record's counts or group changed.
     fn reposition(&mut self, id: RecordId) {
         let record = self.stats.get(id);
         if let Some(slot) = record.slot().filter(|&slot| self.zone.contains(slot)) {
@@ -350,7 +352,7 @@ impl Cac {
         }
     }
 
-    /// A physical access of `page` was counted.
+    /// Ages the counts, if due, after a physical access to `page`.
     fn age(&mut self, page: PageId, now: Millis) {
         let Some(ager) = &mut self.ager else { return };
         match ager.accessed(page) {
@@ -364,10 +366,10 @@ impl Cac {
         }
     }
 
-    /// The record of a page that was read.
+    /// Finds the record of a page that was read, or creates it.
     fn find_or_track(&mut self, page: PageId, from: Option<Home>, now: Millis) -> RecordId {
         self.stats.find(page).unwrap_or_else(|| {
-            let id = self.stats.track(page, now);
+            let id = self.stats.track(page, PageStats::new(now));
             if from.is_some() {
                 self.estimate.restore(self.stats.get_mut(id));
             }
@@ -380,13 +382,15 @@ impl Cac {
         self.reposition(id);
     }
 
-    fn dropped(&mut self, record: Option<Record>) {
-        if let Some(record) = record {
+    /// Drops the records beyond the outqueue's capacity.
+    fn trim(&mut self) {
+        while let Some((id, _)) = self.stats.surplus() {
+            let record = self.stats.forget(id);
             self.estimate.dropped(&record);
         }
     }
 
-    /// The zone, and what tells it the benefits of its candidates as they are now.
+    /// The zone, and a function that returns the current benefit of the page in a slot.
     fn zone(&mut self) -> (&mut Zone, impl Fn(SlotId) -> f64) {
         let Self { zone, stats, estimate, .. } = self;
         (zone, |slot| stats.in_slot(slot).map_or(f64::NEG_INFINITY, |id| estimate.benefit(stats.get(id))))
@@ -400,8 +404,7 @@ impl SlotPolicy for Cac {
             self.estimate.read(self.stats.get_mut(id), home, now);
             self.reposition(id);
         }
-        let dropped = self.stats.set_buffered(id, true);
-        self.dropped(dropped);
+        self.stats.set_buffered(id, true);
         if from.is_some() && access == Access::Random {
             self.age(page, now);
         }
@@ -437,7 +440,7 @@ impl SlotPolicy for Cac {
     fn wrote(&mut self, page: PageId, home: Home, now: Millis) {
         if let Some(id) = self.stats.find(page) {
             let record = self.stats.get_mut(id);
-            record.count_write(home, self.estimate.step);
+            record.kept.count_write(home, self.estimate.step);
             if let (Home::Ssd, Some(slot)) = (home, record.slot()) {
                 self.estimate.set_dirty(slot, true);
             }
@@ -455,18 +458,17 @@ impl SlotPolicy for Cac {
         {
             self.removed(before, true, now);
         }
-        let id = self.stats.find_or_track(page, now);
+        let id = self.stats.find(page).unwrap_or_else(|| self.stats.track(page, PageStats::new(now)));
         if let Some(before) = self.stats.get(id).slot() {
             self.zone.remove(before);
         }
         self.zone.remove(slot);
         self.estimate.set_dirty(slot, false);
-        let dropped = self.stats.set_slot(id, Some(slot));
-        self.dropped(dropped);
+        self.stats.set_slot(id, Some(slot));
     }
 
     fn recovered(&mut self, page: PageId, slot: SlotId) {
-        let id = self.stats.track(page, Millis(0));
+        let id = self.stats.track(page, PageStats::new(Millis(0)));
         self.stats.set_slot(id, Some(slot));
         self.estimate.settle(self.stats.get_mut(id), Millis(0));
     }
@@ -485,15 +487,15 @@ impl SlotPolicy for Cac {
         if evicted {
             self.settle(id, now);
         }
-        let dropped = self.stats.set_slot(id, None);
-        self.dropped(dropped);
+        self.stats.set_slot(id, None);
+        self.trim();
     }
 
     fn left_pool(&mut self, page: PageId, now: Millis) {
         if let Some(id) = self.stats.find(page) {
             self.settle(id, now);
-            let dropped = self.stats.set_buffered(id, false);
-            self.dropped(dropped);
+            self.stats.set_buffered(id, false);
+            self.trim();
         }
     }
 
@@ -532,7 +534,7 @@ impl SlotPolicy for Cac {
     }
 
     fn counts(&self, page: PageId) -> Option<PageCounts> {
-        self.stats.get_by_page(page).map(|record| record.counts(self.estimate.step))
+        self.stats.get_by_page(page).map(|record| record.kept.counts(self.estimate.step))
     }
 
     fn groups(&self) -> Vec<GroupStats> {
@@ -540,7 +542,7 @@ impl SlotPolicy for Cac {
     }
 
     fn group_of(&self, page: PageId) -> Option<GroupStats> {
-        let subrange = u32::from(self.stats.get_by_page(page)?.subrange()?);
+        let subrange = u32::from(self.stats.get_by_page(page)?.kept.subrange()?);
         self.groups().into_iter().find(|group| group.space == page.space && group.subrange == subrange)
     }
 
@@ -559,7 +561,13 @@ impl SlotPolicy for Cac {
 
     fn validate(&self) -> Result<(), String> {
         self.stats.validate()?;
+        if let Some((_, surplus)) = self.stats.surplus() {
+            return Err(format!("{surplus} records above the outqueue's capacity"));
+        }
         self.zone.validate(|slot| self.stats.in_slot(slot).is_some())?;
-        self.estimate.groups.as_ref().map_or(Ok(()), |groups| groups.validate(self.stats.live()))
+        self.estimate
+            .groups
+            .as_ref()
+            .map_or(Ok(()), |groups| groups.validate(self.stats.live().map(|(_, record)| record)))
     }
 }

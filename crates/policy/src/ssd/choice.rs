@@ -80,9 +80,8 @@ impl SsdPolicy {
     pub fn known() -> String {
         let names: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
         format!(
-            "{}; cac and cc also with options, as cac:ageing,sketch, of {} and ageing=N (halved every N \
-             accesses per slot); \
-             auto also with one setting for good, as auto:pin=plain, of {}",
+            "{}; cac and cc with options, as in cac:ageing,sketch: {}, and ageing=N (counts are halved every N \
+             accesses per slot); auto pinned to one setting, as in auto:pin=plain: {}",
             names.join(", "),
             Self::PARTS.join(", "),
             SsdSetting::all().map(SsdSetting::name).collect::<Vec<_>>().join(", ")
@@ -216,7 +215,7 @@ mod tests {
             "auto:sketch",
         ] {
             let error = text.parse::<SsdPolicy>().expect_err(text).to_string();
-            assert!(error.contains("no SSD policy") && error.contains("mv-fifo-gsc"), "{error}");
+            assert!(error.contains("unknown SSD policy") && error.contains("mv-fifo-gsc"), "{error}");
         }
     }
 

@@ -14,7 +14,7 @@
 //! - *Age of young pages*: a page younger than 1 / width, the time in which one read amounts to one subrange,
 //!   gets its rate over that time. Otherwise a page read once would start in the highest group.
 
-use super::page_stats::{Counted, Record};
+use super::page_stats::{Counted, PageRecord};
 use crate::{GroupStats, Millis, SpaceId};
 use rustc_hash::FxHashMap;
 
@@ -122,31 +122,31 @@ impl Groups {
     }
 
     /// α of the record's group; 1 for a page that has none yet.
-    pub(crate) fn alpha(&self, record: &Record) -> f64 {
+    pub(crate) fn alpha(&self, record: &PageRecord) -> f64 {
         let group =
-            record.subrange().and_then(|at| self.by_space.get(&record.page.space)?.get(usize::from(at)));
+            record.kept.subrange().and_then(|at| self.by_space.get(&record.page.space)?.get(usize::from(at)));
         group.map_or(1.0, |group| group.alpha)
     }
 
     /// The minutes over which the page's counts accumulated; minutes before a halving count half.
-    fn age_min(&self, record: &Record, now: Millis) -> f64 {
-        let age = record.age_min(now);
+    fn age_min(&self, record: &PageRecord, now: Millis) -> f64 {
+        let age = record.kept.age_min(now);
         self.halved.map_or(age, |at| age.min(self.span_min + now.0.saturating_sub(at.0) as f64 / 60_000.0))
     }
 
     /// Halves every sum, and the counts of the `live` records after settling them.
-    pub(crate) fn halve<'a>(&mut self, live: impl Iterator<Item = &'a mut Record>, now: Millis) {
+    pub(crate) fn halve<'a>(&mut self, live: impl Iterator<Item = &'a mut PageRecord>, now: Millis) {
         let since = now.0.saturating_sub(self.halved.map_or(0, |at| at.0)) as f64 / 60_000.0;
         let rules = self.rules;
         for record in live {
             self.settle(record, now);
-            let before = record.counted(rules.step);
-            record.halve();
-            if let (Dropped::Subtracted, Some(subrange)) = (rules.dropped, record.subrange()) {
+            let before = record.kept.counted(rules.step);
+            record.kept.halve();
+            if let (Dropped::Subtracted, Some(subrange)) = (rules.dropped, record.kept.subrange()) {
                 // Halve page by page: each count is rounded down, and the sums must follow exactly.
                 let group = self.group(record.page.space, subrange);
                 group.subtract(before);
-                group.add(record.counted(rules.step));
+                group.add(record.kept.counted(rules.step));
             }
         }
         for group in self.by_space.values_mut().flatten() {
@@ -160,20 +160,21 @@ impl Groups {
     }
 
     /// Gives the page a group if it has none.
-    pub(crate) fn assign(&mut self, record: &mut Record, now: Millis) {
-        if record.subrange().is_none() {
-            let subrange = self.rules.subrange(record.logical(self.rules.step), self.age_min(record, now));
-            let counted = record.counted(self.rules.step);
+    pub(crate) fn assign(&mut self, record: &mut PageRecord, now: Millis) {
+        if record.kept.subrange().is_none() {
+            let subrange =
+                self.rules.subrange(record.kept.logical(self.rules.step), self.age_min(record, now));
+            let counted = record.kept.counted(self.rules.step);
             self.enter(record, subrange, counted);
         }
     }
 
     /// Adds the page's pending counts to the sums, and moves the page to the group of its logical read rate.
-    pub(crate) fn settle(&mut self, record: &mut Record, now: Millis) {
-        let subrange = self.rules.subrange(record.logical(self.rules.step), self.age_min(record, now));
-        let before = record.counted(self.rules.step);
-        let after = record.settle(self.rules.step);
-        if record.subrange() == Some(subrange) {
+    pub(crate) fn settle(&mut self, record: &mut PageRecord, now: Millis) {
+        let subrange = self.rules.subrange(record.kept.logical(self.rules.step), self.age_min(record, now));
+        let before = record.kept.counted(self.rules.step);
+        let after = record.kept.settle(self.rules.step);
+        if record.kept.subrange() == Some(subrange) {
             if before != after {
                 let rules = self.rules;
                 let group = self.group(record.page.space, subrange);
@@ -188,15 +189,15 @@ impl Groups {
     }
 
     /// Handles the outqueue's drop of the record.
-    pub(crate) fn dropped(&mut self, record: &Record) {
+    pub(crate) fn dropped(&mut self, record: &PageRecord) {
         match self.rules.dropped {
             Dropped::Kept => self.leave(record, Counted::default()),
-            Dropped::Subtracted => self.leave(record, record.counted(self.rules.step)),
+            Dropped::Subtracted => self.leave(record, record.kept.counted(self.rules.step)),
         }
     }
 
     /// Handles a page that ceased to exist.
-    pub(crate) fn forget(&mut self, record: &Record) {
+    pub(crate) fn forget(&mut self, record: &PageRecord) {
         self.dropped(record);
         let space = record.page.space;
         if self.by_space.get(&space).is_some_and(|groups| groups.iter().all(|g| g.pages == 0)) {
@@ -213,8 +214,8 @@ impl Groups {
         &mut groups[at]
     }
 
-    fn enter(&mut self, record: &mut Record, subrange: u16, counted: Counted) {
-        record.set_subrange(subrange);
+    fn enter(&mut self, record: &mut PageRecord, subrange: u16, counted: Counted) {
+        record.kept.set_subrange(subrange);
         let rules = self.rules;
         let group = self.group(record.page.space, subrange);
         group.pages += 1;
@@ -222,8 +223,8 @@ impl Groups {
         group.alpha = rules.alpha(group.miss_ssd(), group.miss_hdd());
     }
 
-    fn leave(&mut self, record: &Record, counted: Counted) {
-        let Some(subrange) = record.subrange() else { return };
+    fn leave(&mut self, record: &PageRecord, counted: Counted) {
+        let Some(subrange) = record.kept.subrange() else { return };
         let rules = self.rules;
         let group = self.group(record.page.space, subrange);
         group.pages -= 1;
@@ -257,13 +258,13 @@ impl Groups {
     }
 
     /// Recounts the groups' pages, and their sums if these are those of the tracked pages.
-    pub(crate) fn validate<'a>(&self, live: impl Iterator<Item = &'a Record>) -> Result<(), String> {
+    pub(crate) fn validate<'a>(&self, live: impl Iterator<Item = &'a PageRecord>) -> Result<(), String> {
         let mut recount = Self::new(self.rules);
         for record in live {
-            if let Some(subrange) = record.subrange() {
+            if let Some(subrange) = record.kept.subrange() {
                 let group = recount.group(record.page.space, subrange);
                 group.pages += 1;
-                group.add(record.counted(self.rules.step));
+                group.add(record.kept.counted(self.rules.step));
             }
         }
         for (space, groups) in &self.by_space {

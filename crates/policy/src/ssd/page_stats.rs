@@ -1,60 +1,59 @@
-//! What CAC and CC know of each page, 48 bytes of it, and where to find it.
-//!
-//! One record per page lives while the page is buffered, on the SSD, or in the outqueue (2013 paper, section
-//! 5.1); a page that is none of these has no record. The outqueue is a list through the records of pages that
-//! are neither buffered nor on the SSD, in order of insertion; when it is full, the least recently inserted
-//! goes.
+//! CAC's and CC's statistics of a page (2013 paper, section 5.1): with its place, 48 bytes.
 
-use crate::collections::page_index::PageIndex;
-use crate::{Home, Millis, PageCounts, PageId, SlotId};
+use super::tracked::{Kept, PLACE_BITS, Record};
+use crate::{Home, Millis, PageCounts};
 
-/// No record, no slot.
-pub(crate) const NIL: u32 = u32::MAX;
-
-const BUFFERED: u16 = 1 << 10;
-const ON_SSD: u16 = 1 << 11;
-const QUEUED: u16 = 1 << 12;
+/// The bits of the page's place.
+const PLACE: u16 = ((1 << PLACE_BITS) - 1) << PLACE_SHIFT;
+const PLACE_SHIFT: u32 = 10;
 const READ_WAITS_SSD: u16 = 1 << 13;
 const READ_WAITS_HDD: u16 = 1 << 14;
 const LOGICAL_WAITS_SSD: u16 = 1 << 15;
-const SUBRANGE: u16 = (1 << 10) - 1;
+const SUBRANGE: u16 = (1 << PLACE_SHIFT) - 1;
 const NO_SUBRANGE: u16 = SUBRANGE;
 
-/// The most subranges per space that fit a record.
+/// The maximum number of subranges per space that a record can distinguish.
 pub(crate) const SUBRANGES_MAX: u16 = NO_SUBRANGE;
 
-/// A page's counts. What *waits* is not in its group's sums yet.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Record {
-    pub(crate) page: PageId,
+/// A page's counts. Reads that *wait* are not in the group's sums yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PageStats {
     /// r_D: random physical reads while the page was not on the SSD.
     pub(crate) reads_hdd: u32,
-    /// r_S: random physical reads while it was.
+    /// r_S: random physical reads while the page was on the SSD.
     pub(crate) reads_ssd: u32,
-    /// w_D.
+    /// w_D: writes to the HDD.
     pub(crate) writes_hdd: u32,
-    /// w_S.
+    /// w_S: writes to the SSD.
     pub(crate) writes_ssd: u32,
     /// Logical reads while not on the SSD, without the waiting ones.
     pub(crate) logical_hdd: u32,
     /// Logical reads while on the SSD, without the waiting ones.
     pub(crate) logical_ssd: u32,
-    /// When tracking began, in tenths of a second.
+    /// The time at which tracking began, in tenths of a second.
     born_ds: u32,
-    /// The slot of a page on the SSD; the next older record of a queued page; the next free one of a free
-    /// record.
-    slot_or_older: u32,
-    /// The next newer record of a queued page.
-    newer: u32,
-    /// Where the page is, what waits, and the subrange of its group.
+    /// The page's place, which reads wait, and the subrange of its group.
     tag: u16,
-    /// Logical reads that wait, all of one home.
+    /// Logical reads that wait, all from one home.
     pub(crate) waiting: u16,
 }
 
-const _: () = assert!(size_of::<Record>() == 48);
+/// A page's record under CAC and CC.
+pub(crate) type PageRecord = Record<PageStats>;
 
-/// What a record has added to its group's sums.
+const _: () = assert!(size_of::<PageRecord>() == 48);
+
+impl Kept for PageStats {
+    fn place(&self) -> u8 {
+        ((self.tag & PLACE) >> PLACE_SHIFT) as u8
+    }
+
+    fn set_place(&mut self, place: u8) {
+        self.tag = self.tag & !PLACE | u16::from(place) << PLACE_SHIFT;
+    }
+}
+
+/// A page's share of its group's sums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counted {
     pub(crate) reads_ssd: u32,
@@ -63,32 +62,10 @@ pub(crate) struct Counted {
     pub(crate) logical_hdd: u32,
 }
 
-impl Record {
-    fn new(page: PageId, now: Millis) -> Self {
-        Self {
-            page,
-            reads_hdd: 0,
-            reads_ssd: 0,
-            writes_hdd: 0,
-            writes_ssd: 0,
-            logical_hdd: 0,
-            logical_ssd: 0,
-            born_ds: deciseconds(now),
-            slot_or_older: NIL,
-            newer: NIL,
-            tag: NO_SUBRANGE,
-            waiting: 0,
-        }
-    }
-
-    /// Whether its page is tracked: what is free, and what was only just made, is not.
-    const fn is_live(&self) -> bool {
-        self.tag & (BUFFERED | ON_SSD | QUEUED) != 0
-    }
-
-    /// The page's slot, if it is on the SSD.
-    pub(crate) fn slot(&self) -> Option<SlotId> {
-        (self.tag & ON_SSD != 0).then_some(SlotId(self.slot_or_older))
+impl PageStats {
+    /// Of a page whose tracking begins.
+    pub(crate) fn new(now: Millis) -> Self {
+        Self { born_ds: deciseconds(now), tag: NO_SUBRANGE, ..Self::default() }
     }
 
     /// The group's subrange, once the page has a group.
@@ -107,7 +84,7 @@ impl Record {
         f64::from(deciseconds(now).saturating_sub(self.born_ds)) / 600.0
     }
 
-    /// Everything counted, what waits included. A count of `step` is one access.
+    /// All counts, including the reads that wait. A count of `step` is one access.
     pub(crate) fn counts(&self, step: u32) -> PageCounts {
         let waiting = u64::from(self.waiting);
         let (on_ssd, off_ssd) = if self.tag & LOGICAL_WAITS_SSD != 0 { (waiting, 0) } else { (0, waiting) };
@@ -122,25 +99,25 @@ impl Record {
         }
     }
 
-    /// All logical reads, each of which counts `step` once it does not wait any more.
+    /// All logical reads. Each counts `step` once it no longer waits.
     pub(crate) fn logical(&self, step: u32) -> u64 {
         let counted = u64::from(self.logical_hdd) + u64::from(self.logical_ssd);
         counted / u64::from(step) + u64::from(self.waiting)
     }
 
-    /// Reads of the page, hits excepted, of which `step` counts are one.
+    /// The physical reads of the page; a count of `step` is one read.
     pub(crate) fn reads(&self, step: u32) -> u32 {
         self.reads_hdd.saturating_add(self.reads_ssd) / step
     }
 
-    /// What a fresh record knows of the time before it: counts of reads from the HDD, each of them a logical
-    /// one too.
+    /// Restores counts from before tracking began: reads from the HDD, each also a logical read.
     pub(crate) fn restore_reads(&mut self, reads_hdd: u32) {
         self.reads_hdd = reads_hdd;
         self.logical_hdd = reads_hdd;
     }
 
-    /// A random physical read from `home`, which counts `step`. Only one can wait: settle first if one does.
+    /// Counts a random physical read from `home` as `step`. Only one read can wait: the caller settles the
+    /// record first if one does.
     pub(crate) fn count_read(&mut self, home: Home, step: u32) {
         debug_assert!(!self.read_waits());
         let (count, waits) = match home {
@@ -165,8 +142,8 @@ impl Record {
         *count = count.saturating_add(step);
     }
 
-    /// Counts up to `n` logical reads at `home` and returns how many could not be taken before the record is
-    /// settled.
+    /// Counts up to `n` logical reads at `home`, and returns the number not counted: they require that the
+    /// record is settled first.
     #[must_use]
     pub(crate) fn count_logical(&mut self, n: u32, home: Home) -> u32 {
         let at = if home == Home::Ssd { LOGICAL_WAITS_SSD } else { 0 };
@@ -180,7 +157,7 @@ impl Record {
         n - taken
     }
 
-    /// What is in the group's sums, where a read counts `step`.
+    /// The record's share of its group's sums, in which a read counts `step`.
     pub(crate) fn counted(&self, step: u32) -> Counted {
         let waits = |flag: u16| if self.tag & flag == 0 { 0 } else { step };
         Counted {
@@ -191,7 +168,7 @@ impl Record {
         }
     }
 
-    /// Lets nothing wait any more, and returns what is to be in the group's sums. An access counts `step`.
+    /// Ends all waiting, and returns the record's new share of its group's sums. An access counts `step`.
     pub(crate) fn settle(&mut self, step: u32) -> Counted {
         let logical =
             if self.tag & LOGICAL_WAITS_SSD != 0 { &mut self.logical_ssd } else { &mut self.logical_hdd };
@@ -201,7 +178,7 @@ impl Record {
         self.counted(step)
     }
 
-    /// Halves every count of a record in which nothing waits.
+    /// Halves every count. No read may wait.
     pub(crate) fn halve(&mut self) {
         for count in [
             &mut self.reads_hdd,
@@ -218,255 +195,4 @@ impl Record {
 
 fn deciseconds(at: Millis) -> u32 {
     u32::try_from(at.0 / 100).unwrap_or(u32::MAX)
-}
-
-/// A record's place; valid as long as the record lives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct RecordId(u32);
-
-/// The records, found by page and by slot, and the outqueue.
-#[derive(Debug)]
-pub(crate) struct PageStats {
-    records: Vec<Record>,
-    free: u32,
-    index: PageIndex,
-    /// The record of the page in each slot.
-    by_slot: Vec<u32>,
-    oldest: u32,
-    newest: u32,
-    queued: usize,
-    queued_max: usize,
-    /// The record that was found last, alive or not.
-    found_last: u32,
-}
-
-impl PageStats {
-    pub(crate) fn new(slots: usize, frames: usize, outqueue_entries: usize) -> Self {
-        let most = slots + frames + outqueue_entries;
-        Self {
-            // Reserved at once, touched as it is used: the bound is known, and growing would copy everything.
-            records: Vec::with_capacity(most + 1),
-            free: NIL,
-            index: PageIndex::with_capacity(most),
-            by_slot: vec![NIL; slots],
-            oldest: NIL,
-            newest: NIL,
-            queued: 0,
-            queued_max: outqueue_entries,
-            found_last: NIL,
-        }
-    }
-
-    /// The page's record.
-    pub(crate) fn get_by_page(&self, page: PageId) -> Option<&Record> {
-        let found = self.index.find(page, |at| self.records[at as usize].page)?;
-        Some(&self.records[found as usize])
-    }
-
-    /// Where the page's record is. A page that is cleaned, considered and leaves is asked for again and
-    /// again: so the last one found is looked at first.
-    pub(crate) fn find(&mut self, page: PageId) -> Option<RecordId> {
-        let last = self.records.get(self.found_last as usize);
-        if !last.is_some_and(|record| record.page == page && record.is_live()) {
-            self.found_last = self.index.find(page, |at| self.records[at as usize].page)?;
-        }
-        Some(RecordId(self.found_last))
-    }
-
-    /// The page's record, made if there is none.
-    pub(crate) fn find_or_track(&mut self, page: PageId, now: Millis) -> RecordId {
-        self.find(page).unwrap_or_else(|| self.track(page, now))
-    }
-
-    /// A record for a page that has none.
-    pub(crate) fn track(&mut self, page: PageId, now: Millis) -> RecordId {
-        let record = Record::new(page, now);
-        let at = if self.free == NIL {
-            self.records.push(record);
-            (self.records.len() - 1) as u32
-        } else {
-            let at = self.free;
-            self.free = self.records[at as usize].slot_or_older;
-            self.records[at as usize] = record;
-            at
-        };
-        let records = &self.records;
-        self.index.insert(page, at, |at| records[at as usize].page);
-        self.found_last = at;
-        RecordId(at)
-    }
-
-    pub(crate) fn get(&self, id: RecordId) -> &Record {
-        &self.records[id.0 as usize]
-    }
-
-    pub(crate) fn get_mut(&mut self, id: RecordId) -> &mut Record {
-        &mut self.records[id.0 as usize]
-    }
-
-    /// The record of the page in `slot`.
-    pub(crate) fn in_slot(&self, slot: SlotId) -> Option<RecordId> {
-        self.by_slot.get(slot.at()).copied().filter(|&at| at != NIL).map(RecordId)
-    }
-
-    /// The slots that hold a page, with their records, as these lie in memory: slot by slot each would be
-    /// fetched by itself.
-    pub(crate) fn occupied(&self) -> impl Iterator<Item = (SlotId, &Record)> {
-        self.records.iter().filter_map(|record| Some((record.slot()?, record)))
-    }
-
-    /// The page is in the pool, or no more. A record that thereby drops out of the outqueue is returned.
-    pub(crate) fn set_buffered(&mut self, id: RecordId, buffered: bool) -> Option<Record> {
-        let record = self.get_mut(id);
-        if buffered {
-            record.tag |= BUFFERED;
-        } else {
-            record.tag &= !BUFFERED;
-        }
-        self.place(id)
-    }
-
-    /// The page is in `slot`, or on the SSD no more. Returns as [`PageStats::set_buffered`].
-    pub(crate) fn set_slot(&mut self, id: RecordId, slot: Option<SlotId>) -> Option<Record> {
-        self.unqueue(id);
-        if let Some(before) = self.get(id).slot() {
-            self.by_slot[before.at()] = NIL;
-        }
-        let record = self.get_mut(id);
-        match slot {
-            Some(slot) => {
-                record.tag |= ON_SSD;
-                record.slot_or_older = slot.0;
-                if slot.at() >= self.by_slot.len() {
-                    self.by_slot.resize(slot.at() + 1, NIL);
-                }
-                self.by_slot[slot.at()] = id.0;
-            }
-            None => {
-                record.tag &= !ON_SSD;
-                record.slot_or_older = NIL;
-            }
-        }
-        self.place(id)
-    }
-
-    /// Removes the record.
-    pub(crate) fn forget(&mut self, id: RecordId) -> Record {
-        self.unqueue(id);
-        let record = *self.get(id);
-        if let Some(slot) = record.slot() {
-            self.by_slot[slot.at()] = NIL;
-        }
-        let records = &self.records;
-        self.index.remove(record.page, |at| records[at as usize].page);
-        let freed = &mut self.records[id.0 as usize];
-        freed.tag = NO_SUBRANGE;
-        freed.slot_or_older = self.free;
-        self.free = id.0;
-        record
-    }
-
-    /// Puts the record into the outqueue if its page is neither buffered nor on the SSD, and takes it out
-    /// otherwise.
-    fn place(&mut self, id: RecordId) -> Option<Record> {
-        if self.get(id).tag & (BUFFERED | ON_SSD) != 0 {
-            self.unqueue(id);
-            return None;
-        }
-        if self.get(id).tag & QUEUED != 0 {
-            return None;
-        }
-        let newest = self.newest;
-        let record = self.get_mut(id);
-        record.tag |= QUEUED;
-        record.slot_or_older = newest;
-        record.newer = NIL;
-        match newest {
-            NIL => self.oldest = id.0,
-            at => self.records[at as usize].newer = id.0,
-        }
-        self.newest = id.0;
-        self.queued += 1;
-        (self.queued > self.queued_max).then(|| self.forget(RecordId(self.oldest)))
-    }
-
-    fn unqueue(&mut self, id: RecordId) {
-        let Record { slot_or_older: older, newer, tag, .. } = *self.get(id);
-        if tag & QUEUED == 0 {
-            return;
-        }
-        match older {
-            NIL => self.oldest = newer,
-            at => self.records[at as usize].newer = newer,
-        }
-        match newer {
-            NIL => self.newest = older,
-            at => self.records[at as usize].slot_or_older = older,
-        }
-        let record = self.get_mut(id);
-        record.tag &= !QUEUED;
-        record.slot_or_older = NIL;
-        record.newer = NIL;
-        self.queued -= 1;
-    }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.records.capacity() * size_of::<Record>()
-            + self.by_slot.capacity() * size_of::<u32>()
-            + self.index.memory_bytes()
-    }
-
-    /// Every live record, to be changed.
-    pub(crate) fn live_mut(&mut self) -> impl Iterator<Item = &mut Record> {
-        self.records.iter_mut().filter(|record| record.is_live())
-    }
-
-    /// Every live record.
-    pub(crate) fn live(&self) -> impl Iterator<Item = &Record> {
-        self.records.iter().filter(|record| record.is_live())
-    }
-
-    /// Recounts index, slots, outqueue and free list.
-    pub(crate) fn validate(&self) -> Result<(), String> {
-        let (mut live, mut in_slots, mut queued) = (0, 0, 0);
-        for record in self.live() {
-            live += 1;
-            let found = self.get_by_page(record.page);
-            if !found.is_some_and(|found| std::ptr::eq(found, record)) {
-                return Err(format!("page {} is not in the index", record.page));
-            }
-            if let Some(slot) = record.slot() {
-                in_slots += 1;
-                if self.in_slot(slot).map(|id| self.get(id).page) != Some(record.page) {
-                    return Err(format!("slot {slot:?} does not know page {}", record.page));
-                }
-            }
-            if record.tag & QUEUED != 0 {
-                queued += 1;
-                if record.tag & (BUFFERED | ON_SSD) != 0 {
-                    return Err(format!("page {} is queued and elsewhere", record.page));
-                }
-            }
-        }
-        if live != self.index.len() || in_slots != self.by_slot.iter().filter(|&&at| at != NIL).count() {
-            return Err(format!("{live} records, {} in the index, {in_slots} in slots", self.index.len()));
-        }
-        let (mut walked, mut at) = (0, self.oldest);
-        while at != NIL && walked <= queued {
-            walked += 1;
-            at = self.records[at as usize].newer;
-        }
-        if walked != queued || queued != self.queued || queued > self.queued_max {
-            return Err(format!("outqueue: {queued} records, {walked} linked, {} counted", self.queued));
-        }
-        let (mut unused, mut at) = (0, self.free);
-        while at != NIL && unused <= self.records.len() {
-            unused += 1;
-            at = self.records[at as usize].slot_or_older;
-        }
-        if unused + live != self.records.len() {
-            return Err(format!("{} records: {live} live, {unused} free", self.records.len()));
-        }
-        Ok(())
-    }
 }

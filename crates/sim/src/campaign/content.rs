@@ -1,4 +1,5 @@
-//! The page contents of the campaign and the fuzzer: every word encodes page and version, so a mix of two versions is detected.
+//! The page contents of the campaign and the fuzzer: every word encodes page and version, so a mix of two
+//! versions is detected.
 
 use pagetier::PageId;
 
@@ -10,9 +11,7 @@ fn word(page: PageId, version: u32) -> [u8; 8] {
 /// Fills `payload` with version `version` of `page`. Version 0 is all zeroes: the page as it was allocated.
 pub(crate) fn fill(payload: &mut [u8], page: PageId, version: u32) {
     let word = word(page, version);
-    for chunk in payload.chunks_exact_mut(8) {
-        chunk.copy_from_slice(&word);
-    }
+    payload.copy_from_slice(&word.repeat(payload.len() / 8));
 }
 
 /// The version of `page` in `payload`, if the payload is entirely of one version of that page.
@@ -20,7 +19,8 @@ pub(crate) fn version_in(payload: &[u8], page: PageId) -> Result<u32, String> {
     let first = payload.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let version = first as u32;
     let expected = if first == 0 { [0; 8] } else { word(page, version) };
-    if payload.chunks_exact(8).all(|chunk| chunk == expected) {
+    // Each word repeats the one before it: one comparison, instead of one for each word.
+    if payload.starts_with(&expected) && payload[8..] == payload[..payload.len() - 8] {
         Ok(version)
     } else {
         Err(format!("page {page} mixes versions, or is another page (it begins with {first:#018x})"))

@@ -16,10 +16,10 @@ const COLORS: [RGBColor; 6] = [
 /// The highest regret that the chart shows, in per cent.
 const TOP_PERCENT: f64 = 60.0;
 
-/// Draws a complete SVG file with a line per pair: its regret in every case, ascending.
+/// Draws one curve per pair, its regrets in ascending order, and returns an SVG file.
 ///
 /// # Errors
-/// Drawing failed.
+/// The drawing failed.
 pub fn chart(judged: &[Judged]) -> Result<String, Box<dyn Error>> {
     let mut svg = String::new();
     draw(judged, &mut svg)?;

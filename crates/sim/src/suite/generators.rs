@@ -1,5 +1,5 @@
-//! The generated workloads: kinds of reference streams that a page store meets, with parameters that depend
-//! on a seed.
+//! The generated workloads: kinds of reference streams that page stores serve, with parameters that depend on
+//! a seed.
 
 use super::stack::Stack;
 use crate::zipf::Ranks;
@@ -11,7 +11,7 @@ use rand::{Rng, SeedableRng};
 /// Appends all references of a workload.
 type Generator = fn(&mut Stream);
 
-/// The kinds of workload, with the names that tables print.
+/// The kinds of workloads, with their names in tables.
 pub(crate) const KINDS: [(&str, Generator); 17] = [
     ("stack-narrow", stack_narrow),
     ("stack-middle", stack_middle),
@@ -32,7 +32,7 @@ pub(crate) const KINDS: [(&str, Generator); 17] = [
     ("index", index),
 ];
 
-/// The space of the main table; a workload's other tables have spaces of their own.
+/// The space of a workload's main table; other tables have spaces of their own.
 const TABLE: SpaceId = SpaceId(1);
 const SECOND: SpaceId = SpaceId(2);
 const THIRD: SpaceId = SpaceId(3);
@@ -40,18 +40,18 @@ const THIRD: SpaceId = SpaceId(3);
 /// Which references write.
 #[derive(Clone, Copy, Debug)]
 enum Writes {
-    /// All references, with this probability.
+    /// References to any page, with this probability.
     Anywhere(f64),
-    /// Only those of a third of the pages, with three times this probability.
+    /// References to a third of the pages; overall, a reference writes with this probability.
     SomePages(f64),
 }
 
-/// References being generated.
+/// A reference stream under construction.
 #[derive(Debug)]
 pub(crate) struct Stream {
     rng: SmallRng,
     writes: Writes,
-    /// The number of the kind's parameter set: 0, 1 or 2.
+    /// The number of the parameter set: 0, 1 or 2.
     set: usize,
     /// Pages of the main table.
     pages: u32,
@@ -60,7 +60,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Generates `length` references of kind number `kind`, with parameter set `set` under this seed.
+    /// Generates `length` references of kind number `kind`, with parameter set `set` of this seed.
     pub(crate) fn generate(kind: usize, set: usize, seed: u64, length: usize) -> Vec<Reference> {
         let mut rng = SmallRng::seed_from_u64((seed << 16) ^ ((kind as u64) << 8) ^ set as u64);
         let share = [0.08, 0.25, 0.5][(set + kind) % 3] * rng.random_range(0.7..1.3);
@@ -81,12 +81,12 @@ impl Stream {
         self.out.len() < self.length
     }
 
-    /// The generated share of the stream, from 0 to 1.
+    /// The share of the stream generated so far, from 0 to 1.
     fn progress(&self) -> f64 {
         self.out.len() as f64 / self.length as f64
     }
 
-    /// The parameter set's value, multiplied by a random factor from 0.8 to 1.25.
+    /// The set's value, multiplied by a random factor from 0.8 to 1.25.
     fn pick(&mut self, of: [f64; 3]) -> f64 {
         of[self.set] * self.rng.random_range(0.8..1.25)
     }
@@ -132,8 +132,7 @@ impl Stream {
     }
 }
 
-/// Scatters the ranks below `n`, so that neighbouring ranks lie far apart. The multiplication is one-to-one
-/// modulo 2^32, and the result nearly so below `n`.
+/// Scatters the ranks below `n`, so that neighbours are far apart. Nearly one-to-one.
 fn scattered(rank: u32, n: u32) -> u32 {
     let hash = rank.wrapping_mul(0x9E37_79B1);
     ((u64::from(hash ^ (hash >> 15)) * u64::from(n)) >> 32) as u32
@@ -193,7 +192,7 @@ fn phases(stream: &mut Stream) {
     }
 }
 
-/// Skewed transactions by day; by night, a batch over some of the pages in order.
+/// Skewed transactions by day; by night a sequential batch over a part of the pages.
 fn day_night(stream: &mut Stream) {
     let pages = stream.pages;
     let ranks = Ranks::new(pages, stream.pick([0.8, 1.0, 0.9]));
@@ -241,7 +240,7 @@ fn drift(stream: &mut Stream) {
     }
 }
 
-/// A table that only grows and is read in bursts while its pages are new, and master data.
+/// A table that only grows, read in bursts while its pages are new, beside master data.
 fn append(stream: &mut Stream) {
     let master = stream.pages / 4;
     let ranks = Ranks::new(master, stream.pick([0.7, 0.9, 1.0]));
@@ -268,7 +267,7 @@ fn append(stream: &mut Stream) {
     }
 }
 
-/// Batches that repeatedly update the same pages in the same order, and skewed references.
+/// Batches that repeatedly update the same pages in the same order.
 fn cyclic(stream: &mut Stream) {
     let round = (f64::from(stream.pages) * [0.3, 0.6, 1.0][stream.set]) as u32;
     let other = Ranks::new(stream.pages, stream.pick([0.8, 0.9, 0.7]));
@@ -304,7 +303,7 @@ fn loop_hot(stream: &mut Stream) {
     }
 }
 
-/// A queue, written at one end and read later at the other, and a table.
+/// A queue, written at one end and read at the other some time later, beside a table.
 fn queue(stream: &mut Stream) {
     let lag = (f64::from(stream.pages) * stream.pick([0.05, 0.2, 0.5])) as u32;
     let ranks = Ranks::new(stream.pages / 2, stream.pick([0.8, 0.9, 1.0]));
@@ -339,7 +338,7 @@ fn latest(stream: &mut Stream) {
     }
 }
 
-/// Skewed references, and scans of ranges, which declare themselves in one parameter set.
+/// Skewed references, and scans of ranges; one parameter set declares them as sequential.
 fn scans(stream: &mut Stream) {
     let pages = stream.pages;
     let ranks = Ranks::new(pages, stream.pick([0.8, 1.0, 0.9]));
@@ -359,7 +358,7 @@ fn scans(stream: &mut Stream) {
     }
 }
 
-/// A stable hot set.
+/// A hot set that does not change.
 fn zipf(stream: &mut Stream) {
     let pages = stream.pages;
     let ranks = Ranks::new(pages, stream.pick([0.6, 0.85, 1.05]));
@@ -368,7 +367,7 @@ fn zipf(stream: &mut Stream) {
     }
 }
 
-/// Skewed references whose pages change their ranks one by one.
+/// Skewed references whose pages exchange their ranks, two at a time.
 fn moving(stream: &mut Stream) {
     let pages = stream.pages;
     let ranks = Ranks::new(pages, stream.pick([0.9, 0.8, 1.0]));
@@ -384,7 +383,7 @@ fn moving(stream: &mut Stream) {
     }
 }
 
-/// Index lookups from the root to a leaf and a row, and some range scans of leaves.
+/// Index lookups from the root to a leaf and a row, and some range scans over leaves.
 fn index(stream: &mut Stream) {
     let leaves = stream.pages / 3;
     let inner = (leaves / 60).max(1);

@@ -1,4 +1,4 @@
-//! Regret: what a pair of policies costs beyond the best fixed setting of each case.
+//! Regret: the cost of a pair of policies beyond that of the best fixed setting of each case.
 
 use super::Row;
 use rustc_hash::FxHashMap;
@@ -9,24 +9,24 @@ use serde::Serialize;
 pub struct Judged {
     /// The policies.
     pub pair: String,
-    /// Cases: workloads times sizes.
+    /// The number of cases: workloads times sizes.
     pub cases: usize,
-    /// The geometric mean of its cost over that of the best fixed setting, minus 1, in per cent.
+    /// The geometric mean of the cost ratios to the best fixed setting, minus 1, in per cent.
     pub mean_percent: f64,
-    /// The highest regret of a case, in per cent.
+    /// The highest regret, in per cent.
     pub worst_percent: f64,
-    /// The case with the highest regret: its workload, and its pages of pool and SSD.
+    /// The case of the highest regret: its workload, and the sizes of pool and SSD in pages.
     pub worst_case: String,
-    /// Cases in which it costs more than 2 % beyond the best fixed setting.
+    /// The number of cases with a regret above 2 %.
     pub over_2_percent: usize,
-    /// Cases in which it costs more than 10 % beyond it.
+    /// The number of cases with a regret above 10 %.
     pub over_10_percent: usize,
-    /// The regret of every case in per cent, ascending: its cost over that of the best fixed setting, minus
-    /// 1.
+    /// The regret of every case in per cent, ascending: the cost relative to that of the best fixed setting,
+    /// minus 1.
     pub regrets: Vec<f64>,
 }
 
-/// Judges every pair of `rows` by the cheapest of `fixed` in each case. Cases without a cost are omitted.
+/// Judges every pair in `rows` against the cheapest of `fixed` in each case. Skips cases without a cost.
 #[must_use]
 pub fn judge(rows: &[Row], fixed: &[String]) -> Vec<Judged> {
     let mut best: FxHashMap<String, f64> = FxHashMap::default();

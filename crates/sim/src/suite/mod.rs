@@ -1,9 +1,9 @@
 //! The suite that judges default policies: many workloads, each at three sizes of the tiers, under the
-//! policies to judge and under fixed settings.
+//! policies in question and under fixed settings.
 //!
-//! The measure is *regret*: the cost of a pair's I/O beyond that of the best fixed setting for the same
-//! references, chosen in hindsight. Generated workloads and their parameters depend on a seed, so settings
-//! tuned on one seed are tested on another.
+//! A pair of policies is judged by its *regret*: the cost of its I/O relative to that of the best fixed
+//! setting for the same references, chosen in hindsight. Generated workloads and their parameters depend on a
+//! seed, so settings tuned on one seed can be tested on another.
 
 mod chart;
 mod generators;
@@ -25,7 +25,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-/// Fixed settings, each the best for some workload: the papers' policies, and this project's extensions.
+/// The fixed settings, each the best one for some workload: those of the papers, and combinations of this
+/// project's parts.
 pub const FIXED: [&str; 13] = [
     "gd2l+cac",
     "gd2l+cc",
@@ -48,54 +49,54 @@ pub const CLASSICS: [&str; 3] = ["gd2l+cac", "gd2l+lru2", "lru+lru2"];
 /// The name of the experts weighted by regret, in rows and tables; see [`Suite::regret`].
 pub const REGRET: &str = "regret+regret";
 
-/// Sizes of pool and SSD, in per cent of a workload's pages.
+/// The sizes of pool and SSD, in per cent of the pages of a workload.
 const SIZES: [(u32, u32); 3] = [(2, 10), (4, 25), (8, 50)];
 
-/// The number of a generator's parameter sets.
+/// The number of parameter sets of a generator.
 const SETS: usize = 3;
 
-/// The share of the references that warm the tiers up, before costs count.
+/// The share of the references that are replayed before costs count.
 const WARMUP: f64 = 0.4;
 
-/// The parameters of a suite.
+/// The workloads and policies to replay.
 #[derive(Clone, Debug)]
 pub struct Suite {
     /// The seed of the generators and of their parameters.
     pub seed: u64,
-    /// References of a workload, warm-up included.
+    /// The number of references of a workload, including the warm-up.
     pub references: usize,
-    /// Whether to replay at one size of the tiers only.
+    /// Whether to replay one size of the tiers instead of three.
     pub quick: bool,
-    /// If set, only workloads whose names contain this run.
+    /// Selects the workloads whose names contain this.
     pub only: Option<String>,
-    /// The directory of page traces (`*.ptr`), each of which is a workload.
+    /// The folder of the page traces (`*.ptr`), each of which is a workload.
     pub traces: Option<PathBuf>,
-    /// The pairs to replay.
+    /// The pairs of policies to replay.
     pub pairs: Vec<PolicyPair>,
-    /// Whether to replay the second family of adaptive policies as well: experts weighted by regret (LeCaR),
-    /// which no store can select.
+    /// Whether to also replay the second family of adaptive policies: experts weighted by regret (LeCaR),
+    /// which a store cannot select.
     pub regret: bool,
-    /// Rows of an earlier run with the same seed and size, which are reused instead of replayed.
+    /// Rows of the same seed and number of references, which are reused instead of replayed.
     pub known: Vec<Row>,
 }
 
-/// One replay.
+/// The result of one replay.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// The workload, and its parameter set.
     pub workload: String,
-    /// Pages of the pool.
+    /// The size of the pool, in pages.
     pub pool_pages: u32,
-    /// Pages of the SSD.
+    /// The size of the SSD, in pages.
     pub ssd_pages: u32,
     /// The policies.
     pub pair: String,
-    /// The I/O of the counted references, in milliseconds per 1,000 of them.
+    /// The cost of I/O after the warm-up, in milliseconds per 1,000 references.
     pub cost_ms: f64,
 }
 
 impl Row {
-    /// Workload and sizes, as tables name them.
+    /// The workload and the sizes, as named in tables.
     #[must_use]
     pub fn case(&self) -> String {
         format!("{} {}:{}", self.workload, self.pool_pages, self.ssd_pages)
@@ -124,7 +125,7 @@ struct Workload {
 }
 
 impl Suite {
-    /// The whole suite, with this seed.
+    /// The whole suite with this seed, without traces.
     #[must_use]
     pub fn new(seed: u64, pairs: Vec<PolicyPair>) -> Self {
         Self {
@@ -147,8 +148,9 @@ impl Suite {
         Ok(self.workloads()?.into_iter().map(|workload| workload.name).collect())
     }
 
-    /// Replays everything, `jobs` workloads at a time, and passes each workload's rows to `done` when it has
-    /// finished. Returns the rows in the order of the workloads. Ends early once `stop` is set.
+    /// Replays all workloads, `jobs` at a time, and passes each workload's rows to `done` when it is
+    /// finished. Returns the rows in the order of the workloads, which need not finish in that order. Ends
+    /// early once `stop` is set.
     ///
     /// # Errors
     /// A trace cannot be read.
@@ -239,8 +241,8 @@ impl Suite {
     }
 }
 
-/// The cost of the references after a warm-up, in milliseconds per 1,000, under these policies or, without any,
-/// under the experts weighted by regret.
+/// The cost of the references after a warm-up, in milliseconds per 1,000, under these policies or, without
+/// any, under the experts weighted by regret.
 fn cost_ms(references: &[Reference], pool_pages: u32, ssd_pages: u32, policies: Option<&PolicyPair>) -> f64 {
     let costs = Costs::PAPER;
     let frames = FramePolicyParams::new(pool_pages as usize, costs);

@@ -1,11 +1,11 @@
-//! Experts weighted by regret: a second family of adaptive policies, with which the default is compared.
+//! Experts weighted by regret: the second family of adaptive policies, kept for comparison with the default.
 //!
-//! This is LeCaR (Vietri et al., HotStorage 2018) with whole policies as experts. Every expert sees every
-//! event, and a draw by weight selects the one that decides. The pages that an expert gave up are remembered,
-//! as many as the tier has places. When such a page is read again, its expert loses weight: the more, the
-//! sooner the read comes and the more it costs.
+//! LeCaR (Vietri et al., HotStorage 2018) with whole policies as experts: all events are reported to each,
+//! and a draw by their weights selects the one that decides. The pages that an expert evicted are remembered,
+//! as many as the tier has places. When such a page is read, the expert loses weight: the more, the sooner
+//! after the eviction and the more expensive the read.
 //!
-//! Every expert keeps its full tables, which a store could not afford, so only the suite has this family.
+//! Every expert keeps its full tables, which a store could not afford: this is for the suite only.
 
 use pagetier_policy::{
     Access, Cause, CleanReason, Costs, FrameId, FramePolicy, FramePolicyParams, Home, Millis, PageId,
@@ -25,13 +25,13 @@ const SSD: [&str; 3] = ["cc", "cac:ageing=5,write-at-hand,rewrite,sketch", "lru2
 /// LeCaR's learning rate.
 const LEARNING_RATE: f64 = 0.45;
 
-/// The factor by which regret decays during as many decisions as the tier has places.
+/// The share of a regret that remains after as many decisions as the tier has places.
 const DISCOUNT: f64 = 0.005;
 
-/// The minimum weight of an expert, from which it can recover.
+/// The minimum weight of an expert, so that each can recover.
 const WEIGHT_MIN: f64 = 0.01;
 
-/// The experts' weights, and the pages that each gave up recently.
+/// The experts' weights, and the pages that each evicted recently.
 #[derive(Debug)]
 struct Weights<const N: usize> {
     weights: [f64; N],
@@ -56,7 +56,7 @@ impl<const N: usize> Weights<N> {
         }
     }
 
-    /// Records that the drawn expert gave `page` up, and draws the next expert.
+    /// Records that the drawn expert evicted `page`, and draws an expert for the next decision.
     fn gave_up(&mut self, page: PageId) {
         self.decisions += 1;
         self.given_up[self.drawn].insert(page, self.decisions);
@@ -82,7 +82,7 @@ impl<const N: usize> Weights<N> {
         }
     }
 
-    /// Records a read of `page` that costs this share of the most expensive read.
+    /// Records a read of `page`; `cost` is relative to the most expensive read.
     fn missed(&mut self, page: PageId, cost: f64) {
         for at in 0..N {
             let Some(since) = self.given_up[at].remove(&page) else { continue };
@@ -152,7 +152,7 @@ impl FramePolicy for RegretPool {
     fn remove(&mut self, frame: FrameId, evicted: bool) {
         let drawn = self.weights.drawn;
         for (at, expert) in self.experts.iter_mut().enumerate() {
-            // The other experts did not choose this victim: their inflation stays.
+            // The others did not choose it: they keep their inflation.
             expert.remove(frame, evicted && at == drawn);
         }
         if evicted {
@@ -215,8 +215,7 @@ impl SlotPolicy for RegretSsd {
         now: Millis,
     ) -> Verdict {
         let expert = &mut self.experts[self.weights.drawn];
-        // The caller renews all zones when the deciding expert's is exhausted; a newly drawn expert's may be
-        // too.
+        // The shell starts a new zone for all experts when that of one is exhausted; each has its own zone.
         self.named.clear();
         expert.next_victims(1, now, &mut self.named);
         if free_slots == 0 && self.named.is_empty() {

@@ -1,12 +1,12 @@
 //! An LRU stack with access by depth.
 
-/// Pages in the order of their last references. Finding a page by its depth and moving it to the top is
-/// O(log n): a Fenwick tree counts the places of the order that still hold a page.
+/// Pages in the order of their last references. A Fenwick tree counts the occupied places, so that finding a
+/// page by its depth and moving it to the top take O(log n).
 #[derive(Debug)]
 pub(crate) struct Stack {
-    /// Partial sums over the places, from 1.
+    /// The tree's partial sums over the places, from index 1.
     sums: Vec<u32>,
-    /// The page of each place.
+    /// The page in each place.
     pages: Vec<u32>,
     depth: usize,
 }

@@ -121,7 +121,7 @@ fn every_run(body: &mut Html, view: &View<'_>) {
     rows.sort_by_key(|(case, _)| (std::cmp::Reverse(case.shape), case.policies().to_string()));
     for (case, outcome) in &rows {
         let pair = pair_name((&case.pool_policy, &case.ssd_policy));
-        let name = format!("<b>{}</b> {}{}", escape(&pair), case.shape, zone(case));
+        let name = format!("<b>{}</b> {}{}{}", escape(&pair), case.shape, zone(case), chosen(outcome));
         match outcome {
             Outcome::NotRun { error, .. } => table.note(&name, &format!("not run: {error}"), HEAD.len()),
             Outcome::Finished(finished) => table.row(&run_cells(name, finished)),
@@ -144,6 +144,14 @@ fn zone(case: &Case) -> String {
         return String::new();
     }
     format!(" zone {} %", case.zone_percent)
+}
+
+/// The settings that adaptive policies followed at the end.
+fn chosen(outcome: &Outcome) -> String {
+    let Outcome::Finished(finished) = outcome else { return String::new() };
+    let by_tier = finished.row.choices.iter();
+    let chosen: Vec<String> = by_tier.map(|(tier, choice)| format!("{tier}: {}", choice.setting)).collect();
+    if chosen.is_empty() { String::new() } else { format!("<br/>{}", escape(&chosen.join(", "))) }
 }
 
 fn run_cells(name: String, finished: &Finished) -> [String; 10] {
@@ -191,6 +199,8 @@ mod tests {
     use crate::compare::html::unsound;
     use crate::compare::machine::Machine;
     use crate::compare::matrix::{Figure, cases};
+    use crate::report::Chosen;
+    use std::collections::BTreeMap;
 
     /// Every run of every figure, including one that the store refused, one that was not steady, and the
     /// observed one.
@@ -204,6 +214,10 @@ mod tests {
             let mut outcome = sample.outcome.clone();
             if let Outcome::Finished(finished) = &mut outcome {
                 (finished.row.tpmc, finished.steady) = (1_001.0 + nth as f64, nth != 7);
+                if nth == 5 {
+                    let chosen = Chosen { setting: "half-life-4".into(), changes: 2, costs: BTreeMap::new() };
+                    finished.row.choices = BTreeMap::from([("SSD".into(), chosen)]);
+                }
                 if !case.is_observed() {
                     finished.observed = None;
                 }
@@ -249,6 +263,7 @@ mod tests {
             "Section 6.5",
             "99.7",
             "no *",
+            "<br/>SSD: half-life-4</td>",
             "8.00 GiB of memory",
             "2 builds of the program (checksums 00000001, 00000002)",
         ] {

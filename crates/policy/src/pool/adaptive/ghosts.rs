@@ -1,29 +1,31 @@
-//! Miniature simulations of the pool, one for each ranking, over a sample of the pages.
+//! Miniature simulations of the pool, one per ranking, over a sample of the pages.
 //!
-//! What a miss costs a ghost is told by where the store keeps the page. A page that the store's own pool
-//! holds has never had to be placed below: for it a miss costs what the store's misses cost on average.
+//! The page's actual home determines the cost of a ghost's miss. A page that the actual pool holds and that
+//! has no SSD copy may not have been placed on a device yet: a ghost's miss of it costs the average of the
+//! actual misses.
 
 use super::ranked::{Ranked, Ranking};
 use crate::collections::page_index::mixed;
 use crate::{Access, Costs, FrameId, Home, PageId};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
-/// The frames of a ghost, at least, unless the pool has fewer.
+/// The minimum number of frames of a ghost, unless the pool has fewer.
 const FRAMES_MIN: usize = 192;
 
-/// The share of the frames that a ghost has beyond that.
+/// The share of the pool's frames that a ghost has, above that minimum.
 const SHARE: f64 = 1.0 / 32.0;
 
-/// Misses of the sample, for each frame of a ghost, after which costs are compared.
+/// Costs are compared after this many misses of the sample per frame of a ghost.
 const STRETCH: usize = 4;
 
-/// A ghost is not told of a use that follows the last one within this part of its frames.
+/// A use is not reported if fewer references than the ghost's frames divided by this were reported since the
+/// page's last one.
 const NEAR: usize = 8;
 
-/// Uses that ghosts are told of for each miss, at most: what bounds their part of a hit.
+/// The maximum number of uses reported to the ghosts per miss: it bounds their share of the cost of a hit.
 const USES_PER_MISS: usize = 32;
 
-/// What of an average is kept at each new value.
+/// The weight of the past in a moving average.
 const KEPT: f64 = 0.99;
 
 #[derive(Debug)]
@@ -34,7 +36,7 @@ struct Ghost {
     cost_ms: f64,
 }
 
-/// All ghosts.
+/// The ghosts, one per ranking.
 #[derive(Debug)]
 pub(crate) struct Ghosts {
     ghosts: Vec<Ghost>,
@@ -42,13 +44,13 @@ pub(crate) struct Ghosts {
     below: u64,
     costs: Costs,
     misses: usize,
-    /// References that the ghosts were told of.
+    /// References reported to the ghosts.
     clock: u32,
-    /// Uses that they may still be told of before the next miss.
+    /// Uses that may still be reported before the next miss.
     credit: usize,
-    /// What a miss of the store costs, on average.
+    /// The average cost of an actual miss.
     miss_ms: f64,
-    /// What the cleaning of a page without a copy on the SSD costs, on average.
+    /// The average cost of cleaning a page without an SSD copy.
     clean_ms: f64,
 }
 
@@ -80,19 +82,18 @@ impl Ghosts {
         mixed(page).wrapping_mul(0xA24B_AED4_963E_E407) <= self.below
     }
 
-    /// References that the ghosts were told of, modulo 2^32.
+    /// References reported to the ghosts, modulo 2^32.
     pub(crate) const fn clock(&self) -> u32 {
         self.clock
     }
 
-    /// Whether the ghosts are to be told of a use of a page that they were told of when the clock said
-    /// `told`. A page used that lately is still among the last to go, and where nothing is missed nothing is
-    /// to choose.
+    /// Whether to report a use of a page whose last reported use was at clock `told`. A page used that
+    /// recently is still among the last to be evicted; and without misses there is nothing to choose.
     pub(crate) fn wants(&self, told: u32) -> bool {
         self.credit > 0 && self.clock.wrapping_sub(told) as usize >= self.frames / NEAR
     }
 
-    /// The store's pool missed the page, which was read from `home`.
+    /// Records that the actual pool missed the page and read it from `home`.
     pub(crate) fn missed(&mut self, page: PageId, home: Home, access: Access) {
         self.misses += 1;
         self.clock = self.clock.wrapping_add(1);
@@ -104,7 +105,7 @@ impl Ghosts {
         }
     }
 
-    /// The store's pool holds the page, and it was used.
+    /// Records a use of a page that the actual pool holds.
     pub(crate) fn used(&mut self, page: PageId, home: Home) {
         self.clock = self.clock.wrapping_add(1);
         self.credit = self.credit.saturating_sub(1);
@@ -144,7 +145,7 @@ impl Ghosts {
         ghost.ranked.insert(frame, home, access);
     }
 
-    /// The page became dirty.
+    /// Records that the page became dirty.
     pub(crate) fn dirtied(&mut self, page: PageId) {
         for ghost in &mut self.ghosts {
             if let Some(&frame) = ghost.frame_of.get(&page) {
@@ -153,13 +154,14 @@ impl Ghosts {
         }
     }
 
-    /// The store wrote a page that had no copy on the SSD to `home`.
+    /// Records that a page without an SSD copy was written to `home`.
     pub(crate) fn cleaned(&mut self, home: Home) {
         let write_ms = if home == Home::Ssd { self.costs.ssd_write_ms } else { self.costs.hdd_write_ms };
         self.clean_ms = self.clean_ms * KEPT + write_ms * (1.0 - KEPT);
     }
 
-    /// The SSD copy of a page that the store's pool holds is gone: by a change of the page if `changed`.
+    /// Records that a page that the actual pool holds lost its SSD copy: because the page was changed if
+    /// `changed`, otherwise by eviction.
     pub(crate) fn left_ssd(&mut self, page: PageId, changed: bool) {
         for ghost in &mut self.ghosts {
             match ghost.frame_of.get(&page) {
@@ -175,7 +177,7 @@ impl Ghosts {
         self.ghosts.iter_mut().for_each(|ghost| ghost.ranked.costs = costs);
     }
 
-    /// The costs of the rankings since the last stretch, once a stretch is over.
+    /// At the end of a stretch, returns the cost of each ranking in it.
     pub(crate) fn stretch(&mut self) -> Option<[f64; Ranking::ALL.len()]> {
         if self.misses < STRETCH * self.frames {
             return None;

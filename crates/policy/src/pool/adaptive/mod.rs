@@ -1,5 +1,5 @@
-//! The default: GD2L, GD2L with frequency and write-back cost, or LRU, whichever would have cost least
-//! lately.
+//! The default pool policy: GD2L, GD2L with frequency and write-back cost, or LRU, whichever would have cost
+//! least recently.
 
 mod ghosts;
 mod ranked;
@@ -16,7 +16,7 @@ struct Framed {
     page: PageId,
     /// Whether the page belongs to the ghosts' sample.
     sampled: bool,
-    /// When the ghosts were last told of a use.
+    /// The ghosts' clock at the last use that was reported to them.
     told: u32,
 }
 
@@ -44,7 +44,7 @@ impl AdaptivePool {
         }
     }
 
-    /// The page in `frame`, if it is tracked and of the sample.
+    /// The page in `frame`, if it is tracked and sampled.
     fn sampled(&self, frame: FrameId) -> Option<PageId> {
         let framed = self.frames.get(frame.at()).filter(|framed| framed.sampled)?;
         self.ranked.facts(frame).map(|_| framed.page)

@@ -1,25 +1,25 @@
 //! GreedyDual's queues under a ranking that may change: GD2L, GD2L with frequency and write-back cost, or
 //! LRU.
 //!
-//! What a frame's page is, its *facts*, is kept whatever the ranking; the ranking says what of it counts. A
-//! change of ranking files every page anew, by what L was when the page was filed last. If pages kept their
-//! H instead, those that the ranking before valued highly would stay until L has risen to that, and a ranking
-//! under which L rises slowly would work with what is left of the pool.
+//! The *facts* of a frame's page (home, dirty, uses) are kept under every ranking; the ranking selects those
+//! that count. A change of ranking files every page again, relative to the value of L when the page was last
+//! filed. If pages kept their H instead, those that the previous ranking valued highly would stay until L had
+//! risen to it, and a ranking under which L rises slowly would be left with a part of the pool.
 
 use crate::collections::links::QueueNo;
-use crate::collections::queues::Queues;
 use crate::pool::FREQUENCY_MAX;
+use crate::pool::h_queues::HQueues;
 use crate::{Access, CleanReason, Costs, FrameId, Home};
 
-/// What counts when a page of the pool is used: what the default pool policy chooses among. By name:
-/// `weighted`, `gd2l`, `lru`.
+/// A ranking of the pool's pages: what the default pool policy chooses among. By name: `weighted`, `gd2l`,
+/// `lru`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Ranking {
-    /// What the page costs to read and write again, times its uses.
+    /// By the cost of reading the page again and of writing it if dirty, times its uses.
     Weighted,
-    /// What it costs to read again, as in GD2L.
+    /// By the cost of reading the page again, as in GD2L.
     Cost,
-    /// That it was used.
+    /// By the last use.
     Recency,
 }
 
@@ -38,16 +38,16 @@ impl Ranking {
     }
 }
 
-/// One queue for each home, clean or dirty, and each number of uses; and one for pages ranked by recency.
+/// One queue per home, dirty state and number of uses; and one for pages ranked by recency.
 const QUEUES: usize = 4 * FREQUENCY_MAX as usize + 1;
 const RECENT: QueueNo = QueueNo(QUEUES as u8 - 1);
 
-/// What a frame's page is.
+/// The facts of a frame's page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Facts {
     pub(crate) home: Home,
     pub(crate) dirty: bool,
-    /// Uses since it was loaded, up to [`FREQUENCY_MAX`].
+    /// Uses since loading, up to [`FREQUENCY_MAX`].
     uses: u8,
 }
 
@@ -56,38 +56,33 @@ const NEW: Facts = Facts { home: Home::Hdd, dirty: false, uses: 1 };
 /// Frames in order of H; see the module's text.
 #[derive(Debug)]
 pub(crate) struct Ranked {
-    queues: Queues<f64, QUEUES>,
+    queues: HQueues<QUEUES>,
     facts: Vec<Facts>,
     ranking: Ranking,
-    inflation: f64,
-    chosen: Option<(FrameId, f64)>,
     pub(crate) costs: Costs,
 }
 
 impl Ranked {
     pub(crate) fn new(frames: usize, costs: Costs, ranking: Ranking) -> Self {
-        Self {
-            queues: Queues::new(frames),
-            facts: vec![NEW; frames],
-            ranking,
-            inflation: 0.0,
-            chosen: None,
-            costs,
-        }
+        Self { queues: HQueues::new(frames), facts: vec![NEW; frames], ranking, costs }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.queues.len()
     }
 
+    fn is_tracked(&self, frame: FrameId) -> bool {
+        self.queues.queue_of(frame).is_some()
+    }
+
     pub(crate) fn facts(&self, frame: FrameId) -> Option<Facts> {
-        self.queues.tracks(frame.0).then(|| self.facts[frame.at()])
+        self.is_tracked(frame).then(|| self.facts[frame.at()])
     }
 
     /// H above L, in milliseconds; `None` for a frame that is not tracked, or when recency alone ranks.
     pub(crate) fn worth_ms(&self, frame: FrameId) -> Option<f64> {
-        let has = self.ranking != Ranking::Recency && self.queues.tracks(frame.0);
-        has.then(|| self.queues.value(frame.0) - self.inflation)
+        let h = self.queues.h(frame).filter(|_| self.ranking != Ranking::Recency)?;
+        Some(h - self.queues.inflation())
     }
 
     fn queue(&self, facts: Facts) -> QueueNo {
@@ -99,80 +94,52 @@ impl Ranked {
         }
     }
 
-    /// By how much H of a page of these facts exceeds L when it is used.
+    /// H - L of a page with these facts upon a use.
     fn worth(&self, facts: Facts) -> f64 {
-        let costs = &self.costs;
-        let (read, write) = match facts.home {
-            Home::Ssd => (costs.ssd_read_ms, costs.ssd_write_ms),
-            Home::Hdd => (costs.hdd_read_ms, costs.hdd_write_ms),
-        };
+        let (read, write) = self.costs.of(facts.home);
         match self.ranking {
             Ranking::Weighted => (if facts.dirty { read + write } else { read }) * f64::from(facts.uses),
             Ranking::Cost => read,
-            Ranking::Recency => costs.hdd_read_ms,
+            Ranking::Recency => self.costs.hdd_read_ms,
         }
     }
 
-    /// H of a page of these facts that is used now.
+    /// H of a page with these facts upon a use.
     fn fresh(&self, facts: Facts) -> f64 {
-        self.inflation + self.worth(facts)
+        self.queues.inflation() + self.worth(facts)
     }
 
-    /// Ranks by `ranking` from here on, as if every page had been filed by it when it was filed last. O(n log
-    /// n) in the frames.
+    /// Changes the ranking, as if it had been in force when each page was last filed. O(n log n) in the
+    /// frames.
     #[cold]
     pub(crate) fn follow(&mut self, ranking: Ranking) {
-        let mut filed: Vec<(f64, FrameId)> = Vec::with_capacity(self.len());
-        filed.extend(self.eviction_order().map(|frame| {
-            let level = self.queues.value(frame.0) - self.worth(self.facts[frame.at()]);
-            (level, frame)
-        }));
-        // Stable: pages filed at the same L stay in their order.
+        let drained = self.queues.drain();
+        let level = |(frame, h): (FrameId, f64)| (h - self.worth(self.facts[frame.at()]), frame);
+        let mut filed: Vec<(f64, FrameId)> = drained.into_iter().map(level).collect();
+        // Stable: pages filed at the same L keep their order.
         filed.sort_by(|a, b| a.0.total_cmp(&b.0));
-        filed.iter().for_each(|(_, frame)| self.queues.take_out(frame.0));
         self.ranking = ranking;
-        self.chosen = None;
         for (level, frame) in filed {
             let facts = self.facts[frame.at()];
-            self.put_mru_at(frame, self.queue(facts), level + self.worth(facts));
+            self.queues.put_mru(frame, self.queue(facts), level + self.worth(facts));
         }
     }
 
     fn put_mru(&mut self, frame: FrameId) {
         let facts = self.facts[frame.at()];
-        self.put_mru_at(frame, self.queue(facts), self.fresh(facts));
-    }
-
-    fn put_mru_at(&mut self, frame: FrameId, queue: QueueNo, h: f64) {
-        let before = self.queues.mru(queue).map_or(h, |mru| self.queues.value(mru));
-        self.queues.set_value(frame.0, before.max(h));
-        self.queues.put_mru(queue, frame.0);
+        self.queues.put_mru(frame, self.queue(facts), self.fresh(facts));
     }
 
     fn put_midpoint(&mut self, frame: FrameId) {
         let facts = self.facts[frame.at()];
-        let queue = self.queue(facts);
-        self.queues.take_out(frame.0);
-        let h = self.queues.midpoint(queue).map_or_else(|| self.fresh(facts), |at| self.queues.value(at));
-        self.queues.set_value(frame.0, h);
-        self.queues.put_midpoint(queue, frame.0);
-    }
-
-    fn put_lru(&mut self, frame: FrameId) {
-        let facts = self.facts[frame.at()];
-        let queue = self.queue(facts);
-        self.queues.take_out(frame.0);
-        let last = self.queues.lru(queue).map_or_else(|| self.fresh(facts), |at| self.queues.value(at));
-        self.queues.set_value(frame.0, self.queues.value(frame.0).min(last));
-        self.queues.put_lru(queue, frame.0);
+        self.queues.put_midpoint(frame, self.queue(facts), self.fresh(facts));
     }
 
     pub(crate) fn insert(&mut self, frame: FrameId, home: Home, access: Access) {
-        self.queues.cover(frame.0);
+        self.queues.admit(frame);
         if frame.at() >= self.facts.len() {
             self.facts.resize(frame.at() + 1, NEW);
         }
-        self.queues.take_out(frame.0);
         self.facts[frame.at()] = Facts { home, ..NEW };
         match access {
             Access::Random => self.put_mru(frame),
@@ -181,7 +148,7 @@ impl Ranked {
     }
 
     pub(crate) fn hit(&mut self, frame: FrameId) {
-        if self.queues.tracks(frame.0) {
+        if self.is_tracked(frame) {
             let facts = &mut self.facts[frame.at()];
             facts.uses = (facts.uses + 1).min(FREQUENCY_MAX);
             self.put_mru(frame);
@@ -189,7 +156,7 @@ impl Ranked {
     }
 
     pub(crate) fn dirtied(&mut self, frame: FrameId) {
-        if self.queues.tracks(frame.0) {
+        if self.is_tracked(frame) {
             self.facts[frame.at()].dirty = true;
             if self.ranking == Ranking::Weighted {
                 self.put_mru(frame);
@@ -206,7 +173,9 @@ impl Ranked {
         }
         let back_home = (before.home, home) == (Home::Ssd, Home::Hdd);
         match reason {
-            CleanReason::Replacement if !back_home => self.put_lru(frame),
+            CleanReason::Replacement if !back_home => {
+                self.queues.put_lru(frame, self.queue(facts), self.fresh(facts));
+            }
             _ => self.put_midpoint(frame),
         }
     }
@@ -231,53 +200,22 @@ impl Ranked {
         was
     }
 
-    /// The page's home is another than was told. Nothing moves.
+    /// Corrects the page's home without moving the page.
     pub(crate) fn correct_home(&mut self, frame: FrameId, home: Home) {
         self.facts[frame.at()].home = home;
     }
 
-    /// Every frame in the order in which they would go: by H, and by queue when equal.
+    /// All frames in the order of eviction: by H, and among equals by queue.
     pub(crate) fn eviction_order(&self) -> impl Iterator<Item = FrameId> + '_ {
-        let mut heads = [(f64::INFINITY, None); QUEUES];
-        for (no, head) in heads.iter_mut().enumerate() {
-            if let Some(frame) = self.queues.lru(QueueNo(no as u8)) {
-                *head = (self.queues.value(frame), Some(frame));
-            }
-        }
-        std::iter::from_fn(move || {
-            let mut least = 0;
-            for no in 1..QUEUES {
-                if heads[no].0 < heads[least].0 {
-                    least = no;
-                }
-            }
-            let frame = heads[least].1?;
-            let next = self.queues.newer(frame);
-            heads[least] = (next.map_or(f64::INFINITY, |next| self.queues.value(next)), next);
-            Some(FrameId(frame))
-        })
+        self.queues.eviction_order()
     }
 
     pub(crate) fn victim(&mut self, evictable: &mut dyn FnMut(FrameId) -> bool) -> Option<FrameId> {
-        let mut passed = None;
-        let found = self.eviction_order().find(|&frame| {
-            let takes = evictable(frame);
-            if !takes {
-                passed = Some(frame);
-            }
-            takes
-        });
-        self.chosen = found.map(|frame| (frame, self.queues.value(passed.unwrap_or(frame).0)));
-        found
+        self.queues.victim(evictable)
     }
 
     pub(crate) fn remove(&mut self, frame: FrameId, evicted: bool) {
-        if evicted && self.queues.tracks(frame.0) {
-            let chosen = self.chosen.take().filter(|(chosen, _)| *chosen == frame);
-            let level = chosen.map_or_else(|| self.queues.value(frame.0), |(_, level)| level);
-            self.inflation = self.inflation.max(level);
-        }
-        self.queues.take_out(frame.0);
+        self.queues.remove(frame, evicted);
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -285,18 +223,7 @@ impl Ranked {
     }
 
     pub(crate) fn validate(&self) -> Result<(), String> {
-        self.queues.validate()?;
-        for no in 0..QUEUES as u8 {
-            let mut behind = f64::NEG_INFINITY;
-            for frame in self.queues.lru_first(QueueNo(no)) {
-                let h = self.queues.value(frame);
-                if !h.is_finite() || h < behind {
-                    return Err(format!("frame {frame}: H {h} after {behind}"));
-                }
-                behind = h;
-            }
-        }
-        Ok(())
+        self.queues.validate()
     }
 }
 
@@ -304,7 +231,7 @@ impl Ranked {
 mod tests {
     use super::*;
 
-    /// The ten frames that would go first.
+    /// The ten frames to be evicted first.
     fn first_to_go(ranked: &Ranked) -> Vec<u32> {
         let mut frames: Vec<u32> = ranked.eviction_order().take(10).map(|frame| frame.0).collect();
         frames.sort_unstable();
@@ -320,8 +247,8 @@ mod tests {
             (0..9).for_each(|_| ranked.hit(FrameId(frame)));
         }
         cold.iter().for_each(|&frame| ranked.insert(FrameId(frame), Home::Ssd, Access::Random));
-        // Each turnover of the cold frames raises L by what a read from the SSD costs: far less than the hot
-        // ones are worth by their uses.
+        // Each turnover of the cold frames raises L by the cost of a read from the SSD: far less than the H
+        // that their uses give the hot frames.
         for _ in 0..1000 {
             let victim = ranked.victim(&mut |_| true).unwrap();
             ranked.remove(victim, true);

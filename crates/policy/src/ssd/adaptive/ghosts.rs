@@ -1,107 +1,61 @@
-//! Miniature simulations of the SSD, one for each setting, over a sample of the pages that the pool misses
-//! and writes.
+//! Miniature simulations of the SSD, one per setting, over a sample of the pages that the pool misses and
+//! writes.
 //!
-//! What a page was worth does not depend on which pages an SSD holds: its accesses are the pool's misses and
-//! writes. So the ghosts share the records of the policy that they advise; a ghost is a few bits of each
-//! record of the sample, and a list of these.
+//! The accesses of an SSD are the pool's misses and writes. They do not depend on which pages the SSD holds,
+//! and neither does a page's worth. So the ghosts share the records of the policy that they advise: a ghost
+//! is a few bits in each sampled record, and a list of eviction candidates.
 
+use super::held::{GHOSTS_MAX, Held};
 use super::score::Seen;
 use super::setting::{Facts, SETTINGS, Scale};
-use super::tracked::{Record, RecordId, Tracked};
 use crate::collections::page_index::mixed;
+use crate::ssd::tracked::{Record, RecordId, Tracked};
 use crate::{Cause, Costs, PageId};
 
-/// Which ghosts hold a page, and in which of these it is newer than on the HDD: a bit each. The highest bits
-/// say whether the page was read since it came to its slot: on the SSD, and in the ghost that ranks by it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Held {
-    held: u8,
-    newer: u8,
-}
+const _: () = assert!(SETTINGS.len() <= GHOSTS_MAX);
 
-const AGAIN: u8 = 1 << 7;
-
-const _: () = assert!(SETTINGS.len() < 8);
-
-impl Held {
-    pub(crate) const fn by_any(self) -> bool {
-        self.held & !AGAIN != 0
-    }
-
-    const fn by(self, ghost: usize) -> bool {
-        self.held >> ghost & 1 != 0
-    }
-
-    pub(crate) const fn newer_in(self, ghost: usize) -> bool {
-        self.newer >> ghost & 1 != 0
-    }
-
-    pub(crate) const fn again_on_ssd(self) -> bool {
-        self.held & AGAIN != 0
-    }
-
-    pub(crate) const fn again_in_ghost(self) -> bool {
-        self.newer & AGAIN != 0
-    }
-
-    pub(crate) fn set_again_on_ssd(&mut self, again: bool) {
-        self.held = if again { self.held | AGAIN } else { self.held & !AGAIN };
-    }
-
-    fn set_again_in_ghost(&mut self, again: bool) {
-        self.newer = if again { self.newer | AGAIN } else { self.newer & !AGAIN };
-    }
-
-    fn set(&mut self, ghost: usize, held: bool, newer: bool) {
-        let bit = 1 << ghost;
-        self.held = if held { self.held | bit } else { self.held & !bit };
-        self.newer = if newer { self.newer | bit } else { self.newer & !bit };
-    }
-}
-
-/// The slots of a ghost, at least, unless SSD or pool are too small for so many.
+/// The minimum number of slots of a ghost, unless SSD or pool are too small for it.
 const SLOTS_MIN: usize = 768;
 
-/// The share of the slots that a ghost has beyond that.
+/// Above that minimum, a ghost has the SSD's slots divided by this.
 const SHARE: usize = 12;
 
-/// Records that are kept for ghosts alone, for each of their slots.
+/// The maximum number of records kept only for the ghosts, per slot of one ghost.
 const RECORDS: usize = 2;
 
-/// Slots of a ghost that any pool can afford.
+/// The number of slots of a ghost that every pool can afford.
 const SLOTS_ALWAYS: usize = 128;
 
-/// The share of a ghost's slots that are candidates at a time: its eviction zone.
+/// A ghost's eviction zone has its slots divided by this.
 const ZONE: usize = 10;
 
-/// The share of the pages which another setting would hold and the SSD does not that a change counts as one
-/// more read from the HDD each.
+/// The cost of a change, in reads from the HDD per page that the new setting would hold and the SSD does not.
 const REFILLED: f64 = 0.2;
 
-/// One setting's SSD.
+/// The simulated SSD of one setting.
 #[derive(Debug)]
 struct Ghost {
     setting: usize,
     used: usize,
-    /// Candidates for eviction, the best first, and what each was worth.
+    /// The eviction candidates with their keys when the zone began, highest first.
     zone: Vec<(u32, f64)>,
-    /// What the best page of the zone was worth.
+    /// The highest key in the zone when it began.
     ceiling: f64,
-    /// Cost of this stretch, in milliseconds.
+    /// The cost of this stretch, in milliseconds.
     cost_ms: f64,
 }
 
-/// All ghosts.
+/// The ghosts, one per setting.
 #[derive(Debug)]
 pub(crate) struct Ghosts {
     ghosts: Vec<Ghost>,
     slots: usize,
-    /// Pages whose hash is below it are the sample.
+    /// The sample: pages whose hash is not above this.
     below: u64,
     costs: Costs,
     /// Accesses of the sample in this stretch.
     accesses: usize,
-    /// Whether a ghost had to choose yet: until then all of them cost the same.
+    /// Whether a ghost has been full: until then all settings cost the same.
     full: bool,
     scratch: Vec<(u32, f64)>,
 }
@@ -123,7 +77,7 @@ impl Ghosts {
         }
     }
 
-    /// The most records that are kept for ghosts alone.
+    /// The maximum number of records kept only for the ghosts.
     pub(crate) fn records_max(&self) -> usize {
         RECORDS * self.slots
     }
@@ -137,7 +91,7 @@ impl Ghosts {
         self.costs = costs;
     }
 
-    /// A page of the sample was read from a device.
+    /// Records that a sampled page was read from a device.
     pub(crate) fn read(&mut self, seen: &mut Seen) {
         self.accesses += 1;
         for ghost in &mut self.ghosts {
@@ -149,7 +103,7 @@ impl Ghosts {
         }
     }
 
-    /// A page of the sample was written, or left the pool clean.
+    /// Records that a sampled page was written, or left the pool clean.
     pub(crate) fn offer(&mut self, pages: &mut Tracked<Seen>, id: RecordId, cause: Cause, scale: &Scale) {
         self.accesses += usize::from(cause == Cause::Cleaned);
         for at in 0..self.ghosts.len() {
@@ -159,7 +113,7 @@ impl Ghosts {
                 Cause::Cleaned if held.newer_in(setting) => {
                     self.ghosts[at].cost_ms += self.costs.ssd_write_ms
                 }
-                // A copy that was as the HDD's went when the page was changed.
+                // The copy was identical to the HDD's, so the change of the page invalidated it.
                 Cause::Cleaned if held.by(setting) => {
                     self.ghosts[at].used -= 1;
                     pages.get_mut(id).kept.ghosts.set(setting, false, false);
@@ -187,8 +141,8 @@ impl Ghosts {
         ghost.used += 1;
         ghost.cost_ms += self.costs.ssd_write_ms;
         if newer {
-            // The copy home that its eviction will take is owed from here on: charged then, a setting that
-            // fills its slots with such pages would look cheap for as long as that takes.
+            // Charge the write-back that the eviction will take. Charged at the eviction, it would make a
+            // setting that fills its slots with such pages look cheap until then.
             ghost.cost_ms += self.costs.ssd_read_ms + self.costs.hdd_write_ms;
         }
         let seen = &mut pages.get_mut(id).kept;
@@ -205,7 +159,7 @@ impl Ghosts {
         ghost.used -= 1;
     }
 
-    /// The page that ghost `at` would evict for one of this key.
+    /// The page that ghost `at` would evict for one with this key.
     fn victim(&mut self, at: usize, pages: &Tracked<Seen>, key: f64, scale: &Scale) -> Option<RecordId> {
         for _ in 0..2 {
             let ghost = &mut self.ghosts[at];
@@ -256,15 +210,15 @@ impl Ghosts {
         ghost.ceiling = ghost.zone.first().map_or(f64::INFINITY, |(_, key)| *key);
     }
 
-    /// A record is being removed.
+    /// Updates the counts for a record that is being removed.
     pub(crate) fn forget(&mut self, held: Held) {
         for ghost in &mut self.ghosts {
             ghost.used -= usize::from(held.by(ghost.setting));
         }
     }
 
-    /// The costs of the settings since the last stretch, once a stretch of half an access per slot is over.
-    /// Those of the time in which the ghosts fill say nothing.
+    /// At the end of a stretch, half an access per slot, returns the cost of each setting in it. Discards
+    /// stretches before a ghost is full: they do not distinguish the settings.
     pub(crate) fn stretch(&mut self) -> Option<[f64; SETTINGS.len()]> {
         if self.accesses < (self.slots / 2).max(1) {
             return None;
@@ -281,8 +235,8 @@ impl Ghosts {
         Some(costs)
     }
 
-    /// What a change to `setting` costs: the SSD gets the pages that this setting would hold, and the SSD
-    /// does not, when they are read from the HDD again. O(records).
+    /// The cost of a change to `setting`: pages that it would hold, and the SSD does not, get their slots
+    /// only after further reads from the HDD. O(records).
     #[cold]
     pub(crate) fn change_ms(&self, pages: &Tracked<Seen>, setting: usize) -> f64 {
         let missing = |record: &Record<Seen>| record.kept.ghosts.by(setting) && record.slot().is_none();
@@ -307,9 +261,9 @@ impl Ghosts {
     }
 }
 
-/// The slots that a ghost has.
+/// The number of slots of a ghost.
 fn sampled_slots(slots: usize, frames: usize) -> usize {
-    // Ghosts take some 140 bytes for a slot: at 16 KiB a page, a hundredth of the pool's memory.
+    // The ghosts take some 140 bytes per slot: at 16 KiB a page, a hundredth of the pool's memory.
     let affordable = frames.saturating_add(frames / 2).max(SLOTS_ALWAYS);
     (slots / SHARE).max(SLOTS_MIN).min(affordable).min(slots)
 }

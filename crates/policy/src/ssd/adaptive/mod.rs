@@ -1,24 +1,25 @@
-//! The default: what an SSD slot saves, summed over the past at several memories, with the memory that would
-//! have cost least lately.
+//! The default SSD policy: ranks pages by what a slot would have saved them, summed with the rate of decay
+//! that would have cost least recently.
 //!
-//! - *Worth*: an access that the pool could not serve is worth what it costs the HDD more than the SSD. A
-//!   page has one sum of these for each memory (`score`); LRFU has such sums with one memory (Lee et al.
-//!   2001).
-//! - *Settings* (`setting`): which memory ranks, and what the write at hand, rewrites and the sketch weigh;
-//!   or recency ranks, in two segments (Karedla, Love & Wherry 1994).
-//! - *Ghosts* (`ghosts`): what each setting would have cost, on a sample of the pages. They share the records
-//!   (`tracked`), since which pages an SSD holds does not change what the pool misses and writes.
-//! - *Choice* (`choosing`): the cheapest of late, unless chance explains that. A change moves no page; the
-//!   zone begins anew.
+//! - *Worth*: an access that the pool could not serve is worth the HDD's cost of it minus the SSD's. Each
+//!   page has one decaying sum of these per half-life (`score`), as LRFU has for one (Lee et al. 2001).
+//! - *Settings* (`setting`): the half-life that ranks, and the weights of the write at hand, of rewrites and
+//!   of the sketch; or a ranking by recency, in two segments (Karedla, Love & Wherry 1994).
+//! - *Ghosts* (`ghosts`): what each setting would have cost, on a sample of the pages. They share the
+//!   policy's records (`tracked`), because the pool's misses and writes do not depend on which pages the SSD
+//!   holds.
+//! - *Choice* (`choosing`): the cheapest setting recently, unless chance explains its lead. A change moves no
+//!   page; it ends the zone.
 //!
-//! An access costs O(memories) and O(log zone); a decision O(log zone); a sampled access O(settings) beside,
-//! and the zone of a ghost O(records) once in a tenth of its slots. 48 bytes a record.
+//! An access takes O(half-lives) and O(log zone), a decision O(log zone). A sampled access takes O(settings)
+//! more; a ghost starts a new zone, O(records), once per tenth of its slots. A record takes 48 bytes.
 
 mod ghosts;
+mod held;
 mod score;
 mod setting;
-mod tracked;
 
+use super::tracked::{RecordId, Tracked};
 use super::zone::Zone;
 use crate::choosing::Chooser;
 use crate::collections::dirty_slots::DirtySlots;
@@ -29,14 +30,12 @@ use crate::{
 use ghosts::Ghosts;
 use score::{Seen, TICKS_PER_SLOT};
 use setting::{FIRST, Facts, SETTINGS, Scale};
-use tracked::{RecordId, Tracked};
 
-/// Records of the outqueue that are looked at for each page that comes into it.
+/// The maximum number of outqueue records examined per page that enters it.
 const ROUNDS_MAX: usize = 4;
 
-/// One of the settings that the default SSD policy chooses among: for [`SsdPolicy::Pinned`]. By name
-/// (`Display`, `FromStr`): `forever`, `half-life-16`, `half-life-4`, `half-life-1`, `half-life-0.25`,
-/// `plain`, `segmented-lru`.
+/// One of the settings that the default SSD policy chooses among, for [`SsdPolicy::Pinned`]. By name:
+/// `forever`, `half-life-16`, `half-life-4`, `half-life-1`, `half-life-0.25`, `plain`, `segmented-lru`.
 ///
 /// [`SsdPolicy::Pinned`]: crate::SsdPolicy::Pinned
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -48,13 +47,13 @@ impl SsdSetting {
         (0..SETTINGS.len() as u8).map(Self)
     }
 
-    /// Its name.
+    /// The setting's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         SETTINGS[self.index()].name
     }
 
-    /// The setting of this name.
+    /// Returns the setting with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::all().find(|setting| setting.name() == name)
@@ -75,16 +74,16 @@ pub struct Adaptive {
     ghosts: Ghosts,
     costs: Costs,
     slots: u64,
-    /// Accesses after which the sketch is halved.
+    /// The number of accesses between halvings of the sketch.
     sketch_halved_after: u64,
-    /// Physical accesses.
+    /// Physical accesses so far.
     accesses: u64,
     chooser: Chooser<{ SETTINGS.len() }>,
     pinned: bool,
 }
 
 impl Adaptive {
-    /// With nothing known yet.
+    /// For an empty SSD; always follows `pin`, if given.
     #[must_use]
     pub fn new(params: &SlotPolicyParams, pin: Option<SsdSetting>) -> Self {
         let SlotPolicyParams { slots, frames, outqueue_entries, costs, .. } = *params;
@@ -142,18 +141,18 @@ impl Adaptive {
         !self.pinned && self.ghosts.take(page)
     }
 
-    /// Chooses again if a stretch of the ghosts is over.
+    /// Compares the settings if a stretch of the ghosts has ended.
     fn choose(&mut self) {
         let Some(costs) = self.ghosts.stretch() else { return };
         let Self { ghosts, pages, .. } = self;
         if self.chooser.compare(costs, &mut |setting| ghosts.change_ms(pages, setting)).is_some() {
-            // Its order is another setting's.
+            // The zone is sorted by the previous setting.
             self.zone.clear();
         }
     }
 
-    /// Drops what the outqueue has no room for. What a ghost holds goes round once more, as long as there are
-    /// no more of those than ghosts may keep.
+    /// Drops the records beyond the outqueue's capacity. A record that a ghost holds is queued again instead,
+    /// unless ghosts hold too many already.
     fn trim(&mut self) {
         for _ in 0..ROUNDS_MAX {
             let Some((id, surplus)) = self.pages.surplus() else { return };
@@ -184,7 +183,7 @@ impl Adaptive {
 impl SlotPolicy for Adaptive {
     fn read(&mut self, page: PageId, from: Option<Home>, access: Access, _now: Millis) {
         let id = self.pages.find(page).unwrap_or_else(|| {
-            let id = self.pages.track(page);
+            let id = self.pages.track(page, Seen::default());
             if from.is_some() {
                 let tick = self.scale().tick;
                 let reads = self.sketch.estimate(page);
@@ -243,7 +242,7 @@ impl SlotPolicy for Adaptive {
         if let Some(before) = before.filter(|&before| before != page) {
             self.removed(before, true, now);
         }
-        let id = self.pages.find(page).unwrap_or_else(|| self.pages.track(page));
+        let id = self.pages.find(page).unwrap_or_else(|| self.pages.track(page, Seen::default()));
         match self.pages.get(id).slot() {
             Some(before) => self.zone.remove(before),
             None => self.pages.get_mut(id).kept.ghosts.set_again_on_ssd(false),

@@ -1,4 +1,4 @@
-//! The settings that the policy chooses among, and what a page ranks under each.
+//! The settings that the policy chooses among, and a page's rank under each.
 
 use super::score::{HALF_LIVES, Seen, TICKS_PER_SLOT};
 use crate::{Cause, Costs};
@@ -7,21 +7,20 @@ use crate::{Cause, Costs};
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Setting {
     pub(crate) name: &'static str,
-    /// Which of the memories counts: its index.
+    /// The index of the half-life that ranks.
     pub(crate) rate: usize,
-    /// What the write at hand weighs.
+    /// The weight of the write at hand.
     pub(crate) at_hand: f64,
-    /// What a write-back that a rewrite will probably save weighs.
+    /// The weight of a write-back that a rewrite will probably save.
     pub(crate) rewrite: f64,
-    /// Whether reads that the sketch remembered count.
+    /// Whether reads restored from the sketch count.
     pub(crate) sketch: bool,
-    /// Ranks by recency instead, pages that were read in their slot above all others, and admits whatever
-    /// comes.
+    /// Ranks by recency instead, with pages read in their slot above all others, and admits every page.
     pub(crate) segmented: bool,
 }
 
-/// All of them. The write at hand weighs less where the memory is short: the sums that it stands beside are
-/// those of fewer accesses.
+/// All settings. The write at hand weighs less with a short half-life, because it is added to sums over fewer
+/// accesses.
 pub(crate) const SETTINGS: [Setting; 7] = [
     Setting { name: "forever", rate: 0, at_hand: 3.0, rewrite: 2.0, sketch: true, segmented: false },
     Setting { name: "half-life-16", rate: 1, at_hand: 3.0, rewrite: 2.0, sketch: false, segmented: false },
@@ -32,15 +31,15 @@ pub(crate) const SETTINGS: [Setting; 7] = [
     Setting { name: "segmented-lru", rate: 0, at_hand: 0.0, rewrite: 0.0, sketch: false, segmented: true },
 ];
 
-/// The setting in force until the ghosts have something to say.
+/// The setting in force until the ghosts have been compared.
 pub(crate) const FIRST: usize = 4;
 
-/// What a page's slot, on the SSD or in a ghost, adds to what is known of the page.
+/// The state of a page's slot, on the SSD or in a ghost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
-    /// The HDD lacks this version.
+    /// Whether the version is newer than the HDD's.
     pub(crate) newer: bool,
-    /// The page was read since it came there.
+    /// Whether the page was read since it got the slot.
     pub(crate) again: bool,
 }
 
@@ -54,13 +53,13 @@ impl Facts {
     }
 }
 
-/// Above every tick.
+/// Exceeds every tick.
 const ONCE: f64 = 4_294_967_296.0;
 
-/// Costs and the present tick: what turns sums into keys.
+/// The costs and the current tick, which turn sums into keys.
 ///
-/// A key is the logarithm of what a page is worth, raised with the clock as fast as sums decay: between two
-/// accesses it stays what it is.
+/// A key is the logarithm of a page's worth plus the time of its last access in half-lives. Decay lowers all
+/// logarithms at the same rate, so a key changes only when the page is accessed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
     pub(crate) costs: Costs,
@@ -79,13 +78,13 @@ impl Scale {
         } else {
             0.0
         };
-        // The copy is remembered as the accesses are: a key changes with the page's accesses only.
+        // The copy decays like the accesses: a key changes only when the page is accessed.
         let restored = if setting.sketch { seen.restored() * self.costs.read_saving_ms() } else { 0.0 };
         let (sum, stamp) = seen.at_stamp(setting.rate);
         key(setting, sum + restored + copy, stamp)
     }
 
-    /// The key of a page that is considered.
+    /// The key of a page considered for admission.
     pub(crate) fn key_of_candidate(&self, setting: &Setting, seen: &Seen, cause: Cause) -> f64 {
         if setting.segmented {
             return f64::INFINITY;
@@ -97,7 +96,7 @@ impl Scale {
         key(setting, self.worth(setting, seen) + setting.at_hand * at_once, self.tick)
     }
 
-    /// What the page is worth at present, in milliseconds.
+    /// The page's current worth, in milliseconds.
     pub(crate) fn worth(&self, setting: &Setting, seen: &Seen) -> f64 {
         let restored = if setting.sketch { seen.restored() * self.costs.read_saving_ms() } else { 0.0 };
         seen.sum(setting.rate, self.tick) + restored

@@ -1,4 +1,4 @@
-//! `replay --suite`: judges policies over many workloads.
+//! `replay --suite`: judges policies by many workloads.
 
 use clap::Parser;
 use clap::builder::RangedU64ValueParser;
@@ -11,11 +11,11 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Judges policies by their cost beyond that of the best fixed setting for each workload
+/// Judges policies by their cost beyond the best fixed setting of each workload
 ///
 /// Replays generated workloads and real traces, each at three sizes of pool and SSD (2:10, 4:25 and 8:50 per
-/// cent of its pages), under the policies to judge and under every fixed setting. Costs are the devices'
-/// time; two fifths of the references warm the tiers up.
+/// cent of its pages), under the policies in question and under every fixed setting. Costs are device time;
+/// the first two fifths of the references are warm-up.
 #[derive(Parser, Debug)]
 #[command(name = "replay --suite")]
 pub(crate) struct SuiteArgs {
@@ -25,34 +25,35 @@ pub(crate) struct SuiteArgs {
     /// The pairs of policies to judge, such as auto+auto,gd2l+auto
     #[arg(long, value_name = "PAIRS", default_value = "auto+auto")]
     compare: PolicyPairs,
-    /// Also judge experts weighted by regret (LeCaR), the second family of adaptive policies, which no store
-    /// can select
+    /// Also judge experts weighted by regret (LeCaR), the second family of adaptive policies, which a store
+    /// cannot select
     #[arg(long)]
     regret: bool,
     /// Replay a third of the references, at one size
     #[arg(long)]
     quick: bool,
-    /// Only workloads whose names contain this
+    /// Replay only workloads whose names contain this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
     /// The seed of the generators and their parameters
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// References per workload [default: 400000, with --quick 130000]
+    /// Number of references of a workload; of a trace, at most twice as many [default: 400000, with --quick
+    /// 130000]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1000..=100_000_000))]
     references: Option<usize>,
-    /// The directory of the page traces (*.ptr), each of which is a workload [default: ../shared/traces, if
-    /// it exists]
+    /// The folder of the page traces (*.ptr), each of which is a workload [default: ../shared/traces, if it
+    /// exists]
     #[arg(long, value_name = "DIR")]
     traces: Option<PathBuf>,
-    /// Workloads replayed at a time [default: one per core]
+    /// Number of workloads to replay at a time [default: the number of processors]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     jobs: Option<usize>,
-    /// Keep the costs of the fixed settings in this file: costs that it has for the same seed and size are
-    /// not replayed, and others are added as each workload ends
+    /// Keep the costs of the fixed settings in this file: costs of the same seed and number of references are
+    /// reused, and new ones are added as each workload ends
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// Write suite.json (every cost), suite.md (the tables) and suite.svg (the chart) to this directory
+    /// Write suite.json (every cost), suite.md (the tables) and suite.svg (the chart) to this folder
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
     /// Print the report as JSON
@@ -73,7 +74,7 @@ struct Report {
     rows: Vec<Row>,
 }
 
-/// The costs of the fixed settings, kept from run to run: they depend only on the policies of these names.
+/// The costs of the fixed settings, kept between runs: they change only if those policies do.
 #[derive(Serialize, Deserialize, Debug)]
 struct Baseline {
     seed: u64,
@@ -83,7 +84,7 @@ struct Baseline {
 }
 
 impl SuiteArgs {
-    /// The names of the judged pairs.
+    /// The names of the pairs in question.
     fn asked(&self) -> Vec<String> {
         let pairs = self.compare.0.iter().map(ToString::to_string);
         pairs.chain(self.regret.then(|| REGRET.to_owned())).collect()
@@ -91,7 +92,7 @@ impl SuiteArgs {
 }
 
 impl Baseline {
-    /// Reads the baseline of `suite` at `path`; empty if there is no such file.
+    /// Reads the baseline for `suite` from `path`; empty if there is no such file.
     fn read(path: &Path, suite: &Suite) -> Result<Self, Box<dyn Error>> {
         let Suite { seed, references, quick, .. } = *suite;
         if !path.exists() {
@@ -100,8 +101,8 @@ impl Baseline {
         let kept: Self = serde_json::from_str(&std::fs::read_to_string(path)?)
             .map_err(|error| format!("--baseline {}: {error}", path.display()))?;
         if (kept.seed, kept.references, kept.quick) != (seed, references, quick) {
-            let differs = "is of another --seed, --references or --quick";
-            return Err(format!("--baseline {}: the file {differs}", path.display()).into());
+            let differs = "the file was written with another --seed, --references or --quick";
+            return Err(format!("--baseline {}: {differs}", path.display()).into());
         }
         Ok(kept)
     }
@@ -115,7 +116,7 @@ impl Baseline {
         }
     }
 
-    /// Replaces the file as a whole, so that an interrupted run leaves a complete one.
+    /// Replaces the file atomically: an interrupted run leaves a complete one.
     fn write(&self, path: &Path) -> Result<(), Box<dyn Error>> {
         let beside = path.with_extension("partial");
         std::fs::write(&beside, serde_json::to_string(self)?)?;
@@ -177,7 +178,7 @@ fn replay(suite: &mut Suite, fixed: &[String], args: &SuiteArgs) -> Result<Vec<R
     failed.map_or(Ok(rows), Err)
 }
 
-/// The judged pairs, the best fixed setting, and the papers' settings.
+/// The pairs to draw: those in question, the best fixed setting, and the papers'.
 fn charted(report: &Report, args: &SuiteArgs) -> Vec<Judged> {
     let asked = args.asked();
     let best = report.judged.iter().find(|one| !asked.contains(&one.pair)).map(|one| one.pair.clone());
@@ -223,7 +224,8 @@ fn tables(report: &Report, args: &SuiteArgs) -> String {
     out
 }
 
-/// Lists the cases in which `pair` costs over 2 % more than the best fixed setting, or with `all` every case.
+/// Appends the cases in which `pair` exceeds the best fixed setting by more than 2 %, or, with `all`, every
+/// case.
 fn by_workload(out: &mut String, report: &Report, pair: &str, all: bool) {
     let _ = writeln!(out, "\n| case | {pair} | beyond the best | the best |\n| --- | --- | --- | --- |");
     let is_fixed = |row: &&Row| report.fixed.contains(&row.pair);

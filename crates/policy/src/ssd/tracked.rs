@@ -1,16 +1,33 @@
-//! The pages that an SSD policy keeps something of: those in the pool, on the SSD, and in an outqueue of
-//! pages that are in neither. Found by page and by slot.
+//! The records of an SSD policy, found by page and by slot.
+//!
+//! A page has a record while it is buffered, on the SSD, or in the outqueue (2013 paper, section 5.1). The
+//! outqueue is a list through the records of pages that are neither buffered nor on the SSD, in order of
+//! insertion. The policy drops the oldest ones when it exceeds its capacity ([`Tracked::surplus`]).
 
 use crate::collections::page_index::PageIndex;
 use crate::{PageId, SlotId};
 
+/// No record, no slot.
 const NIL: u32 = u32::MAX;
 
 const BUFFERED: u8 = 1;
 const ON_SSD: u8 = 1 << 1;
 const QUEUED: u8 = 1 << 2;
 
-/// What is kept of a page, and where the page is.
+/// The number of bits of a place.
+pub(crate) const PLACE_BITS: u32 = 3;
+
+/// What a policy keeps of a page. It also stores the page's place, in bits that it has to spare, because a
+/// field for it would make each record larger.
+pub(crate) trait Kept: Copy + Default {
+    /// The place stored last; 0 by default.
+    fn place(&self) -> u8;
+
+    /// Stores the page's place, [`PLACE_BITS`] bits.
+    fn set_place(&mut self, place: u8);
+}
+
+/// A page's record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<T> {
     pub(crate) page: PageId,
@@ -20,13 +37,26 @@ pub(crate) struct Record<T> {
     /// The next newer record of a queued page.
     newer: u32,
     pub(crate) kept: T,
-    place: u8,
 }
 
-impl<T> Record<T> {
+impl<T: Kept> Record<T> {
     /// The page's slot, if it is on the SSD.
     pub(crate) fn slot(&self) -> Option<SlotId> {
-        (self.place & ON_SSD != 0).then_some(SlotId(self.slot_or_older))
+        self.is_in(ON_SSD).then_some(SlotId(self.slot_or_older))
+    }
+
+    /// Whether the page is tracked; a free or newly created record is not.
+    fn is_live(&self) -> bool {
+        self.kept.place() != 0
+    }
+
+    fn is_in(&self, places: u8) -> bool {
+        self.kept.place() & places != 0
+    }
+
+    fn set(&mut self, place: u8, there: bool) {
+        let others = self.kept.place() & !place;
+        self.kept.set_place(if there { others | place } else { others });
     }
 }
 
@@ -40,21 +70,24 @@ pub(crate) struct Tracked<T> {
     records: Vec<Record<T>>,
     free: u32,
     index: PageIndex,
+    /// The record of the page in each slot.
     by_slot: Vec<u32>,
     oldest: u32,
     newest: u32,
     queued: usize,
     queued_max: usize,
-    /// The record that was found last, alive or not.
+    /// The record found last; it may have been removed since.
     found_last: u32,
 }
 
-impl<T: Copy + Default> Tracked<T> {
-    /// For so many slots and frames, and an outqueue that is full at `queued_max` pages; room for `spare`
-    /// more records is reserved.
+impl<T: Kept> Tracked<T> {
+    /// For this many slots and frames, and an outqueue of `queued_max` pages. Reserves room for `spare` more
+    /// records.
     pub(crate) fn new(slots: usize, frames: usize, queued_max: usize, spare: usize) -> Self {
         let most = slots + frames + queued_max + spare;
         Self {
+            // Reserve all memory at once: the bound is known, growing would copy every record, and the system
+            // provides the memory only as it is used.
             records: Vec::with_capacity(most + 1),
             free: NIL,
             index: PageIndex::with_capacity(most),
@@ -67,26 +100,26 @@ impl<T: Copy + Default> Tracked<T> {
         }
     }
 
-    /// The page's record. A page is asked for again and again while it is cleaned or leaves: the last one
-    /// found is looked at first.
+    /// Finds the page's record. A page is looked up several times in a row while it is cleaned or leaves, so
+    /// the record found last is tried first.
     pub(crate) fn find(&mut self, page: PageId) -> Option<RecordId> {
         let last = self.records.get(self.found_last as usize);
-        if !last.is_some_and(|record| record.page == page && record.place != 0) {
+        if !last.is_some_and(|record| record.page == page && record.is_live()) {
             self.found_last = self.index.find(page, |at| self.records[at as usize].page)?;
         }
         Some(RecordId(self.found_last))
     }
 
-    /// The page's record, for a report.
+    /// The page's record, for reports.
     pub(crate) fn get_by_page(&self, page: PageId) -> Option<&Record<T>> {
         let found = self.index.find(page, |at| self.records[at as usize].page)?;
         Some(&self.records[found as usize])
     }
 
-    /// A record for a page that has none. It is in no place yet: [`Tracked::set_buffered`] or
-    /// [`Tracked::set_slot`] follows at once.
-    pub(crate) fn track(&mut self, page: PageId) -> RecordId {
-        let record = Record { page, slot_or_older: NIL, newer: NIL, kept: T::default(), place: 0 };
+    /// Creates the record of a page that has none. The page is in no place yet: the caller calls
+    /// [`Tracked::set_buffered`] or [`Tracked::set_slot`] at once.
+    pub(crate) fn track(&mut self, page: PageId, kept: T) -> RecordId {
+        let record = Record { page, slot_or_older: NIL, newer: NIL, kept };
         let at = if self.free == NIL {
             self.records.push(record);
             (self.records.len() - 1) as u32
@@ -115,43 +148,37 @@ impl<T: Copy + Default> Tracked<T> {
         self.by_slot.get(slot.at()).copied().filter(|&at| at != NIL).map(RecordId)
     }
 
-    /// The slots that hold a page, with their records, in the order of memory.
+    /// The slots that hold a page, with their records, in the order of the records in memory: in the order of
+    /// slots, each record would be a cache miss.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = (SlotId, &Record<T>)> {
         self.records.iter().filter_map(|record| Some((record.slot()?, record)))
     }
 
-    /// The page is in the pool, or no more.
+    /// Records whether the page is in the pool.
     pub(crate) fn set_buffered(&mut self, id: RecordId, buffered: bool) {
-        let record = self.get_mut(id);
-        record.place = if buffered { record.place | BUFFERED } else { record.place & !BUFFERED };
+        self.get_mut(id).set(BUFFERED, buffered);
         self.settle(id);
     }
 
-    /// The page is in `slot`, or on the SSD no more.
+    /// Records that the page is in `slot`, or not on the SSD.
     pub(crate) fn set_slot(&mut self, id: RecordId, slot: Option<SlotId>) {
         self.unqueue(id);
         if let Some(before) = self.get(id).slot() {
             self.by_slot[before.at()] = NIL;
         }
         let record = self.get_mut(id);
-        match slot {
-            Some(slot) => {
-                record.place |= ON_SSD;
-                record.slot_or_older = slot.0;
-                if slot.at() >= self.by_slot.len() {
-                    self.by_slot.resize(slot.at() + 1, NIL);
-                }
-                self.by_slot[slot.at()] = id.0;
+        record.set(ON_SSD, slot.is_some());
+        record.slot_or_older = slot.map_or(NIL, |slot| slot.0);
+        if let Some(slot) = slot {
+            if slot.at() >= self.by_slot.len() {
+                self.by_slot.resize(slot.at() + 1, NIL);
             }
-            None => {
-                record.place &= !ON_SSD;
-                record.slot_or_older = NIL;
-            }
+            self.by_slot[slot.at()] = id.0;
         }
         self.settle(id);
     }
 
-    /// The least recently queued record if the outqueue holds more than it should, and by how many.
+    /// If the outqueue exceeds its capacity: the least recently queued record, and the excess.
     pub(crate) fn surplus(&self) -> Option<(RecordId, usize)> {
         (self.queued > self.queued_max).then(|| (RecordId(self.oldest), self.queued - self.queued_max))
     }
@@ -172,7 +199,6 @@ impl<T: Copy + Default> Tracked<T> {
         let records = &self.records;
         self.index.remove(record.page, |at| records[at as usize].page);
         let freed = &mut self.records[id.0 as usize];
-        freed.place = 0;
         freed.kept = T::default();
         freed.slot_or_older = self.free;
         self.free = id.0;
@@ -182,16 +208,15 @@ impl<T: Copy + Default> Tracked<T> {
     /// Puts the record into the outqueue if its page is neither buffered nor on the SSD, and takes it out
     /// otherwise.
     fn settle(&mut self, id: RecordId) {
-        let place = self.get(id).place;
-        if place & (BUFFERED | ON_SSD) != 0 {
+        if self.get(id).is_in(BUFFERED | ON_SSD) {
             return self.unqueue(id);
         }
-        if place & QUEUED != 0 {
+        if self.get(id).is_in(QUEUED) {
             return;
         }
         let newest = self.newest;
         let record = self.get_mut(id);
-        record.place |= QUEUED;
+        record.set(QUEUED, true);
         record.slot_or_older = newest;
         record.newer = NIL;
         match newest {
@@ -203,10 +228,10 @@ impl<T: Copy + Default> Tracked<T> {
     }
 
     fn unqueue(&mut self, id: RecordId) {
-        let Record { slot_or_older: older, newer, place, .. } = *self.get(id);
-        if place & QUEUED == 0 {
+        if !self.get(id).is_in(QUEUED) {
             return;
         }
+        let Record { slot_or_older: older, newer, .. } = *self.get(id);
         match older {
             NIL => self.oldest = newer,
             at => self.records[at as usize].newer = newer,
@@ -216,7 +241,7 @@ impl<T: Copy + Default> Tracked<T> {
             at => self.records[at as usize].slot_or_older = older,
         }
         let record = self.get_mut(id);
-        record.place &= !QUEUED;
+        record.set(QUEUED, false);
         record.slot_or_older = NIL;
         record.newer = NIL;
         self.queued -= 1;
@@ -228,10 +253,15 @@ impl<T: Copy + Default> Tracked<T> {
             + self.index.memory_bytes()
     }
 
-    /// Every record of a page that is tracked.
+    /// Every record in use.
     pub(crate) fn live(&self) -> impl Iterator<Item = (RecordId, &Record<T>)> {
         let all = self.records.iter().enumerate();
-        all.filter(|(_, record)| record.place != 0).map(|(at, record)| (RecordId(at as u32), record))
+        all.filter(|(_, record)| record.is_live()).map(|(at, record)| (RecordId(at as u32), record))
+    }
+
+    /// Every record in use, mutably.
+    pub(crate) fn live_mut(&mut self) -> impl Iterator<Item = &mut Record<T>> {
+        self.records.iter_mut().filter(|record| record.is_live())
     }
 
     /// Recounts index, slots, outqueue and free list.
@@ -249,9 +279,9 @@ impl<T: Copy + Default> Tracked<T> {
                     return Err(format!("slot {slot:?} does not know page {}", record.page));
                 }
             }
-            if record.place & QUEUED != 0 {
+            if record.is_in(QUEUED) {
                 queued += 1;
-                if record.place != QUEUED {
+                if record.is_in(BUFFERED | ON_SSD) {
                     return Err(format!("page {} is queued and elsewhere", record.page));
                 }
             }
