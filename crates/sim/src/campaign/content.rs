@@ -1,4 +1,5 @@
-//! The page contents of the campaign and the fuzzer: every word encodes page and version, so a mix of two versions is detected.
+//! The page contents of the campaign and the fuzzer: every word encodes page and version, so a mix of two
+//! versions is detected.
 
 use pagetier::PageId;
 

@@ -320,8 +320,8 @@ impl Worker {
         self.drop_ended(space, Some(done)).await
     }
 
-    /// Checks the result of a drop, or that it was cancelled (`None`). A drop that did not succeed has left the
-    /// space unchanged, or removed it. In the latter case a second call frees its room.
+    /// Checks the result of a drop, or that it was cancelled (`None`). A drop that did not succeed has left
+    /// the space unchanged, or removed it. In the latter case a second call frees its room.
     pub(super) async fn drop_ended(&mut self, space: u32, done: Option<Result<(), Error>>) -> Outcome {
         match &done {
             Some(Ok(())) => {

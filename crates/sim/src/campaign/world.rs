@@ -81,7 +81,8 @@ pub(super) async fn check(
     Ok(checked)
 }
 
-/// The version that the page reads as: 0 if it does not exist. Content that is no version of it is a violation.
+/// The version that the page reads as: 0 if it does not exist. Content that is no version of it is a
+/// violation.
 pub(super) async fn read(store: &PageStore, page: PageId) -> Result<Result<u32, Error>, String> {
     match store.get(page).await {
         Ok(guard) => version_in(&guard, page).map(Ok),

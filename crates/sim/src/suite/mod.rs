@@ -241,8 +241,8 @@ impl Suite {
     }
 }
 
-/// The cost of the references after a warm-up, in milliseconds per 1,000, under these policies or, without any,
-/// under the experts weighted by regret.
+/// The cost of the references after a warm-up, in milliseconds per 1,000, under these policies or, without
+/// any, under the experts weighted by regret.
 fn cost_ms(references: &[Reference], pool_pages: u32, ssd_pages: u32, policies: Option<&PolicyPair>) -> f64 {
     let costs = Costs::PAPER;
     let frames = FramePolicyParams::new(pool_pages as usize, costs);

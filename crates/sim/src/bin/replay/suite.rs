@@ -25,8 +25,8 @@ pub(crate) struct SuiteArgs {
     /// The pairs of policies to judge, such as auto+auto,gd2l+auto
     #[arg(long, value_name = "PAIRS", default_value = "auto+auto")]
     compare: PolicyPairs,
-    /// Also judge experts weighted by regret (LeCaR), the second family of adaptive policies, which no store
-    /// can select
+    /// Also judge experts weighted by regret (LeCaR), the second family of adaptive policies, which a store
+    /// cannot select
     #[arg(long)]
     regret: bool,
     /// Replay a third of the references, at one size
